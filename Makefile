@@ -1,0 +1,44 @@
+# Everything a newcomer needs: `make demo` and `make test` set themselves up in .venv.
+PYTHON ?= python3
+VENV ?= .venv
+WORKERS ?= 2
+BIN = $(VENV)/bin
+
+.PHONY: help demo test test-newest test-slow check format bench clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+# One stamp per set of extras: the same venv serves the demo and the tests.
+$(VENV)/.installed-%: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
+	@touch $@
+
+demo: $(VENV)/.installed-plot ## train based-tiny on Python's own source, sample from it, plot the loss
+	$(BIN)/python -m train.demo --workdir runs/demo
+
+test: $(VENV)/.installed-test ## lint, type check and the whole suite (PYTHON=... chooses the interpreter)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+test-slow: $(VENV)/.installed-test ## only the tests that take minutes
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow --run-slow
+
+test-newest: ## the suite on Python >= 3.12 with the newest jax, where such a Python exists
+	@py=$$(.ci/find-python 3.12) || { echo "make test-newest: skipped, no Python >= 3.12 found"; exit 0; }; \
+	  echo "make test-newest: $$py"; $(MAKE) --no-print-directory test-newest-with PYTHON=$$py VENV=.venv-newest
+
+test-newest-with: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+bench: $(VENV)/.installed-test ## time and memory of the ops on this machine, side by side
+	$(BIN)/python -m benchmarks ops
+
+format: $(VENV)/.installed-test ## format and sort the code
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+clean: ## remove what the commands above made
+	rm -rf .venv .venv-newest .cache runs .hypothesis .ruff_cache

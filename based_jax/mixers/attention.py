@@ -1,0 +1,31 @@
+"""Causal softmax attention over the whole past, as in Transformer++ (Based, Table 8).
+
+y_i = sum_{j<=i} softmax_j(q_i . k_j / sqrt(d)) v_j,   rotary positions on part of each head
+"""
+
+from typing import Any
+
+from based_jax.mixers.softmax_heads import SoftmaxHeads
+from based_jax.typing import State
+from based_jax.validate import expect
+
+
+class Attention(SoftmaxHeads):
+    """Full attention. Its state grows with the text: `init_state` needs `max_length`."""
+
+    @property
+    def reach(self) -> None:
+        return None
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        expect(
+            max_length is not None and max_length >= 1,
+            "max_length",
+            max_length,
+            "the number of tokens that the state must hold: full attention keeps every key",
+        )
+        return self.cache(batch_size, max_length or 0, dtype)
+
+    def state_size(self, length: int) -> int:
+        """2 d N (Based, appendix E.2)."""
+        return self.cached_floats(length)

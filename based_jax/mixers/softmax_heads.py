@@ -1,0 +1,102 @@
+"""What full and sliding-window attention share: projections, rotary positions, grouped heads, the cache."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from based_jax import ops
+from based_jax.mixers.contract import Mixer, Projection, head_layout
+from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect
+
+
+class SoftmaxHeads(Mixer):
+    """Multi-head causal softmax attention over the keys that `reach` allows.
+
+    Attributes:
+        num_heads: query heads; default d_model / 64.
+        num_kv_heads: key/value heads, a divisor of num_heads (grouped- or multi-query attention).
+        rotary_fraction: share of each head's channels that rotary embeddings turn; 0 for none.
+        rotary_base: base of the rotary wavelengths.
+        rotary_interleaved: pair neighbouring channels instead of halves.
+        qkv_bias, out_bias: biases of the projections.
+        implementation: of `ops.softmax_attention`.
+    """
+
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    rotary_fraction: float = 1.0
+    rotary_base: float = 10000.0
+    rotary_interleaved: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    implementation: str | None = None
+
+    @property
+    def reach(self) -> int | None:
+        """Number of past keys that a query sees; None is all."""
+        raise NotImplementedError(f"{type(self).__name__} does not define reach")
+
+    @property
+    def rotary_dim(self) -> int:
+        """Channels per head whose frequencies are used (an odd number turns one more, see `ops.rotary`)."""
+        _, _, head_dim = head_layout(self.d_model, self.num_heads)
+        expect(0 <= self.rotary_fraction <= 1, "rotary_fraction", self.rotary_fraction, "0 to 1")
+        dim = int(self.rotary_fraction * head_dim)
+        return dim - 1 if dim % 2 and dim == head_dim else dim
+
+    def setup(self) -> None:
+        heads, kv_heads, head_dim = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
+        options: dict[str, Any] = {"bias": self.qkv_bias, "dtype": self.dtype, "init_std": self.init_std}
+        self.q = Projection((heads, head_dim), ("embed", "heads", "head_dim"), **options)
+        self.k = Projection((kv_heads, head_dim), ("embed", "kv_heads", "head_dim"), **options)
+        self.v = Projection((kv_heads, head_dim), ("embed", "kv_heads", "head_dim"), **options)
+        self.out = Projection(
+            (self.d_model,),
+            ("heads", "head_dim", "embed"),
+            bias=self.out_bias,
+            inputs=2,
+            dtype=self.dtype,
+            init_std=self.init_std if self.out_init_std is None else self.out_init_std,
+        )
+
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        x = self.check_input(x)
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if self.rotary_dim:
+            if positions is None:
+                stream = None if state is None else state.stream
+                positions = ops.advance(stream, x.shape[0], x.shape[1], segment_ids, mask)[0].positions
+            options: dict[str, Any] = {
+                "dim": self.rotary_dim,
+                "base": self.rotary_base,
+                "interleaved": self.rotary_interleaved,
+            }
+            q, k = ops.rotary(q, positions, **options), ops.rotary(k, positions, **options)
+        options = {"segment_ids": segment_ids, "mask": mask, "implementation": self.implementation}
+        if state is None:
+            y = ops.softmax_attention(q, k, v, left=self.reach, **options)
+        else:
+            y, state = ops.softmax_attention(
+                q, k, v, left=self.reach, initial_state=state, return_state=True, **options
+            )
+        return self.out(y), state
+
+    def cache(self, batch_size: int, slots: int, dtype: Any) -> State:
+        """An empty cache of `slots` tokens in `dtype` (default: the computation's)."""
+        _, kv_heads, head_dim = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
+        dtype = jnp.dtype(self.dtype if dtype is None else dtype)
+        return ops.init_kv_cache(batch_size, slots, kv_heads, head_dim, head_dim, dtype)
+
+    def cached_floats(self, tokens: int) -> int:
+        """Keys and values of `tokens` tokens."""
+        _, kv_heads, head_dim = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
+        return 2 * kv_heads * head_dim * tokens

@@ -1,0 +1,20 @@
+"""Language models: configuration, presets, blocks."""
+
+from based_jax.models import presets
+from based_jax.models.block import Block
+from based_jax.models.config import MixerSpec, ModelConfig
+from based_jax.models.language_model import LanguageModel, param_count
+from based_jax.models.mlp import GatedMLP
+from based_jax.models.norm import LayerNorm, RMSNorm
+
+__all__ = [
+    "Block",
+    "GatedMLP",
+    "LanguageModel",
+    "LayerNorm",
+    "MixerSpec",
+    "ModelConfig",
+    "RMSNorm",
+    "param_count",
+    "presets",
+]

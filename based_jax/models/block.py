@@ -1,0 +1,73 @@
+"""A residual block: a sequence mixer, then an MLP, each behind a norm (spec 1.2).
+
+    residual = residual + h;  residual = residual + mixer(norm1(residual));  h = mlp(norm2(residual))
+
+The residual stream is carried beside the branch output h and stays in float32: with a bfloat16 model the
+sum over dozens of layers would otherwise lose the small contributions.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from based_jax.mixers.contract import Mixer
+from based_jax.models.mlp import GatedMLP
+from based_jax.models.norm import make_norm
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+
+
+class Block(nn.Module):
+    """Pre-norm block around any mixer and MLP.
+
+    Attributes:
+        mixer: an unbound mixer.
+        mlp: an unbound MLP.
+        norm: "rms" or "layer".
+        norm_eps: epsilon of both norms.
+        dtype: dtype in which mixer and MLP see the stream.
+        prenorm: False gives the authors' post-norm block, h = norm2(mlp(a) + a), a = norm1(mixer(h) + h),
+            which carries no residual.
+    """
+
+    mixer: Mixer
+    mlp: GatedMLP
+    norm: str = "rms"
+    norm_eps: float = 1e-5
+    dtype: Any = jnp.float32
+    prenorm: bool = True
+
+    def setup(self) -> None:
+        self.norm1 = make_norm(self.norm, self.norm_eps, self.dtype)
+        self.norm2 = make_norm(self.norm, self.norm_eps, self.dtype)
+
+    def __call__(
+        self,
+        h: Float[Array, "B N D"],
+        residual: Float[Array, "B N D"] | None = None,
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"] | None, State | None]:
+        """Run the block.
+
+        Args:
+            h: output of the previous block's MLP (or the embedding).
+            residual: the stream before h was added; None for the first block.
+
+        Returns:
+            h: (B, N, D), not yet added to the stream; the float32 residual stream; the mixer's state.
+        """
+        context: dict[str, Any] = {"segment_ids": segment_ids, "positions": positions, "mask": mask}
+        if not self.prenorm:
+            mixed, state = self.mixer(h, state, **context)
+            h = self.norm1(mixed + h)
+            return self.norm2(self.mlp(h) + h), None, state
+        wide = accumulation_dtype(h)
+        residual = h.astype(wide) if residual is None else residual + h.astype(wide)
+        mixed, state = self.mixer(self.norm1(residual), state, **context)
+        residual = residual + mixed.astype(wide)
+        return self.mlp(self.norm2(residual)), residual, state

@@ -1,0 +1,141 @@
+"""What a language model is made of: a frozen, JSON-able description with a layer schedule."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from flax.core import FrozenDict
+
+from based_jax.validate import expect, expect_choice
+
+ACTIVATIONS = ("silu", "gelu", "sigmoid")
+NORMS = ("rms", "layer")
+REMAT = ("none", "block")
+
+
+@dataclasses.dataclass(frozen=True)
+class MixerSpec:
+    """A mixer by its registered name, with options."""
+
+    mixer: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=FrozenDict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", FrozenDict(self.options))
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """A decoder-only language model (Based, section 4 and Tables 7-8).
+
+    Any mixer can sit at any layer: `schedule` has one letter per layer and `mixers` says what each means.
+    """
+
+    vocab_size: int
+    """tokens of the tokenizer; the embedding is padded up to a multiple of `pad_vocab_multiple`"""
+    d_model: int
+    """width D of the residual stream"""
+    schedule: str
+    """one letter per layer, e.g. "CLSCC" """
+    mixers: Mapping[str, MixerSpec]
+    """what each letter of the schedule stands for"""
+    mlp_hidden: int
+    """width of the gated MLP"""
+    mlp_activation: str = "silu"
+    """activation of the gate: silu (SwiGLU), gelu or sigmoid"""
+    mlp_bias: bool = False
+    """biases in the MLP"""
+    norm: str = "rms"
+    """rms or layer"""
+    norm_eps: float = 1e-5
+    """epsilon of every norm"""
+    pad_vocab_multiple: int = 8
+    """the embedding's rows are a multiple of this"""
+    init_std: float = 0.02
+    """standard deviation of the weights; the maps back into the residual stream take it over sqrt(2 layers)"""
+    max_length: int = 2048
+    """training context, the default length of the train command; not a limit"""
+    dtype: str = "float32"
+    """dtype of the computation; parameters, residual stream, running sums and logits are float32"""
+    remat: str = "none"
+    """"block" recomputes each block in the backward pass instead of keeping its activations"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mixers", FrozenDict(self.mixers))
+        for name in ("vocab_size", "d_model", "mlp_hidden", "pad_vocab_multiple", "max_length"):
+            value = getattr(self, name)
+            expect(isinstance(value, int) and value >= 1, name, value, "a positive integer")
+        expect(len(self.schedule) >= 1, "schedule", self.schedule, "at least one layer")
+        for letter in self.schedule:
+            expect(letter in self.mixers, "schedule", self.schedule, f"letters among {sorted(self.mixers)}")
+        expect_choice("mlp_activation", self.mlp_activation, ACTIVATIONS)
+        expect_choice("norm", self.norm, NORMS)
+        expect_choice("remat", self.remat, REMAT)
+        expect_choice("dtype", self.dtype, ("float32", "bfloat16", "float16", "float64"))
+
+    @property
+    def num_layers(self) -> int:
+        """Number of blocks."""
+        return len(self.schedule)
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the embedding."""
+        return -(-self.vocab_size // self.pad_vocab_multiple) * self.pad_vocab_multiple
+
+    @property
+    def residual_init_std(self) -> float:
+        """Standard deviation of the maps back into the residual stream (spec 1.9)."""
+        return self.init_std / (2 * self.num_layers) ** 0.5
+
+    @property
+    def jnp_dtype(self) -> Any:
+        """`dtype` as JAX knows it."""
+        return jnp.dtype(self.dtype)
+
+    def layer(self, index: int) -> MixerSpec:
+        """The mixer at layer `index`."""
+        return self.mixers[self.schedule[index]]
+
+    def replace(self, **changes: Any) -> "ModelConfig":
+        """A copy with other fields; unknown names are errors."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields["mixers"] = {
+            letter: {"mixer": spec.mixer, "options": dict(spec.options)}
+            for letter, spec in self.mixers.items()
+        }
+        return fields
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "ModelConfig":
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError: unknown, missing or wrong entries, named.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(fields) - known)
+        expect(not unknown, "config", unknown, "only the keys " + ", ".join(sorted(known)))
+        required = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
+        missing = sorted(required - set(fields))
+        expect(not missing, "config", sorted(fields), "the missing keys " + ", ".join(missing))
+        mixers = fields["mixers"]
+        expect(isinstance(mixers, Mapping), "config mixers", mixers, "a mapping from letters to mixers")
+        specs = {}
+        for letter, spec in mixers.items():
+            expect(
+                isinstance(spec, Mapping) and "mixer" in spec and not set(spec) - {"mixer", "options"},
+                f"config mixers[{letter!r}]", spec, "a mapping with 'mixer' and optionally 'options'",
+            )  # fmt: skip
+            specs[letter] = MixerSpec(spec["mixer"], spec.get("options", {}))
+        return cls(**{**fields, "mixers": specs})
+
+    def to_json(self) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict(), indent=2)

@@ -1,0 +1,179 @@
+"""The decoder-only language model: embedding, blocks, final norm, tied head (spec 1.1).
+
+It keeps the mixers' contract one floor up: `logits, state = model.apply(params, tokens, state)` is training
+(state None), prefill, chunked prefill and decoding.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from based_jax import mixers
+from based_jax.mixers.contract import Mixer, named
+from based_jax.models.block import Block
+from based_jax.models.config import ModelConfig
+from based_jax.models.mlp import GatedMLP
+from based_jax.models.norm import make_norm
+from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect, expect_array
+
+
+class LanguageModel(nn.Module):
+    """A language model described by a `ModelConfig`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, based_jax as bj
+        >>> model = bj.LanguageModel(bj.presets.get("based-tiny"))
+        >>> tokens = jnp.zeros((1, 8), jnp.int32)
+        >>> params = model.init(jax.random.key(0), tokens)
+        >>> logits, _ = model.apply(params, tokens)
+    """
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        config = self.config
+        self.embedding = self.param(
+            "embedding",
+            named(nn.initializers.normal(config.init_std), "vocab", "embed"),
+            (config.padded_vocab_size, config.d_model),
+        )
+        block = nn.remat(Block) if config.remat == "block" else Block
+        self.layers = [
+            block(
+                mixer=make_mixer(config, index),
+                mlp=GatedMLP(
+                    d_model=config.d_model,
+                    hidden=config.mlp_hidden,
+                    activation=config.mlp_activation,
+                    bias=config.mlp_bias,
+                    dtype=config.jnp_dtype,
+                    init_std=config.init_std,
+                    out_init_std=config.residual_init_std,
+                ),
+                norm=config.norm,
+                norm_eps=config.norm_eps,
+                dtype=config.jnp_dtype,
+            )
+            for index in range(config.num_layers)
+        ]
+        self.final_norm = make_norm(config.norm, config.norm_eps, config.jnp_dtype)
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B N"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N vocab"], State | None]:
+        """Next-token logits.
+
+        Args:
+            tokens: integers below the vocabulary size.
+            state: None for a plain parallel pass; else continue from it.
+            segment_ids: documents packed into one row do not see each other.
+            positions: for rotary embeddings; default: counted from the start of each segment.
+            mask: True for real tokens, right padding only.
+
+        Returns:
+            logits: (B, N, padded vocabulary) float32. The padded entries are trained away from; mask them
+                before sampling (`generate` does). Out-of-range tokens give NaN.
+            state: behind the last real token; None if `state` was None.
+
+        Raises:
+            TypeError, ValueError: an argument of the wrong shape or dtype.
+        """
+        hidden, state = self.hidden(tokens, state, segment_ids=segment_ids, positions=positions, mask=mask)
+        return self.unembed(hidden), state
+
+    def hidden(
+        self,
+        tokens: Int[Array, "B N"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        """The final norm's output, for callers that need logits at few positions only; see `unembed`."""
+        expect_array("tokens", tokens, ("B", "N"), "integer")
+        expect(
+            state is None or len(state) == self.config.num_layers,
+            "state",
+            type(state).__name__,
+            f"None or the {self.config.num_layers} layers' states from init_state",
+        )
+        if positions is not None:
+            expect_array("positions", positions, (None, tokens.shape[1]), "integer")
+        dtype = self.config.jnp_dtype
+        h = jnp.take(self.embedding, tokens, axis=0, mode="fill", fill_value=jnp.nan).astype(dtype)
+        residual = None
+        states = []
+        for index, layer in enumerate(self.layers):
+            layer_state = None if state is None else state[index]
+            h, residual, layer_state = layer(
+                h, residual, layer_state, segment_ids=segment_ids, positions=positions, mask=mask
+            )
+            states.append(layer_state)
+        h = self.final_norm(residual + h.astype(residual.dtype))
+        return h, None if state is None else tuple(states)
+
+    def unembed(self, hidden: Float[Array, "... D"]) -> Float[Array, "... vocab"]:
+        """Logits of hidden vectors: the tied head, accumulated in float32 (float64 for a float64 model)."""
+        dtype = self.config.jnp_dtype
+        wide = jnp.promote_types(dtype, jnp.float32)
+        return jnp.einsum(
+            "...d,vd->...v", hidden.astype(dtype), self.embedding.astype(dtype), preferred_element_type=wide
+        )
+
+    @nn.nowrap
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        """The state before the first token: one entry per layer; needs no parameters.
+
+        Args:
+            batch_size: rows.
+            max_length: tokens that a row will ever have; needed by full attention only.
+            dtype: of cached activations; default the model's. Running sums are float32 regardless.
+
+        Raises:
+            ValueError: max_length missing or not positive where a layer needs it.
+        """
+        expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
+        return tuple(
+            make_mixer(self.config, index).init_state(batch_size, max_length, dtype)
+            for index in range(self.config.num_layers)
+        )
+
+    @nn.nowrap
+    def state_size(self, length: int) -> int:
+        """Floats kept per sequence after `length` tokens, by the papers' formulas."""
+        return sum(
+            make_mixer(self.config, index).state_size(length) for index in range(self.config.num_layers)
+        )
+
+
+def make_mixer(config: ModelConfig, index: int) -> Mixer:
+    """The unbound mixer of layer `index`, initialised as the config says."""
+    spec = config.layer(index)
+    return mixers.make(
+        spec.mixer,
+        d_model=config.d_model,
+        **{
+            "dtype": config.jnp_dtype,
+            "init_std": config.init_std,
+            "out_init_std": config.residual_init_std,
+            **spec.options,
+        },
+    )
+
+
+def param_count(config: ModelConfig) -> int:
+    """Number of parameters, by abstract evaluation; the tied embedding counts once."""
+    model = LanguageModel(config)
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))

@@ -1,0 +1,48 @@
+"""The gated MLP between mixers: y = (value(x) * act(gate(x))) W_out; SwiGLU with act = silu."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from based_jax.mixers.contract import Projection
+from based_jax.typing import Array, Float
+from based_jax.validate import expect_choice
+
+_ACTIVATIONS = {
+    "silu": jax.nn.silu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "sigmoid": jax.nn.sigmoid,
+}
+
+
+class GatedMLP(nn.Module):
+    """Gated MLP (Based, Table 7: SwiGLU; GEGLU and GLU by `activation`).
+
+    Attributes:
+        d_model: width of input and output.
+        hidden: width between.
+        activation: of the gate: "silu", "gelu" (exact) or "sigmoid".
+        bias: biases of both maps.
+    """
+
+    d_model: int
+    hidden: int
+    activation: str = "silu"
+    bias: bool = False
+    dtype: Any = jnp.float32
+    init_std: float = 0.02
+    out_init_std: float | None = None
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        expect_choice("activation", self.activation, tuple(_ACTIVATIONS))
+        options: dict[str, Any] = {"bias": self.bias, "dtype": self.dtype}
+        inner = Projection(
+            (2, self.hidden), ("embed", None, "mlp"), name="in_proj", init_std=self.init_std, **options
+        )(x)
+        value, gate = inner[..., 0, :], inner[..., 1, :]
+        out_std = self.init_std if self.out_init_std is None else self.out_init_std
+        out = Projection((self.d_model,), ("mlp", "embed"), name="out", init_std=out_std, **options)
+        return out(value * _ACTIVATIONS[self.activation](gate))

@@ -1,0 +1,40 @@
+"""Norm layers: `ops.norm` with a learned scale."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from based_jax import ops
+from based_jax.mixers.contract import named
+from based_jax.typing import Array, Float
+
+
+class RMSNorm(nn.Module):
+    """y = x / sqrt(mean(x^2) + eps) * scale, in float32, returned in `dtype`."""
+
+    eps: float = 1e-5
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        scale = self.param("scale", named(nn.initializers.ones_init(), "embed"), (x.shape[-1],))
+        return ops.rms_norm(x, scale, self.eps).astype(self.dtype)
+
+
+class LayerNorm(nn.Module):
+    """y = (x - mean) / sqrt(variance + eps) * scale + bias, in float32, returned in `dtype`."""
+
+    eps: float = 1e-5
+    dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        scale = self.param("scale", named(nn.initializers.ones_init(), "embed"), (x.shape[-1],))
+        bias = self.param("bias", named(nn.initializers.zeros_init(), "embed"), (x.shape[-1],))
+        return ops.layer_norm(x, scale, bias, self.eps).astype(self.dtype)
+
+
+def make_norm(kind: str, eps: float, dtype: Any, name: str | None = None) -> RMSNorm | LayerNorm:
+    """The norm called `kind`: "rms" or "layer"."""
+    return {"rms": RMSNorm, "layer": LayerNorm}[kind](eps=eps, dtype=dtype, name=name)

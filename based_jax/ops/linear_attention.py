@@ -1,0 +1,241 @@
+"""Causal linear attention for any feature map: quadratic reference, chunked scan, and continuation.
+
+    y_i = sum_{j <= i} d_ij phi(q_i).phi(k_j) v_j / (sum_{j <= i} phi(q_i).phi(k_j) + eps)
+
+d_ij = exp(sum of log_decay over j < t <= i), 1 without decay; the normaliser is never decayed (Based v2,
+Appendix C). Three equivalent views (Based, section 4.1): the quadratic one is the specification; the
+chunked one keeps the sums S = sum phi(k) v^T and z = sum phi(k) between chunks, so time and memory are
+linear in the length; with one token per call it is the recurrence.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.ops.dispatch import implementation_for
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.feature_maps import IDENTITY, FeatureMap
+from based_jax.ops.stream import Stream, advance, init_stream
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array
+
+CHUNK = 128
+"""Tokens per chunk of the scan. On CPU 128 beat 64 forward and backward (benchmarks/results)."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LinearAttentionState:
+    """Sums over the tokens of each row's current segment; float32 (float64 for float64 inputs)."""
+
+    kv: Float[Array, "B H F V"]
+    """sum of phi(k) v^T, decayed"""
+    k: Float[Array, "B H F"]
+    """sum of phi(k)"""
+    stream: Stream
+
+
+def init_linear_attention_state(
+    batch_size: int, num_heads: int, feature_size: int, value_size: int, dtype: Any = jnp.float32
+) -> LinearAttentionState:
+    """The state before the first token."""
+    return LinearAttentionState(
+        kv=jnp.zeros((batch_size, num_heads, feature_size, value_size), dtype),
+        k=jnp.zeros((batch_size, num_heads, feature_size), dtype),
+        stream=init_stream(batch_size),
+    )
+
+
+def linear_attention(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N H K"],
+    v: Float[Array, "B N H V"],
+    *,
+    feature_map: FeatureMap = IDENTITY,
+    log_decay: Float[Array, "rows steps H"] | None = None,
+    normalize: bool = True,
+    eps: float = 1e-12,
+    initial_state: LinearAttentionState | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+    chunk_size: int | None = None,
+    implementation: str | None = None,
+) -> Any:
+    """Causal linear attention of q over k, v.
+
+    Args:
+        q, k: queries and keys before the feature map (after it, with the default `IDENTITY`).
+        v: values.
+        feature_map: phi and the matching similarity; see `feature_maps`.
+        log_decay: logarithm of the decay that each token applies to what came before it, <= 0;
+            axes of size 1 broadcast, so (1, 1, H) is a fixed decay per head. Numerator only.
+        normalize: divide by the normaliser; False returns the numerator.
+        eps: added to the normaliser (1e-12 in the authors' torch code, 1e-6 in fla's kernels).
+        initial_state: continue from here; None starts empty.
+        return_state: also return the state behind the last real token.
+        segment_ids: (B, N) integers; a token attends within its own segment only.
+        mask: (B, N) booleans, right padding: masked tokens leave outputs of others and the state alone;
+            their own outputs are 0.
+        chunk_size: tokens per chunk of "xla"; default 128.
+        implementation: "reference" (quadratic in N), "xla" (chunked scan) or None for the best.
+
+    Returns:
+        y: (B, N, H, V) in the dtype of v, or ``(y, state)`` with `return_state`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
+    """
+    chosen = implementation_for("linear_attention", q, k, v, implementation=implementation)
+    batch, length, heads, width, value_size = _check(q, k, v)
+    if log_decay is not None:
+        sizes = [
+            1 if size == 1 else full for size, full in zip(log_decay.shape, (batch, length), strict=False)
+        ]
+        expect_array("log_decay", log_decay, (*sizes, heads), "floating")
+    expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
+
+    dtype = accumulation_dtype(v)
+    state = initial_state
+    if state is not None:
+        features = feature_map.size(width)
+        expect_array("initial_state.kv", state.kv, (batch, heads, features, value_size), "floating")
+        expect_array("initial_state.k", state.k, (batch, heads, features), "floating")
+    else:
+        state = init_linear_attention_state(batch, heads, feature_map.size(width), value_size, dtype)
+    fresh = initial_state is None
+    places, stream = advance(None if fresh else state.stream, batch, length, segment_ids, mask)
+    if log_decay is not None:
+        log_decay = jnp.broadcast_to(log_decay.astype(dtype), (batch, length, heads))
+        if mask is not None:
+            log_decay = jnp.where(mask[..., None], log_decay, 0)
+
+    # Starts relative to this call's first token; None when no token can lie in another segment.
+    start = None if segment_ids is None else places.start - (0 if fresh else state.stream.length[:, None])
+    compute = _reference if chosen == "reference" else _chunked
+    y, kv, k_sum = compute(
+        q.astype(dtype), k.astype(dtype), v.astype(dtype), log_decay, start, mask,
+        (state.kv.astype(dtype), state.k.astype(dtype)),
+        feature_map, eps if normalize else None, min(chunk_size or CHUNK, length),
+    )  # fmt: skip
+    y = y.astype(v.dtype)
+    return (y, LinearAttentionState(kv, k_sum, stream)) if return_state else y
+
+
+def _check(q: Array, k: Array, v: Array) -> tuple[int, int, int, int, int]:
+    expect_array("q", q, ("B", "N", "H", "K"), "floating")
+    batch, length, heads, width = q.shape
+    expect_array("k", k, (batch, length, heads, width), "floating")
+    expect_array("v", v, (batch, length, heads, "V"), "floating")
+    return batch, length, heads, width, v.shape[-1]
+
+
+def _chunk_outputs(q, k, v, log_decay, start, mask, state, feature_map, eps):
+    """One chunk behind `state`: outputs and the state behind it.
+
+    q, k: (B, H, C, K); v: (B, H, C, V); log_decay: (B, H, C); start: (B, C) relative to the chunk; mask: (B, C).
+    """
+    kv, k_sum = state
+    width, size = q.shape[-1], q.shape[-2]
+    visible = jnp.tril(jnp.ones((size, size), bool))
+    if start is not None:
+        visible = visible & (jnp.arange(size) >= start[:, None, :, None])
+    if mask is not None:
+        visible = visible & mask[:, None, None, :]
+    scores = feature_map.similarity(jnp.einsum("bhik,bhjk->bhij", q, k), width)
+    # A masked similarity is zeroed, not sent to -inf: phi(q).phi(k) of an unrelated pair is not small.
+    scores = jnp.where(visible, scores, 0)
+
+    phi_q, phi_k = feature_map.features(q), feature_map.features(k)
+    if mask is not None:
+        phi_k = jnp.where(mask[:, None, :, None], phi_k, 0)
+    if (
+        start is not None
+    ):  # queries behind a boundary do not see the state, keys before the last one do not enter it
+        phi_q = jnp.where((start < 0)[:, None, :, None], phi_q, 0)
+        last = start[:, -1:]
+        phi_k = jnp.where((jnp.arange(size) >= last)[:, None, :, None], phi_k, 0)
+        keep = (last < 0)[..., None]
+        kv, k_sum = jnp.where(keep[..., None], kv, 0), jnp.where(keep, k_sum, 0)
+
+    normaliser = scores.sum(-1) + jnp.einsum("bhif,bhf->bhi", phi_q, state[1])
+    new_k_sum = k_sum + phi_k.sum(-2)
+    if log_decay is None:
+        numerator = scores @ v + phi_q @ state[0]
+        new_kv = kv + jnp.einsum("bhjf,bhjv->bhfv", phi_k, v)
+    else:
+        total = jnp.cumsum(log_decay, axis=-1)  # inclusive: S_i = gamma S_{i-1} + phi(k_i) v_i^T
+        # The difference is masked before exp: for j > i it is positive and would overflow.
+        between = jnp.where(visible, total[..., :, None] - total[..., None, :], 0)
+        numerator = (scores * jnp.exp(between)) @ v + (phi_q * jnp.exp(total)[..., None]) @ state[0]
+        to_end = jnp.exp(total[..., -1:] - total)
+        new_kv = kv * jnp.exp(total[..., -1])[..., None, None]
+        new_kv = new_kv + jnp.einsum("bhjf,bhj,bhjv->bhfv", phi_k, to_end, v)
+
+    y = numerator if eps is None else numerator / (normaliser + eps)[..., None]
+    if mask is not None:  # also keeps 0 / eps of rows without any token out of the gradients
+        y = jnp.where(mask[:, None, :, None], y, 0)
+    return y, (new_kv, new_k_sum)
+
+
+def _reference(q, k, v, log_decay, start, mask, state, feature_map, eps, chunk_size):
+    """The whole call as one chunk: quadratic in the length, similarities as products of features."""
+    phi = feature_map._replace(
+        similarity=lambda products, width: jnp.einsum(
+            "bhif,bhjf->bhij", feature_map.features(heads_first(q)), feature_map.features(heads_first(k))
+        )
+    )
+    decay = None if log_decay is None else log_decay.transpose(0, 2, 1)
+    y, (kv, k_sum) = _chunk_outputs(
+        heads_first(q), heads_first(k), heads_first(v), decay, start, mask, state, phi, eps
+    )
+    return heads_first(y), kv, k_sum
+
+
+def heads_first(x: Float[Array, "B N H D"]) -> Float[Array, "B H N D"]:
+    """(B, N, H, D) <-> (B, H, N, D); its own inverse."""
+    return x.swapaxes(1, 2)
+
+
+def _chunked(q, k, v, log_decay, start, mask, state, feature_map, eps, chunk_size):
+    """A scan over chunks; the backward pass recomputes a chunk's features instead of keeping them."""
+    batch, length, heads, _ = q.shape
+    chunks = -(-length // chunk_size)
+    padding = chunks * chunk_size - length
+    if padding and mask is None:
+        mask = jnp.ones((batch, length), bool)
+
+    def split(x: Array, mode: str = "constant") -> Array:
+        """(B, N, ...) -> (chunks, B, C, ...), padded behind."""
+        x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2), mode=mode) if padding else x
+        return x.reshape(batch, chunks, chunk_size, *x.shape[2:]).swapaxes(0, 1)
+
+    if start is not None:
+        first = chunk_size * jnp.arange(chunks)[:, None, None]
+        start = split(jnp.broadcast_to(start, (batch, length)), "edge") - first
+    parts = (
+        *(heads_first_of_chunks(split(x)) for x in (q, k, v)),
+        None if log_decay is None else split(log_decay).swapaxes(2, 3),
+        start,
+        None if mask is None else split(mask),
+    )
+
+    def body(state, chunk):
+        y, state = _chunk_outputs(*chunk, state, feature_map, eps)
+        return state, y
+
+    if chunks == 1:
+        (kv, k_sum), y = body(state, jax.tree.map(lambda part: part[0], parts))
+        y = y[None]
+    else:
+        (kv, k_sum), y = lax.scan(jax.checkpoint(body, prevent_cse=False), state, parts)
+    y = y.transpose(1, 0, 3, 2, 4).reshape(batch, chunks * chunk_size, heads, v.shape[-1])
+    return y[:, :length], kv, k_sum
+
+
+def heads_first_of_chunks(x: Float[Array, "chunks B C H D"]) -> Float[Array, "chunks B H C D"]:
+    """The layout of one batched matrix product per chunk."""
+    return x.swapaxes(2, 3)

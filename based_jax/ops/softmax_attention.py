@@ -1,0 +1,242 @@
+"""Softmax attention, full or in a sliding window, with grouped heads, segments, padding and a cache.
+
+    y_i = sum_j softmax_j(scale q_i . k_j) v_j   over the keys j that i may see
+
+The window's primitive is `left`: query i sees keys i - left ... i, so left + 1 keys. The paper's width w
+(w keys) is left = w - 1; the authors' torch `window_size` W is left = W // 2 (spec of Based, 4.1 and code).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.ops.dispatch import implementation_for
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
+from based_jax.ops.stream import Places, advance
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array, expect_divisible
+
+QUERY_BLOCK = 512
+"""Queries per block of the full attention's "xla" form: memory O(block * M) instead of O(N * M)."""
+
+MIN_WINDOW_BLOCK = 16
+
+
+def left_from_paper_window(width: int) -> int:
+    """`left` of the paper's window of `width` keys, the query's own included."""
+    expect(width >= 1, "width", width, "at least 1 key")
+    return width - 1
+
+
+def left_from_torch_window(window_size: int) -> int:
+    """`left` of the authors' `window_size`, which their code halves."""
+    expect(window_size >= 0, "window_size", window_size, "at least 0")
+    return window_size // 2
+
+
+def softmax_attention(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N G K"],
+    v: Float[Array, "B N G V"],
+    *,
+    causal: bool = True,
+    left: int | None = None,
+    scale: float | None = None,
+    initial_state: KVCache | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+    implementation: str | None = None,
+) -> Any:
+    """Softmax attention of q over k, v and, if given, over the cache before them.
+
+    Args:
+        q, k, v: queries, keys, values; H a multiple of G (grouped-query attention).
+        causal: key j is visible to query i only if j <= i.
+        left: number of past keys that a query sees beside its own; None is all of them. Needs `causal`.
+        scale: factor of the scores; None is K^(-1/2).
+        initial_state: cache to continue from (`kv_cache.init_kv_cache`): `left` + 1 slots for a window,
+            otherwise as many as the whole text may have tokens. Needs `causal`.
+        return_state: also return the cache with k, v written into it; needs `initial_state`.
+        segment_ids: (B, N) integers; tokens see their own segment only.
+        mask: (B, N) booleans, right padding; outputs at masked tokens are finite but meaningless.
+        implementation: "reference" (dense), "xla" (windows block by block, full attention by blocks of
+            queries) or None for the best.
+
+    Returns:
+        y: (B, N, H, V) in the dtype of v, or ``(y, state)`` with `return_state`. Without a window, outputs
+        of tokens that did not fit into the cache are NaN: under `jit` no error can be raised.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message; a text
+            longer than the cache, where lengths are known.
+    """
+    chosen = implementation_for("softmax_attention", q, k, v, implementation=implementation)
+    batch, length = _check(q, k, v, causal, left, initial_state, return_state)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    cache = initial_state
+    places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
+
+    if cache is None:
+        if not causal:
+            return _attend(q, k, v, _same_segment(places), scale)
+        key_index = places.index if mask is None else jnp.where(mask, places.index, -1)
+        if left is None or left >= length - 1:
+            left = None
+        if chosen == "xla" and left is not None:
+            return _windowed(q, k, v, places, key_index, left, scale)
+        return _full(q, k, v, places, key_index, left, scale, chosen)
+
+    written = write(cache, k, v, places, stream)
+    if left is None:  # index p lives in slot p: the buffer is in order
+        y = _full(
+            q, written.k, written.v, places, slot_index(stream.length, cache.slots), None, scale, chosen
+        )
+        fits = places.index < cache.slots
+        y = jnp.where(fits[..., None, None], y, jnp.nan)
+    elif length == 1:
+        y = _full(
+            q, written.k, written.v, places, slot_index(stream.length, cache.slots), left, scale, chosen
+        )
+    else:
+        old_k, old_v, old_index = recent(cache, left)
+        key_index = jnp.broadcast_to(places.index, (batch, length))
+        key_index = key_index if mask is None else jnp.where(mask, key_index, -1)
+        keys = jnp.concatenate([old_k.astype(k.dtype), k], axis=1)
+        values = jnp.concatenate([old_v.astype(v.dtype), v], axis=1)
+        key_index = jnp.concatenate([old_index, key_index], axis=1)
+        if chosen == "xla":
+            y = _windowed(q, keys, values, places, key_index, left, scale)
+        else:
+            y = _full(q, keys, values, places, key_index, left, scale, chosen)
+    y = y.astype(v.dtype)
+    return (y, written) if return_state else y
+
+
+def window_step(
+    q: Float[Array, "B H K"],
+    k: Float[Array, "B G K"],
+    v: Float[Array, "B G V"],
+    cache: KVCache,
+    *,
+    scale: float | None = None,
+    implementation: str | None = None,
+) -> tuple[Float[Array, "B H V"], KVCache]:
+    """One decoding step of a window of `cache.slots` keys: write key and value into the ring, then attend.
+
+    Rows may be at different lengths; q and k are already rotated.
+    """
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        expect_array(name, array, ("B", "heads", "dim"), "floating")
+    y, cache = softmax_attention(
+        q[:, None], k[:, None], v[:, None],
+        left=cache.slots - 1, scale=scale, initial_state=cache, return_state=True, implementation=implementation,
+    )  # fmt: skip
+    return y[:, 0], cache
+
+
+def _check(q, k, v, causal, left, cache, return_state) -> tuple[int, int]:
+    expect_array("q", q, ("B", "N", "H", "K"), "floating")
+    batch, length, heads, width = q.shape
+    expect_array("k", k, (batch, length, "G", width), "floating")
+    kv_heads = k.shape[2]
+    expect_array("v", v, (batch, length, kv_heads, "V"), "floating")
+    expect_divisible("number of query heads", heads, "number of key heads", kv_heads)
+    expect(left is None or left >= 0, "left", left, "None or at least 0")
+    expect(causal or left is None, "left", left, "None when causal is False")
+    if cache is None:
+        expect(not return_state, "return_state", return_state, "False without an initial_state to write to")
+        return batch, length
+    expect(causal, "causal", causal, "True with an initial_state")
+    expect_array("initial_state.k", cache.k, (batch, "W", kv_heads, width), "floating")
+    expect_array("initial_state.v", cache.v, (batch, cache.slots, kv_heads, v.shape[-1]), "floating")
+    if left is not None:
+        expect(cache.slots == left + 1, "slots of initial_state", cache.slots, f"left + 1 = {left + 1}")
+    else:
+        used = 0 if isinstance(cache.stream.length, jax.core.Tracer) else int(cache.stream.length.max())
+        expect(
+            used + length <= cache.slots,
+            "length",
+            used + length,
+            f"at most max_length = {cache.slots} tokens, the size of the state",
+        )
+    return batch, length
+
+
+def _same_segment(places: Places) -> Bool[Array, "rows N M"]:
+    visible = places.start[:, :, None] == places.start[:, None, :]
+    return visible if places.mask is None else visible & places.mask[:, None, :]
+
+
+def _visible(index, start, key_index, left) -> Bool[Array, "rows N M"]:
+    """Causal visibility from running indices; a key that is not there has a negative index."""
+    oldest = start if left is None else jnp.maximum(start, index - left)
+    key_index = key_index[..., None, :]
+    return (key_index <= index[..., None]) & (key_index >= oldest[..., None])
+
+
+def _attend(q, k, v, visible, scale):
+    """Dense attention. q: (..., N, H, K); k, v: (..., M, G, dim); visible: (..., N, M)."""
+    dtype = accumulation_dtype(v)
+    *lead, length, heads, width = q.shape
+    kv_heads = k.shape[-2]
+    q = q.reshape(*lead, length, kv_heads, heads // kv_heads, width)
+    scores = jnp.einsum("...ngrk,...mgk->...grnm", q, k.astype(q.dtype), preferred_element_type=dtype) * scale
+    visible = visible[..., None, None, :, :]
+    scores = jnp.where(visible, scores, jnp.finfo(dtype).min)
+    weights = jax.nn.softmax(scores, axis=-1)
+    weights = jnp.where(visible, weights, 0)  # a query that sees nothing returns 0
+    y = jnp.einsum("...grnm,...mgv->...ngrv", weights.astype(v.dtype), v, preferred_element_type=dtype)
+    return y.reshape(*lead, length, heads, v.shape[-1]).astype(v.dtype)
+
+
+def _full(q, k, v, places, key_index, left, scale, chosen):
+    """All keys for every query; "xla" goes through blocks of queries and recomputes them backward."""
+    batch, length = q.shape[:2]
+    index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (places.index, places.start))
+    if chosen == "reference" or length <= QUERY_BLOCK:
+        return _attend(q, k, v, _visible(index, start, key_index, left), scale)
+    index, start = (jnp.broadcast_to(x, (batch, length)) for x in (index, start))
+    padding = -length % QUERY_BLOCK
+
+    def split(x: Array) -> Array:
+        x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
+        return x.reshape(batch, -1, QUERY_BLOCK, *x.shape[2:]).swapaxes(0, 1)
+
+    @jax.checkpoint
+    def block(args):
+        q, index, start = args
+        return _attend(q, k, v, _visible(index, start, key_index, left), scale)
+
+    y = lax.map(block, (split(q), split(index), split(start)))
+    return y.swapaxes(0, 1).reshape(batch, length + padding, *y.shape[3:])[:, :length]
+
+
+def _windowed(q, k, v, places, key_index, left, scale):
+    """Blocks of at least `left` queries against their own and the previous block of keys: exact and linear.
+
+    k, v may have keys before the queries' own (a cache); key_index says which token each of them is.
+    """
+    batch, length = q.shape[:2]
+    size = max(left, MIN_WINDOW_BLOCK)
+    blocks = -(-length // size)
+    behind = blocks * size - length
+    before = size - (k.shape[1] - length)
+
+    def pad(x: Array, front: int, value: int = 0) -> Array:
+        return jnp.pad(x, [(0, 0), (front, behind)] + [(0, 0)] * (x.ndim - 2), constant_values=value)
+
+    def pairs_of_blocks(x: Array) -> Array:
+        x = x.reshape(x.shape[0], blocks + 1, size, *x.shape[2:])
+        return jnp.concatenate([x[:, :-1], x[:, 1:]], axis=2)
+
+    def split(x: Array) -> Array:
+        return pad(x, 0).reshape(x.shape[0], blocks, size, *x.shape[2:])
+
+    index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (places.index, places.start))
+    visible = _visible(split(index), split(start), pairs_of_blocks(pad(key_index, before, -1)), left)
+    y = _attend(split(q), pairs_of_blocks(pad(k, before)), pairs_of_blocks(pad(v, before)), visible, scale)
+    return y.reshape(batch, blocks * size, *y.shape[3:])[:, :length]

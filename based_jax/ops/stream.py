@@ -1,0 +1,104 @@
+"""Where each row of a batch stands: tokens seen so far, and where its current segment began.
+
+Every mixer meets the same three questions: how many tokens came before this call, which of them belong
+to the document of the token at hand, and which tokens are padding. They are answered once, here.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.typing import Array, Bool, Int
+from based_jax.validate import expect_array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Stream:
+    """How far each row has come. Part of every mixer's state."""
+
+    length: Int[Array, " B"]
+    """tokens consumed (padding not counted)"""
+    start: Int[Array, " B"]
+    """index of the first token of the current segment"""
+    segment: Int[Array, " B"]
+    """segment id of the last token"""
+
+
+class Places(NamedTuple):
+    """Where the tokens of one call stand. Key j is visible to query i if start[i] <= index[j] <= index[i]."""
+
+    index: Int[Array, "rows N"]
+    """running number of each token in its row, counted over calls; rows is 1 or B"""
+    start: Int[Array, "rows size"]
+    """index where each token's segment began; rows is 1 or B, size is 1 or N"""
+    mask: Bool[Array, "B N"] | None
+    """True for real tokens; None if all are"""
+
+    @property
+    def positions(self) -> Int[Array, "rows N"]:
+        """Positions within each segment, for rotary embeddings."""
+        return self.index - self.start
+
+
+def init_stream(batch_size: int) -> Stream:
+    """The stream of rows that have not seen a token."""
+    return Stream(*(jnp.zeros((batch_size,), jnp.int32) for _ in range(3)))
+
+
+def advance(
+    stream: Stream | None,
+    batch_size: int,
+    length: int,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+) -> tuple[Places, Stream]:
+    """Place `length` further tokens behind `stream` (None: behind nothing) and move it past them.
+
+    With right padding the masked tokens are not consumed: the next call continues behind the last
+    real token of each row. Without `segment_ids` a continued row stays in its segment.
+
+    Raises:
+        TypeError, ValueError: `segment_ids` is not (batch_size, length) integers, or `mask` not booleans.
+    """
+    if segment_ids is not None:
+        expect_array("segment_ids", segment_ids, (batch_size, length), "integer")
+    if mask is not None:
+        expect_array("mask", mask, (batch_size, length), "bool")
+    fresh = stream is None
+    stream = init_stream(batch_size) if stream is None else stream
+    expect_array("state length", stream.length, (batch_size,))
+
+    offset = stream.length[:, None]
+    index = jnp.arange(length, dtype=jnp.int32)[None]
+    index = index if fresh else offset + index
+    if segment_ids is None:
+        start = jnp.zeros((1, 1), jnp.int32) if fresh else stream.start[:, None]
+    else:
+        segment_ids = segment_ids.astype(jnp.int32)
+        before = segment_ids[:, :1] if fresh else stream.segment[:, None]
+        begins = segment_ids != jnp.concatenate([before, segment_ids[:, :-1]], axis=1)
+        if mask is not None:
+            begins &= mask
+        start = lax.cummax(jnp.where(begins, index, stream.start[:, None]), axis=1)
+
+    if mask is None:
+        count = jnp.full((batch_size,), length, jnp.int32)
+    else:
+        count = mask.sum(axis=1, dtype=jnp.int32)
+
+    def last_of(values: Array, otherwise: Array) -> Array:
+        """The value at each row's last real token, or the old one if the row had none."""
+        values = jnp.broadcast_to(values, (batch_size, length))
+        last = jnp.take_along_axis(values, jnp.maximum(count - 1, 0)[:, None], axis=1)[:, 0]
+        return jnp.where(count > 0, last, otherwise)
+
+    moved = Stream(
+        length=stream.length + count,
+        start=last_of(start, stream.start),
+        segment=stream.segment if segment_ids is None else last_of(segment_ids, stream.segment),
+    )
+    return Places(index, start, mask), moved

@@ -1,0 +1,43 @@
+"""The glossary of dimension letters that every signature and comment uses.
+
+=====  ==========================================================================
+letter meaning
+=====  ==========================================================================
+B      batch (rows)
+N      length (tokens per row)
+M      number of keys, where it differs from the number of queries N
+D      model width (the papers' d_model)
+H      heads
+G      key/value heads (G divides H; G == H unless grouped-query attention is used)
+K      query/key width per head (the papers' d', `feature_dim`)
+V      value width per head (the papers' d)
+F      feature width after the feature map (153 for the symmetric Taylor map of K = 16)
+W      slots of a key/value cache (left + 1 for a sliding window)
+C      tokens per chunk of a chunked scan
+E      inner channels of a convolution mixer
+T      taps of a short convolution
+=====  ==========================================================================
+
+Arrays are (batch, length, heads, dim), as in `jax.nn.dot_product_attention`.
+"""
+
+from typing import Any, TypeAlias
+
+from jaxtyping import Array, Bool, Float, Int
+
+__all__ = ["Array", "Bool", "Float", "Int", "Mask", "Params", "Positions", "SegmentIds", "State"]
+
+SegmentIds: TypeAlias = Int[Array, "B N"]
+"""Which document a token belongs to; a change of id between neighbours starts a new document."""
+
+Mask: TypeAlias = Bool[Array, "B N"]
+"""True for real tokens; each row must be a run of True followed by a run of False (right padding)."""
+
+Positions: TypeAlias = Int[Array, "B N"]
+"""Positions for rotary embeddings; by default they count from the start of each segment."""
+
+State: TypeAlias = Any
+"""A pytree of arrays, passed in and returned, never mutated."""
+
+Params: TypeAlias = Any
+"""The variables of a Flax module, ``{"params": ...}``."""

@@ -1,0 +1,56 @@
+"""Checks at the public boundary: one error that names the argument, its value and what was expected."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+
+def expect(condition: bool, argument: str, value: Any, expected: str) -> None:
+    """Raise ``ValueError("argument = value: expected ...")`` unless `condition` holds."""
+    if not condition:
+        raise ValueError(f"{argument} = {value!r}: expected {expected}")
+
+
+def expect_array(
+    argument: str, array: Any, shape: Sequence[int | str | None], kind: str | None = None
+) -> None:
+    """Check an array's shape and kind of dtype.
+
+    Args:
+        argument: name used in the message.
+        array: anything with ``shape`` and ``dtype``.
+        shape: one entry per axis: a number that must match, or a name (any size, shown in the message).
+        kind: "floating", "integer" or "bool"; None accepts any dtype.
+
+    Raises:
+        TypeError: not an array, or a dtype of another kind.
+        ValueError: another rank or size.
+    """
+    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+        raise TypeError(f"{argument} = {array!r}: expected an array of shape {_show(shape)}")
+    matches = len(array.shape) == len(shape) and all(
+        not isinstance(want, int) or want == got for want, got in zip(shape, array.shape, strict=True)
+    )
+    if not matches:
+        raise ValueError(f"{argument} has shape {tuple(array.shape)}: expected {_show(shape)}")
+    if 0 in array.shape:
+        raise ValueError(f"{argument} has shape {tuple(array.shape)}: expected no empty axis")
+    if kind is not None:
+        parent = {"floating": jnp.floating, "integer": jnp.integer, "bool": jnp.bool_}[kind]
+        if not jnp.issubdtype(array.dtype, parent):
+            raise TypeError(f"{argument} has dtype {array.dtype}: expected a {kind} dtype")
+
+
+def expect_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
+    """Check that `value` is one of `choices`."""
+    expect(value in choices, argument, value, "one of " + ", ".join(repr(choice) for choice in choices))
+
+
+def expect_divisible(argument: str, value: int, divisor_name: str, divisor: int) -> None:
+    """Check that `divisor` divides `value`."""
+    expect(divisor > 0 and value % divisor == 0, argument, value, f"a multiple of {divisor_name} = {divisor}")
+
+
+def _show(shape: Sequence[int | str | None]) -> str:
+    return "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"
