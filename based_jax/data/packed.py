@@ -1,0 +1,105 @@
+"""Documents as one stream of tokens, and fixed-size windows of it.
+
+    stream  =  EOT d1 EOT d2 ... EOT dn EOT          (T tokens)
+
+Each document's segment begins with its EOT: the first token of a document is predicted from its own EOT, and
+its last token predicts the next EOT. Window i predicts the tokens i * length + 1 ... (i + 1) * length of the
+stream, so every token but the first is predicted exactly once, and a window's first input is the previous
+window's last target.
+"""
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Int64, UInt
+
+from based_jax.data.documents import Document
+from based_jax.data.tokenizers import Tokenizer
+from based_jax.validate import expect
+
+
+@dataclass(frozen=True, eq=False)
+class PackedTokens:
+    """A stream of tokens.
+
+    Attributes:
+        tokens: uint16 or uint32 (T,), the whole stream, T >= 2.
+        starts: int64 (n,), increasing: where each document's EOT is; the final EOT belongs to no document.
+        num_bytes: UTF-8 bytes of the documents' text, to turn nats per token into bits per byte.
+    """
+
+    tokens: UInt[np.ndarray, " T"]
+    starts: Int64[np.ndarray, " n"]
+    num_bytes: int
+
+    @classmethod
+    def from_documents(cls, documents: Iterable[Document], tokenizer: Tokenizer) -> "PackedTokens":
+        """Encode documents one after the other.
+
+        Raises:
+            ValueError: no documents, or a tokenizer that gives ids outside its vocabulary.
+        """
+        dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
+        eot = np.full(1, tokenizer.eot, dtype)
+        pieces, starts, position, num_bytes = [], [], 0, 0
+        for document in documents:
+            ids = tokenizer.encode(document.text)
+            if ids.size:
+                low, high = int(ids.min()), int(ids.max())
+                inside = low >= 0 and high < tokenizer.vocab_size
+                expect(inside, "token ids", (low, high), f"from 0 to {tokenizer.vocab_size - 1}")
+            pieces += [eot, ids.astype(dtype)]
+            starts.append(position)
+            position += 1 + ids.size
+            num_bytes += len(document.text.encode("utf-8"))
+        expect(bool(starts), "documents", [], "at least one document")
+        return cls(np.concatenate([*pieces, eot]), np.asarray(starts, dtype=np.int64), num_bytes)
+
+    def __len__(self) -> int:
+        """Tokens in the stream, T."""
+        return self.tokens.size
+
+    @cached_property
+    def checksum(self) -> int:
+        """CRC-32 of the tokens, to notice that a run resumes on other data."""
+        return zlib.crc32(np.ascontiguousarray(self.tokens).data)
+
+    def num_windows(self, length: int, *, drop_last: bool) -> int:
+        """How many windows of `length` targets there are; `drop_last` leaves out a short one at the end."""
+        expect(length >= 1, "length", length, "at least 1")
+        targets = len(self) - 1
+        return targets // length if drop_last else -(-targets // length)
+
+    def window(self, i: int, length: int) -> dict[str, np.ndarray]:
+        """Window number `i` of `length` tokens.
+
+        Returns:
+            inputs: int32 (length,).
+            targets: int32 (length,), the token after each input.
+            segment_ids: int32 (length,), from 1; a new id at each document's EOT.
+            mask: bool (length,), False for padding to the right of the stream's end, where inputs and targets
+                are EOT and segment_ids repeat the last one.
+
+        Raises:
+            IndexError: there is no such window.
+        """
+        count = self.num_windows(length, drop_last=False)
+        if not 0 <= i < count:
+            raise IndexError(f"i = {i}: expected 0 <= i < {count}, the number of windows of {length} tokens")
+        begin = i * length
+        real = min(length, len(self) - 1 - begin)
+        stream = np.full(length + 1, self.tokens[0], dtype=np.int32)  # the stream begins with EOT
+        stream[: real + 1] = self.tokens[begin : begin + real + 1]
+        # The window's first token is in segment 1 whether or not it is an EOT, so only later starts count.
+        first, last = np.searchsorted(self.starts, (begin + 1, begin + real))
+        changes = np.zeros(length, dtype=np.int32)
+        changes[self.starts[first:last] - begin] = 1
+        return {
+            "inputs": stream[:-1].copy(),
+            "targets": stream[1:].copy(),
+            "segment_ids": 1 + np.cumsum(changes, dtype=np.int32),
+            "mask": np.arange(length) < real,
+        }

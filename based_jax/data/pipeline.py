@@ -1,0 +1,167 @@
+"""Batches of windows: endless, shuffled and resumable for training; each target exactly once for evaluation.
+
+Several processes draw from one global order: with P processes, global batch number k is the rows of process
+0, then those of process 1, and so on: the same rows that one process with a batch P times as large would see.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import grain
+import numpy as np
+
+from based_jax.data.packed import PackedTokens
+from based_jax.validate import expect
+
+Batch = dict[str, np.ndarray]
+"""inputs, targets, segment_ids: int32 (batch_size, length); mask: bool (batch_size, length)."""
+
+
+class TrainIterator(grain.DatasetIterator[Batch]):
+    """Endless training batches whose place in the data can be saved as JSON and restored.
+
+    It is a Grain iterator, so Orbax can also save it with `grain.checkpoint.CheckpointSave`.
+    """
+
+    def __init__(self, batches: grain.DatasetIterator[Batch], data: dict[str, int]) -> None:
+        super().__init__(batches)
+        self._batches = batches
+        self._data = data
+
+    def __next__(self) -> Batch:
+        return next(self._batches)
+
+    def get_state(self) -> dict[str, Any]:
+        """Plain JSON values: the place in the stream of batches, and which stream it is."""
+        return {"place": self._batches.get_state(), "data": dict(self._data)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue with the batch after the last one drawn when `state` was taken.
+
+        Raises:
+            ValueError: `state` belongs to other data, another seed or other sizes.
+        """
+        saved = state.get("data", {}) if isinstance(state, dict) else {}
+        for key, value in self._data.items():
+            expect(
+                saved.get(key) == value, f"state[{key!r}]", saved.get(key), f"{value}, as this iterator has"
+            )
+        self._batches.set_state(state["place"])
+
+
+def train_iterator(
+    packed: PackedTokens,
+    *,
+    length: int,
+    batch_size: int,
+    seed: int,
+    cross_documents: bool = False,
+    shard_index: int = 0,
+    shard_count: int = 1,
+) -> TrainIterator:
+    """Endless batches of full windows, shuffled anew in every epoch.
+
+    The order depends on the seed, the stream's length and `length` only. A short window at the stream's end
+    is not used. With fewer windows than rows, a batch runs over from one epoch into the next.
+
+    Args:
+        packed: the training stream.
+        length: tokens per row.
+        batch_size: rows per batch of this process.
+        seed: of the shuffle, not negative.
+        cross_documents: leave out `segment_ids`, so that a model reads on across the borders of documents.
+        shard_index: number of this process.
+        shard_count: number of processes.
+
+    Raises:
+        ValueError: a value out of range, or a stream that is shorter than one window.
+    """
+    _check_sizes(length, batch_size, shard_index, shard_count)
+    expect(seed >= 0, "seed", seed, "not negative")
+    windows = _Windows(packed, length, cross_documents)
+    expect(
+        len(windows) > 0,
+        "packed",
+        f"{len(packed)} tokens",
+        f"at least {length + 1} tokens, one window of length = {length} and its last target",
+    )
+    # There is no remainder to drop, but without it Grain counts the batches in floats, which overflows.
+    rows = grain.MapDataset.source(windows).seed(seed).shuffle().repeat(None)
+    batches = rows.batch(batch_size, drop_remainder=True)
+    shard = batches.slice(slice(shard_index, None, shard_count))
+    # The tokens are in memory: threads would only compete for the interpreter's lock.
+    iterator = iter(shard.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
+    data = {
+        "tokens": len(packed),
+        "checksum": packed.checksum,
+        "length": length,
+        "global_batch_size": batch_size * shard_count,
+        "seed": seed,
+    }
+    return TrainIterator(iterator, data)
+
+
+def held_out_batches(
+    packed: PackedTokens,
+    *,
+    length: int,
+    batch_size: int,
+    cross_documents: bool = False,
+    shard_index: int = 0,
+    shard_count: int = 1,
+) -> Iterator[Batch]:
+    """Every target of the stream exactly once, in order.
+
+    All batches have one shape, and every process gets the same number of them: what is missing at the end are
+    rows whose mask is False throughout. Count losses where `mask` is True.
+
+    Args and errors: as `train_iterator`; any stream is long enough.
+    """
+    _check_sizes(length, batch_size, shard_index, shard_count)
+    return _held_out_batches(packed, length, batch_size, cross_documents, shard_index, shard_count)
+
+
+def _held_out_batches(
+    packed: PackedTokens,
+    length: int,
+    batch_size: int,
+    cross_documents: bool,
+    shard_index: int,
+    shard_count: int,
+) -> Iterator[Batch]:
+    count = packed.num_windows(length, drop_last=False)
+    padding = packed.window(0, length)
+    padding = {key: np.full_like(row, packed.tokens[0]) for key, row in padding.items()}
+    padding["segment_ids"][:] = 1
+    padding["mask"][:] = False
+    for first in range(0, count, batch_size * shard_count):
+        mine = first + shard_index * batch_size
+        rows = [packed.window(i, length) if i < count else padding for i in range(mine, mine + batch_size)]
+        keys = [key for key in padding if not (cross_documents and key == "segment_ids")]
+        yield {key: np.stack([row[key] for row in rows]) for key in keys}
+
+
+class _Windows:
+    """The full windows of a stream, as a source for Grain."""
+
+    def __init__(self, packed: PackedTokens, length: int, cross_documents: bool) -> None:
+        self._packed = packed
+        self._length = length
+        self._cross_documents = cross_documents
+        self._count = packed.num_windows(length, drop_last=True)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        window = self._packed.window(int(index), self._length)
+        if self._cross_documents:
+            del window["segment_ids"]
+        return window
+
+
+def _check_sizes(length: int, batch_size: int, shard_index: int, shard_count: int) -> None:
+    expect(length >= 1, "length", length, "at least 1")
+    expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
+    expect(shard_count >= 1, "shard_count", shard_count, "at least 1")
+    expect(0 <= shard_index < shard_count, "shard_index", shard_index, f"0 to {shard_count - 1}")

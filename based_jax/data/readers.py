@@ -1,0 +1,140 @@
+"""One file -> its documents: plain text, JSON lines, and either of them compressed.
+
+A damaged file costs itself, never the corpus: it is returned as `Skipped`. A broken line of JSON is
+different: it means that the file is not what its name promises, so it is an error that names the line.
+"""
+
+import gzip
+import importlib
+import json
+import os
+import zlib
+from pathlib import Path
+from types import ModuleType
+
+from based_jax.data.documents import Document, Skipped
+from based_jax.validate import expect
+
+TEXT_EXTENSIONS = (".txt", ".py", ".md")
+JSONL_EXTENSION = ".jsonl"
+COMPRESSIONS = (".gz", ".zst")
+KNOWN_FILES = f"{' '.join((*TEXT_EXTENSIONS, JSONL_EXTENSION))}, each also with {' or '.join(COMPRESSIONS)}"
+
+_ZSTD_CHUNK = 1 << 20  # bytes; bounds the copy that is made of what follows a frame
+
+
+def is_known_file(path: Path) -> bool:
+    """Whether the name's extension is one that `read_file` understands."""
+    return _kind(path)[0] in (*TEXT_EXTENSIONS, JSONL_EXTENSION)
+
+
+def read_file(path: Path, name: str) -> tuple[list[Document], list[Skipped]]:
+    """Read one file.
+
+    Args:
+        path: a file for which `is_known_file` holds.
+        name: the name for its documents; those of a ``.jsonl`` file become ``name:line``.
+
+    Returns:
+        the documents, none of them with an empty text, and what was skipped.
+
+    Raises:
+        ValueError: a line of a ``.jsonl`` file is not an object with a string field "text".
+        ImportError: a ``.zst`` file, and `zstandard` is not installed.
+    """
+    expect(is_known_file(path), "path", str(path), f"a file with an extension of {KNOWN_FILES}")
+    extension, compression = _kind(path)
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return [], [Skipped(name, "unreadable")]
+    try:
+        content = _decompress(content, compression, name)
+    except (EOFError, OSError, zlib.error):
+        return [], [Skipped(name, "damaged")]
+    if not content:
+        return [], [Skipped(name, "empty")]
+    if b"\0" in content:
+        return [], [Skipped(name, "binary")]
+    try:
+        # Decoding bytes, rather than reading in text mode, keeps "\r\n" and lone "\r" as they are.
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        return [], [Skipped(name, "not UTF-8")]
+    return _parse_lines(text, name) if extension == JSONL_EXTENSION else ([Document(name, text)], [])
+
+
+def import_optional(module: str, argument: str, value: str) -> ModuleType:
+    """Import a package of the ``data`` extra, or raise an ImportError that says how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"{argument} = {value!r}: expected the package {module!r} to be installed; "
+            "it comes with: pip install 'based-jax[data]'"
+        ) from error
+
+
+def _kind(path: Path) -> tuple[str, str]:
+    """The extension of the text and that of the compression ("" for none), in lower case."""
+    name = path.name.lower()
+    compression = next((ending for ending in COMPRESSIONS if name.endswith(ending)), "")
+    return os.path.splitext(name.removesuffix(compression))[1], compression
+
+
+def _decompress(content: bytes, compression: str, name: str) -> bytes:
+    if compression == ".gz":
+        return gzip.decompress(content)
+    if compression == ".zst":
+        return _decompress_zstd(content, name)
+    return content
+
+
+def _decompress_zstd(content: bytes, name: str) -> bytes:
+    """All frames of a zstd file; EOFError if the last one is cut short, which a stream reader would hide."""
+    zstandard = import_optional("zstandard", "file", name)
+    pieces, frame = [], None
+    for start in range(0, len(content), _ZSTD_CHUNK):
+        chunk = content[start : start + _ZSTD_CHUNK]
+        while chunk:
+            frame = frame or zstandard.ZstdDecompressor().decompressobj()
+            try:
+                pieces.append(frame.decompress(chunk))
+            except zstandard.ZstdError as error:
+                raise OSError(str(error)) from error
+            if not frame.eof:
+                break
+            chunk, frame = frame.unused_data, None
+    return b"".join(pieces)
+
+
+def _parse_lines(text: str, name: str) -> tuple[list[Document], list[Skipped]]:
+    documents, skipped = [], []
+    # Only "\n" ends a line: str.splitlines would also cut at U+2028, which is legal inside a JSON string.
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+        if not line.strip():
+            continue
+        document = Document(f"{name}:{number}", _parse_line(line, name, number))
+        if document.text:
+            documents.append(document)
+        else:
+            skipped.append(Skipped(document.name, "empty"))
+    if not documents and not skipped:
+        skipped.append(Skipped(name, "empty"))
+    return documents, skipped
+
+
+def _parse_line(line: str, name: str, number: int) -> str:
+    expected = f"{name}, line {number}: expected a JSON object with a string field 'text'"
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{expected}, but this is not JSON ({error})") from error
+    text = record.get("text") if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        raise ValueError(f"{expected}, but there is none")
+    try:
+        text.encode("utf-8")  # half of an escaped surrogate pair passes the parser but is not text
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{expected}, but its text is not valid Unicode ({error.reason})") from error
+    return text

@@ -1,0 +1,107 @@
+"""A held-out split that cannot leak: which side a document is on depends on its text and nothing else.
+
+A document is held out when the SHA-256 of its text, read as a number in [0, 1), is below the fraction. So
+exact copies are always on the same side, and neither the order of the documents nor the other files matter.
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from based_jax.data.documents import Document
+from based_jax.validate import expect
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def split_documents(
+    documents: Sequence[Document], *, fraction: float = 0.05, max_bytes: int | None = None
+) -> tuple[list[Document], list[Document]]:
+    """Split documents into a training and a held-out side without a text in common.
+
+    The training side keeps the given order and any copies in it. The held-out side has every text once, in
+    the order of the hashes. With `max_bytes` it takes the documents that still fit, in that order; those that
+    do not fit are unused. Only when none fits is the first one cut.
+
+    If this would leave a side empty (few documents, or one), every document is cut instead: its last
+    `fraction` is held out, the rest is for training; the pieces are ``NAME (head)`` and ``NAME (tail)``.
+
+    Args:
+        documents: those without text are dropped.
+        fraction: expected fraction of the documents to hold out.
+        max_bytes: bound on the held-out side's UTF-8 bytes; None for no bound.
+
+    Raises:
+        ValueError: a value out of range, or so little text that no such split exists.
+    """
+    expect(0 < fraction < 1, "fraction", fraction, "more than 0 and less than 1")
+    expect(max_bytes is None or max_bytes >= 4, "max_bytes", max_bytes, "None or at least 4, one character")
+    documents = [document for document in documents if document.text]
+    train = [document for document in documents if _position(document.text) >= fraction]
+    held_out = [document for document in documents if _position(document.text) < fraction]
+    if not train or not held_out:
+        train, held_out = _cut_tails(documents, fraction)
+        _LOGGER.info("%d documents are too few to hold out whole ones: held out their tails", len(documents))
+    train_texts = {document.text for document in train}
+    held_out = _within(_distinct(held_out, train_texts), train_texts, max_bytes)
+    characters = sum(len(document.text) for document in documents)
+    expect(
+        bool(train and held_out),
+        "documents",
+        f"{len(documents)} with {characters} characters",
+        "enough text for a training and a held-out side that differ",
+    )
+    return train, held_out
+
+
+def _position(text: str) -> float:
+    """The text's place in [0, 1)."""
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    # 53 bits, so that the quotient is exact and below 1.
+    return (int.from_bytes(digest[:8], "big") >> 11) / (1 << 53)
+
+
+def _cut_tails(documents: Iterable[Document], fraction: float) -> tuple[list[Document], list[Document]]:
+    """Heads and tails; copies are cut at the same place, a single character is a head."""
+    heads, tails = [], []
+    for document in documents:
+        length = len(document.text)
+        cut = length - min(max(1, round(length * fraction)), length - 1)
+        heads.append(replace(document, name=f"{document.name} (head)", text=document.text[:cut]))
+        if cut < length:
+            tails.append(replace(document, name=f"{document.name} (tail)", text=document.text[cut:]))
+    return heads, tails
+
+
+def _distinct(documents: Iterable[Document], excluded: set[str]) -> list[Document]:
+    """Every text once and none of `excluded`, in the order of the hashes."""
+    by_text: dict[str, Document] = {}
+    for document in documents:
+        if document.text not in excluded:
+            # Of several names for one text the smallest, so that the order of the documents does not matter.
+            known = by_text.setdefault(document.text, document)
+            by_text[document.text] = min(known, document, key=lambda copy: copy.name)
+    return sorted(by_text.values(), key=lambda document: (_position(document.text), document.text))
+
+
+def _within(documents: list[Document], excluded: set[str], max_bytes: int | None) -> list[Document]:
+    """The documents that fit, in order; the first one cut if none does."""
+    if max_bytes is None:
+        return documents
+    chosen, room = [], max_bytes
+    for document in documents:
+        size = len(document.text.encode("utf-8"))
+        if size <= room:
+            chosen.append(document)
+            room -= size
+    if chosen:
+        return chosen
+    for document in documents:
+        # Dropping the undecodable end drops at most one character that the cut went through.
+        text = document.text.encode("utf-8")[:max_bytes].decode("utf-8", errors="ignore")
+        while text in excluded:
+            text = text[:-1]
+        if text:
+            return [replace(document, name=f"{document.name} (cut)", text=text)]
+    return []

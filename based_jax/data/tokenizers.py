@@ -1,0 +1,222 @@
+"""Text <-> token ids: bytes, or any file of the `tokenizers` library; and decoding while ids arrive."""
+
+import json
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import tokenizers
+from jaxtyping import Int32
+from numpy.typing import ArrayLike
+
+from based_jax.validate import expect
+
+EOT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+"""Names of the document separator in tokenizer files, the first one that exists is taken."""
+
+_FILE = "tokenizer.json"
+_BYTE_FILE = {"type": "byte"}  # what ByteTokenizer.save writes in place of a `tokenizers` file
+_GPT2_REPOSITORIES = ("openai-community/gpt2", "gpt2")
+_REPLACEMENT = "\ufffd"  # stands for undecodable bytes
+_MAX_INCOMPLETE = 3  # bytes of a UTF-8 character before its last one
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What the data pipeline, training and generation need of a tokenizer.
+
+    Attributes:
+        name: short, for logs and configurations.
+        vocab_size: every id is below it.
+        eot: id of the document separator, which also begins a text.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def eot(self) -> int: ...
+
+    def encode(self, text: str) -> Int32[np.ndarray, " N"]:
+        """Ids of `text`, int32 (N,), without separators; a separator's name inside `text` is plain text."""
+        ...
+
+    def decode(self, ids: ArrayLike) -> str:
+        """Text of `ids`, integers (N,); ids without text are ignored, broken UTF-8 becomes U+FFFD."""
+        ...
+
+    def save(self, directory: str | Path) -> None:
+        """Write what `load_tokenizer(directory)` needs, creating the directory."""
+        ...
+
+
+class ByteTokenizer:
+    """UTF-8 bytes, and 256 as the separator. Needs no file and knows every text."""
+
+    name = "byte"
+    vocab_size = 257
+    eot = 256
+
+    def encode(self, text: str) -> Int32[np.ndarray, " N"]:
+        """UTF-8 bytes of `text`, int32 (N,). Raises UnicodeEncodeError for lone surrogates."""
+        return np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int32)
+
+    def decode(self, ids: ArrayLike) -> str:
+        """Text of the bytes among `ids`; larger ids (the separator, padding of a vocabulary) are ignored."""
+        array = _as_ids(ids)
+        return array[array < 256].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
+
+    def save(self, directory: str | Path) -> None:
+        """Write ``tokenizer.json``, which only says that tokens are bytes."""
+        _write(directory, json.dumps(_BYTE_FILE))
+
+
+class FileTokenizer:
+    """A tokenizer of the `tokenizers` library, from the JSON text that the library saves.
+
+    Truncation, padding and special tokens that the file asks for are off: documents are encoded whole.
+
+    Args:
+        content: the JSON text.
+        name: for logs and messages.
+
+    Raises:
+        ValueError: not such a JSON text, or none of `EOT_NAMES` is in the vocabulary.
+    """
+
+    def __init__(self, content: str, name: str = "tokenizer") -> None:
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(content)
+        except Exception as error:  # the library raises nothing more specific
+            raise ValueError(f"tokenizer = {name!r}: expected a file of `tokenizers` ({error})") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        # A document that mentions "<|endoftext|>" must not gain a separator.
+        self._tokenizer.encode_special_tokens = True
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        eot = next((vocabulary[token] for token in EOT_NAMES if token in vocabulary), None)
+        if eot is None:
+            raise ValueError(
+                f"tokenizer = {name!r}: expected a document separator, one of {', '.join(EOT_NAMES)}"
+            )
+        self.name = name
+        self.eot: int = eot
+        self.vocab_size: int = max(vocabulary.values()) + 1  # ids may have gaps
+
+    def encode(self, text: str) -> Int32[np.ndarray, " N"]:
+        """Ids of `text`, int32 (N,). Raises UnicodeEncodeError for lone surrogates."""
+        text.encode("utf-8")  # the library would call them a TypeError
+        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)
+
+    def decode(self, ids: ArrayLike) -> str:
+        """Text of `ids`; special tokens and ids outside the vocabulary are ignored."""
+        return self._tokenizer.decode(_as_ids(ids).tolist(), skip_special_tokens=True)
+
+    def save(self, directory: str | Path) -> None:
+        """Write ``tokenizer.json`` in the library's own format."""
+        _write(directory, self._tokenizer.to_str())
+
+
+class StreamDecoder:
+    """Decode ids one by one, for printing while they are generated.
+
+    An incomplete UTF-8 sequence is held back until it is complete or proves invalid, so the pieces, joined,
+    are `tokenizer.decode` of all ids for every tokenizer that works on bytes.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._restart()
+
+    def feed(self, token: int) -> str:
+        """The text that became certain with `token`; often empty."""
+        self._window.append(int(token))
+        text = self._tokenizer.decode(self._window)
+        # Bytes that may still become a character show as final replacements: one, or one for each byte.
+        replacements = len(text) - len(text.rstrip(_REPLACEMENT))
+        piece = text[self._shown : len(text) - min(replacements, _MAX_INCOMPLETE)]
+        self._shown += len(piece)
+        if piece and not replacements:
+            # Keep the last piece as context: some tokenizers decode a word differently where a text begins.
+            self._window = self._window[self._context :]
+            self._context = len(self._window)
+            self._shown = len(self._tokenizer.decode(self._window))
+        return piece
+
+    def flush(self) -> str:
+        """What is still held back; the decoder is then ready for another text."""
+        piece = self._tokenizer.decode(self._window)[self._shown :]
+        self._restart()
+        return piece
+
+    def _restart(self) -> None:
+        self._window: list[int] = []  # the ids of the context, then those after it
+        self._context = 0  # how many ids of the window are the context
+        self._shown = 0  # characters of the decoded window that were returned
+
+
+def load_tokenizer(spec: str | Path = "byte") -> Tokenizer:
+    """Load a tokenizer.
+
+    Args:
+        spec: "byte"; "gpt2" (from the local Hugging Face cache, nothing is downloaded); a `tokenizers` JSON
+            file; or a directory with a ``tokenizer.json``, such as `Tokenizer.save` writes.
+
+    Raises:
+        FileNotFoundError: nothing there.
+        ValueError: a file that is not a tokenizer or has no document separator.
+    """
+    if spec == "byte":
+        return ByteTokenizer()
+    if spec == "gpt2":
+        return _read(_cached_gpt2(), "gpt2")
+    path = Path(spec)
+    if path.is_dir():
+        path = path / _FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"tokenizer = {str(spec)!r}: expected 'byte', 'gpt2', a tokenizer.json file, "
+            "or a directory that holds one"
+        )
+    return _read(path, str(spec))
+
+
+def _read(path: Path, name: str) -> Tokenizer:
+    try:
+        content = path.read_bytes().decode("utf-8")
+        is_byte = json.loads(content) == _BYTE_FILE
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"tokenizer = {name!r}: expected a file with JSON ({error})") from error
+    return ByteTokenizer() if is_byte else FileTokenizer(content, name)
+
+
+def _cached_gpt2() -> Path:
+    try:
+        import huggingface_hub
+    except ImportError:
+        cached = None
+    else:
+        found = (huggingface_hub.try_to_load_from_cache(name, _FILE) for name in _GPT2_REPOSITORIES)
+        cached = next((path for path in found if isinstance(path, str)), None)
+    if cached is None:
+        raise FileNotFoundError(
+            "tokenizer = 'gpt2': expected it in the local Hugging Face cache; "
+            "pass the path of GPT-2's tokenizer.json instead"
+        )
+    return Path(cached)
+
+
+def _write(directory: str | Path, content: str) -> None:
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _FILE).write_bytes(content.encode("utf-8"))
+
+
+def _as_ids(ids: ArrayLike) -> np.ndarray:
+    array = np.asarray(ids)
+    if array.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    integers = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
+    expect(integers and int(array.min()) >= 0, "ids", ids, "one dimension of integers that are not negative")
+    return array

@@ -1,0 +1,1 @@
+"""Side-by-side timings of what this library computes: `python -m benchmarks --help`."""

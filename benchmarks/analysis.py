@@ -1,0 +1,76 @@
+"""What the timings say: growth exponents, crossover lengths, ratios. Pure functions of the measured rows."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Row = Mapping[str, Any]
+"""One measured case; see `report.new_report` for the keys."""
+
+
+def series(rows: Iterable[Row], contestant: str, direction: str, key: str = "seconds") -> dict[int, float]:
+    """Length -> value of `key` where one contestant has it, in order of length."""
+    chosen = (row for row in rows if (row["contestant"], row["pass"]) == (contestant, direction))
+    return {row["length"]: row[key] for row in sorted(chosen, key=_length) if row.get(key)}
+
+
+def growth_exponent(values: Mapping[int, float], start: int = 0) -> float | None:
+    """p of value ~ length^p, by least squares of log on log from `start` up; None below two points."""
+    points = [(length, value) for length, value in values.items() if length >= start]
+    if len(points) < 2:
+        return None
+    x, y = np.log(np.asarray(points, np.float64)).T
+    x = x - x.mean()
+    return float(x @ y / (x @ x))
+
+
+def ratios(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[int, float]:
+    """theirs / ours where both were measured: above 1, ours is faster."""
+    return {length: theirs[length] / ours[length] for length in sorted(ours.keys() & theirs.keys())}
+
+
+def crossover(ours: Mapping[int, float], theirs: Mapping[int, float]) -> int | None:
+    """First measured length from which ours stays faster; None if it is not faster at the last one."""
+    found = None
+    for length, ratio in sorted(ratios(ours, theirs).items(), reverse=True):
+        if ratio <= 1:
+            break
+        found = length
+    return found
+
+
+def summarize(
+    rows: Sequence[Row], contestants: Sequence[str], directions: Sequence[str], ours: str, start: int
+) -> dict[str, Any]:
+    """The report's summary: growth of every contestant from `start` up, and `ours` against each other one."""
+    growth, against = [], []
+    for name in contestants:
+        for direction in directions:
+            times = series(rows, name, direction)
+            growth.append(
+                {
+                    "contestant": name,
+                    "pass": direction,
+                    "time_exponent": growth_exponent(times, start),
+                    "memory_exponent": growth_exponent(series(rows, name, direction, "temp_bytes"), start),
+                    "lengths": [length for length in times if length >= start],
+                }
+            )
+            if name == ours or ours not in contestants:
+                continue
+            faster = ratios(series(rows, ours, direction), times)
+            against.append(
+                {
+                    "contestant": ours,
+                    "other": name,
+                    "pass": direction,
+                    "crossover_length": crossover(series(rows, ours, direction), times),
+                    "ratios": [{"length": length, "ratio": ratio} for length, ratio in faster.items()],
+                }
+            )
+    return {"growth_from_length": start, "growth": growth, "against": against}
+
+
+def _length(row: Row) -> int:
+    return row["length"]

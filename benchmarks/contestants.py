@@ -1,0 +1,139 @@
+"""Causal attention in JAX, ready to be timed: our Taylor attention, its quadratic form, softmax attention."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from based_jax import ops
+from benchmarks.shapes import OpShape
+
+FORWARD = "forward"
+FORWARD_BACKWARD = "forward_backward"
+PASSES = (FORWARD, FORWARD_BACKWARD)
+"""Output only; output and the gradients of q, k and v for a given gradient of the output."""
+
+TAYLOR = "taylor"
+SOFTMAX = "softmax"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The arrays of one length, the same values for every contestant, (B, N, H, dim) float32."""
+
+    shape: OpShape
+    length: int
+
+    @staticmethod
+    def bytes_at(shape: OpShape, length: int) -> int:
+        """Memory that the arrays of both families take."""
+        channels = 2 * shape.key_size + 4 * shape.value_size
+        return 4 * shape.batch * length * shape.heads * channels
+
+    def _normal(self, seed: int, size: int) -> np.ndarray:
+        shape = (self.shape.batch, self.length, self.shape.heads, size)
+        return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+    @cached_property
+    def _values(self) -> tuple[np.ndarray, np.ndarray]:
+        """v and the gradient of the output."""
+        return self._normal(2, self.shape.value_size), self._normal(3, self.shape.value_size)
+
+    @cached_property
+    def _taylor(self) -> tuple[np.ndarray, ...]:
+        return self._normal(0, self.shape.key_size), self._normal(1, self.shape.key_size), *self._values
+
+    @cached_property
+    def _softmax(self) -> tuple[np.ndarray, ...]:
+        return self._normal(0, self.shape.value_size), self._normal(1, self.shape.value_size), *self._values
+
+    def arrays(self, family: str) -> tuple[np.ndarray, ...]:
+        """q, k, v and the gradient of y. Softmax queries and keys have V channels, as in a Transformer."""
+        return self._taylor if family == TAYLOR else self._softmax
+
+
+@dataclass(frozen=True)
+class Program:
+    """One contestant, compiled for one length and pass."""
+
+    call: Callable[[], Any]
+    """runs it once and returns when it is done"""
+    to_numpy: Callable[[Any], list[np.ndarray]]
+    """the result of `call` as y (and the gradients), each (B, N, H, dim)"""
+    compile_seconds: float | None = None
+    temp_bytes: int | None = None
+    """scratch memory that the compiler planned; None where no compiler plans"""
+    needed_bytes: int | None = None
+    """scratch memory, arguments and results (an estimate where no compiler plans)"""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A row of the table."""
+
+    name: str
+    label: str
+    framework: str
+    family: str
+    """members of one family compute the same numbers"""
+    prepare: Callable[[Inputs, str], Program]
+
+    def key_size(self, shape: OpShape) -> int:
+        """Channels of its queries and keys."""
+        return shape.key_size if self.family == TAYLOR else shape.value_size
+
+
+def _jax_contestant(name: str, label: str, family: str, function: Callable[..., Any]) -> Contestant:
+    return Contestant(
+        name, label, "jax", family, lambda inputs, direction: compile_jax(function, inputs, direction, family)
+    )
+
+
+def compile_jax(function: Callable[..., Any], inputs: Inputs, direction: str, family: str) -> Program:
+    """Compile `function(q, k, v)` or its vector-Jacobian product; nothing large exists yet."""
+
+    def forward_backward(q, k, v, gradient):
+        y, pull_back = jax.vjp(function, q, k, v)
+        return y, *pull_back(gradient)
+
+    arrays = [jnp.asarray(x) for x in inputs.arrays(family)]
+    if direction == FORWARD:
+        arrays.pop()
+    start = time.perf_counter()
+    compiled = jax.jit(function if direction == FORWARD else forward_backward).lower(*arrays).compile()
+    seconds = time.perf_counter() - start
+    memory = compiled.memory_analysis()
+    temp = None if memory is None else memory.temp_size_in_bytes
+    needed = None if memory is None else temp + memory.argument_size_in_bytes + memory.output_size_in_bytes
+    return Program(
+        call=lambda: jax.block_until_ready(compiled(*arrays)),
+        to_numpy=lambda result: [np.asarray(x) for x in jax.tree.leaves(result)],
+        compile_seconds=seconds,
+        temp_bytes=temp,
+        needed_bytes=needed,
+    )
+
+
+JAX_CONTESTANTS = (
+    _jax_contestant(
+        "taylor_xla", "Taylor, chunked scan (based_jax, xla)", TAYLOR,
+        lambda q, k, v: ops.taylor_attention(q, k, v, implementation="xla"),
+    ),
+    _jax_contestant(
+        "taylor_reference", "Taylor, quadratic (based_jax, reference)", TAYLOR,
+        lambda q, k, v: ops.taylor_attention(q, k, v, implementation="reference"),
+    ),
+    _jax_contestant(
+        "dot_product_attention", "softmax (jax.nn.dot_product_attention)", SOFTMAX,
+        lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True),
+    ),
+    _jax_contestant(
+        "softmax_xla", "softmax, by query blocks (based_jax, xla)", SOFTMAX,
+        lambda q, k, v: ops.softmax_attention(q, k, v, implementation="xla"),
+    ),
+)  # fmt: skip

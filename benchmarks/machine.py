@@ -1,0 +1,49 @@
+"""The facts without which a timing means nothing: processor, cores, memory, versions, date."""
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.memory import GIB, available_bytes
+
+PACKAGES = ("based-jax", "jax", "jaxlib", "numpy", "torch")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def facts() -> dict[str, Any]:
+    """JSON-ready; the version of a package that is not installed is None."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores(),
+        "available_memory_gib": round(available_bytes() / GIB, 1),
+        "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{package.replace("-", "_"): _version(package) for package in PACKAGES},
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _cpu_model() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

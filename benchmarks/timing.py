@@ -1,0 +1,131 @@
+"""Fair wall-clock timing: warm up, interleave the contestants, stop at a budget, skip the hopeless.
+
+The contestants of one size take turns, one sample each per round in a rotating order, so that a noisy
+minute of the machine hits all alike. A sample of a quick program is the mean of several calls.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from benchmarks.memory import GIB
+
+MIN_SAMPLE_SECONDS = 0.02
+"""A sample lasts at least this long (one call, or the mean of several)."""
+
+PAUSE_SECONDS = 0.02
+"""Least pause behind a sample: thread pools spin on and scratch memory is freed in the background, which
+would happen in the next contestant's time. Long samples pause for a tenth of theirs."""
+
+
+@dataclass
+class Timing:
+    """The samples of one program, taken until `budget` seconds are spent."""
+
+    budget: float
+    clock: Callable[[], float] = time.perf_counter
+    samples: list[float] = field(default_factory=list)
+    """seconds per call"""
+    calls: int = 1
+    """calls per sample"""
+    spent: float = 0.0
+    cold: bool = False
+    """the only sample is the first call, because the budget allows no other"""
+
+    def first_call(self, call: Callable[[], Any]) -> Any:
+        """Warm up; returns the result. The time counts only if the budget allows no other call."""
+        result, seconds = self._timed(call)
+        if self.spent + seconds > self.budget:
+            self.samples, self.cold = [seconds], True
+        self.calls = _calls_per_sample(seconds)
+        return result
+
+    def second_call(self, call: Callable[[], Any]) -> None:
+        """Choose the calls per sample again where cheap: the first paid for fresh pages and threads."""
+        if self.spent < self.budget / 10:
+            self.calls = _calls_per_sample(self._timed(call)[1])
+
+    def sample(self, call: Callable[[], Any]) -> None:
+        """One more sample, unless the budget is spent."""
+        typical = self.calls * float(np.median(self.samples)) if self.samples else 0.0
+        if self.cold or self.spent + typical > self.budget:
+            return
+        start = self.clock()
+        for _ in range(self.calls):
+            call()
+        seconds = self.clock() - start
+        self.spent += seconds
+        self.samples.append(seconds / self.calls)
+
+    def _timed(self, call: Callable[[], Any]) -> tuple[Any, float]:
+        start = self.clock()
+        result = call()
+        seconds = self.clock() - start
+        self.spent += seconds
+        return result, seconds
+
+    def statistics(self) -> dict[str, Any]:
+        """Median and spread (quartile range over median) of the seconds per call; None without samples."""
+        low, median, high = (float(x) for x in np.percentile(self.samples or [math.nan], (25, 50, 75)))
+        return {
+            "seconds": median if self.samples else None,
+            "spread": (high - low) / median if self.samples else None,
+            "seconds_min": min(self.samples, default=None),
+            "seconds_max": max(self.samples, default=None),
+            "samples": len(self.samples),
+            "calls_per_sample": self.calls,
+            "cold": self.cold,
+        }
+
+
+def _calls_per_sample(seconds: float) -> int:
+    return min(100, math.ceil(MIN_SAMPLE_SECONDS / max(seconds, 1e-9)))
+
+
+def interleave(
+    entries: Sequence[tuple[Timing, Callable[[], Any]]],
+    repeats: int,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Up to `repeats` samples of each (warmed-up) entry, in turns that begin elsewhere each round."""
+    for turn in range(repeats):
+        first = turn % max(1, len(entries))
+        for timing, call in [*entries[first:], *entries[:first]]:
+            before = timing.spent
+            timing.sample(call)
+            sleep(min(max(PAUSE_SECONDS, 0.1 * (timing.spent - before)), 2.0))
+
+
+def extrapolate(history: Sequence[tuple[int, float]], length: int) -> float | None:
+    """Seconds to expect at `length` by the power law through the last two measured (length, seconds).
+
+    Quadratic growth, the worst of the contestants, with one measurement; None with none.
+    """
+    if not history:
+        return None
+    last_length, last_seconds = history[-1]
+    exponent = 2.0
+    if len(history) > 1:
+        length_before, seconds_before = history[-2]
+        exponent = math.log(last_seconds / seconds_before) / math.log(last_length / length_before)
+        exponent = min(max(exponent, 0.0), 3.0)  # noise at small lengths must not promise miracles
+    return last_seconds * (length / last_length) ** exponent
+
+
+def skip_reason(
+    needed_bytes: int | None, memory_limit: float, expected_seconds: float | None, budget: float
+) -> str | None:
+    """Why a case must not be run, or None; memory first, because too little of it ends the whole process."""
+    if needed_bytes is not None and needed_bytes > memory_limit:
+        return f"needs {_show(needed_bytes / GIB)} GiB"
+    if expected_seconds is not None and expected_seconds > budget:
+        return f"would take {_show(expected_seconds)} s"
+    return None
+
+
+def _show(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,80 @@
+"""The same attention in torch, where torch is installed: the quadratic Taylor formula, fused softmax.
+
+Torch is no dependency of this project; without it these rows are left out with the reason.
+"""
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.contestants import FORWARD, SOFTMAX, TAYLOR, Contestant, Inputs, Program
+from benchmarks.machine import cores
+
+NAMES = ("torch_taylor", "torch_sdpa")
+
+SQUARE_MATRICES = {("torch_taylor", True): 4, ("torch_taylor", False): 6}
+"""Live (B, H, N, N) float32 arrays at the peak, forward only or not; measured, to skip what cannot fit."""
+
+
+def missing() -> str | None:
+    """Why there can be no torch rows here; None if there can."""
+    return None if importlib.util.find_spec("torch") else "torch is not installed"
+
+
+def torch_contestants() -> tuple[Contestant, ...]:
+    """Both rows, on as many threads as this process has cores.
+
+    Raises:
+        ImportError: torch is not installed.
+    """
+    import torch
+
+    torch.set_num_threads(cores())
+
+    def taylor(q, k, v):
+        s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+        weights = (1 + s + s * s / 2).tril()
+        return weights @ v / (weights.sum(-1, keepdim=True) + 1e-12)
+
+    def sdpa(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def contestant(name: str, label: str, family: str, function: Callable[..., Any]) -> Contestant:
+        def prepare(inputs: Inputs, direction: str) -> Program:
+            return _program(name, function, inputs, direction, family)
+
+        return Contestant(name, label, "torch", family, prepare)
+
+    return (
+        contestant("torch_taylor", "Taylor, quadratic (torch)", TAYLOR, taylor),
+        contestant("torch_sdpa", "softmax (torch scaled_dot_product_attention)", SOFTMAX, sdpa),
+    )
+
+
+def _program(name: str, function: Callable[..., Any], inputs: Inputs, direction: str, family: str) -> Program:
+    """Eager torch in its own layout, (B, H, N, dim), copied there beforehand."""
+    import torch
+
+    forward = direction == FORWARD
+    q, k, v, gradient = (torch.from_numpy(_heads_first(x)) for x in inputs.arrays(family))
+    for x in (q, k, v):
+        x.requires_grad_(not forward)
+
+    def call() -> Any:
+        y = function(q, k, v)
+        return (y,) if forward else (y, *torch.autograd.grad(y, (q, k, v), gradient))
+
+    linear = sum(x.nbytes for x in (q, k, v)) * (2 if forward else 4)
+    square = 4 * inputs.shape.batch * inputs.shape.heads * inputs.length**2
+    return Program(
+        call=call,
+        to_numpy=lambda result: [_heads_first(x.detach().numpy()) for x in result],
+        needed_bytes=linear + SQUARE_MATRICES.get((name, forward), 0) * square,
+    )
+
+
+def _heads_first(x: np.ndarray) -> np.ndarray:
+    """(B, N, H, dim) <-> (B, H, N, dim), contiguous."""
+    return np.ascontiguousarray(x.swapaxes(1, 2))

@@ -1,0 +1,78 @@
+"""Exponents, crossovers and ratios on made-up timings with known answers."""
+
+import pytest
+
+from benchmarks.analysis import crossover, growth_exponent, ratios, series, summarize
+
+LENGTHS = (512, 1024, 2048, 4096)
+
+
+def row(contestant, length, seconds, direction="forward", temp_bytes=None):
+    case = {"contestant": contestant, "pass": direction, "length": length}
+    return case | {"seconds": seconds, "temp_bytes": temp_bytes}
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0, 1.5, 2.0])
+def test_exponent_of_a_power_law(power):
+    assert growth_exponent({n: 3e-6 * n**power for n in LENGTHS}) == pytest.approx(power, abs=1e-12)
+
+
+def test_exponent_ignores_lengths_below_the_start():
+    times = {64: 1.0, 128: 1.0, 2048: 2.0, 4096: 4.0}
+    assert growth_exponent(times, start=2048) == pytest.approx(1.0)
+    assert growth_exponent(times) < 1
+
+
+def test_exponent_is_a_least_squares_fit():
+    # log2 time 0, 1, 5 at log2 length 0, 1, 2: the slope is (5 - 0) / 2.
+    assert growth_exponent({1: 1.0, 2: 2.0, 4: 32.0}) == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("times", [{}, {2048: 1.0}, {512: 1.0, 1024: 2.0, 2048: 4.0}])
+def test_no_exponent_below_two_points(times):
+    assert growth_exponent(times, start=2048) is None
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [
+        ((1, 1, 1, 1), None),  # never faster
+        ((3, 3, 3, 3), 512),  # always faster
+        ((1, 1, 3, 3), 2048),
+        ((3, 1, 3, 3), 2048),  # an early win that does not last does not count
+        ((1, 3, 3, 1), None),  # nor one that is lost again
+        ((1, 1, 2, 3), 4096),  # a tie is not faster
+    ],
+)
+def test_crossover(theirs, expected):
+    ours = dict.fromkeys(LENGTHS, 2.0)
+    assert crossover(ours, dict(zip(LENGTHS, theirs, strict=True))) == expected
+
+
+def test_crossover_looks_only_at_lengths_that_both_have():
+    assert crossover({512: 2.0, 1024: 2.0, 2048: 2.0}, {512: 1.0, 1024: 3.0}) == 1024
+    assert crossover({512: 1.0}, {}) is None
+
+
+def test_ratios_above_one_mean_ours_is_faster():
+    assert ratios({512: 2.0, 1024: 4.0}, {1024: 8.0, 2048: 1.0}) == {1024: 2.0}
+
+
+def test_series_is_sorted_and_leaves_out_what_was_not_measured():
+    rows = [row("a", 1024, 2.0), row("a", 512, 1.0), row("a", 2048, None), row("b", 512, 9.0)]
+    assert list(series(rows, "a", "forward").items()) == [(512, 1.0), (1024, 2.0)]
+    assert series(rows, "a", "forward_backward") == {}
+
+
+def test_summary():
+    rows = [row("ours", n, n / 1e6, temp_bytes=7 * n) for n in LENGTHS]
+    rows += [row("theirs", n, n * n / 1e9, temp_bytes=n * n) for n in LENGTHS]
+    summary = summarize(rows, ["ours", "theirs"], ["forward"], "ours", start=1024)
+    ours, theirs = summary["growth"]
+    assert (ours["time_exponent"], ours["memory_exponent"]) == pytest.approx((1.0, 1.0))
+    assert (theirs["time_exponent"], theirs["memory_exponent"]) == pytest.approx((2.0, 2.0))
+    assert ours["lengths"] == [1024, 2048, 4096]
+    (against,) = summary["against"]
+    assert (against["other"], against["crossover_length"]) == ("theirs", 1024)
+    assert [point["length"] for point in against["ratios"]] == list(LENGTHS)
+    assert against["ratios"][-1]["ratio"] == pytest.approx(4.096)

@@ -1,0 +1,303 @@
+"""load_documents: every kind of source, and every kind of damage."""
+
+import gzip
+import json
+import logging
+import re
+import sys
+import sysconfig
+import types
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from based_jax.data import Document, Skipped, load_documents
+
+TEXT = "first line\r\nsecond line\rthird: héllo €\n"
+
+
+def _write(path: Path, content: bytes | str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def _lines(*texts: str) -> str:
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts)
+
+
+def _compress(ending: str, content: bytes) -> bytes:
+    return {
+        "": lambda data: data,
+        ".gz": gzip.compress,
+        ".zst": zstandard.compress,
+    }[ending](content)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("extension", [".txt", ".py", ".md", ".TXT"])
+def test_a_text_file_is_one_document_with_its_exact_text(tmp_path, extension, ending):
+    path = _write(tmp_path / f"some.name{extension}{ending}", _compress(ending, TEXT.encode()))
+    assert load_documents(str(path)).documents == (Document(path.name, TEXT),)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_a_jsonl_file_is_one_document_per_line(tmp_path, ending):
+    texts = ["one\ntwo", "line separator \u2028 inside", TEXT]
+    lines = [json.dumps({"id": 7, "text": text}, ensure_ascii=False) for text in texts]
+    content = (
+        f"\ufeff{lines[0]}\r\n{lines[1]}\n\n{lines[2]}"  # a byte order mark, "\r\n", a blank line, no end
+    )
+    corpus = load_documents(str(_write(tmp_path / f"a.jsonl{ending}", _compress(ending, content.encode()))))
+    assert [document.text for document in corpus.documents] == texts
+    assert [document.name for document in corpus.documents] == [f"a.jsonl{ending}:{n}" for n in (1, 2, 4)]
+
+
+def test_compressed_files_may_have_several_parts(tmp_path):
+    halves = TEXT[:7].encode(), TEXT[7:].encode()
+    _write(tmp_path / "a.txt.gz", b"".join(map(gzip.compress, halves)))
+    _write(tmp_path / "b.txt.zst", b"".join(map(zstandard.compress, halves)))
+    assert [document.text for document in load_documents(str(tmp_path)).documents] == [TEXT, TEXT]
+
+
+def test_a_large_zstd_file_is_read_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("based_jax.data.readers._ZSTD_CHUNK", 5)  # many chunks, several of them per frame
+    texts = [f"part {n} " * 3 for n in range(9)]
+    _write(tmp_path / "a.txt.zst", b"".join(zstandard.compress(text.encode()) for text in texts))
+    assert load_documents(str(tmp_path)).documents[0].text == "".join(texts)
+
+
+def test_a_directory_is_read_recursively_in_the_order_of_its_paths(tmp_path):
+    for name in ("b.txt", "a/z.py", "a/b/c.md", "c.jsonl", "ignored.bin", "a/no_extension"):
+        _write(tmp_path / name, _lines(name) if name.endswith("jsonl") else name)
+    corpus = load_documents(str(tmp_path))
+    assert [document.name for document in corpus.documents] == ["a/b/c.md", "a/z.py", "b.txt", "c.jsonl:1"]
+    assert [document.text for document in corpus.documents] == ["a/b/c.md", "a/z.py", "b.txt", "c.jsonl"]
+    assert corpus.skipped == ()
+    assert corpus == load_documents(str(tmp_path))
+
+
+def test_a_glob_takes_matching_files_and_may_cross_directories(tmp_path):
+    for name in ("b.txt", "a.txt", "sub/c.txt", "d.md", "e.bin"):
+        _write(tmp_path / name, name)
+    texts = {
+        pattern: [document.text for document in load_documents(str(tmp_path / pattern)).documents]
+        for pattern in ("*.txt", "**/*.txt", "*", "[ab].*")
+    }
+    assert texts == {
+        "*.txt": ["a.txt", "b.txt"],
+        "**/*.txt": ["a.txt", "b.txt", "sub/c.txt"],
+        "*": ["a.txt", "b.txt", "d.md"],
+        "[ab].*": ["a.txt", "b.txt"],
+    }
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path):
+    path = _write(tmp_path / "data[1].txt", "yes")
+    _write(tmp_path / "data1.txt", "no")
+    assert [document.text for document in load_documents(str(path)).documents] == ["yes"]
+
+
+def test_the_standard_library_without_its_tests_and_packages():
+    corpus = load_documents("stdlib")
+    names = [document.name for document in corpus.documents]
+    assert names == sorted(names)
+    assert {"argparse.py", "json/decoder.py", "unittest/mock.py", "idlelib/editor.py"} <= set(names)
+    directories = {part for name in names for part in name.split("/")[:-1]}
+    assert not directories & {"test", "tests", "idle_test", "site-packages", "dist-packages"}
+    assert all(name.endswith(".py") for name in names)
+    assert corpus.num_bytes > 3_000_000
+    root = Path(sysconfig.get_path("stdlib"))
+    assert all((root / item.name).exists() for item in corpus.skipped)
+    source = next(document for document in corpus.documents if document.name == "argparse.py")
+    assert source.text.encode() == (root / "argparse.py").read_bytes()
+    assert load_documents("stdlib") == corpus
+
+
+# --- damage: skipped, and accounted for
+
+
+def test_unusable_files_are_skipped_by_reason(tmp_path, caplog):
+    packed = gzip.compress(TEXT.encode() * 50)
+    frame = zstandard.compress(TEXT.encode() * 50)
+    damaged = {
+        "cut.txt.gz": packed[:-9],
+        "cut_header.txt.gz": packed[:5],
+        "flipped.txt.gz": packed[:20] + b"\xff\x00\xff" + packed[23:],
+        "junk.txt.gz": b"not gzip",
+        "cut.txt.zst": frame[:-1],
+        "cut_second.txt.zst": frame + frame[:-3],
+        "junk.txt.zst": b"not zstandard",
+    }
+    others = {
+        "binary.txt": b"PK\0\1",
+        "binary_inside.txt.gz": gzip.compress(b"a\0b"),
+        "empty.txt": b"",
+        "empty_inside.txt.zst": zstandard.compress(b""),
+        "blank.jsonl": b"\n  \n",
+        "latin.py": "café".encode("latin-1"),
+        "latin.jsonl": '{"text": "café"}'.encode("latin-1"),
+    }
+    reasons = dict.fromkeys(damaged, "damaged")
+    reasons |= {"binary.txt": "binary", "binary_inside.txt.gz": "binary"}
+    reasons |= dict.fromkeys(("empty.txt", "empty_inside.txt.zst", "blank.jsonl"), "empty")
+    reasons |= {"latin.py": "not UTF-8", "latin.jsonl": "not UTF-8"}
+    for name, content in (damaged | others).items():
+        _write(tmp_path / name, content)
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    reasons["gone.txt"] = "unreadable"
+    _write(tmp_path / "some.jsonl", _lines("kept", "", "kept too"))
+    reasons["some.jsonl:2"] = "empty"
+    _write(tmp_path / "good.txt", TEXT)
+
+    with caplog.at_level(logging.INFO, logger="based_jax"):
+        corpus = load_documents(str(tmp_path))
+    assert [document.text for document in corpus.documents] == [TEXT, "kept", "kept too"]
+    assert {item.name: item.reason for item in corpus.skipped} == reasons
+    assert len(corpus.skipped) == len(reasons)
+    summary = corpus.summary()
+    assert "\n" not in summary
+    assert f"3 documents, {corpus.num_bytes} bytes; skipped 16" in summary
+    assert "7 damaged: cut.txt.gz" in summary
+    assert "2 binary: binary.txt, binary_inside.txt.gz;" in summary
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [("WARNING", summary)]
+
+
+def test_empty_files_alone_are_no_reason_for_a_warning(tmp_path, caplog):
+    _write(tmp_path / "__init__.py", "")
+    _write(tmp_path / "a.py", "é")
+    with caplog.at_level(logging.INFO, logger="based_jax"):
+        corpus = load_documents(str(tmp_path))
+    assert corpus.skipped == (Skipped("__init__.py", "empty"),)
+    assert corpus.summary() == f"{tmp_path}: 1 document, 2 bytes; skipped 1 (1 empty: __init__.py)"
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+
+
+# --- errors: one line that says what was given and what was expected
+
+
+def _error(spec: str, kind: type[Exception]) -> str:
+    with pytest.raises(kind) as caught:
+        load_documents(spec)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nowhere.txt", "no/such/directory", "nul\0.txt", "x" * 5000])
+def test_a_missing_path_is_an_error(tmp_path, name):
+    spec = str(tmp_path / name)
+    assert _error(spec, FileNotFoundError).startswith(f"data spec = {spec!r}: expected 'stdlib', a file")
+
+
+def test_a_glob_without_a_match_is_an_error(tmp_path):
+    (tmp_path / "directory.txt").mkdir()
+    spec = str(tmp_path / "*.txt")
+    message = _error(spec, FileNotFoundError)
+    assert repr(spec) in message
+    assert "matches no file" in message
+
+
+def test_unknown_kinds_of_files_are_an_error(tmp_path):
+    path = _write(tmp_path / "a.parquet", "x")
+    for spec in (path, tmp_path / "*", tmp_path):
+        message = _error(str(spec), ValueError)
+        assert repr(str(spec)) in message
+        assert ".txt .py .md .jsonl" in message
+    assert ".jsonl" in _error(str(_write(tmp_path / "b.gz", gzip.compress(b"x"))), ValueError)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [("a.txt", b"", "empty"), ("a.txt", b"\0", "binary"), ("a.txt", b"\xff", "not UTF-8")],
+)
+def test_nothing_left_is_an_error_that_says_why(tmp_path, name, content, reason):
+    _write(tmp_path / name, content)
+    for spec in (tmp_path, tmp_path / name):
+        message = _error(str(spec), ValueError)
+        assert f"expected at least one document with text; skipped 1 (1 {reason}: a.txt)" in message
+
+
+def test_an_empty_spec_is_an_error():
+    assert "data spec = ''" in _error("", ValueError)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"text": "cut',
+        "not json",
+        '["text"]',
+        '"text"',
+        '{"content": "x"}',
+        '{"text": 3}',
+        '{"text": null}',
+        '{"text": "\\ud800"}',
+        "[" * 100_000,
+    ],
+    ids=lambda line: line[:12],
+)
+def test_a_broken_line_is_an_error_that_names_file_and_line(tmp_path, line):
+    _write(tmp_path / "sub/a.jsonl", _lines("fine") + "\n" + line + "\n" + _lines("fine"))
+    assert _error(str(tmp_path), ValueError).startswith("sub/a.jsonl, line 3: expected a JSON object")
+
+
+def test_zstandard_is_only_needed_for_its_files(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    _write(tmp_path / "a.txt", "a")
+    assert len(load_documents(str(tmp_path)).documents) == 1
+    _write(tmp_path / "b.txt.zst", b"x")
+    message = _error(str(tmp_path), ImportError)
+    assert "b.txt.zst" in message
+    assert "pip install 'based-jax[data]'" in message
+
+
+# --- Hugging Face data sets, by a stand-in for the library
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    rows = {
+        ("tiny",): [{"text": "a"}, {"text": ""}, {"text": "b"}],
+        ("owner/tiny", "small"): [{"text": "c"}],
+        ("images",): [{"image": "x", "label": 1}],
+    }
+
+    def load_dataset(*arguments: str, split: str):
+        assert split == "train"
+        if arguments not in rows:
+            raise FileNotFoundError(f"no data set {arguments}\nsecond line of the message")
+        return rows[arguments]
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+
+
+@pytest.mark.usefixtures("hub")
+def test_hugging_face_rows_are_documents():
+    corpus = load_documents("hf:tiny")
+    assert corpus.documents == (Document("tiny:0", "a"), Document("tiny:2", "b"))
+    assert corpus.skipped == (Skipped("tiny:1", "empty"),)
+    assert load_documents("hf:owner/tiny:small").documents == (Document("owner/tiny:0", "c"),)
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("hf:", "hf:NAME or hf:NAME:CONFIG"),
+        ("hf:tiny:", "hf:NAME or hf:NAME:CONFIG"),
+        ("hf:a:b:c", "hf:NAME or hf:NAME:CONFIG"),
+        ("hf:unknown", "FileNotFoundError: no data set"),
+        ("hf:images", "row 0 has image, label"),
+    ],
+)
+def test_hugging_face_errors_name_the_spec(spec, expected):
+    message = _error(spec, ValueError)
+    assert message.startswith(f"data spec = {spec!r}: expected")
+    assert expected in message
+
+
+def test_hugging_face_without_the_library_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert re.search(r"'hf:tiny'.*pip install 'based-jax\[data\]'", _error("hf:tiny", ImportError))

@@ -1,0 +1,250 @@
+"""Tokenizers: exact round trips, separators that text cannot forge, and streaming that equals decoding."""
+
+import json
+
+import huggingface_hub
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from based_jax.data import ByteTokenizer, FileTokenizer, StreamDecoder, Tokenizer, load_tokenizer
+
+SAMPLE = ["hello world, hello there", "héllo wörld €€ 你好 🙂🙂", "the end of the text"] * 3
+
+
+def _library_tokenizer(eot: str = "<|endoftext|>") -> tokenizers.Tokenizer:
+    """A small byte-level tokenizer in the manner of GPT-2, with merges inside and across characters."""
+    library = tokenizers.Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=["<pad>", eot],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    library.train_from_iterator(SAMPLE, trainer)
+    return library
+
+
+FILE_TOKENIZER = FileTokenizer(_library_tokenizer().to_str(), "small")
+BOTH = pytest.mark.parametrize("tokenizer", [ByteTokenizer(), FILE_TOKENIZER], ids=["byte", "file"])
+
+
+@BOTH
+def test_both_keep_the_protocol(tokenizer):
+    assert isinstance(tokenizer, Tokenizer)
+    assert 0 <= tokenizer.eot < tokenizer.vocab_size
+    ids = tokenizer.encode("héllo")
+    assert ids.dtype == np.int32
+    assert ids.ndim == 1
+    assert tokenizer.encode("").shape == (0,)
+    assert tokenizer.decode([]) == ""
+
+
+@BOTH
+@given(text=st.text())
+def test_text_survives_the_round_trip(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.decode(ids.tolist()) == text
+    assert np.all((ids >= 0) & (ids < tokenizer.vocab_size))
+    assert tokenizer.eot not in ids
+
+
+def test_byte_tokens_are_the_bytes():
+    tokenizer = ByteTokenizer()
+    assert tokenizer.vocab_size == 257
+    assert tokenizer.eot == 256
+    np.testing.assert_array_equal(tokenizer.encode("aé"), [97, 0xC3, 0xA9])
+    assert tokenizer.decode([256, 97, 256, 300, 98]) == "ab"
+    assert tokenizer.decode([0xC3, 97]) == "\ufffda"
+
+
+def test_merged_tokens_are_shorter_than_bytes():
+    assert FILE_TOKENIZER.encode("hello world").size < 11
+
+
+@pytest.mark.parametrize("bad", [[-1], [[1, 2]], [0.5], ["a"]])
+@BOTH
+def test_decode_rejects_what_is_not_ids(tokenizer, bad):
+    with pytest.raises(ValueError, match=r"ids = .*expected one dimension of integers"):
+        tokenizer.decode(bad)
+
+
+@BOTH
+def test_lone_surrogates_are_not_text(tokenizer):
+    with pytest.raises(UnicodeEncodeError):
+        tokenizer.encode("a\ud800")
+
+
+def test_a_separator_named_in_the_text_is_text():
+    text = "before <|endoftext|> after <pad>"
+    ids = FILE_TOKENIZER.encode(text)
+    assert FILE_TOKENIZER.eot not in ids
+    assert FILE_TOKENIZER.decode(ids) == text
+    assert FILE_TOKENIZER.decode([FILE_TOKENIZER.eot, *ids, FILE_TOKENIZER.eot]) == text
+
+
+@pytest.mark.parametrize("eot", ["<|endoftext|>", "</s>", "<eos>", "[SEP]"])
+def test_known_separators_are_found(eot):
+    library = _library_tokenizer(eot)
+    assert FileTokenizer(library.to_str()).eot == library.token_to_id(eot)
+
+
+def test_a_file_without_a_separator_is_an_error_that_lists_what_was_looked_for():
+    with pytest.raises(ValueError, match=r"tokenizer = 'odd'.*<\|endoftext\|>.*</s>.*<eos>.*\[SEP\]"):
+        FileTokenizer(_library_tokenizer("<stop>").to_str(), "odd")
+
+
+def test_truncation_and_padding_of_the_file_do_not_apply():
+    library = _library_tokenizer()
+    library.enable_truncation(4)
+    library.enable_padding(length=4)
+    text = "hello there " * 20
+    tokenizer = FileTokenizer(library.to_str())
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.encode("a").size == 1
+
+
+def test_vocab_size_counts_gaps_in_the_ids():
+    vocabulary = {"a": 0, "b": 7, "</s>": 3}
+    library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="a"))
+    assert FileTokenizer(library.to_str()).vocab_size == 8
+
+
+# --- loading and saving
+
+
+def test_the_default_is_bytes():
+    assert isinstance(load_tokenizer(), ByteTokenizer)
+    assert load_tokenizer("byte").name == "byte"
+
+
+@BOTH
+def test_what_was_saved_loads_again(tokenizer, tmp_path):
+    directory = tmp_path / "run" / "tokenizer"
+    ByteTokenizer().save(directory)  # an older one there is replaced
+    tokenizer.save(directory)
+    for spec in (directory, str(directory), directory / "tokenizer.json"):
+        loaded = load_tokenizer(spec)
+        assert type(loaded) is type(tokenizer)
+        assert (loaded.vocab_size, loaded.eot) == (tokenizer.vocab_size, tokenizer.eot)
+        np.testing.assert_array_equal(loaded.encode(SAMPLE[1]), tokenizer.encode(SAMPLE[1]))
+
+
+def test_a_file_of_the_library_loads(tmp_path):
+    library = _library_tokenizer()
+    library.save(str(tmp_path / "mine.json"))
+    tokenizer = load_tokenizer(tmp_path / "mine.json")
+    assert tokenizer.encode(SAMPLE[0]).tolist() == library.encode(SAMPLE[0]).ids
+    assert tokenizer.vocab_size == library.get_vocab_size()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"{}", b"[1]", b'{"type": "other"}', b"\xff\xfe", b"[" * 100_000]
+)
+def test_a_broken_file_is_one_clear_line(tmp_path, content):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="expected a file") as caught:
+        load_tokenizer(tmp_path)
+    assert str(caught.value).startswith(f"tokenizer = {str(tmp_path)!r}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_truncated_file_is_one_clear_line(tmp_path):
+    content = _library_tokenizer().to_str()
+    (tmp_path / "tokenizer.json").write_text(content[: len(content) // 2])
+    with pytest.raises(ValueError, match="expected a file with JSON"):
+        load_tokenizer(tmp_path)
+
+
+def test_nothing_there_is_an_error(tmp_path):
+    for spec in (tmp_path, tmp_path / "nowhere", "gpt3"):
+        with pytest.raises(FileNotFoundError, match=r"expected 'byte', 'gpt2', a tokenizer.json file"):
+            load_tokenizer(spec)
+
+
+def test_gpt2_comes_from_the_local_cache(tmp_path, monkeypatch):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(_library_tokenizer().to_str())
+    cache = {"gpt2": str(path)}
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda name, file: cache.get(name))
+    assert load_tokenizer("gpt2").name == "gpt2"
+    cache.clear()
+    with pytest.raises(FileNotFoundError, match=r"'gpt2'.*pass the path of GPT-2's tokenizer.json"):
+        load_tokenizer("gpt2")
+
+
+# --- streaming
+
+
+def _stream(tokenizer: Tokenizer, ids) -> list[str]:
+    decoder = StreamDecoder(tokenizer)
+    return [*(decoder.feed(token) for token in ids), decoder.flush()]
+
+
+@BOTH
+@given(text=st.text())
+def test_streamed_text_equals_the_text(tokenizer, text):
+    assert "".join(_stream(tokenizer, tokenizer.encode(text))) == text
+
+
+@BOTH
+@given(data=st.data())
+def test_streamed_ids_equal_decoded_ids_whatever_a_model_samples(tokenizer, data):
+    # Weighted towards lead and continuation bytes, where replacements and completions meet.
+    lead = st.sampled_from([0xC3, 0xA9, 0xE2, 0x82, 0xAC, 0xF0, 0x9F, 0x99, 0xEF, 0xBF, 0xBD, 0xFF, 97])
+    byte_ids = [] if tokenizer is FILE_TOKENIZER else [lead]
+    ids = data.draw(st.lists(st.one_of(st.integers(0, tokenizer.vocab_size - 1), *byte_ids)))
+    assert "".join(_stream(tokenizer, ids)) == tokenizer.decode(ids)
+
+
+def test_a_character_is_held_back_until_it_is_complete():
+    assert _stream(ByteTokenizer(), "a€🙂".encode()) == ["a", "", "", "€", "", "", "", "🙂", ""]
+
+
+def test_invalid_bytes_are_not_held_back_for_ever():
+    decoder = StreamDecoder(ByteTokenizer())
+    assert len("".join(decoder.feed(0xFF) for _ in range(10))) == 7
+    assert decoder.flush() == "\ufffd" * 3
+
+
+def test_flush_makes_the_decoder_ready_for_another_text():
+    decoder = StreamDecoder(ByteTokenizer())
+    assert decoder.feed(0xE2) == ""
+    assert decoder.flush() == "\ufffd"
+    assert [decoder.feed(byte) for byte in b"\x82a"] == ["", "\ufffda"]
+    assert decoder.flush() == ""
+
+
+def test_words_keep_their_spaces_and_byte_fallback_its_characters():
+    """The manner of Llama: a text's first space is dropped, unknown characters are spelled in bytes."""
+    words = ["▁hello", "▁world", *(f"<0x{byte:02X}>" for byte in "€".encode()), "</s>"]
+    content = {
+        "version": "1.0",
+        "added_tokens": [],
+        "model": {
+            "type": "BPE",
+            "vocab": {word: index for index, word in enumerate(words)},
+            "merges": [],
+            "byte_fallback": True,
+        },
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ],
+        },
+    }
+    tokenizer = FileTokenizer(json.dumps(content))
+    ids = [0, 1, 0, 2, 3, 4, 1]
+    assert tokenizer.decode(ids) == "hello world hello€ world"
+    assert _stream(tokenizer, ids) == ["hello", " world", " hello", "", "", "€", " world", ""]

@@ -1,0 +1,36 @@
+"""Running pieces of the project in a process of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def environment(devices: int = 1) -> dict[str, str]:
+    """This process's environment with the repository importable, the compilation cache and CPU devices."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+    }
+
+
+def run_python(code: str, devices: int = 1) -> str:
+    """Run `code`; its failure is the test's."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(devices), capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_module(*argv: str, timeout: int = 600) -> subprocess.CompletedProcess[str]:
+    """``python -m argv...``"""
+    return subprocess.run(
+        [sys.executable, "-m", *argv], env=environment(), capture_output=True, text=True, timeout=timeout
+    )
