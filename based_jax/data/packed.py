@@ -98,7 +98,7 @@ class PackedTokens:
         changes = np.zeros(length, dtype=np.int32)
         changes[self.starts[first:last] - begin] = 1
         return {
-            "inputs": stream[:-1].copy(),
+            "inputs": stream[:-1],
             "targets": stream[1:].copy(),
             "segment_ids": 1 + np.cumsum(changes, dtype=np.int32),
             "mask": np.arange(length) < real,

@@ -105,6 +105,8 @@ def _decompress_zstd(content: bytes, name: str) -> bytes:
             if not frame.eof:
                 break
             chunk, frame = frame.unused_data, None
+    if frame is not None:
+        raise EOFError("the last zstd frame has no end")
     return b"".join(pieces)
 
 

@@ -110,8 +110,10 @@ class FileTokenizer:
         return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)
 
     def decode(self, ids: ArrayLike) -> str:
-        """Text of `ids`; special tokens and ids outside the vocabulary are ignored."""
-        return self._tokenizer.decode(_as_ids(ids).tolist(), skip_special_tokens=True)
+        """Text of `ids`; the separator, special tokens and ids outside the vocabulary are ignored."""
+        array = _as_ids(ids)
+        # Not every file marks its separator as special.
+        return self._tokenizer.decode(array[array != self.eot].tolist(), skip_special_tokens=True)
 
     def save(self, directory: str | Path) -> None:
         """Write ``tokenizer.json`` in the library's own format."""

@@ -127,6 +127,14 @@ def test_a_document_is_cut_only_when_none_fits():
     assert 22 < len(cut.text.encode()) <= 25, "at most a part of one character is lost"
 
 
+def test_a_cut_document_does_not_become_a_training_text():
+    documents = _documents([text + "€" * 30 for text in MANY])
+    _, (cut,) = split_documents(documents, max_bytes=25)
+    train, (other,) = split_documents([*documents, Document("same", cut.text)], max_bytes=25)
+    assert train[-1].text == cut.text, "its own hash puts it in training"
+    assert other.text == cut.text[:-1]
+
+
 def test_few_documents_lose_their_tails(caplog):
     texts = ["0123456789" * 10, "abcdefghij" * 4, "z"]
     with caplog.at_level(logging.INFO, logger="based_jax"):

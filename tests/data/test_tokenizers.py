@@ -248,3 +248,4 @@ def test_words_keep_their_spaces_and_byte_fallback_its_characters():
     ids = [0, 1, 0, 2, 3, 4, 1]
     assert tokenizer.decode(ids) == "hello world hello€ world"
     assert _stream(tokenizer, ids) == ["hello", " world", " hello", "", "", "€", " world", ""]
+    assert _stream(tokenizer, [5, 0, 5, 1]) == ["", "hello", "", " world", ""], "a separator is no context"
