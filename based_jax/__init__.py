@@ -1,6 +1,21 @@
 """Recall-efficient sequence models in JAX: Based, its baselines, and the ops beneath them."""
 
-from based_jax import mixers, ops
+from based_jax import convert, mixers, ops
+from based_jax.convert import load_pretrained, save_pretrained
+from based_jax.generate import generate, stream
 from based_jax.models import LanguageModel, ModelConfig, param_count, presets
 
-__all__ = ["LanguageModel", "ModelConfig", "mixers", "ops", "param_count", "presets"]
+# `generate` is the function here; the package of the same name stays importable as `based_jax.generate`.
+__all__ = [
+    "LanguageModel",
+    "ModelConfig",
+    "convert",
+    "generate",
+    "load_pretrained",
+    "mixers",
+    "ops",
+    "param_count",
+    "presets",
+    "save_pretrained",
+    "stream",
+]

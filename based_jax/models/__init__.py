@@ -4,10 +4,11 @@ from based_jax.models import presets
 from based_jax.models.block import Block
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel, param_count
-from based_jax.models.mlp import GatedMLP
+from based_jax.models.mlp import MLP, GatedMLP
 from based_jax.models.norm import LayerNorm, RMSNorm
 
 __all__ = [
+    "MLP",
     "Block",
     "GatedMLP",
     "LanguageModel",

@@ -11,6 +11,7 @@ from flax.core import FrozenDict
 from based_jax.validate import expect, expect_choice
 
 ACTIVATIONS = ("silu", "gelu", "sigmoid")
+MLPS = ("gated", "plain")
 NORMS = ("rms", "layer")
 REMAT = ("none", "block")
 
@@ -42,19 +43,23 @@ class ModelConfig:
     mixers: Mapping[str, MixerSpec]
     """what each letter of the schedule stands for"""
     mlp_hidden: int
-    """width of the gated MLP"""
+    """width inside the MLP"""
+    mlp: str = "gated"
+    """gated (SwiGLU and relatives) or plain"""
     mlp_activation: str = "silu"
-    """activation of the gate: silu (SwiGLU), gelu or sigmoid"""
+    """activation of the gate, or of a plain MLP: silu, gelu (exact) or sigmoid"""
     mlp_bias: bool = False
     """biases in the MLP"""
     norm: str = "rms"
     """rms or layer"""
     norm_eps: float = 1e-5
     """epsilon of every norm"""
+    max_positions: int = 0
+    """rows of a learned position embedding, which then limits the length; 0 for none"""
     pad_vocab_multiple: int = 8
     """the embedding's rows are a multiple of this"""
     init_std: float = 0.02
-    """standard deviation of the weights; the maps back into the residual stream take it over sqrt(2 layers)"""
+    """standard deviation of the weights; maps back into the residual stream take it over sqrt(2 layers)"""
     max_length: int = 2048
     """training context, the default length of the train command; not a limit"""
     dtype: str = "float32"
@@ -70,6 +75,11 @@ class ModelConfig:
         expect(len(self.schedule) >= 1, "schedule", self.schedule, "at least one layer")
         for letter in self.schedule:
             expect(letter in self.mixers, "schedule", self.schedule, f"letters among {sorted(self.mixers)}")
+        expect(
+            isinstance(self.max_positions, int) and self.max_positions >= 0,
+            "max_positions", self.max_positions, "an integer of at least 0",
+        )  # fmt: skip
+        expect_choice("mlp", self.mlp, MLPS)
         expect_choice("mlp_activation", self.mlp_activation, ACTIVATIONS)
         expect_choice("norm", self.norm, NORMS)
         expect_choice("remat", self.remat, REMAT)

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from based_jax import mixers
+from based_jax import mixers, ops
 from based_jax.mixers.contract import Mixer, named
 from based_jax.models.block import Block
 from based_jax.models.config import ModelConfig
-from based_jax.models.mlp import GatedMLP
+from based_jax.models.mlp import make_mlp
 from based_jax.models.norm import make_norm
 from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_array
@@ -40,11 +40,18 @@ class LanguageModel(nn.Module):
             named(nn.initializers.normal(config.init_std), "vocab", "embed"),
             (config.padded_vocab_size, config.d_model),
         )
+        if config.max_positions:
+            self.position_embedding = self.param(
+                "position_embedding",
+                named(nn.initializers.normal(config.init_std), None, "embed"),
+                (config.max_positions, config.d_model),
+            )
         block = nn.remat(Block) if config.remat == "block" else Block
         self.layers = [
             block(
                 mixer=make_mixer(config, index),
-                mlp=GatedMLP(
+                mlp=make_mlp(
+                    config.mlp,
                     d_model=config.d_model,
                     hidden=config.mlp_hidden,
                     activation=config.mlp_activation,
@@ -76,12 +83,12 @@ class LanguageModel(nn.Module):
             tokens: integers below the vocabulary size.
             state: None for a plain parallel pass; else continue from it.
             segment_ids: documents packed into one row do not see each other.
-            positions: for rotary embeddings; default: counted from the start of each segment.
+            positions: for rotary and learned embeddings; default: counted from the start of each segment.
             mask: True for real tokens, right padding only.
 
         Returns:
             logits: (B, N, padded vocabulary) float32. The padded entries are trained away from; mask them
-                before sampling (`generate` does). Out-of-range tokens give NaN.
+                before sampling (`generate` does). Out-of-range tokens and learned positions give NaN.
             state: behind the last real token; None if `state` was None.
 
         Raises:
@@ -110,8 +117,11 @@ class LanguageModel(nn.Module):
         if positions is not None:
             expect_array("positions", positions, (None, tokens.shape[1]), "integer")
         dtype = self.config.jnp_dtype
-        h = jnp.take(self.embedding, tokens, axis=0, mode="fill", fill_value=jnp.nan).astype(dtype)
-        residual = None
+        h = jnp.take(self.embedding, tokens, axis=0, mode="fill", fill_value=jnp.nan)
+        if self.config.max_positions:
+            h += self._learned_positions(tokens, state, positions, segment_ids, mask)
+        h = h.astype(dtype)
+        residual: Any = None
         states = []
         for index, layer in enumerate(self.layers):
             layer_state = None if state is None else state[index]
@@ -121,6 +131,24 @@ class LanguageModel(nn.Module):
             states.append(layer_state)
         h = self.final_norm(residual + h.astype(residual.dtype))
         return h, None if state is None else tuple(states)
+
+    def _learned_positions(
+        self,
+        tokens: Int[Array, "B N"],
+        state: State | None,
+        positions: Positions | None,
+        segment_ids: SegmentIds | None,
+        mask: Mask | None,
+    ) -> Float[Array, "rows N D"]:
+        """Rows of the position table; NaN for real tokens beyond it."""
+        index: Any = positions
+        if index is None:
+            stream = None if state is None else state[0].stream
+            batch, length = tokens.shape
+            index = ops.advance(stream, batch, length, segment_ids, mask)[0].positions
+        if mask is not None:  # padding may lie beyond the table, and its NaN would reach every token
+            index = jnp.where(mask, index, 0)
+        return jnp.take(self.position_embedding, index, axis=0, mode="fill", fill_value=jnp.nan)
 
     def unembed(self, hidden: Float[Array, "... D"]) -> Float[Array, "... vocab"]:
         """Logits of hidden vectors: the tied head, accumulated in float32 (float64 for a float64 model)."""

@@ -1,4 +1,10 @@
-"""The gated MLP between mixers: y = (value(x) * act(gate(x))) W_out; SwiGLU with act = silu."""
+"""The MLP between mixers, gated or plain.
+
+    gated: y = (value(x) * act(gate(x))) W_out
+    plain: y = act(x W_in) W_out
+
+With act = silu the gated one is SwiGLU.
+"""
 
 from typing import Any
 
@@ -46,3 +52,38 @@ class GatedMLP(nn.Module):
         out_std = self.init_std if self.out_init_std is None else self.out_init_std
         out = Projection((self.d_model,), ("mlp", "embed"), name="out", init_std=out_std, **options)
         return out(value * _ACTIVATIONS[self.activation](gate))
+
+
+class MLP(nn.Module):
+    """Plain MLP, the one of Zoology's synthetic models (with exact GELU, as wide as the model).
+
+    Attributes:
+        d_model: width of input and output.
+        hidden: width between.
+        activation: "silu", "gelu" (exact) or "sigmoid".
+        bias: biases of both maps.
+    """
+
+    d_model: int
+    hidden: int
+    activation: str = "gelu"
+    bias: bool = True
+    dtype: Any = jnp.float32
+    init_std: float = 0.02
+    out_init_std: float | None = None
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        expect_choice("activation", self.activation, tuple(_ACTIVATIONS))
+        options: dict[str, Any] = {"bias": self.bias, "dtype": self.dtype}
+        inner = Projection(
+            (self.hidden,), ("embed", "mlp"), name="in_proj", init_std=self.init_std, **options
+        )
+        out_std = self.init_std if self.out_init_std is None else self.out_init_std
+        out = Projection((self.d_model,), ("mlp", "embed"), name="out", init_std=out_std, **options)
+        return out(_ACTIVATIONS[self.activation](inner(x)))
+
+
+def make_mlp(kind: str, **options: Any) -> GatedMLP | MLP:
+    """The MLP called `kind`: "gated" or "plain"."""
+    return {"gated": GatedMLP, "plain": MLP}[kind](**options)

@@ -5,10 +5,12 @@ from jax import lax
 
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.typing import Array, Float
+from based_jax.validate import expect_array
 
 
 def rms_norm(x: Float[Array, "... D"], scale: Float[Array, " D"], eps: float = 1e-5) -> Float[Array, "... D"]:
     """x / sqrt(mean(x^2) + eps) * scale over the last axis, in the dtype of x."""
+    expect_array("scale", scale, (x.shape[-1],), "floating")
     dtype = accumulation_dtype(x)
     y = x.astype(dtype)
     y = y * lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + eps)
@@ -22,6 +24,9 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Float[Array, "... D"]:
     """(x - mean) / sqrt(variance + eps) * scale + bias over the last axis, in the dtype of x."""
+    expect_array("scale", scale, (x.shape[-1],), "floating")
+    if bias is not None:
+        expect_array("bias", bias, (x.shape[-1],), "floating")
     dtype = accumulation_dtype(x)
     y = x.astype(dtype)
     y = y - jnp.mean(y, axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Rotary position embedding: half-split (GPT-NeoX) or interleaved (GPT-J), on the first channels of a head."""
+"""Rotary position embedding: half-split (GPT-NeoX) or interleaved (GPT-J), on a head's first channels."""
 
 import jax.numpy as jnp
 
@@ -27,14 +27,16 @@ def rotary(
     of about p * 6e-8 between implementations.
 
     Raises:
-        ValueError: more channels than a head has.
+        TypeError, ValueError: an argument of the wrong shape or dtype; more channels than a head has.
     """
     expect_array("x", x, ("B", "N", "H", "D"), "floating")
-    width = x.shape[-1]
+    batch, length, _, width = x.shape
+    rows = 1 if positions.shape[:1] == (1,) else batch
+    expect_array("positions", positions, (rows, length), "integer")
     dim = width if dim is None else dim
     pairs = (dim + 1) // 2
     expect(
-        0 < dim and 2 * pairs <= width, "dim", dim, f"1 to the head width {width} (an odd dim takes dim + 1)"
+        dim > 0 and 2 * pairs <= width, "dim", dim, f"1 to the head width {width} (an odd dim takes dim + 1)"
     )
     frequencies = base ** (-jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
     angles = positions[..., None].astype(jnp.float32) * frequencies

@@ -10,7 +10,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
@@ -67,15 +69,15 @@ def softmax_attention(
             queries) or None for the best.
 
     Returns:
-        y: (B, N, H, V) in the dtype of v, or ``(y, state)`` with `return_state`. Without a window, outputs
-        of tokens that did not fit into the cache are NaN: under `jit` no error can be raised.
+        y: (B, N, H, V) in the dtype of v, or ``(y, state)`` with `return_state`. Without a window, all
+        outputs of a row that has outgrown its cache are NaN: under `jit` no error can be raised.
 
     Raises:
         TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message; a text
             longer than the cache, where lengths are known.
     """
     chosen = implementation_for("softmax_attention", q, k, v, implementation=implementation)
-    batch, length = _check(q, k, v, causal, left, initial_state, return_state)
+    batch, length = _check(q, k, v, causal, left, initial_state, return_state, mask)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     cache = initial_state
     places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
@@ -95,8 +97,8 @@ def softmax_attention(
         y = _full(
             q, written.k, written.v, places, slot_index(stream.length, cache.slots), None, scale, chosen
         )
-        fits = places.index < cache.slots
-        y = jnp.where(fits[..., None, None], y, jnp.nan)
+        # The newest tokens of a longer row have replaced its oldest: none of its outputs is right any more.
+        y = jnp.where((stream.length <= cache.slots)[:, None, None, None], y, jnp.nan)
     elif length == 1:
         y = _full(
             q, written.k, written.v, places, slot_index(stream.length, cache.slots), left, scale, chosen
@@ -133,12 +135,13 @@ def window_step(
         expect_array(name, array, ("B", "heads", "dim"), "floating")
     y, cache = softmax_attention(
         q[:, None], k[:, None], v[:, None],
-        left=cache.slots - 1, scale=scale, initial_state=cache, return_state=True, implementation=implementation,
+        left=cache.slots - 1, scale=scale, initial_state=cache, return_state=True,
+        implementation=implementation,
     )  # fmt: skip
     return y[:, 0], cache
 
 
-def _check(q, k, v, causal, left, cache, return_state) -> tuple[int, int]:
+def _check(q, k, v, causal, left, cache, return_state, mask) -> tuple[int, int]:
     expect_array("q", q, ("B", "N", "H", "K"), "floating")
     batch, length, heads, width = q.shape
     expect_array("k", k, (batch, length, "G", width), "floating")
@@ -156,14 +159,24 @@ def _check(q, k, v, causal, left, cache, return_state) -> tuple[int, int]:
     if left is not None:
         expect(cache.slots == left + 1, "slots of initial_state", cache.slots, f"left + 1 = {left + 1}")
     else:
-        used = 0 if isinstance(cache.stream.length, jax.core.Tracer) else int(cache.stream.length.max())
+        if mask is not None:
+            expect_array("mask", mask, (batch, length), "bool")
+        # Padding takes no slots. What is not known under `jit` counts as 0 here and gives NaN later.
+        used = _concrete(cache.stream.length, 0)
+        new = length if mask is None else _concrete(mask, np.zeros((1, 1), int)).sum(axis=1)
+        longest = int(np.max(used + new))
         expect(
-            used + length <= cache.slots,
+            longest <= cache.slots,
             "length",
-            used + length,
+            longest,
             f"at most max_length = {cache.slots} tokens, the size of the state",
         )
     return batch, length
+
+
+def _concrete(array, otherwise):
+    """The array's values where they are known; NumPy's, because jnp would trace even those under `jit`."""
+    return otherwise if isinstance(array, Tracer) else np.asarray(array)
 
 
 def _same_segment(places: Places) -> Bool[Array, "rows N M"]:
@@ -171,7 +184,7 @@ def _same_segment(places: Places) -> Bool[Array, "rows N M"]:
     return visible if places.mask is None else visible & places.mask[:, None, :]
 
 
-def _visible(index, start, key_index, left) -> Bool[Array, "rows N M"]:
+def _visible(index, start, key_index, left) -> Bool[Array, "*rows N M"]:
     """Causal visibility from running indices; a key that is not there has a negative index."""
     oldest = start if left is None else jnp.maximum(start, index - left)
     key_index = key_index[..., None, :]

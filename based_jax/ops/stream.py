@@ -85,10 +85,8 @@ def advance(
             begins &= mask
         start = lax.cummax(jnp.where(begins, index, stream.start[:, None]), axis=1)
 
-    if mask is None:
-        count = jnp.full((batch_size,), length, jnp.int32)
-    else:
-        count = mask.sum(axis=1, dtype=jnp.int32)
+    every = jnp.full((batch_size,), length, jnp.int32)
+    count = every if mask is None else mask.sum(axis=1, dtype=jnp.int32)
 
     def last_of(values: Array, otherwise: Array) -> Array:
         """The value at each row's last real token, or the old one if the row had none."""

@@ -1,0 +1,177 @@
+"""The authors' config.json (spec of Based, 9.1) to a `ModelConfig`, with the defaults of their code.
+
+Their language models are flash-attention's GPT with the mixer of each layer chosen so: a layer in
+`alt_mixer_2_layers` takes `alt_mixer_2`, else one in `alt_mixer_layers` takes `alt_mixer`, else `mixer`, or
+multi-head attention where the config names no mixer. Entries that their code ignores are ignored here too:
+`kernel_sizes`, `ff_mult`, `special_initializer`, `l_max`, the decay's, and the sliding mixer's `num_heads`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from based_jax.convert.layouts import Shapes
+from based_jax.convert.tables import AUTHORS
+from based_jax.models import MixerSpec, ModelConfig
+from based_jax.ops import left_from_torch_window
+from based_jax.validate import expect, expect_choice
+
+Config = Mapping[str, Any]
+
+GATED_ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "glu": "sigmoid"}
+"""Their name of the MLP to the activation of our gate."""
+
+GPT2_VOCAB_SIZE = 50257
+
+
+def model_config(config: Config, shapes: Shapes) -> ModelConfig:
+    """Describe the model of a checkpoint.
+
+    Args:
+        config: the parsed config.json.
+        shapes: shapes of the checkpoint's tensors by key; they decide the MLP's width and biases, which the
+            authors round and default in several ways. Without them ({}) the config's word is taken.
+
+    Raises:
+        ValueError: a model, mixer or option that is not here; an entry that is missing.
+    """
+    if kind(config) == "mamba":
+        raise ValueError("config.json describes a mamba model: expected based or attn, mamba is not here yet")
+    for entry in ("n_embd", "n_head", "n_layer"):
+        expect(entry in config, "config.json", sorted(config), f"an entry {entry!r}")
+    for entry in ("scale_attn_by_inverse_layer_idx", "parallel_block"):
+        expect(not config.get(entry), entry, config.get(entry), "false: this option is not here")
+    for entry in ("scale_attn_weights", "prenorm", "tie_word_embeddings"):
+        expect(config.get(entry, True), entry, config.get(entry), "true: other models are not here")
+    activation = config.get("activation_function", "gelu_new")
+    expect_choice("activation_function", activation, tuple(GATED_ACTIVATIONS))
+
+    has_bias = {name: f"{AUTHORS.layer(0)}.{name}.bias" in shapes for name in ("norm1", "mlp.fc1")}
+    specs = [_layer(config, index, shapes) for index in range(config["n_layer"])]
+    letters = _letters(specs)
+    return ModelConfig(
+        vocab_size=config.get("vocab_size", GPT2_VOCAB_SIZE),
+        d_model=config["n_embd"],
+        schedule="".join(letters[spec] for spec in specs),
+        mixers={letter: spec for spec, letter in letters.items()},
+        mlp_hidden=_mlp_hidden(config, shapes),
+        mlp_activation=GATED_ACTIVATIONS[activation],
+        mlp_bias=config.get("mlp_fc1_bias", has_bias["mlp.fc1"]),
+        norm="rms" if config.get("rms_norm", not has_bias["norm1"]) else "layer",
+        norm_eps=config.get("layer_norm_epsilon", 1e-5),
+        max_positions=config.get("max_position_embeddings", 0),
+        pad_vocab_multiple=config.get("pad_vocab_size_multiple", 1),
+        init_std=config.get("initializer_range", 0.02),
+        max_length=config.get("n_positions", 2048),
+    )
+
+
+def kind(config: Config) -> str:
+    """ "based", "attn" or "mamba", as the authors' loaders are called.
+
+    Raises:
+        ValueError: neither of them.
+    """
+    if "n_embd" in config:
+        return "based" if config.get("mixer") or config.get("alt_mixer") else "attn"
+    if "ssm_cfg" in config or "d_model" in config:
+        return "mamba"
+    raise ValueError(
+        f"config.json has the entries {sorted(config)}: expected those of a based or attn model (n_embd, ...)"
+    )
+
+
+def _layer(config: Config, index: int, shapes: Shapes) -> MixerSpec:
+    name = "mixer"
+    for candidate in ("alt_mixer_2", "alt_mixer"):
+        if index in (config.get(f"{candidate}_layers") or ()):
+            name = candidate
+            break
+    options = config.get(name) or {"_target_": "MHA"}
+    target = str(options.get("_target_", "")).rpartition(".")[2]
+    expect(target in _MIXERS, f"{name}._target_", options.get("_target_"), "one of " + ", ".join(_MIXERS))
+    prefix = f"{AUTHORS.layer(index)}.{AUTHORS.mixer}."
+    own = {key.removeprefix(prefix): shape for key, shape in shapes.items() if key.startswith(prefix)}
+    return _MIXERS[target](config, options, own)
+
+
+def _gated_conv(config: Config, options: Config, shapes: Shapes) -> MixerSpec:
+    return MixerSpec(
+        "gated_conv",
+        {
+            "expand": options.get("expand_proj", 4),
+            "kernel_size": options.get("kernel_size", 3),
+            "bias": options.get("use_bias", True),
+            "conv_bias": "conv.conv.bias" in shapes,  # only models trained with the CUDA convolution
+        },
+    )
+
+
+def _linear_attention(config: Config, options: Config, shapes: Shapes) -> MixerSpec:
+    feature_map = (options.get("feature_map") or {}).get("_target_", "TaylorExp")
+    expect(
+        feature_map.endswith("TaylorExp"),
+        "feature_map",
+        feature_map,
+        "TaylorExp: other feature maps are not here yet",
+    )
+    path = options.get("parallel_implementation", "quadratic")
+    expect(path != "tk", "parallel_implementation", path, "one with a normaliser: the tk models lack it")
+    return MixerSpec(
+        "linear_attention",
+        {
+            "num_heads": options.get("num_heads", 16),
+            "feature_dim": options.get("feature_dim", 16),
+            "eps": 1e-6 if "fla" in path else 1e-12,
+        },
+    )
+
+
+def _sliding_window(config: Config, options: Config, shapes: Shapes) -> MixerSpec:
+    left = left_from_torch_window(options.get("window_size", 128))
+    return MixerSpec("sliding_window", {"left": left, **_heads(config, shapes)})
+
+
+def _attention(config: Config, options: Config, shapes: Shapes) -> MixerSpec:
+    return MixerSpec("attention", _heads(config, shapes))
+
+
+_MIXERS: dict[str, Callable[[Config, Config, Shapes], MixerSpec]] = {
+    "BaseConv": _gated_conv,
+    "LinearAttention": _linear_attention,
+    "SlidingAttention": _sliding_window,
+    "MHA": _attention,
+}
+"""By the last part of `_target_`: whole config, the mixer's entry, its tensors' shapes."""
+
+
+def _heads(config: Config, shapes: Shapes) -> dict[str, Any]:
+    options = {
+        "num_heads": config["n_head"],
+        "rotary_fraction": float(config.get("rotary_emb_fraction", 0.0)),
+        "qkv_bias": config.get("qkv_proj_bias", "Wqkv.bias" in shapes),
+        "out_bias": config.get("out_proj_bias", "out_proj.bias" in shapes),
+    }
+    optional = {
+        "num_kv_heads": config.get("n_head_kv"),
+        "rotary_base": config.get("rotary_emb_base"),
+        "rotary_interleaved": config.get("rotary_emb_interleaved"),
+    }
+    return options | {name: value for name, value in optional.items() if value is not None}
+
+
+def _mlp_hidden(config: Config, shapes: Shapes) -> int:
+    key = f"{AUTHORS.layer(0)}.{AUTHORS.mlp}.fc2.weight"
+    if key in shapes:
+        return shapes[key][-1]
+    wanted = config.get("n_inner") or int(8 * config["n_embd"] / 3)
+    return -(-wanted // 256) * 256
+
+
+def _letters(specs: list[MixerSpec]) -> dict[MixerSpec, str]:
+    """A letter for each different mixer: the papers' where they have one."""
+    usual = {"gated_conv": "C", "linear_attention": "L", "sliding_window": "S", "attention": "A"}
+    letters: dict[MixerSpec, str] = {}
+    for spec in specs:
+        free = [usual[spec.mixer], *"ABCDEFGHIJKLMNOPQRSTUVWXYZ"]
+        letters.setdefault(spec, next(letter for letter in free if letter not in letters.values()))
+    return letters

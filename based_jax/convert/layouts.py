@@ -1,0 +1,181 @@
+"""How torch tensors lie in our parameter trees: two-way rules, gathered into tables (`tables.py`).
+
+A rule ties torch keys to paths ("mixer/q/kernel") through a layout. Layouts only permute, reshape, split and
+join, so gradients convert as parameters do. Sizes are read off our own tree (`shapes_of`), hence a rule needs
+none, and one table yields the tree, the torch tensors, and the torch keys and shapes that a file must have.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import traverse_util
+
+from based_jax.typing import Array
+
+Shape: TypeAlias = tuple[int, ...]
+Shapes: TypeAlias = Mapping[str, Shape]
+Tensors: TypeAlias = Mapping[str, Any]
+"""Tensors by name; numpy arrays, JAX arrays and tracers all work."""
+
+
+class Layout(NamedTuple):
+    """Both directions of one rule."""
+
+    to_jax: Callable[[list[Any], list[Shape]], list[Any]]
+    """torch tensors and the shapes of our leaves, to our leaves"""
+    to_torch: Callable[[list[Any], int], list[Any]]
+    """our leaves and the number of torch tensors, to the torch tensors"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Torch keys that hold the same numbers as some leaves of ours."""
+
+    keys: tuple[str, ...]
+    paths: tuple[str, ...]
+    layout: Layout
+
+
+Rules: TypeAlias = tuple[Rule, ...]
+
+
+def linear(keys: str | Iterable[str], paths: str | Iterable[str], inputs: int = 1) -> Rule:
+    """Linear weights (out, in), stacked by rows <-> kernels (in..., out...), side by side.
+
+    The first `inputs` axes of a kernel are the input. Several keys have equally many rows; several paths
+    (q, k, v of a packed projection) take rows as their sizes say.
+    """
+
+    def to_jax(tensors: list[Any], shapes: list[Shape]) -> list[Any]:
+        columns = _join(tensors, 0).T
+        parts = _split(columns, [math.prod(shape[inputs:]) for shape in shapes])
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def to_torch(leaves: list[Any], count: int) -> list[Any]:
+        columns = _join([leaf.reshape(math.prod(leaf.shape[:inputs]), -1) for leaf in leaves], 1)
+        return [part.T for part in _split(columns, [columns.shape[1] // count] * count)]
+
+    return Rule(_names(keys), _names(paths), Layout(to_jax, to_torch))
+
+
+def vector(keys: str | Iterable[str], paths: str | Iterable[str]) -> Rule:
+    """Vectors, stacked <-> leaves of any shape, flattened and stacked."""
+
+    def to_jax(tensors: list[Any], shapes: list[Shape]) -> list[Any]:
+        parts = _split(_join(tensors, 0), [math.prod(shape) for shape in shapes])
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def to_torch(leaves: list[Any], count: int) -> list[Any]:
+        flat = _join([leaf.reshape(-1) for leaf in leaves], 0)
+        return _split(flat, [flat.shape[0] // count] * count)
+
+    return Rule(_names(keys), _names(paths), Layout(to_jax, to_torch))
+
+
+def taps(key: str, path: str) -> Rule:
+    """Depthwise convolution weights (channels, 1, taps) <-> (taps, channels); both newest tap last."""
+    return Rule(
+        (key,),
+        (path,),
+        Layout(
+            lambda tensors, shapes: [tensor[:, 0, :].T for tensor in tensors],
+            lambda leaves, count: [leaf.T[:, None, :] for leaf in leaves],
+        ),
+    )
+
+
+def same(key: str, path: str) -> Rule:
+    """The same array on both sides."""
+    return Rule((key,), (path,), Layout(lambda tensors, shapes: tensors, lambda leaves, count: leaves))
+
+
+def under(rules: Iterable[Rule], key_prefix: str, path_prefix: str) -> Rules:
+    """The rules of a submodule, seen from its parent: `prefix.key` and `prefix/path`."""
+    return tuple(
+        Rule(
+            tuple(f"{key_prefix}.{key}" for key in rule.keys),
+            tuple(f"{path_prefix}/{path}" for path in rule.paths),
+            rule.layout,
+        )
+        for rule in rules
+    )
+
+
+def renamed(rules: Iterable[Rule], old: str, new: str) -> Rules:
+    """The rules with the torch submodule `old` called `new`."""
+    return tuple(
+        dataclasses.replace(rule, keys=tuple(key.replace(f"{old}.", f"{new}.", 1) for key in rule.keys))
+        for rule in rules
+    )
+
+
+def shapes_of(module: nn.Module, *inputs: Any) -> dict[str, Shape]:
+    """Paths and shapes of a module's parameters, without computing them."""
+    variables = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), *inputs))
+    return {path: leaf.shape for path, leaf in flatten(variables.get("params", {})).items()}
+
+
+def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested dict as paths and leaves."""
+    return traverse_util.flatten_dict(dict(tree), sep="/")
+
+
+def select(rules: Iterable[Rule], paths: Iterable[str]) -> Rules:
+    """The rules whose leaves exist: tables also list optional parts, such as biases.
+
+    Raises:
+        ValueError: a leaf that no rule or more than one rule covers.
+    """
+    paths = set(paths)
+    chosen = tuple(rule for rule in rules if paths.issuperset(rule.paths))
+    covered = [path for rule in chosen for path in rule.paths]
+    if sorted(covered) != sorted(paths):
+        wrong = sorted(path for path in paths if covered.count(path) != 1)
+        raise ValueError(f"parameters {wrong}: expected exactly one layout rule for each")
+    return chosen
+
+
+def torch_shapes(rules: Iterable[Rule], shapes: Shapes) -> dict[str, Shape]:
+    """The torch keys and shapes that correspond to our paths and shapes."""
+    leaves = {path: jax.ShapeDtypeStruct(shape, jnp.float32) for path, shape in shapes.items()}
+    tensors = jax.eval_shape(lambda leaves: to_tensors(rules, leaves), leaves)
+    return {key: tensor.shape for key, tensor in tensors.items()}
+
+
+def to_tree(rules: Iterable[Rule], tensors: Tensors, shapes: Shapes) -> dict[str, Any]:
+    """Torch tensors to our nested parameter tree, as float32 JAX arrays."""
+    leaves: dict[str, Array] = {}
+    for rule in select(rules, shapes):
+        found = rule.layout.to_jax([tensors[key] for key in rule.keys], [shapes[path] for path in rule.paths])
+        for path, leaf in zip(rule.paths, found, strict=True):
+            leaves[path] = jnp.array(np.asarray(leaf, np.float32))
+    return traverse_util.unflatten_dict({path: leaves[path] for path in shapes}, sep="/")
+
+
+def to_tensors(rules: Iterable[Rule], leaves: Tensors) -> dict[str, Any]:
+    """Our leaves by path to torch tensors by key; arrays keep their kind and dtype."""
+    tensors: dict[str, Any] = {}
+    for rule in select(rules, leaves):
+        found = rule.layout.to_torch([leaves[path] for path in rule.paths], len(rule.keys))
+        tensors.update(zip(rule.keys, found, strict=True))
+    return tensors
+
+
+def _names(names: str | Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _join(arrays: Sequence[Any], axis: int) -> Any:
+    return arrays[0] if len(arrays) == 1 else arrays[0].__array_namespace__().concat(arrays, axis=axis)
+
+
+def _split(array: Any, sizes: Sequence[int]) -> list[Any]:
+    """Split the last axis."""
+    ends = np.cumsum(sizes)
+    return [array[..., end - size : end] for end, size in zip(ends, sizes, strict=True)]

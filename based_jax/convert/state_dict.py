@@ -1,0 +1,243 @@
+"""State dicts on disk: one file, shards with an index, or a directory; in torch's format or as safetensors.
+
+Names come out as the authors' loader would see them (spec 9.1): without Lightning's `model.` prefix, training
+metrics and buffers that no model of this library has.
+"""
+
+import json
+import os
+import re
+import struct
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from based_jax.convert.torch_instructions import CheckpointError
+from based_jax.convert.torch_pickle import load_torch_file
+
+_DIRECTORY_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_PREFIX = re.compile(r"^model\.")
+_NOT_WEIGHTS = re.compile(r"metrics|\.rotary_emb\.inv_freq$|^transformer\.decay\.decay$")
+_SAFETENSORS_NAMES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
+    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+_CHECK_ELEMENTS = 1 << 22  # per step of the search for NaN: a few MiB of temporary memory
+_SHOWN = 10
+
+
+def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """The weights of a checkpoint, by the names of the torch modules.
+
+    A leading `model.` is stripped; entries with "metrics" in their name, `*.rotary_emb.inv_freq` and
+    `transformer.decay.decay` are dropped.
+
+    Args:
+        path: a file (.safetensors, .bin, .pt, .pth, or an .index.json beside its shards), or a directory,
+            from which the first of `model.safetensors`, `model.safetensors.index.json`, `pytorch_model.bin`
+            and `pytorch_model.bin.index.json` is taken.
+
+    Returns:
+        Name to array. Arrays may be read-only and tied ones may share memory.
+
+    Raises:
+        CheckpointError: no such file, no weights in the directory, a damaged file or index, a shard outside
+            the directory, two entries for one name, or NaN or infinity in a weight.
+        UnsafeCheckpointError: a torch file that asks for more than plain tensors (see `load_torch_file`).
+    """
+    file = _weight_file(Path(path))
+    stored = _read_shards(file) if file.name.endswith(".index.json") else _read_file(file)
+    weights: dict[str, np.ndarray] = {}
+    for stored_name, array in stored.items():
+        name = _PREFIX.sub("", stored_name)
+        if _NOT_WEIGHTS.search(name):
+            continue
+        if name in weights:
+            raise CheckpointError(f"{file}: {name} is there twice, with and without the prefix model.")
+        weights[name] = array
+    if not weights:
+        raise CheckpointError(f"{file}: no weights, only {_show(list(stored))}")
+    not_finite = [name for name, array in weights.items() if not _is_finite(array)]
+    if not_finite:
+        raise CheckpointError(f"{file}: NaN or infinity in {_show(not_finite)}")
+    return weights
+
+
+def write_safetensors(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, np.ndarray | jax.Array],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a safetensors file that appears whole or not at all, with the same bytes for the same content.
+
+    The header is written here because the library orders metadata differently in every process.
+
+    Args:
+        path: the file to create or replace; its directory must exist.
+        tensors: name to array (NumPy or JAX, any strides); bfloat16 is `ml_dtypes.bfloat16`.
+        metadata: text entries for the header.
+
+    Raises:
+        ValueError: no tensors, a reserved or empty name, metadata that is not text, or a dtype that
+            safetensors has no name for.
+        FileNotFoundError: no such directory.
+    """
+    target = Path(path)
+    # Wide dtypes first keeps every tensor aligned to its own item size, as the library does.
+    names = sorted(tensors, key=lambda name: (-np.dtype(tensors[name].dtype).itemsize, name))
+    header = _safetensors_header(names, tensors, metadata or {})
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
+        unfinished = Path(scratch) / target.name
+        with unfinished.open("wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header)
+            for name in names:
+                array = np.asarray(tensors[name])
+                array = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
+                file.write(array.reshape(-1).view(np.uint8).data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, target)
+
+
+def expect_keys(found: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequence[int]]) -> None:
+    """Check that a state dict has exactly the wanted names and shapes.
+
+    Args:
+        found: name to shape, as read.
+        wanted: name to shape, as the model needs.
+
+    Raises:
+        CheckpointError: one message with the missing, unexpected and wrongly shaped names.
+    """
+    groups = {
+        "missing": [name for name in wanted if name not in found],
+        "unexpected": [name for name in found if name not in wanted],
+        "wrongly shaped": [
+            f"{name} {tuple(found[name])} instead of {tuple(shape)}"
+            for name, shape in wanted.items()
+            if name in found and tuple(found[name]) != tuple(shape)
+        ],
+    }
+    problems = [f"{len(names)} {what}: {_show(names)}" for what, names in groups.items() if names]
+    if problems:
+        raise CheckpointError("the state dict does not fit the model; " + "; ".join(problems))
+
+
+def _weight_file(path: Path) -> Path:
+    """The file that holds or indexes the weights at `path`."""
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: no such file or directory")
+    for name in _DIRECTORY_FILES:
+        if (path / name).is_file():
+            return path / name
+    raise CheckpointError(f"{path}: no weights in this directory, expected {' or '.join(_DIRECTORY_FILES)}")
+
+
+def _read_file(file: Path) -> dict[str, np.ndarray]:
+    reader = _READERS.get(file.suffix)
+    if reader is None:
+        raise CheckpointError(f"{file}: expected a weight file ending in {' or '.join(_READERS)}")
+    if not file.is_file():
+        raise CheckpointError(f"{file}: no such file")
+    return reader(file)
+
+
+def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise CheckpointError(f"{file}: truncated or damaged safetensors file ({error})") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{file}: tensors of a dtype that NumPy does not have ({error})") from error
+
+
+_READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
+    ".safetensors": _read_safetensors,
+    ".bin": load_torch_file,
+    ".pt": load_torch_file,
+    ".pth": load_torch_file,
+}
+
+
+def _read_shards(index: Path) -> dict[str, np.ndarray]:
+    """The tensors of all shards; each shard must hold exactly what the index promises."""
+    names_by_shard: dict[str, set[str]] = {}
+    for name, shard in _read_index(index).items():
+        names_by_shard.setdefault(shard, set()).add(name)
+    tensors: dict[str, np.ndarray] = {}
+    for shard, names in names_by_shard.items():
+        held = _read_file(index.parent / shard)
+        if set(held) != names:
+            difference = sorted(set(held) ^ names)
+            raise CheckpointError(f"{index.parent / shard}: differs from {index.name} in {_show(difference)}")
+        tensors.update(held)
+    return tensors
+
+
+def _read_index(index: Path) -> dict[str, str]:
+    """Tensor name to shard, where every shard is a plain file name."""
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{index}: not a JSON index with a weight_map ({error!r:.200})") from error
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index}: weight_map is not a mapping from tensors to files")
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or not re.fullmatch(r"[\w-][\w.-]*", shard):
+            raise CheckpointError(f"{index}: {name} is in {shard!r:.200}, expected a file of this directory")
+    return weight_map
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        return True
+    flat = array.reshape(-1)
+    starts = range(0, flat.size, _CHECK_ELEMENTS)
+    return all(np.isfinite(flat[start : start + _CHECK_ELEMENTS]).all() for start in starts)
+
+
+def _safetensors_header(
+    names: Sequence[str], tensors: Mapping[str, Any], metadata: Mapping[str, str]
+) -> bytes:
+    """The JSON header, padded to a multiple of 8 bytes, for tensors stored in the order of `names`."""
+    if not names or "__metadata__" in names or "" in names:
+        raise ValueError(f"tensors = {_show(names)}: expected names other than '' and '__metadata__'")
+    if not all(isinstance(text, str) for entry in metadata.items() for text in entry):
+        raise ValueError(f"metadata = {metadata!r}: expected text only")
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    offset = 0
+    for name in names:
+        tensor = tensors[name]
+        dtype = np.dtype(tensor.dtype)
+        if dtype.name not in _SAFETENSORS_NAMES:
+            raise ValueError(f"tensor {name} has dtype {dtype}: expected {', '.join(_SAFETENSORS_NAMES)}")
+        end = offset + tensor.size * dtype.itemsize
+        shape = [int(size) for size in tensor.shape]
+        header[name] = {
+            "dtype": _SAFETENSORS_NAMES[dtype.name],
+            "shape": shape,
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return encoded.ljust(-(-len(encoded) // 8) * 8)
+
+
+def _show(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

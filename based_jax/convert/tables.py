@@ -1,0 +1,111 @@
+"""Torch names and layouts of our modules, under the names of the authors' code (spec of Based, 9.2 to 9.5).
+
+Tables list optional parts too (biases); `layouts.select` keeps what a module has.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from based_jax.convert.layouts import Rule, Rules, linear, same, taps, under, vector
+
+GATED_CONV: Rules = (
+    linear("in_proj.weight", "in_proj/kernel"),  # rows [convolved branch | gate]
+    vector("in_proj.bias", "in_proj/bias"),
+    taps("conv.conv.weight", "conv_kernel"),
+    vector("conv.conv.bias", "conv_bias"),
+    linear("out_proj.weight", "out/kernel"),
+    vector("out_proj.bias", "out/bias"),
+)
+
+LINEAR_ATTENTION: Rules = (
+    linear("proj_q.weight", "q/kernel"),
+    linear("proj_k.weight", "k/kernel"),
+    linear("proj_v.weight", "v/kernel"),
+    linear("out_proj.weight", "out/kernel", inputs=2),
+    # The gate of Appendix C; the released code has none, so these two names are ours.
+    linear("gate.weight", "gate/kernel"),
+    vector("gate.bias", "gate/bias"),
+)
+
+SOFTMAX_ATTENTION: Rules = (
+    linear("Wqkv.weight", ("q/kernel", "k/kernel", "v/kernel")),  # with grouped heads k, v have fewer rows
+    vector("Wqkv.bias", ("q/bias", "k/bias", "v/bias")),
+    linear("out_proj.weight", "out/kernel", inputs=2),
+    vector("out_proj.bias", "out/bias"),
+)
+
+SHORT_CONV: Rules = (taps("conv.weight", "kernel"), vector("conv.bias", "bias"))
+
+MIXERS: dict[str, Rules] = {
+    "attention": SOFTMAX_ATTENTION,
+    "gated_conv": GATED_CONV,
+    "linear_attention": LINEAR_ATTENTION,
+    "short_conv": SHORT_CONV,
+    "sliding_window": SOFTMAX_ATTENTION,
+}
+"""By registered name."""
+
+MLP: Rules = (
+    linear("fc1.weight", "in_proj/kernel"),  # if gated: rows [value | gate]
+    vector("fc1.bias", "in_proj/bias"),
+    linear("fc2.weight", "out/kernel"),
+    vector("fc2.bias", "out/bias"),
+)
+
+ALT_MLP: Rules = (
+    linear(("fc3.weight", "fc1.weight"), "in_proj/kernel"),  # act(fc1 x) * fc3 x: fc3 is the value
+    vector(("fc3.bias", "fc1.bias"), "in_proj/bias"),
+    linear("fc2.weight", "out/kernel"),
+    vector("fc2.bias", "out/bias"),
+)
+
+NORM: Rules = (vector("weight", "scale"), vector("bias", "bias"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """What a code base calls the parts of a language model."""
+
+    backbone: str = "transformer"
+    mixer: str = "mixer"
+    mlp: str = "mlp"
+    head: str = "lm_head.weight"
+    """the tied head: the embedding once more"""
+
+    @property
+    def embedding(self) -> str:
+        """Key of the token embedding."""
+        return f"{self.backbone}.embeddings.word_embeddings.weight"
+
+    def layer(self, index: int) -> str:
+        """Prefix of a block."""
+        return f"{self.backbone}.layers.{index}"
+
+
+AUTHORS = Names()
+ZOOLOGY = Names(backbone="backbone", mixer="sequence_mixer", mlp="state_mixer")
+
+
+def block_rules(mixer: Iterable[Rule], names: Names = AUTHORS) -> Rules:
+    """A residual block around a mixer with the given rules."""
+    return (
+        *under(NORM, "norm1", "norm1"),
+        *under(mixer, names.mixer, "mixer"),
+        *under(NORM, "norm2", "norm2"),
+        *under(MLP, names.mlp, "mlp"),
+    )
+
+
+def model_rules(mixers: Sequence[Iterable[Rule]], names: Names = AUTHORS) -> Rules:
+    """A language model, given each layer's mixer rules; the tied head is not among them."""
+    positions = names.embedding.replace("word", "position")
+    rules: list[Rule] = [same(names.embedding, "embedding"), same(positions, "position_embedding")]
+    for index, mixer in enumerate(mixers):
+        rules += under(block_rules(mixer, names), names.layer(index), f"layers_{index}")
+    rules += under(NORM, f"{names.backbone}.ln_f", "final_norm")
+    return tuple(rules)
+
+
+def mixer_rules(name: str, paths: Iterable[str]) -> Rules:
+    """The rules of a registered mixer. Without a table, its own paths with dots, arrays as they are."""
+    return MIXERS[name] if name in MIXERS else tuple(same(path.replace("/", "."), path) for path in paths)

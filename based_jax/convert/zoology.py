@@ -1,0 +1,101 @@
+"""Zoology's mixers and its small language models, as the reference fixtures describe them.
+
+The model is the pre-norm one with LayerNorms, a plain MLP (GELU) and a tied head; a mixer is known by the
+import path of its class and the keywords that it was built with.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from based_jax.convert.layouts import Rules, Shapes, linear, renamed, vector
+from based_jax.convert.tables import LINEAR_ATTENTION, SOFTMAX_ATTENTION, ZOOLOGY, model_rules
+from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig
+from based_jax.validate import expect, expect_choice
+
+Meta = Mapping[str, Any]
+
+
+class ZoologyMixer(NamedTuple):
+    """Our mixer for one of theirs."""
+
+    spec: Callable[[Meta], MixerSpec]
+    """their keywords to our mixer and its options"""
+    rules: Rules
+
+
+def _based(meta: Meta) -> MixerSpec:
+    expect_choice("feature_name", meta.get("feature_name", "taylor_exp"), ("taylor_exp",))
+    heads = meta.get("num_heads", 12)
+    kv_heads = meta.get("num_key_value_heads", heads)
+    expect(kv_heads == heads, "num_key_value_heads", kv_heads, f"{heads}, as num_heads")
+    options = {"num_heads": heads, "feature_dim": meta.get("feature_dim", 16), "eps": meta.get("eps", 1e-12)}
+    return MixerSpec("linear_attention", options)
+
+
+def _attention(meta: Meta) -> MixerSpec:
+    options = {"num_heads": meta.get("num_heads", 1), "rotary_fraction": 0.0}
+    return MixerSpec("attention", options | {"qkv_bias": meta.get("bias", True), "out_bias": True})
+
+
+def _sliding_window(meta: Meta) -> MixerSpec:
+    options = {"num_heads": 1, "left": meta["block_size"], "rotary_fraction": 0.0}  # block_size + 1 keys
+    return MixerSpec("sliding_window", options | {"qkv_bias": True, "out_bias": True})
+
+
+MIXERS: dict[str, ZoologyMixer] = {
+    "zoology.mixers.attention.MHA": ZoologyMixer(_attention, SOFTMAX_ATTENTION),
+    "zoology.mixers.based.Based": ZoologyMixer(_based, renamed(LINEAR_ATTENTION, "out_proj", "proj_o")),
+    "zoology.mixers.slide_attn.SlidingAttn": ZoologyMixer(_sliding_window, SOFTMAX_ATTENTION),
+}
+"""By import path."""
+
+
+GLU: Rules = (
+    linear(("fc1.weight", "fc2.weight"), "in_proj/kernel"),  # fc3(fc1(x) * gelu(fc2(x)))
+    vector(("fc1.bias", "fc2.bias"), "in_proj/bias"),
+    linear("fc3.weight", "out/kernel"),
+    vector("fc3.bias", "out/bias"),
+)
+
+
+def mlp(meta: Meta, shapes: Shapes) -> MLP:
+    """Their MLP."""
+    return MLP(d_model=meta["d_model"], hidden=shapes["fc1.weight"][0])
+
+
+def glu(meta: Meta, shapes: Shapes) -> GatedMLP:
+    """Their gated MLP."""
+    return GatedMLP(meta["d_model"], hidden=shapes["fc1.weight"][0], activation="gelu", bias=True)
+
+
+def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
+    """The model that a fixture's meta describes; the MLP's width is read off its weights."""
+    spec = _mixer(meta).spec(meta["mixer"].get("kwargs", {}))
+    vocab_size, d_model = shapes[ZOOLOGY.embedding]
+    return LanguageModel(
+        ModelConfig(
+            vocab_size=meta.get("vocab_size", vocab_size),
+            d_model=d_model,
+            schedule="M" * meta["n_layers"],
+            mixers={"M": spec},
+            mlp="plain",
+            mlp_hidden=shapes[f"{ZOOLOGY.layer(0)}.{ZOOLOGY.mlp}.fc1.weight"][0],
+            mlp_activation="gelu",
+            mlp_bias=True,
+            norm="layer",
+            norm_eps=meta.get("layer_norm_epsilon", 1e-5),
+            max_positions=meta.get("max_position_embeddings", 0),
+            pad_vocab_multiple=meta.get("pad_vocab_size_multiple", 1),
+        )
+    )
+
+
+def language_model_rules(meta: Meta) -> Rules:
+    """The layout of `language_model`'s parameters."""
+    return model_rules([_mixer(meta).rules] * meta["n_layers"], ZOOLOGY)
+
+
+def _mixer(meta: Meta) -> ZoologyMixer:
+    name = meta.get("mixer", {}).get("name")
+    expect_choice("mixer of a zoology language model", name, tuple(MIXERS))
+    return MIXERS[name]

@@ -1,0 +1,116 @@
+"""Continue a text: ``python -m based_jax.generate --checkpoint DIR --prompt TEXT``."""
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from based_jax import command
+from based_jax.convert import load_pretrained
+from based_jax.data.tokenizers import Tokenizer, load_tokenizer
+from based_jax.generate.sampling import Sampler
+from based_jax.generate.text import StopTexts, TextStream
+from based_jax.models.presets import BYTE_VOCAB
+from based_jax.validate import expect
+
+PROG = "python -m based_jax.generate"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Continue a text with a language model; the text goes to stdout, the speed to stderr."""
+
+    checkpoint: str
+    """pretrained directory (config.json, weights, tokenizer), a finished run's directory, or a hub id"""
+    prompt: str
+    """text to continue; "" begins a new document"""
+    max_new_tokens: int = 200
+    """tokens to make at most; the end of the document ends it earlier"""
+    temperature: float = 0.8
+    """0 takes the most likely token; larger is more random"""
+    top_k: int | None = None
+    """sample among this many most likely tokens"""
+    top_p: float | None = 0.95
+    """sample among the fewest most likely tokens whose probabilities sum to this, in (0, 1]"""
+    seed: int = 0
+    """of the sampling"""
+    stop: tuple[str, ...] = ()
+    """texts that end the continuation; they are not printed"""
+    tokenizer: str | None = None
+    """byte, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    stream: bool = True
+    """print while tokens are made; else all at the end"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    options = command.parse(Options, argv, prog=PROG)
+    Sampler(options.temperature, options.top_k, options.top_p)  # says what is wrong before anything is loaded
+    StopTexts(options.stop)
+    expect(options.max_new_tokens >= 1, "max_new_tokens", options.max_new_tokens, "an integer, at least 1")
+    expect(0 <= options.seed < 2**32, "seed", options.seed, "an integer in [0, 2^32)")
+
+    directory = model_directory(options.checkpoint)
+    model, params = load_pretrained(directory)
+    tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
+    pieces = TextStream(
+        model, params, tokenizer, options.prompt,
+        stop=options.stop, max_new_tokens=options.max_new_tokens, temperature=options.temperature,
+        rng=jax.random.key(options.seed), top_k=options.top_k, top_p=options.top_p,
+    )  # fmt: skip
+    try:
+        return show(options.prompt, pieces, options.stream)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def show(prompt: str, pieces: TextStream, as_they_come: bool) -> int:
+    """Print the text, then the speed; an interrupt ends the text where it is."""
+    if as_they_come:
+        print(prompt, end="", flush=True)
+    begin, first, held, status = time.perf_counter(), None, [], 0
+    try:
+        for piece in pieces:
+            first = (time.perf_counter(), pieces.tokens) if first is None else first
+            if as_they_come:
+                print(piece, end="", flush=True)
+            else:
+                held.append(piece)
+    except KeyboardInterrupt:
+        status = 130
+    end = time.perf_counter()
+    print("" if as_they_come else prompt + "".join(held), flush=True)
+    ready, before = (end, pieces.tokens) if first is None else first
+    rate = f", then {(pieces.tokens - before) / (end - ready):.1f} tokens/s" if pieces.tokens > before else ""
+    note = ", interrupted" if status else ""
+    print(f"{pieces.tokens} tokens{note}: first after {ready - begin:.2f} s{rate}", file=sys.stderr)
+    return status
+
+
+def model_directory(checkpoint: str) -> str:
+    """Where the model is: a training run keeps it in model/."""
+    path = Path(checkpoint)
+    if (path / "model" / "config.json").is_file():
+        return str(path / "model")
+    unfinished = (path / "checkpoints").is_dir()
+    expect(not unfinished, "checkpoint", checkpoint, "a finished run: there is no model/config.json in it")
+    return checkpoint
+
+
+def find_tokenizer(directory: str, spec: str | None, vocab_size: int) -> Tokenizer:
+    """The tokenizer asked for, else the one beside the model, else bytes if the vocabulary has their size."""
+    if spec is not None:
+        return load_tokenizer(spec)
+    if (Path(directory) / "tokenizer.json").is_file():
+        return load_tokenizer(directory)
+    expect(vocab_size == BYTE_VOCAB, "tokenizer", spec, f"one to be given: {directory} has no tokenizer.json")
+    return load_tokenizer("byte")
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

@@ -1,0 +1,101 @@
+"""What callers may pass as a prompt, and the one form in which the loop takes it: right-padded tokens."""
+
+import numbers
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from based_jax.typing import Array, Int
+from based_jax.validate import expect, expect_array
+
+Tokens: TypeAlias = "Array | np.ndarray | Sequence[Sequence[int] | np.ndarray]"
+"""(B, N) integers, or B rows of any lengths."""
+
+SMALLEST_BUCKET = 16
+
+
+class Prompt(NamedTuple):
+    """Tokens with padding behind each row's own."""
+
+    tokens: Int[Array, "B N"] | np.ndarray
+    lengths: Int[Array, " B"] | np.ndarray
+
+
+def read_prompt(prompt: Tokens, mask: Any, vocab_size: int) -> Prompt:
+    """Validate a prompt and its mask; values are checked unless they are traced.
+
+    Raises:
+        TypeError, ValueError: wrong rank or dtype, an empty row, a token outside of the vocabulary, or a mask
+            that is not right padding.
+    """
+    array: Any = prompt
+    if not hasattr(array, "shape"):
+        expect(mask is None, "prompt_mask", type(mask).__name__, "None with rows of tokens, which say it")
+        array, mask = _pad_rows(array)
+    expect_array("prompt", array, ("B", "N"), "integer")
+    batch, length = array.shape
+    if mask is not None:
+        mask = mask if hasattr(mask, "shape") else np.asarray(mask)
+        expect_array("prompt_mask", mask, (batch, length), "bool")
+    if isinstance(array, Tracer) or isinstance(mask, Tracer):
+        lengths = jnp.full((batch,), length) if mask is None else mask.sum(axis=1)
+        tokens = array if mask is None else jnp.where(mask, array, 0)
+        return Prompt(tokens.astype(jnp.int32), lengths.astype(jnp.int32))
+
+    tokens = np.asarray(array)
+    real = np.ones(tokens.shape, bool) if mask is None else np.asarray(mask)
+    lengths = real.sum(axis=1)
+    for row, count in enumerate(lengths):
+        expect(bool(real[row, :count].all()), "prompt_mask", f"row {row}", "a run of True, then of False")
+        expect(count > 0, "prompt", f"row {row}", "at least one token")
+    wrong = tokens[real & ((tokens < 0) | (tokens >= vocab_size))]
+    expect(wrong.size == 0, "prompt", int(wrong[0]) if wrong.size else None, f"tokens in [0, {vocab_size})")
+    # Padding becomes token 0: whatever stood there, maybe outside of the vocabulary, must not make NaNs.
+    tokens = np.where(real, tokens, 0)[:, : lengths.max()]
+    return Prompt(tokens.astype(np.int32), lengths.astype(np.int32))
+
+
+def pad_to(prompt: Prompt, length: int) -> Prompt:
+    """The prompt with `length` columns."""
+    numpy: Any = jnp if isinstance(prompt.tokens, Tracer) else np
+    missing = length - prompt.tokens.shape[1]
+    return prompt._replace(tokens=numpy.pad(prompt.tokens, [(0, 0), (0, missing)]))
+
+
+def bucket(length: int) -> int:
+    """What lengths are rounded up to, so that few sizes are compiled: four per octave, at most 25% more."""
+    step = max(SMALLEST_BUCKET, 1 << max((length - 1).bit_length() - 3, 0))
+    return -(-length // step) * step
+
+
+def _pad_rows(rows: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of any lengths as one array and its mask."""
+    whole = isinstance(rows, Sequence) and not isinstance(rows, str | bytes)
+    if not whole:
+        raise TypeError(f"prompt = {rows!r}: expected integers of shape (B, N), or rows of them")
+    expect(len(rows) > 0, "prompt", rows, "at least one row")
+    arrays = []
+    for row, tokens in enumerate(rows):
+        expect(isinstance(tokens, Sequence | np.ndarray | jax.Array), "prompt", tokens, "rows of tokens")
+        array = np.asarray(tokens)
+        expect(array.size > 0, "prompt", f"row {row}", "at least one token")
+        integers = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
+        expect(integers, f"prompt[{row}]", tokens, "a row of integers")
+        arrays.append(array)
+    lengths = np.array([len(array) for array in arrays])
+    mask = np.arange(lengths.max())[None] < lengths[:, None]
+    padded = np.zeros(mask.shape, np.int64)
+    padded[mask] = np.concatenate(arrays)
+    return padded, mask
+
+
+def read_tokens(argument: str, tokens: Sequence[int], vocab_size: int) -> np.ndarray:
+    """Validate a list of token ids."""
+    for token in tokens:
+        known = isinstance(token, numbers.Integral) and 0 <= token < vocab_size
+        expect(known, argument, token, f"tokens in [0, {vocab_size})")
+    return np.asarray(tokens, np.int32).reshape(-1)

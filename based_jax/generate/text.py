@@ -1,0 +1,108 @@
+"""Text in, text out: encode a prompt, stream its continuation, stop at given texts."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from based_jax.data.tokenizers import StreamDecoder, Tokenizer
+from based_jax.generate.loop import stream
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import Params
+from based_jax.validate import expect
+
+
+class StopTexts:
+    """Cuts a text that arrives in pieces before the first stop text, however the pieces fall.
+
+    Example:
+        >>> cut = StopTexts(["\\n\\n"])
+        >>> [cut.feed(piece) for piece in ("one\\n", "two\\n", "\\nthree")], cut.found
+        (['one', '\\ntwo', ''], True)
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        for stop in stops:
+            expect(isinstance(stop, str) and bool(stop), "stop", stop, "texts that are not empty")
+        self._stops = tuple(stops)
+        self._held = ""
+        self.found = False
+        """a stop text has come; nothing after it is returned"""
+
+    def feed(self, piece: str) -> str:
+        """What is now known to stand before any stop text."""
+        if self.found:
+            return ""
+        text = self._held + piece
+        places = [place for place in map(text.find, self._stops) if place >= 0]
+        if places:
+            self.found, self._held = True, ""
+            return text[: min(places)]
+        # The end of the text may be the beginning of a stop text: keep the longest such end.
+        longest = min(len(text), max(map(len, self._stops), default=0))
+        held = next((size for size in range(longest, 0, -1) if self._may_begin(text[-size:])), 0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+    def flush(self) -> str:
+        """What was held back, at the end of the text."""
+        held, self._held = self._held, ""
+        return held
+
+    def _may_begin(self, end: str) -> bool:
+        return any(stop.startswith(end) for stop in self._stops)
+
+
+class TextStream:
+    """The continuation of a text, an iterator over pieces of it that are never empty.
+
+    The prompt is read behind the tokenizer's separator, as every document in training; the continuation ends
+    at the next separator, at a stop text (neither is returned) or after `max_new_tokens`.
+
+    Args:
+        model, params: the language model.
+        tokenizer: the one it was trained with.
+        prompt: text to continue; may be empty.
+        stop: texts that end the continuation.
+        options: of `stream`: max_new_tokens, temperature, rng, top_k, top_p, prefill_chunk, chunk.
+
+    Raises:
+        ValueError: the tokenizer has more tokens than the model, or a wrong option.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        params: Params,
+        tokenizer: Tokenizer,
+        prompt: str,
+        *,
+        stop: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        size = model.config.vocab_size
+        expect(tokenizer.vocab_size <= size, "tokenizer.vocab_size", tokenizer.vocab_size, f"at most {size}")
+        self._eot = tokenizer.eot
+        tokens = np.concatenate([np.array([self._eot], np.int32), tokenizer.encode(prompt)])
+        self._decoder = StreamDecoder(tokenizer)
+        self._stop = StopTexts(stop)
+        self._pieces = stream(model, params, tokens[None], stop_tokens=(self._eot,), **options)
+        self.tokens = 0
+        """tokens made so far, the separator included"""
+
+    def __iter__(self) -> Iterator[str]:
+        for piece in self._pieces:
+            text = ""
+            for token in piece[0].tolist():
+                self.tokens += 1
+                if token != self._eot:
+                    text += self._stop.feed(self._decoder.feed(token))
+                if self._stop.found:
+                    break
+            if text:
+                yield text
+            if self._stop.found:
+                return
+        text = self._stop.feed(self._decoder.flush()) + self._stop.flush()
+        if text:
+            yield text

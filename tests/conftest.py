@@ -1,0 +1,92 @@
+"""One set-up for the whole suite: platform, compilation cache, checked signatures, options and marks."""
+
+# ruff: noqa: E402  (the environment is set before jax is imported, the hook before the ops are)
+import dataclasses
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Before anything imports jax. As environment variables they also reach the commands that tests start.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Compiling takes most of the suite's time, and nearly all programs are small: cache every one of them.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+import hypothesis
+import hypothesis.configuration
+import jax
+import jaxtyping
+import pytest
+
+# The shapes and dtypes in the signatures of the ops are checked here and nowhere else.
+jaxtyping.install_import_hook("based_jax.ops", "beartype.beartype")
+from based_jax import ops
+
+for _value in vars(ops).values():
+    # States are pytrees: JAX rebuilds them with shapes, None or placeholders in the place of arrays, so
+    # their constructors must take anything. Functions stay checked.
+    if isinstance(_value, type) and dataclasses.is_dataclass(_value):
+        _value.__init__ = _value.__init__.__wrapped__
+
+# The same examples on every machine, nothing remembered between runs, nothing written into the checkout.
+# The first example of a law compiles it: that is neither slow nor a sign of a bad strategy.
+hypothesis.configuration.set_hypothesis_home_dir(ROOT / ".cache" / "hypothesis")
+hypothesis.settings.register_profile(
+    "suite",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    max_examples=20,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("suite")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--run-slow", action="store_true", help="also run the tests marked slow")
+    # pytest has a --fixtures of its own.
+    parser.addoption(
+        "--fixtures-dir",
+        type=Path,
+        default=ROOT / "tests" / "fixtures",
+        help="reference numbers and checkpoints of the torch implementation (default: %(default)s)",
+    )
+
+
+def pytest_configure(config):
+    # Two workers may meet at one entry of the cache while it is written: the reader compiles for itself.
+    for verb in ("reading", "writing"):
+        config.addinivalue_line("filterwarnings", f"ignore:Error {verb} persistent compilation cache entry")
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if item.get_closest_marker("slow") and not config.getoption("--run-slow"):
+            item.add_marker(pytest.mark.skip(reason="slow; run with --run-slow"))
+        if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
+            item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
+@pytest.fixture(scope="session")
+def fixtures_dir(request) -> Path:
+    """The folder of reference numbers, `--fixtures-dir`."""
+    return request.config.getoption("--fixtures-dir").resolve()
+
+
+@pytest.fixture
+def unchecked():
+    """Signatures are not checked: what callers outside of the suite see."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture
+def x64():
+    """64-bit types. In a test with `given` use ``with jax.enable_x64(True)`` instead."""
+    with jax.enable_x64(True):
+        yield

@@ -1,0 +1,435 @@
+"""Models in directories: the authors' and our own, there and back, and what must be refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from flax.traverse_util import unflatten_dict
+from safetensors.numpy import load_file, save_file
+
+import based_jax as bj
+from based_jax import mixers
+from based_jax.convert import from_torch, read_state_dict, to_torch
+from based_jax.convert.authors_config import model_config
+from based_jax.convert.layouts import flatten, shapes_of, torch_shapes
+from based_jax.convert.pretrained import (
+    language_model_rules,
+    language_model_shapes,
+    load_pretrained,
+    save_pretrained,
+    state_dict,
+)
+from based_jax.models import MixerSpec, ModelConfig
+from tests.subprocesses import run_module
+
+CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
+TOKENS = jnp.zeros((1, 1), jnp.int32)
+EMBEDDING = "transformer.embeddings.word_embeddings.weight"
+FC2 = "transformer.layers.1.mlp.fc2.weight"
+
+
+@pytest.fixture(params=["based-tiny", "attn-tiny"])
+def torch_directory(request) -> Path:
+    return CHECKPOINTS / request.param
+
+
+@pytest.fixture
+def copy(tmp_path) -> Path:
+    """A copy of a checkpoint to spoil, with its safetensors only."""
+    directory = tmp_path / "copy"
+    directory.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(CHECKPOINTS / "based-tiny" / name, directory)
+    return directory
+
+
+def rewrite(directory: Path, **changes) -> Path:
+    """Change tensors (None removes one) of a directory's weights."""
+    path = directory / "model.safetensors"
+    tensors = load_file(path) | changes
+    save_file({key: tensor for key, tensor in tensors.items() if tensor is not None}, path)
+    return directory
+
+
+def reconfigure(directory: Path, **changes) -> Path:
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return directory
+
+
+def equal(one, other) -> bool:
+    return jax.tree.structure(one) == jax.tree.structure(other) and jax.tree.all(
+        jax.tree.map(lambda a, b: a.dtype == b.dtype and np.array_equal(a, b), one, other)
+    )
+
+
+def drawn(model) -> dict:
+    """Random parameters without compiling their initialisation."""
+    rng = np.random.default_rng(0)
+    shapes = language_model_shapes(model.config)
+    leaves = {path: jnp.array(rng.standard_normal(shape, np.float32)) for path, shape in shapes.items()}
+    return {"params": unflatten_dict(leaves, sep="/")}
+
+
+def expect_same_as(source: Path, *, loaded: Path) -> None:
+    """Both directories hold the same model."""
+    (one, one_params), (other, other_params) = load_pretrained(source), load_pretrained(loaded)
+    assert one == other
+    assert equal(one_params, other_params)
+
+
+def small(**changes) -> ModelConfig:
+    fields = {
+        "vocab_size": 11,
+        "d_model": 16,
+        "schedule": "M",
+        "mixers": {"M": MixerSpec("gated_conv")},
+        "mlp_hidden": 8,
+    }
+    return ModelConfig(**(fields | changes))
+
+
+class TestTheAuthorsDirectories:
+    def test_parameters_are_those_of_init(self, torch_directory):
+        model, params = load_pretrained(torch_directory)
+        fresh = nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), TOKENS))
+        assert jax.tree.structure(params) == jax.tree.structure(fresh)
+        for loaded, wanted in zip(jax.tree.leaves(params), jax.tree.leaves(fresh), strict=True):
+            assert isinstance(loaded, jax.Array)
+            assert (loaded.shape, loaded.dtype) == (wanted.shape, jnp.float32)
+
+    def test_both_formats_give_the_same(self, torch_directory, tmp_path):
+        for name in ("config.json", "pytorch_model.bin"):
+            shutil.copy(torch_directory / name, tmp_path)
+        expect_same_as(torch_directory, loaded=tmp_path)
+
+    def test_torch_to_here_to_torch(self, torch_directory, tmp_path):
+        model, params = load_pretrained(torch_directory)
+        save_pretrained(tmp_path, model, params)
+        before, after = (read_state_dict(path) for path in (torch_directory, tmp_path))
+        assert before.keys() == after.keys()
+        for key, tensor in before.items():
+            np.testing.assert_array_equal(after[key], tensor)
+        again, same_params = load_pretrained(tmp_path)
+        assert again == model
+        assert equal(same_params, params)
+
+    def test_hyperparameters(self):
+        config = load_pretrained(CHECKPOINTS / "based-tiny")[0].config
+        assert config.schedule == "CLSC"
+        assert config.mixers["S"].options["left"] == 8  # window_size 16
+        assert config.mixers["C"].options["kernel_size"] == 3
+        assert (config.mlp_hidden, config.vocab_size, config.padded_vocab_size) == (256, 125, 128)
+
+    def test_computation_dtype(self, torch_directory):
+        model, params = load_pretrained(torch_directory, dtype="bfloat16")
+        assert model.config.dtype == "bfloat16"
+        assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+
+    @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+    def test_half_precision_files(self, copy, dtype):
+        whole = load_file(copy / "model.safetensors")
+        rewrite(copy, **{key: tensor.astype(dtype) for key, tensor in whole.items()})
+        _, params = load_pretrained(copy)
+        assert params["params"]["embedding"].dtype == jnp.float32
+        np.testing.assert_array_equal(params["params"]["embedding"], whole[EMBEDDING].astype(dtype))
+
+    def test_lightning_prefix_and_metrics(self, copy):
+        weights = load_file(copy / "model.safetensors")
+        weights = {f"model.{key}": tensor for key, tensor in weights.items()}
+        metrics = {"train_metrics.num-tokens.count": np.zeros(1, np.int64)}
+        save_file(weights | metrics, copy / "model.safetensors")
+        expect_same_as(CHECKPOINTS / "based-tiny", loaded=copy)
+
+    def test_the_tied_head_may_be_missing(self, copy):
+        rewrite(copy, **{"lm_head.weight": None})
+        expect_same_as(CHECKPOINTS / "based-tiny", loaded=copy)
+
+    def test_decay_buffer_is_ignored(self, copy):
+        rewrite(copy, **{"transformer.decay.decay": np.zeros(4, np.float32)})
+        reconfigure(copy, fixed_decay=True, decay_const=-3)
+        expect_same_as(CHECKPOINTS / "based-tiny", loaded=copy)
+
+
+class TestTheAuthorsConfig:
+    BASED_360M: ClassVar = {
+        **json.loads((CHECKPOINTS / "based-tiny" / "config.json").read_text()),
+        "n_embd": 1024, "n_head": 16, "n_layer": 27, "n_inner": 2048,
+        "alt_mixer_layers": [1, 6, 11, 16, 21], "alt_mixer_2_layers": [2, 7, 12, 17, 22],
+        "alt_mixer": {"_target_": "x.LinearAttention", "feature_dim": 16, "num_heads": 16},
+        "alt_mixer_2": {"_target_": "x.SlidingAttention", "window_size": 128, "num_heads": 16},
+    }  # fmt: skip
+
+    def test_based_360m(self):
+        config = {key: value for key, value in self.BASED_360M.items() if key != "vocab_size"}
+        ours = model_config(config, {})
+        preset = bj.presets.get("based-360m")
+        assert ours.schedule == preset.schedule
+        assert ours.padded_vocab_size == 50264
+        assert bj.param_count(ours) == bj.param_count(preset) == 362_620_928
+
+    def test_the_second_alternative_wins(self):
+        config = self.BASED_360M | {"alt_mixer_2_layers": [1, 2]}
+        assert model_config(config, {}).schedule.startswith("CSS")
+
+    def test_width_without_n_inner(self):
+        config = json.loads((CHECKPOINTS / "attn-tiny" / "config.json").read_text())
+        assert model_config(config | {"n_embd": 1024, "n_head": 16}, {}).mlp_hidden == 2816
+
+    def test_width_is_read_off_the_weights(self):
+        config = json.loads((CHECKPOINTS / "attn-tiny" / "config.json").read_text())
+        shapes = {"transformer.layers.0.mlp.fc2.weight": (1680, 4480)}  # the authors round in two ways
+        assert model_config(config, shapes).mlp_hidden == 4480
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"alt_mixer": {"_target_": "x.Mamba"}}, "_target_ = 'x.Mamba': expected one of BaseConv"),
+            ({"activation_function": "relu"}, "activation_function = 'relu'"),
+            ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+            ({"prenorm": False}, "prenorm"),
+            (
+                {"alt_mixer": {"_target_": "LinearAttention", "parallel_implementation": "tk"}},
+                "parallel_implementation = 'tk'",
+            ),
+        ],
+    )
+    def test_models_that_are_not_here(self, changes, message):
+        with pytest.raises(ValueError, match=message):
+            model_config(self.BASED_360M | changes, {})
+
+    def test_mamba(self):
+        with pytest.raises(ValueError, match="mamba"):
+            model_config({"d_model": 32, "n_layer": 2, "ssm_cfg": {}}, {})
+
+
+class TestRefusals:
+    def test_missing_tensor(self, copy):
+        with pytest.raises(ValueError, match=f"1 missing: {FC2}"):
+            load_pretrained(rewrite(copy, **{FC2: None}))
+
+    def test_unexpected_tensor(self, copy):
+        with pytest.raises(ValueError, match="1 unexpected: extra"):
+            load_pretrained(rewrite(copy, extra=np.ones(3, np.float32)))
+
+    def test_wrong_shape(self, copy):
+        message = rf"1 wrongly shaped: {FC2} \(32, 100\) instead of \(32, 256\)"
+        with pytest.raises(ValueError, match=message):
+            load_pretrained(rewrite(copy, **{FC2: np.ones((32, 100), np.float32)}))
+
+    def test_nan(self, copy):
+        with pytest.raises(ValueError, match=f"NaN or infinity in {FC2}"):
+            load_pretrained(rewrite(copy, **{FC2: np.full((32, 256), np.nan, np.float32)}))
+
+    def test_untied_head(self, copy):
+        with pytest.raises(ValueError, match=r"lm_head\.weight differs"):
+            load_pretrained(rewrite(copy, **{"lm_head.weight": np.ones((128, 32), np.float32)}))
+
+    def test_wrong_vocabulary(self, copy):
+        with pytest.raises(ValueError, match=r"\(128, 32\) instead of \(304, 32\)"):
+            load_pretrained(reconfigure(copy, vocab_size=300))
+
+    def test_no_config(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"found no config\.json"):
+            load_pretrained(tmp_path)
+
+    def test_no_weights(self, copy):
+        (copy / "model.safetensors").unlink()
+        with pytest.raises(ValueError, match="no weights in this directory"):
+            load_pretrained(copy)
+
+    @pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"format": "based_jax", "version": 1, "model": {}}'])
+    def test_broken_config(self, copy, text):
+        (copy / "config.json").write_text(text)
+        with pytest.raises(ValueError, match=r"config\.json"):
+            load_pretrained(copy)
+
+    def test_future_version(self, copy):
+        (copy / "config.json").write_text('{"format": "based_jax", "version": 2, "model": {}}')
+        with pytest.raises(ValueError, match="version = 2: expected 1"):
+            load_pretrained(copy)
+
+    @pytest.mark.parametrize("source", ["no/such/directory", "./missing", "/dev/null", Path("missing")])
+    def test_no_directory(self, source):
+        with pytest.raises(FileNotFoundError, match="expected a directory"):
+            load_pretrained(source)
+
+    def test_parameters_of_another_model(self, tmp_path):
+        model, params = load_pretrained(CHECKPOINTS / "based-tiny")
+        other, _ = load_pretrained(CHECKPOINTS / "attn-tiny")
+        with pytest.raises(ValueError, match="params"):
+            save_pretrained(tmp_path / "x", other, params)
+        del params["params"]["final_norm"]
+        with pytest.raises(ValueError, match="final_norm/scale"):
+            save_pretrained(tmp_path / "x", model, params)
+        assert not (tmp_path / "x").exists()
+
+
+class TestOurDirectories:
+    @pytest.mark.parametrize("name", bj.presets.names())
+    def test_every_preset_at_a_tiny_size(self, name, tmp_path):
+        preset = bj.presets.get(name)
+        options = {"num_heads": 2, "feature_dim": 4, "left": 3}
+        specs = {
+            letter: MixerSpec(
+                spec.mixer, {key: options.get(key, value) for key, value in spec.options.items()}
+            )
+            for letter, spec in preset.mixers.items()
+        }
+        config = preset.replace(d_model=8, mlp_hidden=8, vocab_size=11, mixers=specs)
+        self.there_and_back(config, tmp_path)
+
+    @pytest.mark.parametrize("name", mixers.names())
+    def test_every_registered_mixer(self, name, tmp_path):
+        self.there_and_back(small(mixers={"M": MixerSpec(name)}), tmp_path)
+
+    def test_other_parts(self, tmp_path):
+        config = small(
+            schedule="AB",
+            mixers={
+                "A": MixerSpec("attention", {"num_heads": 4, "num_kv_heads": 2, "qkv_bias": True}),
+                "B": MixerSpec("linear_attention", {"decay": "gated", "num_heads": 2, "feature_dim": 4}),
+            },
+            mlp="plain",
+            mlp_activation="gelu",
+            mlp_bias=True,
+            norm="layer",
+            max_positions=7,
+        )
+        self.there_and_back(config, tmp_path)
+
+    def there_and_back(self, config: ModelConfig, directory: Path) -> None:
+        model = bj.LanguageModel(config)
+        params = drawn(model)
+        save_pretrained(directory, model, params)
+        again, same_params = load_pretrained(directory)
+        assert again.config == config
+        assert equal(same_params, params)
+        first = (directory / "model.safetensors").read_bytes()
+        save_pretrained(directory, again, params)
+        assert (directory / "model.safetensors").read_bytes() == first
+
+    def test_parameters_with_axis_names(self, tmp_path):
+        model = bj.LanguageModel(small(mixers={"M": MixerSpec("short_conv")}))
+        boxed = jax.jit(model.init)(jax.random.key(0), TOKENS)
+        save_pretrained(tmp_path, model, boxed)
+        assert equal(load_pretrained(tmp_path)[1], nn.meta.unbox(boxed))
+
+    def test_config_file(self, tmp_path):
+        model = bj.LanguageModel(small())
+        save_pretrained(tmp_path / "deep" / "er", model, drawn(model))
+        saved = json.loads((tmp_path / "deep" / "er" / "config.json").read_text())
+        assert saved == {"format": "based_jax", "version": 1, "model": model.config.to_dict()}
+
+    def test_head_is_the_embedding(self):
+        model = bj.LanguageModel(small())
+        tensors = state_dict(model, drawn(model))
+        np.testing.assert_array_equal(tensors["lm_head.weight"], tensors[EMBEDDING])
+
+    def test_dtypes_are_kept(self, tmp_path):
+        model = bj.LanguageModel(small())
+        params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), drawn(model))
+        save_pretrained(tmp_path, model, params)
+        assert load_file(tmp_path / "model.safetensors")[EMBEDDING].dtype == ml_dtypes.bfloat16
+
+    @pytest.mark.parametrize(("preset", "tensors"), [("based-360m", 225), ("based-1b", 298)])
+    def test_key_lists_of_the_released_models(self, preset, tensors):
+        config = bj.presets.get(preset)
+        keys = torch_shapes(language_model_rules(config), language_model_shapes(config))
+        assert len(keys) == tensors  # and the head
+        width = config.d_model
+        assert keys["transformer.layers.0.mixer.in_proj.weight"] == (4 * width, width)
+        assert keys["transformer.layers.0.mixer.conv.conv.weight"] == (2 * width, 1, 3)
+        assert keys["transformer.layers.1.mixer.proj_q.weight"] == (256, width)
+        assert keys["transformer.layers.2.mixer.Wqkv.weight"] == (3 * width, width)
+
+
+class TestHub:
+    def hub(self, monkeypatch, download):
+        module = types.SimpleNamespace(snapshot_download=download)
+        monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+
+    def test_download(self, monkeypatch):
+        asked = {}
+
+        def download(repository, allow_patterns):
+            asked[repository] = allow_patterns
+            return str(CHECKPOINTS / "based-tiny")
+
+        self.hub(monkeypatch, download)
+        model, _ = load_pretrained("hazyresearch/based-tiny")
+        assert model.config.schedule == "CLSC"
+        assert {"config.json", "*.safetensors", "*.bin"} <= set(asked["hazyresearch/based-tiny"])
+        assert not any(pattern.endswith(".py") for pattern in asked["hazyresearch/based-tiny"])
+
+    def test_nothing_to_fetch(self, monkeypatch):
+        def download(repository, allow_patterns):
+            raise OSError("cannot reach the hub\nwith details")
+
+        self.hub(monkeypatch, download)
+        with pytest.raises(FileNotFoundError, match=r"owner/name.*: cannot reach the hub$"):
+            load_pretrained("owner/name")
+
+    def test_without_the_package(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+        with pytest.raises(ImportError, match="install huggingface_hub"):
+            load_pretrained("owner/name")
+
+
+class TestFromTorch:
+    META: ClassVar = {"module": "based.models.mixers.convolution.BaseConv", "d_model": 4, "kernel_size": 2}
+
+    def test_unknown_module(self):
+        with pytest.raises(ValueError, match=r"module = 'some\.Thing': expected one of .*BaseConv"):
+            from_torch({"module": "some.Thing"}, {})
+
+    def test_names_match_whole_words(self):
+        with pytest.raises(ValueError, match="module ="):
+            from_torch({"module": "zoology.mixers.based.BasedBeyond"}, {})
+
+    def test_tensors_are_checked(self):
+        with pytest.raises(ValueError, match=r"5 missing: .* 1 unexpected: weight"):
+            from_torch(self.META, {"weight": np.ones(3, np.float32)})
+
+    def test_inverse(self):
+        module = mixers.make("gated_conv", d_model=4, kernel_size=2)
+        boxed = jax.jit(module.init)(jax.random.key(0), jnp.zeros((1, 1, 4)))
+        tensors = to_torch(self.META, boxed)
+        same, params = from_torch(self.META, tensors)
+        assert same == module
+        assert equal(params, nn.meta.unbox(boxed))
+        assert flatten(params["params"]).keys() == shapes_of(module, jnp.zeros((1, 1, 4))).keys()
+
+
+class TestCommand:
+    def test_there_and_back(self, tmp_path):
+        source = tmp_path / "source"
+        shutil.copytree(CHECKPOINTS / "attn-tiny", source)
+        (source / "tokenizer.json").write_text("{}")
+        done = run_module("based_jax.convert", str(source), str(tmp_path / "ours"))
+        assert done.returncode == 0, done.stderr
+        assert "attn: 2 layers AA" in done.stdout
+        assert "float32" in done.stdout
+        assert (tmp_path / "ours" / "tokenizer.json").exists()
+        expect_same_as(source, loaded=tmp_path / "ours")
+
+    @pytest.mark.parametrize(
+        "argv", [["missing", "out"], ["only-one"], ["a", "b", "--wrong"], ["same", "same"]]
+    )
+    def test_mistakes(self, argv, tmp_path):
+        (tmp_path / "same").mkdir()
+        argv = [str(tmp_path / name) if not name.startswith("-") else name for name in argv]
+        done: subprocess.CompletedProcess = run_module("based_jax.convert", *argv)
+        assert done.returncode == 2
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert not done.stdout

@@ -1,0 +1,26 @@
+"""Models shared by the tests: compiling dominates their time."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.generate.tiny import Tiny, make_tiny
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[[str], Tiny]:
+    """Make (once) the tiny model of a layer schedule."""
+    made: dict[str, Tiny] = {}
+
+    def get(schedule: str) -> Tiny:
+        if schedule not in made:
+            made[schedule] = make_tiny(schedule)
+        return made[schedule]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def hybrid(tiny: Callable[[str], Tiny]) -> Tiny:
+    """All four mixers in one model."""
+    return tiny("CLSA")

@@ -1,0 +1,143 @@
+"""``python -m based_jax.generate`` on a tiny byte-level model."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from based_jax import command
+from based_jax.convert import save_pretrained
+from based_jax.data.tokenizers import ByteTokenizer
+from based_jax.generate import __main__ as cli
+from based_jax.generate import generate
+from based_jax.models.config import MixerSpec, ModelConfig
+from based_jax.models.language_model import LanguageModel
+from tests.generate.tiny import random_params
+from tests.subprocesses import run_module
+
+
+@pytest.fixture(scope="module")
+def model():
+    mixers = {"C": MixerSpec("gated_conv")}
+    config = ModelConfig(257, d_model=16, schedule="C", mixers=mixers, mlp_hidden=16)
+    made = LanguageModel(config)
+    return made, random_params(made)
+
+
+@pytest.fixture(scope="module")
+def directory(model, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("pretrained")
+    save_pretrained(path, *model)
+    ByteTokenizer().save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(model) -> str:
+    """What 20 greedy tokens behind "def" say."""
+    prompt = [[256, *b"def"]]
+    tokens = np.asarray(generate(*model, prompt, 20, stop_tokens=[256]))[0]
+    tokens = tokens[: tokens.tolist().index(256)] if 256 in tokens else tokens
+    return ByteTokenizer().decode(tokens)
+
+
+@pytest.fixture
+def run(capsys) -> Callable[..., tuple[int, str, str]]:
+    """Run the command in this process: status, stdout, stderr."""
+
+    def call(*argv: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            command.run(cli.PROG, lambda: cli.main([str(arg) for arg in argv]))
+        return (ended.value.code, *capsys.readouterr())
+
+    return call
+
+
+GREEDY = ("--prompt", "def", "--max-new-tokens", 20, "--temperature", 0)
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--no-stream",), ("--tokenizer", "byte", "--top-k", "3", "--top-p", "None")]
+)
+def test_prints_prompt_and_continuation(run, directory, expected, flags):
+    status, out, err = run("--checkpoint", directory, *GREEDY, *flags)
+    assert status == 0
+    assert out == f"def{expected}\n"
+    assert err.endswith(" tokens/s\n")
+    assert err.startswith("20 tokens: first after ")
+
+
+def test_seed_decides_the_sample(run, directory):
+    flags = ("--checkpoint", directory, "--prompt", "", "--max-new-tokens", 12, "--temperature", 1.5)
+    texts = [run(*flags, "--seed", seed)[1] for seed in (0, 0, 1)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_stop_texts_are_not_printed(run, directory, expected):
+    stop = expected[6:8]
+    _, out, _ = run("--checkpoint", directory, *GREEDY, "--stop", "never said", stop)
+    assert out == f"def{expected[: expected.find(stop)]}\n"
+
+
+def test_run_directory(run, directory, expected, tmp_path):
+    shutil.copytree(directory, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").unlink()  # 257 tokens are bytes
+    assert run("--checkpoint", tmp_path, *GREEDY)[1] == f"def{expected}\n"
+
+
+def test_module(directory, expected):
+    done = run_module("based_jax.generate", "--checkpoint", str(directory), *map(str, GREEDY))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"def{expected}\n"
+
+
+def test_interrupt_ends_the_text(capsys):
+    class Pieces:
+        tokens = 0
+
+        def __iter__(self):
+            for piece in ("one ", "two"):
+                self.tokens += 3
+                yield piece
+            raise KeyboardInterrupt
+
+    assert cli.show("zero ", Pieces(), True) == 130
+    out, err = capsys.readouterr()
+    assert out == "zero one two\n"
+    assert err.startswith("6 tokens, interrupted: first after ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--wrong",), "--wrong"),
+        (("--prompt", "a"), "--checkpoint"),
+        (("--checkpoint", "nowhere/at/all", "--prompt", "a"), "nowhere/at/all"),
+        (("--checkpoint", "GOOD", "--prompt", "a", "--top-p", "1.5"), "top_p = 1.5: expected"),
+        (("--checkpoint", "GOOD", "--prompt", "a", "--temperature", "-1"), "temperature = -1.0: expected"),
+        (("--checkpoint", "GOOD", "--prompt", "a", "--temperature", "warm"), "warm"),
+        (("--checkpoint", "GOOD", "--prompt", "a", "--max-new-tokens", "0"), "max_new_tokens = 0: expected"),
+        (("--checkpoint", "GOOD", "--prompt", "a", "--seed", "-1"), "seed = -1: expected"),
+        (("--checkpoint", "GOOD", "--prompt", "a", "--stop", ""), "stop = '': expected"),
+        (("--checkpoint", "GOOD", "--prompt", "a", "--tokenizer", "none.json"), "none.json"),
+        (("--checkpoint", "UNFINISHED", "--prompt", "a"), "expected a finished run"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_errors_are_one_line(run, directory, tmp_path, flags, message):
+    (tmp_path / "checkpoints").mkdir()
+    places = {"GOOD": directory, "UNFINISHED": tmp_path}
+    status, out, err = run(*(places.get(flag, flag) for flag in flags))
+    assert status == 2
+    assert out == ""
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_vocabulary_without_its_tokenizer_is_an_error(directory):
+    with pytest.raises(
+        ValueError, match=r"^tokenizer = None: expected one to be given: .* has no tokenizer.json"
+    ):
+        cli.find_tokenizer(str(directory.parent), None, 50_257)

@@ -1,0 +1,75 @@
+"""Every wrong argument ends with one line that names it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax.generate import generate, stream
+
+GOOD = np.array([[1, 2, 3], [4, 5, 6]])
+KEY = jax.random.key(0)
+CASES = {
+    "flat": ([1, 2, 3], {}, "prompt = 1: expected rows of tokens"),
+    "rank": (GOOD[0], {}, r"prompt has shape \(3,\)"),
+    "rank 3": (GOOD[None], {}, r"prompt has shape \(1, 2, 3\)"),
+    "float": (GOOD * 1.0, {}, "prompt has dtype float64"),
+    "float rows": ([[1.5, 2.0]], {}, r"prompt\[0\] = \[1.5, 2.0\]: expected a row of integers"),
+    "text": ("abc", {}, "prompt = 'abc'"),
+    "number": (3, {}, "prompt = 3"),
+    "no rows": ([], {}, r"prompt = \[\]: expected at least one row"),
+    "empty": (np.zeros((2, 0), int), {}, r"prompt has shape \(2, 0\)"),
+    "empty row": ([[1], []], {}, "prompt = 'row 1': expected at least one token"),
+    "too large": ([[1, 50]], {}, r"prompt = 50: expected tokens in \[0, 50\)"),
+    "negative": (jnp.array([[1, -2]]), {}, r"prompt = -2: expected tokens in \[0, 50\)"),
+    "mask shape": (GOOD, {"prompt_mask": np.ones((2, 2), bool)}, r"prompt_mask has shape \(2, 2\)"),
+    "mask dtype": (GOOD, {"prompt_mask": np.ones((2, 3))}, "prompt_mask has dtype float64"),
+    "left padding": (
+        GOOD,
+        {"prompt_mask": [[True] * 3, [False, True, True]]},
+        "prompt_mask = 'row 1': expected",
+    ),
+    "hole": (GOOD, {"prompt_mask": jnp.array([[True, False, True]] * 2)}, "prompt_mask = 'row 0': expected"),
+    "masked row": (GOOD, {"prompt_mask": GOOD < 4}, "prompt = 'row 1': expected at least one token"),
+    "mask and rows": (
+        [[1]],
+        {"prompt_mask": np.ones((1, 1), bool)},
+        "prompt_mask = 'ndarray': expected None",
+    ),
+    "no tokens": (GOOD, {"max_new_tokens": 0}, "max_new_tokens = 0: expected an integer, at least 1"),
+    "half a token": (GOOD, {"max_new_tokens": 1.5}, "max_new_tokens = 1.5"),
+    "cold": (GOOD, {"temperature": -1.0}, "temperature = -1.0: expected"),
+    "top_p": (GOOD, {"temperature": 1.0, "rng": KEY, "top_p": 0.0}, "top_p = 0.0: expected"),
+    "top_k": (GOOD, {"temperature": 1.0, "rng": KEY, "top_k": 0}, "top_k = 0: expected"),
+    "no rng": (GOOD, {"temperature": 1.0}, "rng = None: expected jax.random.key"),
+    "seed": (GOOD, {"temperature": 1.0, "rng": 3}, "rng = 3: expected jax.random.key"),
+    "array": (
+        GOOD,
+        {"temperature": 1.0, "rng": jnp.zeros(2)},
+        "rng has dtype float32: expected jax.random.key",
+    ),
+    "keys": (
+        GOOD,
+        {"temperature": 1.0, "rng": jax.random.split(KEY, 3)},
+        r"rng has shape \(3,\): expected \(2\)",
+    ),
+    "stop": (GOOD, {"stop_tokens": [3, 50]}, r"stop_tokens = 50: expected tokens in \[0, 50\)"),
+    "pad": (GOOD, {"pad_token": 0.5}, "pad_token = 0.5: expected an integer"),
+    "prefill": (GOOD, {"prefill_chunk": 0}, "prefill_chunk = 0: expected an integer, at least 1"),
+}
+
+
+@pytest.mark.parametrize("call", [generate, stream])
+@pytest.mark.parametrize("case", CASES)
+def test_error_names_the_argument(tiny, call, case):
+    prompt, options, message = CASES[case]
+    model = tiny("C")
+    with pytest.raises((TypeError, ValueError), match=f"^{message}") as caught:
+        call(model.model, model.params, prompt, **{"max_new_tokens": 4, **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_stream_checks_its_chunk(tiny):
+    model = tiny("C")
+    with pytest.raises(ValueError, match=r"^chunk = 0: expected an integer, at least 1"):
+        stream(model.model, model.params, GOOD, chunk=0)

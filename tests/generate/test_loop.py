@@ -1,0 +1,223 @@
+"""The loop makes the tokens that recomputing the whole text would make, for any batching of the rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax.generate import generate, stream
+from based_jax.generate.prompt import bucket
+from based_jax.models.language_model import LanguageModel
+
+STEPS = 12
+PROMPTS = [
+    [7],  # shorter than any window or convolution
+    [3, 1],
+    [4, 4, 9, 0, 2, 30, 49, 8],
+    list(range(10, 26)),  # exactly a bucket
+    list(range(3, 45, 2)),  # the longest: 21 tokens, a bucket of 32
+]
+
+
+@pytest.fixture(scope="module")
+def greedy(hybrid):
+    """The hybrid model's tokens."""
+    return generate(hybrid.model, hybrid.params, PROMPTS, STEPS)
+
+
+@pytest.fixture(scope="module")
+def simple(tiny):
+    """What does not depend on the mixers is tested with the one that compiles fastest."""
+    return tiny("C")
+
+
+@pytest.mark.parametrize("schedule", ["C", "L", "S", "A", "CLSA"])
+def test_greedy_is_the_full_forward_at_every_step(tiny, schedule):
+    case = tiny(schedule)
+    tokens = generate(case.model, case.params, PROMPTS, STEPS)
+    assert tokens.dtype == jnp.int32
+    assert tokens.shape == (len(PROMPTS), STEPS)
+    expected = [case.greedy(prompt, STEPS) for prompt in PROMPTS]
+    assert tokens.tolist() == expected
+    assert len({token for row in expected for token in row}) >= 8, "the case is too easy"
+
+
+def test_a_ragged_row_is_the_row_alone(hybrid, greedy):
+    for row in (0, 2):  # one bucket
+        alone = generate(hybrid.model, hybrid.params, np.array([PROMPTS[row]]), STEPS)
+        assert alone[0].tolist() == greedy[row].tolist()
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 5, "top_p": 0.9}], ids=["plain", "top_k-top_p"])
+def test_a_sampled_row_is_the_row_alone_with_its_key(simple, options):
+    keys = jax.random.split(jax.random.key(5), len(PROMPTS))
+    together = generate(simple.model, simple.params, PROMPTS, STEPS, 0.8, keys, **options)
+    for row in (0, 2):  # one bucket
+        alone = generate(
+            simple.model, simple.params, [PROMPTS[row]], STEPS, 0.8, keys[row : row + 1], **options
+        )
+        assert alone[0].tolist() == together[row].tolist()
+
+
+def test_one_key_serves_rows_by_their_number(simple):
+    rng, same = jax.random.key(2), [[1, 2]] * 5
+    tokens = generate(simple.model, simple.params, same, STEPS, 1.5, rng)
+    assert len({tuple(row) for row in tokens.tolist()}) == 5
+    assert generate(simple.model, simple.params, same, STEPS, 1.5, rng).tolist() == tokens.tolist()
+    alone = generate(simple.model, simple.params, same[:1], STEPS, 1.5, jax.random.fold_in(rng, 3)[None])
+    assert alone[0].tolist() == tokens[3].tolist()
+
+
+def test_mask_and_rows_say_the_same_whatever_the_padding_holds(hybrid, greedy):
+    width = max(map(len, PROMPTS)) + 3
+    prompt, mask = np.full((len(PROMPTS), width), 999), np.zeros((len(PROMPTS), width), bool)
+    for row, tokens in enumerate(PROMPTS):
+        prompt[row, : len(tokens)], mask[row, : len(tokens)] = tokens, True
+    for convert in (np.asarray, jnp.asarray):
+        tokens = generate(hybrid.model, hybrid.params, convert(prompt), STEPS, prompt_mask=convert(mask))
+        assert tokens.tolist() == greedy.tolist()
+
+
+@pytest.mark.parametrize("chunk", [5, 64])
+def test_prefill_in_chunks_changes_nothing(hybrid, greedy, chunk):
+    tokens = generate(hybrid.model, hybrid.params, PROMPTS, STEPS, prefill_chunk=chunk)
+    assert tokens.tolist() == greedy.tolist()
+
+
+def test_lengths_inside_a_bucket_share_one_result(hybrid, greedy):
+    assert [bucket(n) for n in (1, 16, 17, 21, 33, 64, 65, 128, 129, 1000, 1024)] == [
+        16, 16, 32, 32, 48, 64, 80, 128, 160, 1024, 1024
+    ]  # fmt: skip
+    assert all(
+        n <= bucket(n) <= max(16, 1.25 * n + 16) and bucket(bucket(n)) == bucket(n) for n in range(1, 5000)
+    )
+    shorter = generate(hybrid.model, hybrid.params, PROMPTS, STEPS - 5)
+    assert shorter.tolist() == greedy[:, : STEPS - 5].tolist()
+
+
+def test_stopped_rows_pad(hybrid, greedy):
+    rows = greedy.tolist()
+    stops = (rows[2][3], rows[4][0])
+    expected = []
+    for row in rows:
+        first = next((index for index, token in enumerate(row) if token in stops), STEPS)
+        expected.append([*row[: first + 1], *[-1] * (STEPS - 1 - first)])
+    tokens = generate(hybrid.model, hybrid.params, PROMPTS, STEPS, stop_tokens=stops, pad_token=-1)
+    assert tokens.tolist() == expected
+    assert expected != rows
+
+
+def test_the_loop_ends_when_every_row_has_stopped(simple):
+    everything = range(simple.model.config.vocab_size)
+    options = {"stop_tokens": everything, "pad_token": -1}
+    tokens = generate(simple.model, simple.params, PROMPTS, 10_000, **options)
+    assert tokens.shape == (len(PROMPTS), 10_000)
+    assert (tokens[:, 0] >= 0).all()
+    assert (tokens[:, 1:] == -1).all()
+    pieces = list(stream(simple.model, simple.params, PROMPTS, 10_000, **options))
+    assert [piece.shape for piece in pieces] == [(len(PROMPTS), 1)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"chunk": 4},
+        {"chunk": 4, "temperature": 0.9, "top_k": 9},
+        {"chunk": 50, "max_new_tokens": 5},
+        {"chunk": 3, "max_new_tokens": 1},
+        {"chunk": 1, "max_new_tokens": 3},
+    ],
+    ids=str,
+)
+def test_stream_is_generate_in_pieces(simple, options):
+    options = {"max_new_tokens": STEPS, "rng": jax.random.key(3), **options}
+    chunk = options.pop("chunk")
+    pieces = list(stream(simple.model, simple.params, PROMPTS, chunk=chunk, **options))
+    assert all(isinstance(piece, np.ndarray) and piece.dtype == np.int32 for piece in pieces)
+    sizes = [piece.shape[1] for piece in pieces]
+    assert sizes[0] == 1
+    assert all(size == chunk for size in sizes[1:-1])
+    tokens = generate(simple.model, simple.params, PROMPTS, **options)
+    assert np.concatenate(pieces, axis=1).tolist() == tokens.tolist()
+
+
+def test_stream_stops_like_generate(simple):
+    free = generate(simple.model, simple.params, PROMPTS, STEPS)
+    stops = {row[index] for row, index in zip(free.tolist(), (0, 2, 5, 1, 6), strict=True)}
+    expected = generate(simple.model, simple.params, PROMPTS, STEPS, stop_tokens=[*stops], pad_token=-1)
+    pieces = list(
+        stream(simple.model, simple.params, PROMPTS, STEPS, stop_tokens=[*stops], pad_token=-1, chunk=4)
+    )
+    joined = np.concatenate(pieces, axis=1)
+    assert joined.tolist() == expected[:, : joined.shape[1]].tolist()
+    assert (expected[:, joined.shape[1] :] == -1).all()
+
+
+def test_padded_vocabulary_is_never_generated(simple):
+    config = simple.model.config
+    assert config.padded_vocab_size > config.vocab_size
+    # Large rows make their logits the largest or the smallest of all: try both signs.
+    for sign in (1, -1):
+        params = jax.tree.map(lambda leaf: leaf, simple.params)
+        embedding = params["params"]["embedding"]
+        params["params"]["embedding"] = jax.tree.map(
+            lambda rows, sign=sign: rows.at[config.vocab_size :].set(sign * 50.0), embedding
+        )
+        for options in ({}, {"temperature": 1.0, "rng": jax.random.key(0)}):
+            tokens = generate(simple.model, params, PROMPTS, STEPS, **options)
+            assert int(tokens.max()) < config.vocab_size
+
+
+class Counting(LanguageModel):
+    """Counts how often its body is traced."""
+
+    def hidden(self, *args, **kwargs):
+        TRACES.append(kwargs)
+        return super().hidden(*args, **kwargs)
+
+
+TRACES: list[dict] = []
+
+
+def test_a_second_call_compiles_nothing(simple):
+    def make(prompt, **options):
+        generate(Counting(simple.model.config), simple.params, prompt, STEPS, **options)
+        list(stream(Counting(simple.model.config), simple.params, prompt, STEPS, **options))
+        return len(TRACES)
+
+    first = make([[1, 2, 3]], temperature=0.5, top_p=0.9, rng=jax.random.key(0))
+    assert 0 < first <= 6  # one prefill and two decoding loops, whose bodies JAX may trace twice
+    assert make([[4, 5, 6, 7, 8]], temperature=0.9, top_p=0.3, rng=jax.random.key(1)) == first
+    assert make(np.array([[4, 5]]), temperature=0.9, top_p=0.3, rng=jax.random.key(1), pad_token=3) == first
+
+
+def test_generate_inside_jit(simple):
+    prompt, mask = np.zeros((5, 21), int), np.zeros((5, 21), bool)
+    for row, tokens in enumerate(PROMPTS):
+        prompt[row, : len(tokens)], mask[row, : len(tokens)] = tokens, True
+    inside = jax.jit(
+        lambda params, prompt, mask: generate(simple.model, params, prompt, STEPS, prompt_mask=mask)
+    )
+    assert (
+        inside(simple.params, prompt, mask).tolist()
+        == generate(simple.model, simple.params, PROMPTS, STEPS).tolist()
+    )
+
+
+def test_bfloat16(hybrid):
+    """The loop's carry must keep its dtypes, which tracing alone shows."""
+    model = LanguageModel(hybrid.model.config.replace(dtype="bfloat16"))
+    tokens = jax.ShapeDtypeStruct((2, 20), jnp.int32)
+    made = jax.eval_shape(
+        lambda params, tokens: generate(model, params, tokens, 5, prefill_chunk=8), hybrid.params, tokens
+    )
+    assert made.shape == (2, 5)
+
+
+def test_learned_positions_end(simple):
+    model = LanguageModel(simple.model.config.replace(max_positions=20))
+    params = {"params": {**simple.params["params"], "position_embedding": jnp.zeros((20, 16))}}
+    expected = generate(simple.model, simple.params, PROMPTS[:4], 5)
+    assert generate(model, params, PROMPTS[:4], 5).tolist() == expected.tolist()
+    with pytest.raises(ValueError, match=r"^max_new_tokens = 6: expected at most 20 = max_positions"):
+        generate(model, params, PROMPTS[:4], 6)

@@ -1,0 +1,232 @@
+"""Every registered mixer obeys the contract: the four laws, gradients, state sizes, errors."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from based_jax import mixers
+from tests.mixers import laws
+
+WIDTH = 12
+CASES = {
+    "attention": {"num_heads": 3, "rotary_fraction": 0.5},
+    "attention-grouped": {"num_heads": 4, "num_kv_heads": 2, "qkv_bias": True, "out_bias": True},
+    "gated_conv": {},
+    "gated_conv-long": {"kernel_size": 5, "conv_bias": True, "bias": False, "expand": 2},
+    "linear_attention": {"num_heads": 2, "feature_dim": 3},
+    "linear_attention-decay": {"num_heads": 2, "feature_dim": 3, "decay": "gated"},
+    "short_conv": {"bias": True},
+    "sliding_window": {"num_heads": 2, "left": 5},
+    "sliding_window-self": {"num_heads": 1, "left": 0, "rotary_interleaved": True},
+}
+
+
+@functools.cache
+def runner(case: str) -> laws.Runner:
+    return laws.Runner(mixers.make(case.partition("-")[0], d_model=WIDTH, **CASES[case]))
+
+
+@pytest.fixture(params=CASES)
+def run(request: pytest.FixtureRequest) -> laws.Runner:
+    return runner(request.param)
+
+
+def test_every_mixer_has_a_case():
+    assert {case.partition("-")[0] for case in CASES} == set(mixers.names())
+
+
+@pytest.mark.parametrize("cuts", [[1], [6], [13, 14], [1, 2, 3, 16]])
+def test_split_law(run, cuts):
+    laws.split_law(run, laws.inputs(2, 17, WIDTH, 0), cuts)
+
+
+def test_split_law_token_by_token(run):
+    laws.split_law(run, laws.inputs(1, 9, WIDTH, 1), list(range(1, 9)))
+
+
+@pytest.mark.parametrize("cuts", [[6], [13, 14]])
+def test_split_law_inside_packed_documents(run, cuts):
+    """The cut falls inside a document, at its border, and just behind it."""
+    ids = np.repeat([[3, 1, 1, 3, 0]], [4, 2, 7, 1, 3], axis=1).repeat(2, axis=0)
+    laws.split_law(run, laws.inputs(2, 17, WIDTH, 2), cuts, segment_ids=ids)
+
+
+def test_a_continued_row_stays_in_its_segment_without_ids(run):
+    x, ids = laws.inputs(1, 17, WIDTH, 3), np.array([[0] * 6 + [1] * 11])
+    whole, _ = run(x, segment_ids=ids)
+    first, state = run(x[:, :13], run.fresh(1), segment_ids=ids[:, :13])
+    second, _ = run(x[:, 13:], state)
+    laws.assert_close(np.concatenate([first, second], axis=1), whole, laws.TOLERANCE)
+
+
+@pytest.mark.parametrize("lengths", [[1, 16], [6, 1, 10], [17], [4, 4, 4, 5]])
+def test_segment_law(run, lengths):
+    laws.segment_law(run, laws.inputs(2, 17, WIDTH, 4), lengths)
+
+
+@pytest.mark.parametrize("lengths", [[17, 1, 0], [6, 16, 5]])
+def test_padding_law(run, lengths):
+    laws.padding_law(run, laws.inputs(3, 17, WIDTH, 5), lengths, laws.inputs(3, 4, WIDTH, 6))
+
+
+@pytest.mark.parametrize("t", [0, 1, 8, 16])
+def test_causality(run, t):
+    laws.causality(run, laws.inputs(2, 17, WIDTH, 7), t)
+
+
+@given(st.sampled_from(sorted(CASES)), st.integers(1, 16), st.integers(0, 17), st.integers(0, 2**31))
+def test_split_law_anywhere(case, cut, length, seed):
+    """Random cut, random padding of one row, both at once."""
+    run = runner(case)
+    x = laws.inputs(2, 17, WIDTH, seed)
+    mask = np.arange(17) < np.array([17, length])[:, None]
+    whole, _ = run(x, mask=mask)
+    first, state = run(x[:, :cut], run.fresh(2), mask=mask[:, :cut])
+    second, _ = run(x[:, cut:], state, mask=mask[:, cut:])
+    parts = np.concatenate([first, second], axis=1)
+    laws.assert_close(
+        np.where(mask[..., None], parts, 0), np.where(mask[..., None], whole, 0), laws.TOLERANCE
+    )
+
+
+def test_gradients_flow_through_the_state(run):
+    """The gradient of a split pass is the gradient of the whole pass."""
+    x = laws.inputs(1, 9, WIDTH, 8)
+
+    def whole(variables):
+        return jnp.sum(run.mixer.apply(variables, x)[0] ** 2)
+
+    def parts(variables):
+        first, state = run.mixer.apply(variables, x[:, :5], run.fresh(1))
+        second, _ = run.mixer.apply(variables, x[:, 5:], state)
+        return jnp.sum(first**2) + jnp.sum(second**2)
+
+    expected, actual = jax.jit(jax.grad(whole))(run.variables), jax.jit(jax.grad(parts))(run.variables)
+    for wanted, got in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True):
+        laws.assert_close(got, wanted, 1e-5)  # float32, gradients accumulate over the length
+
+
+def test_padding_has_no_gradient(run):
+    mask = jnp.arange(9) < 5
+
+    def loss(x):
+        y, _ = run.mixer.apply(run.variables, x, mask=mask[None])
+        return jnp.sum(jnp.where(mask[None, :, None], y, 0) ** 2)
+
+    gradient = jax.jit(jax.grad(loss))(laws.inputs(1, 9, WIDTH, 9))
+    assert np.all(np.isfinite(gradient))
+    assert not np.any(gradient[:, 5:])
+    assert np.any(gradient[:, :5])
+
+
+def test_bfloat16_is_close(run):
+    """bfloat16 keeps 8 bits: 2 % of the largest output."""
+    x = laws.inputs(2, 17, WIDTH, 10)
+    low = run.mixer.clone(dtype=jnp.bfloat16)
+    y, _ = low.apply(run.variables, x)
+    assert y.dtype == jnp.bfloat16
+    laws.assert_close(np.asarray(y, np.float32), run(x)[0], 0.03)
+
+
+def test_info_agrees_with_the_mixer(run):
+    name = next(name for name in mixers.names() if type(mixers.make(name, d_model=8)) is type(run.mixer))
+    info = mixers.info(name)
+    assert info.causal
+    assert info.stateful
+    assert info.packing
+    assert info.summary
+    assert set(info.options) >= {"dtype"}
+    assert info.state_size(64, 100) == mixers.make(name, d_model=64).state_size(100)
+
+
+@pytest.mark.parametrize("name", mixers.names())
+@pytest.mark.parametrize("d_model", [1, 7, 64, 96])
+def test_d_model_alone_is_enough(name, d_model):
+    mixer = mixers.make(name, d_model=d_model)
+    x = jax.ShapeDtypeStruct((1, 3, d_model), jnp.float32)
+    (y, state), _ = jax.eval_shape(mixer.init_with_output, jax.random.key(0), x)
+    assert y.shape == (1, 3, d_model)
+    assert state is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "length", "expected"),
+    [
+        # Based, appendix E.2, with its grids' numbers
+        ("linear_attention", {"d_model": 64, "num_heads": 1, "feature_dim": 16}, 1024, 9945),
+        ("linear_attention", {"d_model": 128, "num_heads": 1, "feature_dim": 24}, 1024, 41925),
+        ("linear_attention", {"d_model": 1024, "num_heads": 16, "feature_dim": 16}, 2048, 159120),
+        ("attention", {"d_model": 64}, 1024, 2 * 64 * 1024),
+        ("sliding_window", {"d_model": 128, "left": 63}, 1024, 2 * 128 * 64),
+        ("sliding_window", {"d_model": 128, "left": 63}, 16, 2 * 128 * 16),
+        ("gated_conv", {"d_model": 1024}, 2048, 2048 * 3),
+    ],
+)
+def test_state_sizes_are_the_papers(name, options, length, expected):
+    assert mixers.info(name).state_size(length=length, **options) == expected
+
+
+def test_states_do_not_grow_with_the_text():
+    for name in ("linear_attention", "sliding_window", "gated_conv"):
+        mixer = mixers.make(name, d_model=16)
+        short, long = (jax.eval_shape(lambda n=n, m=mixer: m.init_state(2, n)) for n in (10, 100_000))
+        assert short == long
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mixers.make("no_such", d_model=8), "mixer = 'no_such': expected one of 'attention'"),
+        (lambda: mixers.make("attention", d_model=0), "d_model = 0: expected a positive integer"),
+        (
+            lambda: mixers.make("attention", d_model=8, heads=2),
+            "option of attention = 'heads': expected one of",
+        ),
+        (lambda: mixers.info("no_such"), "mixer = 'no_such'"),
+        (lambda: mixers.make("attention", d_model=8).init_state(1), "max_length = None"),
+        (
+            lambda: mixers.make("attention", d_model=10, num_heads=3).init_state(1, 4),
+            "d_model = 10: expected a mul",
+        ),
+        (lambda: mixers.make("sliding_window", d_model=8, left=-1).init_state(1), "left = -1"),
+        (
+            lambda: mixers.make("attention", d_model=8, num_heads=4, num_kv_heads=3).init_state(1, 4),
+            "num_heads = 4: expected a multiple of num_kv_heads = 3",
+        ),
+        (
+            lambda: mixers.make("linear_attention", d_model=8, decay="some").init(jax.random.key(0), X),
+            "decay = 'some': expected one of",
+        ),
+        (lambda: mixers.make("gated_conv", d_model=8).init(jax.random.key(0), X[0]), r"x has shape \(3, 8\)"),
+        (lambda: mixers.make("gated_conv", d_model=9).init(jax.random.key(0), X), r"expected \(B, N, 9\)"),
+        (lambda: mixers.make("gated_conv", d_model=8).init(jax.random.key(0), X[:, :0]), "no empty axis"),
+    ],
+)
+def test_bad_input_is_named(call, message, unchecked):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+X = jnp.zeros((1, 3, 8))
+
+
+def test_integers_are_refused():
+    with pytest.raises(TypeError, match="x has dtype int32: expected a floating dtype"):
+        mixers.make("gated_conv", d_model=8).init(jax.random.key(0), jnp.zeros((1, 3, 8), jnp.int32))
+
+
+def test_a_text_longer_than_the_state_is_an_error():
+    run = runner("attention")
+    state = run.mixer.init_state(1, 4)
+    x = laws.inputs(1, 3, WIDTH, 11)
+    _, state = run.mixer.apply(run.variables, x, state)
+    with pytest.raises(ValueError, match="at most max_length = 4 tokens"):
+        run.mixer.apply(run.variables, x, state)
+    y, _ = run(x, state)  # under jit: NaN instead of a wrong number
+    assert np.all(np.isfinite(y[:, :1]))
+    assert np.all(np.isnan(y[:, 1:]))

@@ -1,0 +1,58 @@
+"""Model descriptions: JSON round trip, strictness."""
+
+import json
+
+import pytest
+
+import based_jax as bj
+from based_jax.models import MixerSpec
+
+
+@pytest.mark.parametrize("name", bj.presets.names())
+def test_json_round_trip(name):
+    config = bj.presets.get(name)
+    assert bj.ModelConfig.from_dict(json.loads(config.to_json())) == config
+    assert hash(bj.ModelConfig.from_dict(json.loads(config.to_json()))) == hash(config)
+
+
+def test_the_vocabulary_is_padded():
+    assert bj.presets.get("based-360m").padded_vocab_size == 50264
+    assert bj.presets.get("attn-360m").padded_vocab_size == 50272
+
+
+def change(**fields):
+    plain = bj.presets.get("based-tiny").to_dict()
+    return {**plain, **fields}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (change(no_such=1), r"config = \['no_such'\]: expected only the keys"),
+        (
+            {"vocab_size": 3},
+            "the missing keys d_model, schedule, mixers, mlp_hidden|the missing keys d_model",
+        ),
+        (change(schedule=""), "schedule = '': expected at least one layer"),
+        (change(schedule="CX"), "schedule = 'CX': expected letters among"),
+        (change(d_model=0), "d_model = 0: expected a positive integer"),
+        (change(norm="batch"), "norm = 'batch': expected one of"),
+        (change(dtype="int8"), "dtype = 'int8'"),
+        (change(mixers={"C": {"mixer": "gated_conv", "extra": 1}}), r"config mixers\['C'\]"),
+        (change(mixers=[]), r"config mixers = \[\]: expected a mapping"),
+    ],
+)
+def test_bad_descriptions_are_named(fields, message):
+    with pytest.raises(ValueError, match=message):
+        bj.ModelConfig.from_dict(fields)
+
+
+def test_an_unknown_preset_lists_the_known_ones():
+    with pytest.raises(ValueError, match="preset = 'gpt': expected one of 'attn-1b'"):
+        bj.presets.get("gpt")
+
+
+def test_options_are_frozen():
+    spec = MixerSpec("gated_conv", {"kernel_size": 3})
+    with pytest.raises((TypeError, ValueError)):
+        spec.options["kernel_size"] = 4

@@ -1,0 +1,214 @@
+"""The language model: the papers' sizes, initialisation, the contract, numbers under bfloat16."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import based_jax as bj
+from based_jax.models import MixerSpec
+from tests.tolerances import assert_close
+
+CONFIG = bj.ModelConfig(
+    vocab_size=50,
+    d_model=24,
+    schedule="CLSA",
+    mixers={
+        "C": MixerSpec("gated_conv"),
+        "L": MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4}),
+        "S": MixerSpec("sliding_window", {"num_heads": 2, "left": 3}),
+        "A": MixerSpec("attention", {"num_heads": 2}),
+    },
+    mlp_hidden=48,
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> bj.LanguageModel:
+    return bj.LanguageModel(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def params(model):
+    params = model.init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
+    return jax.tree.map(lambda leaf: leaf * 4, params)  # far from the small initial weights
+
+
+@pytest.fixture(scope="module")
+def tokens() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 50, (2, 21))
+
+
+@pytest.mark.parametrize(
+    ("preset", "count"),
+    [
+        ("based-360m", 362_620_928),
+        ("based-1b", 1_349_453_056),
+        ("based-1b-50b", 1_349_453_056),
+        ("attn-360m", 359_810_048),
+        ("attn-1b", 1_327_080_720),
+    ],
+)
+def test_parameter_counts_are_the_papers(preset, count):
+    """Spec 1.10, to the last digit."""
+    assert bj.param_count(bj.presets.get(preset)) == count
+
+
+def test_layer_schedules_are_the_papers():
+    for preset, linear in (
+        ("based-360m", [1, 6, 11, 16, 21]),
+        ("based-1b", [1, 6, 11, 16, 21, 27, 33]),
+    ):
+        schedule = bj.presets.get(preset).schedule
+        assert [index for index, letter in enumerate(schedule) if letter == "L"] == linear
+        assert [index for index, letter in enumerate(schedule) if letter == "S"] == [i + 1 for i in linear]
+        assert len(schedule) == {"based-360m": 27, "based-1b": 36}[preset]
+
+
+def test_the_small_presets_are_of_one_size():
+    based, attention = (bj.param_count(bj.presets.get(name)) for name in ("based-tiny", "attn-tiny"))
+    assert 1e6 < based < 5e6
+    assert abs(based - attention) < 0.05 * based
+
+
+def test_attn_360m_without_its_embedding():
+    config = bj.presets.get("based-360m")
+    assert bj.param_count(config) - config.padded_vocab_size * config.d_model == 311_150_592
+
+
+def test_initialisation_is_the_authors():
+    """Spec 1.9: 0.02 everywhere, 0.02 / sqrt(2 layers) back into the stream, U(+-3^-1/2) for conv taps."""
+    config = CONFIG.replace(d_model=128, mlp_hidden=256, vocab_size=500)
+    variables = bj.LanguageModel(config).init(jax.random.key(1), jnp.zeros((1, 2), jnp.int32))
+    tree = jax.tree.map(np.asarray, nn.meta.unbox(variables))["params"]
+
+    def std(array, expected):
+        # Standard error of a standard deviation: 1 / sqrt(2 n); five of them.
+        assert abs(array.std() / expected - 1) < 5 / (2 * array.size) ** 0.5
+
+    residual = 0.02 / (2 * 4) ** 0.5
+    std(tree["embedding"], 0.02)
+    for layer in range(4):
+        block = tree[f"layers_{layer}"]
+        std(block["mixer"]["out"]["kernel"], residual)
+        std(block["mlp"]["out"]["kernel"], residual)
+        std(block["mlp"]["in_proj"]["kernel"], 0.02)
+        np.testing.assert_array_equal(block["norm1"]["scale"], 1)
+    std(tree["layers_1"]["mixer"]["q"]["kernel"], 0.02)
+    taps = tree["layers_0"]["mixer"]["conv_kernel"]
+    assert abs(taps).max() <= 3**-0.5
+    std(taps, 3**-0.5 / 3**0.5)
+    np.testing.assert_array_equal(tree["layers_0"]["mixer"]["in_proj"]["bias"], 0)
+
+
+def test_logits_are_float32_over_the_padded_vocabulary(model, params, tokens):
+    logits, state = model.apply(params, tokens)
+    assert logits.shape == (2, 21, 56)
+    assert logits.dtype == jnp.float32
+    assert state is None
+
+
+@pytest.mark.parametrize("cuts", [[1], [7, 8], [20], list(range(1, 21))])
+def test_prefill_and_decoding_equal_the_full_pass(model, params, tokens, cuts):
+    apply = jax.jit(model.apply)
+    whole, _ = apply(params, tokens)
+    state, pieces = model.init_state(batch_size=2, max_length=21), []
+    for begin, end in zip([0, *cuts], [*cuts, 21], strict=True):
+        logits, state = apply(params, tokens[:, begin:end], state)
+        pieces.append(logits)
+    assert_close(np.concatenate(pieces, axis=1), whole, 3e-6)  # float32, four layers
+
+
+def test_packed_documents_are_independent(model, params, tokens):
+    ids = jnp.repeat(jnp.array([[0, 1, 0]]), jnp.array([5, 9, 7]), axis=1).repeat(2, axis=0)
+    packed, _ = model.apply(params, tokens, segment_ids=ids)
+    for begin, end in ((0, 5), (5, 14), (14, 21)):
+        alone, _ = model.apply(params, tokens[:, begin:end])
+        assert_close(packed[:, begin:end], alone, 3e-6)
+
+
+def test_padding_changes_nothing(model, params, tokens):
+    mask = jnp.arange(21) < jnp.array([[21], [4]])
+    padded, state = model.apply(params, tokens, model.init_state(2, 30), mask=mask)
+    alone, alone_state = model.apply(params, tokens[1:, :4], model.init_state(1, 30))
+    assert_close(padded[1:, :4], alone, 3e-6)
+    step = np.array([[3], [3]])
+    assert_close(model.apply(params, step, state)[0][1:], model.apply(params, step[1:], alone_state)[0], 3e-6)
+
+
+def test_remat_changes_no_number(params, tokens):
+    def gradients(config):
+        def loss(params):
+            return jnp.mean(bj.LanguageModel(config).apply(params, tokens)[0] ** 2)
+
+        return jax.jit(jax.grad(loss))(params)
+
+    plain, remat = gradients(CONFIG), gradients(CONFIG.replace(remat="block"))
+    for wanted, got in zip(jax.tree.leaves(plain), jax.tree.leaves(remat), strict=True):
+        assert_close(got, wanted, 2e-6)  # the same operations, fused differently
+
+
+def test_bfloat16_is_close_and_keeps_float32_sums(model, params, tokens):
+    low = bj.LanguageModel(CONFIG.replace(dtype="bfloat16"))
+    logits, state = low.apply(params, tokens, low.init_state(2, 21))
+    assert logits.dtype == jnp.float32
+    assert state[1].kv.dtype == jnp.float32
+    assert state[3].k.dtype == jnp.bfloat16
+    assert_close(logits, model.apply(params, tokens)[0], 0.05)  # 8 bits through four layers
+
+
+def test_a_model_is_differentiable_in_float64(tokens, x64):
+    """The same code in double precision: the arbiter for everything above."""
+    config = CONFIG.replace(dtype="float64")
+    model = bj.LanguageModel(config)
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), model.init(jax.random.key(0), tokens))
+    logits, _ = model.apply(params, tokens)
+    assert logits.dtype == jnp.float64
+    single, _ = bj.LanguageModel(CONFIG).apply(
+        jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params), tokens
+    )
+    assert_close(single, logits, 3e-6)
+
+
+def test_tokens_out_of_range_give_nan(model, params):
+    """Never a clamped, wrong answer; other rows are not touched."""
+    good = jnp.array([[1, 2, 9, 3]])
+    logits, _ = model.apply(params, jnp.concatenate([good, good.at[0, 2].set(99)]))
+    assert np.all(np.isnan(logits[1, 2:]))
+    assert_close(logits[:1], model.apply(params, good)[0], 3e-6)
+
+
+def test_state_size_adds_up(model):
+    assert model.state_size(100) == 48 * 3 + 2 * (12 + 1) * 15 + 2 * 24 * 4 + 2 * 24 * 100
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda m, p: m.apply(p, jnp.zeros((4,), jnp.int32)), ValueError, r"tokens has shape \(4,\)"),
+        (lambda m, p: m.apply(p, jnp.zeros((1, 4))), TypeError, "tokens has dtype float32"),
+        (lambda m, p: m.apply(p, jnp.zeros((1, 0), jnp.int32)), ValueError, "no empty axis"),
+        (lambda m, p: m.apply(p, jnp.zeros((1, 4), jnp.int32), ()), ValueError, "the 4 layers' states"),
+        (lambda m, p: m.init_state(0, 4), ValueError, "batch_size = 0"),
+        (lambda m, p: m.init_state(1), ValueError, "max_length = None"),
+        (
+            lambda m, p: m.apply(p, jnp.zeros((2, 4), jnp.int32), segment_ids=jnp.zeros((2, 3), jnp.int32)),
+            ValueError,
+            r"segment_ids has shape \(2, 3\): expected \(2, 4\)",
+        ),
+        (
+            lambda m, p: m.apply(p, jnp.zeros((2, 4), jnp.int32), mask=jnp.ones((2, 4))),
+            TypeError,
+            "mask has dtype float32: expected a bool dtype",
+        ),
+        (
+            lambda m, p: m.apply(p, jnp.zeros((3, 4), jnp.int32), m.init_state(2, 9)),
+            ValueError,
+            "state",
+        ),
+    ],
+)
+def test_bad_input_is_named(model, params, call, error, message, unchecked):
+    with pytest.raises(error, match=message):
+        call(model, params)

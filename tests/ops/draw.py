@@ -1,0 +1,34 @@
+"""What hypothesis draws for the laws: where segments begin, how many tokens are real, where a text is cut.
+
+Compiling dominates, so that the shapes themselves come from short tables of awkward cases, and everything
+that is data (numbers, boundaries, paddings) is drawn.
+"""
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+seeds = st.integers(0, 2**32 - 1)
+"""Seeds of the random numbers: shrinking floats one by one finds nothing that a seed does not."""
+
+
+def segment_ids(batch: int, length: int) -> st.SearchStrategy[np.ndarray]:
+    """Runs of ids 0, 1, 2, 0, ...: ids come back later in the row, for another document."""
+    begins = npst.arrays(np.int32, (batch, length), elements=st.integers(0, 1))
+    return begins.map(lambda x: (np.cumsum(x, axis=1) % 3).astype(np.int32))
+
+
+def counts(batch: int, length: int) -> st.SearchStrategy[np.ndarray]:
+    """Real tokens per row, none and all included."""
+    return npst.arrays(np.int32, (batch,), elements=st.integers(0, length))
+
+
+def pieces(length: int) -> st.SearchStrategy[list[int]]:
+    """Lengths of the pieces of a text of `length` tokens, cut anywhere, two pieces or more."""
+    cuts = st.sets(st.integers(1, length - 1), min_size=1)
+    return cuts.map(lambda at: np.diff([0, *sorted(at), length]).tolist())
+
+
+def mask(real: np.ndarray, length: int) -> np.ndarray:
+    """Right padding as the ops take it."""
+    return np.arange(length) < real[:, None]

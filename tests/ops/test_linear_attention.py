@@ -1,0 +1,525 @@
+"""The laws of linear attention, for both ops and each of their implementations."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from based_jax import ops
+from tests.ops import draw, oracles
+from tests.tolerances import (
+    FINITE_DIFFERENCE,
+    FLOAT32,
+    FLOAT32_GRADIENT,
+    FLOAT32_STATE,
+    FLOAT64,
+    assert_close,
+)
+
+
+class Case(NamedTuple):
+    """One compiled program: sizes and the optional arguments that are present."""
+
+    op: str
+    sizes: tuple[int, int, int, int, int]  # B, N, H, K, V
+    chunk: int
+    decay: str = ""
+    options: str = ""  # of "segments padded state"
+    normalize: bool = True
+
+    def __str__(self) -> str:
+        sizes = "x".join(map(str, self.sizes))
+        return "-".join([self.op, sizes, f"chunk{self.chunk}", self.decay, *self.options.split()]).strip("-")
+
+    @property
+    def features(self) -> int:
+        width = self.sizes[3]
+        return ops.symmetric_taylor_size(width) if self.op == "taylor" else width
+
+    def phi(self, x: np.ndarray) -> np.ndarray:
+        return oracles.symmetric_taylor_features(x) if self.op == "taylor" else x
+
+
+# Lengths below, at and above a chunk, odd ones, one token, one row, one channel.
+CASES = [
+    Case("taylor", (1, 1, 1, 1, 1), 1),
+    Case("taylor", (2, 1, 2, 3, 2), 4, "gates", "segments state"),
+    Case("taylor", (2, 13, 2, 4, 3), 5),
+    Case("taylor", (3, 12, 1, 5, 1), 4, options="padded"),
+    Case("taylor", (2, 9, 2, 2, 5), 3, options="segments"),
+    Case("taylor", (3, 17, 2, 3, 2), 6, "gates", "segments padded state"),
+    Case("taylor", (1, 11, 3, 8, 2), 64, "fixed", "state"),
+    Case("linear", (2, 10, 2, 6, 3), 4, "fixed", "padded state"),
+    Case("linear", (2, 7, 1, 4, 4), 1, "gates", "segments", normalize=False),
+]
+
+
+class Inputs(NamedTuple):
+    arrays: dict[str, np.ndarray]
+    """differentiable: q, k, v, log_decay, and kv, k_sum of the initial state"""
+    placement: dict[str, Any]
+    """segment_ids, mask, stream"""
+    weights: dict[str, np.ndarray]
+    """of the outputs in the scalar whose gradient is taken"""
+    state: oracles.Sums | None
+    counts: np.ndarray
+
+    def __repr__(self) -> str:  # what hypothesis reports: the drawn data without the random numbers
+        return f"Inputs({self.placement}, counts={self.counts})"
+
+
+@st.composite
+def inputs(draw_, case: Case) -> Inputs:
+    batch, length, heads, width, value_size = case.sizes
+    rng = np.random.default_rng(draw_(draw.seeds))
+
+    def tokens(count: int) -> list[np.ndarray]:
+        q, k = rng.normal(size=(2, batch, count, heads, width))
+        if case.op == "linear":  # already mapped: positive, or the normaliser may vanish
+            q, k = abs(q) + 0.1, abs(k) + 0.1
+        return [q, k, rng.normal(size=(batch, count, heads, value_size))]
+
+    q, k, v = tokens(length)
+    arrays = {"q": q, "k": k, "v": v}
+    if case.decay == "gates":
+        gates = rng.choice([0.0, -0.1, -1.0, -20.0], size=(batch, length, heads), p=[0.2, 0.4, 0.3, 0.1])
+        arrays["log_decay"] = gates * rng.random(gates.shape)
+    if case.decay == "fixed":
+        arrays["log_decay"] = np.log1p(-(2.0 ** -(3 + np.arange(heads))))[None, None]
+
+    placement: dict[str, Any] = {}
+    state = None
+    if "state" in case.options:  # of rows that have come differently far, some nowhere
+        before_q, before_k, before_v = tokens(4)
+        _, state = oracles.linear_attention(
+            case.phi(before_q), case.phi(before_k), before_v,
+            segment_ids=draw_(draw.segment_ids(batch, 4)), counts=draw_(draw.counts(batch, 4)),
+        )  # fmt: skip
+        arrays |= {"kv": state.kv, "k_sum": state.k}
+        placement["stream"] = tuple(state[2:])
+    if "segments" in case.options:
+        placement["segment_ids"] = draw_(draw.segment_ids(batch, length))
+    counts = np.full(batch, length, np.int32)
+    if "padded" in case.options:
+        counts = draw_(draw.counts(batch, length))
+        placement["mask"] = draw.mask(counts, length)
+
+    weights = {
+        "y": rng.normal(size=v.shape),
+        "kv": rng.normal(size=(batch, heads, case.features, value_size)),
+        "k": rng.normal(size=(batch, heads, case.features)),
+    }
+    return Inputs(arrays, placement, weights, state, counts)
+
+
+def call(arrays, placement, case: Case, implementation: str, chunk: int | None = None):
+    """The op on these arrays, with its state."""
+    state = None
+    if "stream" in placement:
+        state = ops.LinearAttentionState(arrays["kv"], arrays["k_sum"], ops.Stream(*placement["stream"]))
+    arguments = {
+        "log_decay": arrays.get("log_decay"),
+        "initial_state": state,
+        "return_state": True,
+        "segment_ids": placement.get("segment_ids"),
+        "mask": placement.get("mask"),
+        "chunk_size": chunk or case.chunk,
+        "implementation": implementation,
+    }
+    qkv = arrays["q"], arrays["k"], arrays["v"]
+    if case.op == "taylor":
+        return ops.taylor_attention(*qkv, **arguments)
+    return ops.linear_attention(*qkv, normalize=case.normalize, **arguments)
+
+
+@functools.partial(jax.jit, static_argnames=("case", "implementation"))
+def values_and_gradients(arrays, placement, weights, *, case: Case, implementation: str):
+    """y, the state, and the gradient of the weighted sum of both."""
+
+    def loss(arrays):
+        y, state = call(arrays, placement, case, implementation)
+        total = (weights["y"] * y).sum() + (weights["kv"] * state.kv).sum() + (weights["k"] * state.k).sum()
+        return total, (y, state)
+
+    (_, outputs), gradients = jax.value_and_grad(loss, has_aux=True)(arrays)
+    return outputs, gradients
+
+
+values = jax.jit(call, static_argnames=("case", "implementation", "chunk"))
+
+
+def cast(tree, dtype):
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype), tree)
+
+
+def place(tree):
+    return jax.tree.map(jnp.asarray, tree)
+
+
+def oracle(case: Case, drawn: Inputs, arrays=None) -> tuple[np.ndarray, oracles.Sums]:
+    arrays = drawn.arrays if arrays is None else arrays
+    state = drawn.state
+    if state is not None:
+        state = state._replace(kv=arrays["kv"], k=arrays["k_sum"])
+    return oracles.linear_attention(
+        case.phi(arrays["q"]), case.phi(arrays["k"]), arrays["v"], log_decay=arrays.get("log_decay"),
+        segment_ids=drawn.placement.get("segment_ids"), counts=drawn.counts, state=state,
+        eps=1e-12 if case.normalize else None,
+    )  # fmt: skip
+
+
+def implementations(case: Case) -> tuple[str, ...]:
+    return ops.implementations(f"{case.op}_attention")
+
+
+def stream_of(state: ops.LinearAttentionState):
+    return state.stream.length, state.stream.start, state.stream.segment
+
+
+def parts(state: ops.LinearAttentionState):
+    """A state as `oracle_parts` shows the oracle's."""
+    return state.kv, state.k, stream_of(state)
+
+
+def oracle_parts(state: oracles.Sums, with_segments: bool):
+    segment = state.segment if with_segments else np.zeros_like(state.segment)
+    return state.kv, state.k, (state.length, state.start, segment)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_values_states_and_gradients(case):
+    """Every implementation, in float64 and float32, against the recurrence and its finite differences."""
+
+    @settings(max_examples=5)
+    @given(inputs(case))
+    def law(drawn):
+        y, state = oracle(case, drawn)
+        with_segments = bool({"state", "segments"} & set(case.options.split()))
+        state = oracle_parts(state, with_segments)
+        exact = None
+        for implementation in reversed(implementations(case)):  # the reference first
+            with jax.enable_x64(True):
+                arguments = cast(drawn.arrays, jnp.float64), place(drawn.placement), place(drawn.weights)
+                outputs, gradients = values_and_gradients(
+                    *arguments, case=case, implementation=implementation
+                )
+                assert_close(outputs[0], y, FLOAT64, f"{implementation} y")
+                assert_close(parts(outputs[1]), state, FLOAT64, f"{implementation} state")
+            if exact is None:
+                exact = gradients
+                _check_against_differences(case, drawn, gradients)
+            assert_close(gradients, exact, FLOAT64, f"{implementation} gradient", magnitude=0.1)
+            if implementation == "reference":
+                continue
+            arguments = cast(drawn.arrays, jnp.float32), place(drawn.placement)
+            outputs, gradients = values_and_gradients(
+                *arguments, cast(drawn.weights, jnp.float32), case=case, implementation=implementation
+            )
+            assert outputs[0].dtype == outputs[1].kv.dtype == outputs[1].k.dtype == jnp.float32
+            assert_close(outputs[0], y, FLOAT32, f"{implementation} y in float32")
+            assert_close(parts(outputs[1]), state, FLOAT32_STATE, f"{implementation} state in float32")
+            assert_close(
+                gradients, exact, FLOAT32_GRADIENT, f"{implementation} gradient in float32", magnitude=0.1
+            )
+
+    law()
+
+
+def _check_against_differences(case, drawn, gradients):
+    """The derivative of the oracle along one random direction per argument."""
+    rng = np.random.default_rng(0)
+    step = 1e-5
+
+    def loss(arrays):
+        y, state = oracle(case, drawn, arrays)
+        weights = drawn.weights
+        return (weights["y"] * y).sum() + (weights["kv"] * state.kv).sum() + (weights["k"] * state.k).sum()
+
+    for name, x in drawn.arrays.items():
+        direction = rng.normal(size=x.shape)
+        if drawn.state is not None and name in ("kv", "k_sum"):  # before the first token both are zero
+            direction[drawn.state.length == 0] = 0
+        ahead, behind = (loss(drawn.arrays | {name: x + sign * step * direction}) for sign in (1, -1))
+        slope = (np.asarray(gradients[name]) * direction).sum()
+        # Relative to what the sum would be without cancellation.
+        scale = max(np.abs(np.asarray(gradients[name]) * direction).sum(), abs(loss(drawn.arrays)), 1)
+        assert abs(slope - (ahead - behind) / (2 * step)) < FINITE_DIFFERENCE * scale, f"gradient of {name}"
+
+
+@pytest.mark.parametrize("decay", ["", "gates"])
+def test_every_chunk_size(decay):
+    """Chunks of 1 ... N + 3 tokens, N odd: none divides it but 1 and N."""
+    case = Case("taylor", (2, 7, 2, 3, 2), 1, decay, "padded" if decay else "")
+    programs = {
+        chunk: functools.partial(values, case=case, implementation="xla", chunk=chunk)
+        for chunk in range(1, case.sizes[1] + 4)
+    }
+
+    @settings(max_examples=5)
+    @given(inputs(case))
+    def law(drawn):
+        expected, state = oracle(case, drawn)
+        with jax.enable_x64(True):
+            for chunk, program in programs.items():
+                y, got = program(cast(drawn.arrays, jnp.float64), place(drawn.placement))
+                assert_close(y, expected, FLOAT64, f"chunk_size {chunk}")
+                assert_close(parts(got), oracle_parts(state, False), FLOAT64, f"chunk_size {chunk}")
+
+    law()
+
+
+SPLIT_CASES = [
+    Case("taylor", (2, 6, 1, 2, 2), 2),
+    Case("taylor", (2, 6, 2, 2, 1), 4, "gates", "segments"),
+    Case("linear", (2, 6, 1, 3, 2), 3, "gates", "segments"),
+]
+
+
+def in_pieces(case: Case, implementation: str, arrays, placement, lengths):
+    """The op on consecutive pieces, the state handed on; starts from an empty state."""
+    batch, _, heads, width, value_size = case.sizes
+    make = ops.init_taylor_state if case.op == "taylor" else ops.init_linear_attention_state
+    state = make(batch, heads, width, value_size, dtype=arrays["q"].dtype)
+    outputs = []
+    for begin, size in zip(np.cumsum([0, *lengths]), lengths, strict=False):
+        piece = jax.tree.map(lambda x: x[:, begin : begin + size], (arrays, placement))  # noqa: B023
+        y, state = values(
+            piece[0] | {"kv": state.kv, "k_sum": state.k}, piece[1] | {"stream": stream_of(state)},
+            case=case, implementation=implementation,
+        )  # fmt: skip
+        outputs.append(y)
+    return jnp.concatenate(outputs, axis=1), state
+
+
+@pytest.mark.parametrize("case", SPLIT_CASES, ids=str)
+def test_split_law(case):
+    """A text in pieces, cut anywhere, also inside a segment, equals the text in one call, states included."""
+
+    @settings(max_examples=8)
+    @given(inputs(case), draw.pieces(case.sizes[1]))
+    def law(drawn, lengths):
+        with jax.enable_x64(True):
+            arrays, placement = cast(drawn.arrays, jnp.float64), place(drawn.placement)
+            for implementation in implementations(case):
+                whole, state = values(arrays, placement, case=case, implementation=implementation)
+                y, state_of_pieces = in_pieces(case, implementation, arrays, placement, lengths)
+                assert_close(y, whole, FLOAT64, f"{implementation} {lengths}")
+                assert_close(parts(state_of_pieces), parts(state), FLOAT64, f"{implementation} {lengths}")
+
+    law()
+
+
+@pytest.mark.parametrize("decay", ["", "gates"])
+def test_segment_law(decay):
+    """Packed documents equal each document alone; an id may come back for another document."""
+    packed = Case("taylor", (1, 8, 1, 2, 2), 3, decay, "segments")
+    alone = packed._replace(options="")
+
+    @settings(max_examples=10)
+    @given(inputs(packed))
+    def law(drawn):
+        ids = drawn.placement["segment_ids"][0]
+        begins = sorted(set(oracles.segment_starts(ids)))
+        with jax.enable_x64(True):
+            arrays = cast(drawn.arrays, jnp.float64)
+            together = [values(arrays, place(drawn.placement), case=packed, implementation=name)
+                        for name in implementations(packed)]  # fmt: skip
+            for begin, end in zip(begins, [*begins[1:], len(ids)], strict=True):
+                document = {name: x[:, begin:end] for name, x in arrays.items()}
+                expected, state = values(document, {}, case=alone, implementation="reference")
+                for y, _ in together:
+                    assert_close(y[:, begin:end], expected, FLOAT64, f"document {begin}:{end}")
+            for _, state_of_pack in together:  # the last document's sums are what is kept
+                assert_close((state_of_pack.kv, state_of_pack.k), (state.kv, state.k), FLOAT64, "last state")
+
+    law()
+
+
+def test_padding_law():
+    """Two calls padded on the right equal one call on the real tokens of each row; a row may have none."""
+    case = Case("taylor", (3, 5, 1, 2, 2), 2, "gates", "padded")
+    alone = case._replace(options="")
+
+    @settings(max_examples=10)
+    @given(inputs(case), inputs(case))
+    def law(first, second):
+        with jax.enable_x64(True):
+            arrays = [cast(part.arrays, jnp.float64) for part in (first, second)]
+            placement = [place(part.placement) for part in (first, second)]
+            for implementation in implementations(case):
+                y1, state = values(arrays[0], placement[0], case=case, implementation=implementation)
+                y2, state = values(
+                    arrays[1] | {"kv": state.kv, "k_sum": state.k},
+                    placement[1] | {"stream": stream_of(state)},
+                    case=case, implementation=implementation,
+                )  # fmt: skip
+                for row, (a, b) in enumerate(zip(first.counts, second.counts, strict=True)):
+                    assert not y1[row, a:].any()
+                    assert not y2[row, b:].any()
+                    assert state.stream.length[row] == a + b
+                    if a + b == 0:
+                        assert not state.kv[row].any()
+                        assert not state.k[row].any()
+                        continue
+                    text = {
+                        name: jnp.concatenate(
+                            [arrays[0][name][[row], :a], arrays[1][name][[row], :b]], axis=1
+                        )
+                        for name in arrays[0]
+                    }
+                    expected, sums = values(text, {}, case=alone, implementation="reference")
+                    y = jnp.concatenate([y1[row, :a], y2[row, :b]])
+                    assert_close(y, expected[0], FLOAT64, f"{implementation} row {row}")
+                    assert_close(
+                        (state.kv[row], state.k[row]), (sums.kv[0], sums.k[0]), FLOAT64, f"state {row}"
+                    )
+
+    law()
+
+
+@pytest.mark.parametrize("case", [CASES[2], CASES[5], CASES[8]], ids=str)
+def test_causality(case):
+    """Changing tokens t ... N - 1 changes no output before t, and does change the one at t."""
+
+    @given(inputs(case), st.integers(0, case.sizes[1] - 1), draw.seeds)
+    @settings(max_examples=8)
+    def law(drawn, t, seed):
+        rng = np.random.default_rng(seed)
+        drawn.placement.pop("mask", None)
+        arrays = cast(drawn.arrays, jnp.float32)
+        changed = dict(arrays)
+        for name in ("q", "k", "v", "log_decay"):
+            if name in arrays:
+                x = arrays[name]
+                noise = -1 - rng.random(x.shape) if name == "log_decay" else 1 + rng.random(x.shape)
+                changed[name] = jnp.where(
+                    (np.arange(x.shape[1]) >= t)[None, :, None, *[None] * (x.ndim - 3)], x + noise, x
+                ).astype(x.dtype)
+        for implementation in implementations(case):
+            run = functools.partial(values, case=case, implementation=implementation)
+            before, after = (run(x, place(drawn.placement))[0] for x in (arrays, changed))
+            assert np.array_equal(before[:, :t], after[:, :t]), implementation
+            assert not np.array_equal(before[:, t], after[:, t]), implementation
+
+    law()
+
+
+@pytest.mark.parametrize("shut", [-1e4, -np.inf])
+def test_gates_that_are_shut(shut):
+    """Gates of 0, open ones and nothing between: exact in float32, and no NaN backward."""
+    case = Case("taylor", (2, 9, 2, 3, 2), 4, "gates", "state")
+
+    @settings(max_examples=5)
+    @given(inputs(case), draw.seeds)
+    def law(drawn, seed):
+        rng = np.random.default_rng(seed)
+        shape = drawn.arrays["log_decay"].shape
+        drawn.arrays["log_decay"] = rng.choice([0.0, -0.1, shut], size=shape)
+        expected, state = oracle(case, drawn)
+        for implementation in implementations(case):
+            (y, got), gradients = values_and_gradients(
+                cast(drawn.arrays, jnp.float32), place(drawn.placement), cast(drawn.weights, jnp.float32),
+                case=case, implementation=implementation,
+            )  # fmt: skip
+            assert_close(y, expected, FLOAT32, implementation)
+            assert_close(got.kv, state.kv, FLOAT32_STATE, implementation)
+            assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients)), implementation
+
+    law()
+
+
+def test_fixed_decay_broadcasts():
+    """(1, 1, H) and (B, 1, H) stand for the same numbers at every token."""
+    case = Case("taylor", (2, 5, 2, 2, 2), 2, "gates")
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(3, 2, 5, 2, 2))
+    per_row = -rng.random((2, 1, 2))
+    for log_decay in (per_row[:1], per_row):
+        everywhere = np.broadcast_to(log_decay, (2, 5, 2))
+        short, long = (
+            values(cast({"q": q, "k": k, "v": v, "log_decay": x}, jnp.float32), {}, case=case,
+                   implementation="xla")
+            for x in (log_decay, everywhere)
+        )  # fmt: skip
+        assert_close(short, long, 0)
+
+
+def test_state_of_lower_precision_is_continued_in_float32():
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(x, jnp.bfloat16) for x in rng.normal(size=(3, 1, 3, 1, 2)))
+    state = ops.init_linear_attention_state(1, 1, 2, 2, dtype=jnp.bfloat16)
+    y, state = ops.linear_attention(abs(q), abs(k), v, initial_state=state, return_state=True)
+    assert y.dtype == jnp.bfloat16
+    assert state.kv.dtype == state.k.dtype == jnp.float32
+
+
+def _arguments(**changes):
+    arguments: dict[str, Any] = {
+        "q": jnp.ones((2, 3, 2, 4)),
+        "k": jnp.ones((2, 3, 2, 4)),
+        "v": jnp.ones((2, 3, 2, 5)),
+    }
+    return arguments | changes
+
+
+def _state(**changes):
+    sizes = {"batch_size": 2, "num_heads": 2, "feature_size": 4, "value_size": 5} | changes
+    return ops.init_linear_attention_state(**sizes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"q": [1.0]}, TypeError, "q = "),
+        ({"q": jnp.ones((2, 3, 4))}, ValueError, "q has shape"),
+        ({"q": jnp.ones((2, 3, 2, 4), int)}, TypeError, "q has dtype"),
+        ({"q": jnp.ones((2, 0, 2, 4))}, ValueError, r"q has shape \(2, 0, 2, 4\): expected no empty axis"),
+        ({"k": jnp.ones((1, 3, 2, 4))}, ValueError, "k has shape"),
+        ({"k": jnp.ones((2, 3, 2, 3))}, ValueError, "k has shape"),
+        ({"k": jnp.ones((2, 3, 2, 4), bool)}, TypeError, "k has dtype"),
+        ({"v": jnp.ones((2, 4, 2, 5))}, ValueError, "v has shape"),
+        ({"v": jnp.ones((2, 3, 1, 5))}, ValueError, "v has shape"),
+        ({"v": jnp.ones((2, 3, 2, 0))}, ValueError, "v has shape"),
+        ({"log_decay": jnp.ones((2, 3))}, ValueError, "log_decay has shape"),
+        ({"log_decay": jnp.ones((2, 3, 1))}, ValueError, "log_decay has shape"),
+        ({"log_decay": jnp.ones((2, 2, 2))}, ValueError, "log_decay has shape"),
+        ({"log_decay": jnp.ones((2, 3, 2), int)}, TypeError, "log_decay has dtype"),
+        ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
+        ({"implementation": "torch"}, ValueError, "implementation = 'torch'"),
+        ({"segment_ids": jnp.ones((2, 3))}, TypeError, "segment_ids has dtype"),
+        ({"segment_ids": jnp.ones((1, 3), int)}, ValueError, "segment_ids has shape"),
+        ({"mask": jnp.ones((2, 3), int)}, TypeError, "mask has dtype"),
+        ({"mask": jnp.ones((2, 4), bool)}, ValueError, "mask has shape"),
+        ({"initial_state": _state(batch_size=1)}, ValueError, r"initial_state\.kv has shape"),
+        ({"initial_state": _state(num_heads=1)}, ValueError, r"initial_state\.kv has shape"),
+        ({"initial_state": _state(feature_size=15)}, ValueError, r"initial_state\.kv has shape"),
+        ({"initial_state": _state(value_size=4)}, ValueError, r"initial_state\.kv has shape"),
+        ({"initial_state": _state(dtype=jnp.int32)}, TypeError, r"initial_state\.kv has dtype"),
+        (
+            {"initial_state": ops.LinearAttentionState(_state().kv, jnp.ones((2, 2, 3)), _state().stream)},
+            ValueError,
+            r"initial_state\.k has shape",
+        ),
+        (
+            {"initial_state": ops.LinearAttentionState(_state().kv, _state().k, ops.init_stream(3))},
+            ValueError,
+            "state length has shape",
+        ),
+    ],
+)
+def test_errors_name_the_argument(unchecked, changes, error, message):
+    with pytest.raises(error, match=message):
+        ops.linear_attention(**_arguments(**changes))
+
+
+def test_numpy_arrays_are_arrays(unchecked):
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(3, 1, 4, 1, 2)).astype(np.float32)
+    extras = {"mask": np.ones((1, 4), bool), "segment_ids": np.zeros((1, 4), np.int32)}
+    y = ops.taylor_attention(q, k, v, **extras)
+    assert_close(y, ops.taylor_attention(*map(jnp.asarray, (q, k, v))), FLOAT32)

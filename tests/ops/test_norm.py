@@ -1,0 +1,69 @@
+"""Norms against their formulas, and their precision."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from based_jax import ops
+from tests.ops import draw
+from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close
+
+
+def rms_formula(x, scale, eps):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * scale
+
+
+def layer_formula(x, scale, bias, eps):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) * scale + bias
+
+
+@given(st.sampled_from([(1,), (3, 4), (2, 3, 8)]), st.sampled_from([1e-5, 1e-2]), draw.seeds)
+def test_formulas(shape, eps, seed):
+    rng = np.random.default_rng(seed)
+    x, scale, bias = rng.normal(size=shape), rng.normal(size=shape[-1]), rng.normal(size=shape[-1])
+    with jax.enable_x64(True):
+        arrays = [jnp.asarray(a) for a in (x, scale, bias)]
+        assert_close(ops.rms_norm(*arrays[:2], eps), rms_formula(x, scale, eps), FLOAT64)
+        assert_close(ops.layer_norm(*arrays, eps), layer_formula(x, scale, bias, eps), FLOAT64)
+        assert_close(ops.layer_norm(*arrays[:2], eps=eps), layer_formula(x, scale, 0, eps), FLOAT64)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(jnp.float32, FLOAT32), (jnp.bfloat16, BFLOAT16), (jnp.float16, FLOAT16)]
+)
+@pytest.mark.parametrize("magnitude", [1.0, 1e3])
+def test_squares_do_not_overflow_in_low_precision(dtype, tolerance, magnitude):
+    """float16 ends at 65504: the square of 1e3 does not fit."""
+    x = jnp.asarray(magnitude * np.random.default_rng(0).normal(size=(4, 16)), dtype)
+    ones, zeros = jnp.ones(16, jnp.float32), jnp.zeros(16, jnp.float32)
+    exact = np.asarray(x, np.float64)
+    for y, expected in (
+        (ops.rms_norm(x, ones), rms_formula(exact, 1, 1e-5)),
+        (ops.layer_norm(x, ones, zeros), layer_formula(exact, 1, 0, 1e-5)),
+    ):
+        assert y.dtype == dtype
+        assert_close(y, expected, tolerance)
+
+
+def test_zeros_and_constants_have_finite_gradients():
+    for x in (jnp.zeros((2, 4)), jnp.ones((2, 4))):
+        for norm in (ops.rms_norm, ops.layer_norm):
+            y, gradient = jax.value_and_grad(lambda x, norm=norm: norm(x, jnp.ones(4)).sum())(x)
+            assert np.isfinite(y)
+            assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("norm", [ops.rms_norm, ops.layer_norm])
+def test_errors_name_the_argument(unchecked, norm):
+    with pytest.raises(ValueError, match=r"scale has shape \(1,\): expected \(4,?\)"):
+        norm(jnp.ones((2, 4)), jnp.ones(1))
+    with pytest.raises(TypeError, match="scale has dtype int32"):
+        norm(jnp.ones((2, 4)), jnp.ones(4, jnp.int32))
+
+
+def test_layer_norm_names_its_bias(unchecked):
+    with pytest.raises(ValueError, match=r"bias has shape \(1,\): expected \(4,?\)"):
+        ops.layer_norm(jnp.ones((2, 4)), jnp.ones(4), jnp.ones(1))

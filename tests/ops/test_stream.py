@@ -1,0 +1,106 @@
+"""Streams: where the tokens of a call stand, over several calls, per row."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from based_jax import ops
+from tests.ops import draw
+
+BATCH = 3
+
+
+@functools.partial(jax.jit, static_argnames="length")
+def advance(stream, segment_ids, mask, *, length: int):
+    places, stream = ops.advance(stream, BATCH, length, segment_ids, mask)
+    everywhere = [
+        jnp.broadcast_to(x, (BATCH, length)) for x in (places.index, places.start, places.positions)
+    ]
+    return everywhere, stream
+
+
+class Row:
+    """One row, token by token."""
+
+    def __init__(self):
+        self.length = self.start = self.segment = 0
+
+    def token(self, segment: int | None) -> tuple[int, int, int]:
+        """index, start and position of the next token"""
+        if segment is not None:
+            if segment != self.segment and self.length:
+                self.start = self.length
+            self.segment = segment
+        index = self.length
+        self.length += 1
+        return index, self.start, index - self.start
+
+
+@st.composite
+def calls(draw_):
+    """A few calls of 1 or 5 tokens, with or without ids and padding."""
+    drawn = []
+    for _ in range(draw_(st.integers(1, 4))):
+        length = draw_(st.sampled_from([1, 5]))
+        ids = draw_(st.none() | draw.segment_ids(BATCH, length))
+        counts = draw_(st.none() | draw.counts(BATCH, length))
+        drawn.append((length, ids, counts))
+    return drawn
+
+
+@given(calls(), st.booleans())
+def test_advance_counts_like_a_row_at_a_time(drawn, fresh):
+    """Over any sequence of calls, from None or from an empty stream."""
+    rows = [Row() for _ in range(BATCH)]
+    stream = None if fresh else ops.init_stream(BATCH)
+    for length, ids, counts in drawn:
+        mask = None if counts is None else jnp.asarray(draw.mask(counts, length))
+        places, stream = advance(stream, None if ids is None else jnp.asarray(ids), mask, length=length)
+        for b, row in enumerate(rows):
+            for t in range(length if counts is None else counts[b]):
+                expected = row.token(None if ids is None else ids[b, t])
+                assert tuple(int(x[b, t]) for x in places) == expected
+        assert stream.length.tolist() == [row.length for row in rows]
+        assert stream.start.tolist() == [row.start for row in rows]
+        assert stream.segment.tolist() == [row.segment for row in rows]
+        assert all(x.dtype == jnp.int32 for x in jax.tree.leaves(stream))
+
+
+def test_a_fresh_call_without_ids_stays_small():
+    """No (B, N) arrays are made where one row says it all: masks built from them stay small too."""
+    places, stream = ops.advance(None, 4, 6)
+    assert places.index.shape == (1, 6)
+    assert places.start.shape == (1, 1)
+    assert places.mask is None
+    assert np.array_equal(places.positions, np.arange(6)[None])
+    assert stream.length.tolist() == [6] * 4
+
+
+def test_ids_of_other_integer_types(unchecked):
+    for dtype in (jnp.int8, jnp.uint8, jnp.int16):
+        ids = jnp.asarray([[1, 1, 2]], dtype)
+        places, stream = ops.advance(None, 1, 3, ids)
+        assert places.start.tolist() == [[0, 0, 2]]
+        assert stream.segment.dtype == jnp.int32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"segment_ids": jnp.zeros((2, 3))}, TypeError, "segment_ids has dtype float32"),
+        ({"segment_ids": jnp.zeros((2, 4), int)}, ValueError, r"segment_ids has shape \(2, 4\)"),
+        ({"segment_ids": jnp.zeros(3, int)}, ValueError, r"segment_ids has shape \(3,\)"),
+        ({"segment_ids": [[0, 0, 0]] * 2}, TypeError, "segment_ids = "),
+        ({"mask": jnp.zeros((2, 3))}, TypeError, "mask has dtype float32"),
+        ({"mask": jnp.zeros((1, 3), bool)}, ValueError, r"mask has shape \(1, 3\)"),
+        ({"stream": ops.init_stream(1)}, ValueError, r"state length has shape \(1,\)"),
+    ],
+)
+def test_errors_name_the_argument(unchecked, arguments, error, message):
+    with pytest.raises(error, match=message):
+        ops.advance(**{"stream": None, "batch_size": 2, "length": 3} | arguments)

@@ -1,0 +1,206 @@
+"""Taylor attention beyond the laws of `test_linear_attention`: steps, extreme values, precision, memory."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from based_jax import ops
+from tests.ops import draw, oracles
+from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close
+
+IMPLEMENTATIONS = ops.implementations("taylor_attention")
+
+
+def polynomial_attention(q, k, v) -> np.ndarray:
+    """The quadratic formula with 1 + s + s^2 / 2 itself, no features."""
+    length = q.shape[1]
+    s = np.einsum("bihk,bjhk->bhij", q, k) / math.sqrt(q.shape[-1])
+    weights = np.where(np.tri(length, dtype=bool), 1 + s + s**2 / 2, 0)
+    return np.einsum("bhij,bjhv->bihv", weights / weights.sum(-1, keepdims=True), v)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_is_the_polynomial_and_the_linear_op_with_the_taylor_map(implementation):
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(3, 2, 9, 2, 4))
+    with jax.enable_x64(True):
+        arrays = [jnp.asarray(x) for x in (q, k, v)]
+        kwargs = {"chunk_size": 4, "implementation": implementation}
+        y = jax.jit(functools.partial(ops.taylor_attention, **kwargs))(*arrays)
+        assert_close(y, polynomial_attention(q, k, v), FLOAT64)
+        same = jax.jit(functools.partial(ops.linear_attention, feature_map=ops.TAYLOR, **kwargs))(*arrays)
+        assert_close(y, same, FLOAT64)
+
+
+def test_the_state_is_symmetric_and_converts_to_the_full_layout():
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(3, 2, 6, 2, 4))
+    _, full = oracles.linear_attention(oracles.taylor_features(q), oracles.taylor_features(k), v)
+    with jax.enable_x64(True):
+        _, state = jax.jit(functools.partial(ops.taylor_attention, return_state=True))(
+            jnp.asarray(q), jnp.asarray(k), jnp.asarray(v)
+        )
+        assert state.k.shape == (2, 2, ops.symmetric_taylor_size(4))
+        assert_close(ops.symmetric_to_full(state.k, 4), full.k, FLOAT64)
+        assert_close(ops.symmetric_to_full(state.kv.swapaxes(2, 3), 4).swapaxes(2, 3), full.kv, FLOAT64)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_steps_under_scan_equal_the_recurrence_and_one_call(implementation):
+    """Prefill, then `taylor_step` as the body of a scan: the state's tree and dtypes do not change."""
+    rng = np.random.default_rng(0)
+    q, k, v = rng.normal(size=(3, 2, 12, 2, 3)).astype(np.float32)
+
+    @jax.jit
+    def decode(q, k, v):
+        y, state = ops.taylor_attention(
+            q[:, :5], k[:, :5], v[:, :5], return_state=True, implementation=implementation
+        )
+
+        def step(state, token):
+            y, state = ops.taylor_step(*token, state, implementation=implementation)
+            return state, y
+
+        state, steps = jax.lax.scan(step, state, [x[:, 5:].swapaxes(0, 1) for x in (q, k, v)])
+        return jnp.concatenate([y, steps.swapaxes(0, 1)], axis=1), state
+
+    y, state = decode(q, k, v)
+    phi = oracles.symmetric_taylor_features
+    expected, sums = oracles.linear_attention(
+        phi(q.astype(np.float64)), phi(k.astype(np.float64)), v.astype(np.float64)
+    )
+    assert_close(y, expected, FLOAT32)
+    assert_close((state.kv, state.k), (sums.kv, sums.k), FLOAT32)
+    assert state.stream.length.tolist() == [12, 12]
+
+
+def test_vmap_over_rows_equals_the_batch():
+    """States are pytrees: rows can be mapped, and a batch is its rows stacked."""
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(x, jnp.float32) for x in rng.normal(size=(3, 3, 6, 1, 2)))
+    call = functools.partial(ops.taylor_attention, return_state=True, chunk_size=4)
+    y, state = jax.jit(call)(q, k, v)
+    rows, states = jax.jit(jax.vmap(call))(q[:, None], k[:, None], v[:, None])
+    assert_close(rows[:, 0], y, FLOAT32)
+    assert_close(jax.tree.map(lambda x: x[:, 0], states), state, FLOAT32)
+
+
+def extremes(rng: np.random.Generator, kind: str):
+    q, k, v = rng.normal(size=(3, 2, 11, 2, 4))
+    if kind == "keys of norm 1e3":
+        k *= 1e3 / np.linalg.norm(k, axis=-1, keepdims=True)
+    if kind == "queries and keys of norm 1e3":
+        q, k = (1e3 * x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    if kind == "equal keys":
+        k[:] = k[:1, :1]
+    if kind == "zeros":
+        q, k = 0 * q, 0 * k
+    if kind == "opposite":  # s = -1 minimises the polynomial: the smallest normaliser, 1/2
+        k = -2 * q / (q**2).sum(-1, keepdims=True)
+    return q, k, v
+
+
+@functools.partial(jax.jit, static_argnames="implementation")
+def value_and_gradient(q, k, v, *, implementation: str):
+    def loss(q, k, v):
+        y = ops.taylor_attention(q, k, v, chunk_size=4, implementation=implementation)
+        return y.astype(jnp.float32).sum(), y
+
+    (_, y), gradients = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(q, k, v)
+    return y, gradients
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_extreme_values(implementation, dtype):
+    """Finite forward and backward, and right, in every dtype: sums are kept in float32."""
+    kinds = ["keys of norm 1e3", "queries and keys of norm 1e3", "equal keys", "zeros", "opposite", "plain"]
+    tolerance = {jnp.float32: FLOAT32, jnp.bfloat16: BFLOAT16, jnp.float16: FLOAT16}[dtype]
+
+    @given(st.sampled_from(kinds), draw.seeds)
+    def law(kind, seed):
+        q, k, v = (jnp.asarray(x, dtype) for x in extremes(np.random.default_rng(seed), kind))
+        y, gradients = value_and_gradient(q, k, v, implementation=implementation)
+        assert y.dtype == dtype
+        expected = polynomial_attention(*(np.asarray(x, np.float64) for x in (q, k, v)))
+        assert_close(y, expected, tolerance, kind)
+        for gradient in gradients:
+            assert gradient.dtype == dtype
+            if dtype != jnp.float16 or "1e3" not in kind:  # there a gradient may be beyond float16
+                assert np.isfinite(np.asarray(gradient, np.float32)).all(), kind
+
+    law()
+
+
+@settings(max_examples=5)
+@given(draw.seeds)
+def test_long_sums_do_not_lose_tokens(seed):
+    """3,000 bfloat16 tokens: a sum kept in bfloat16 stops growing at 256 equal terms."""
+    rng = np.random.default_rng(seed)
+    v = jnp.asarray(1 + rng.random((1, 3000, 1, 1)), jnp.bfloat16)
+    zeros = jnp.zeros((1, 3000, 1, 1), jnp.bfloat16)
+    y, state = ops.taylor_attention(zeros, zeros, v, return_state=True)
+    mean = np.cumsum(np.asarray(v, np.float64)) / np.arange(1, 3001)
+    assert_close(y[0, :, 0, 0], mean, BFLOAT16)
+    assert_close(state.k[0, 0, 0], np.float64(3000), FLOAT32)
+
+
+def temporary_bytes(function, *shapes) -> int:
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    return jax.jit(function).lower(*arrays).compile().memory_analysis().temp_size_in_bytes
+
+
+def test_memory_is_linear_in_the_length_forward_and_backward():
+    """Four times the tokens, four times the bytes; never the features of all tokens at once."""
+    heads, width, value_size = 2, 16, 16
+
+    def step(q, k, v):
+        return jax.value_and_grad(lambda *x: ops.taylor_attention(*x).sum(), (0, 1, 2))(q, k, v)
+
+    short, long = (
+        temporary_bytes(step, *[(1, n, heads, size) for size in (width, width, value_size)])
+        for n in (2048, 8192)
+    )
+    assert 0 < long <= 4.5 * short
+    features = 4 * 8192 * heads * ops.symmetric_taylor_size(width)
+    assert long < features, "as much memory as the features of all queries or keys"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "error", "message"),
+    [
+        ("attention", {"q": jnp.ones((1, 3, 4))}, ValueError, "q has shape"),
+        ("attention", {"k": jnp.ones((1, 3, 2, 3))}, ValueError, "k has shape"),
+        (
+            "attention",
+            {"implementation": "triton"},
+            ValueError,
+            "implementation = 'triton'.*taylor_attention",
+        ),
+        ("attention", {"chunk_size": -1}, ValueError, "chunk_size = -1"),
+        (
+            "attention",
+            {"initial_state": ops.init_linear_attention_state(1, 2, ops.taylor_size(4), 5)},
+            ValueError,
+            r"initial_state\.kv has shape \(1, 2, 21, 5\): expected \(1, 2, 15, 5\)",
+        ),
+        ("step", {"q": jnp.ones((1, 1, 2, 4))}, ValueError, "q has shape"),
+        ("step", {"k": jnp.ones((2, 4))}, ValueError, "k has shape"),
+        ("step", {"v": jnp.ones((1, 2, 5), int)}, TypeError, "v has dtype"),
+        ("step", {"state": ops.init_taylor_state(2, 2, 4, 5)}, ValueError, r"initial_state\.kv has shape"),
+        ("step", {"implementation": "quadratic"}, ValueError, "implementation = 'quadratic'"),
+    ],
+)
+def test_errors_name_the_argument(unchecked, name, changes, error, message):
+    tokens = (1, 2) if name == "step" else (1, 3, 2)
+    arguments = {"q": jnp.ones((*tokens, 4)), "k": jnp.ones((*tokens, 4)), "v": jnp.ones((*tokens, 5))}
+    if name == "step":
+        arguments["state"] = ops.init_taylor_state(1, 2, 4, 5)
+    with pytest.raises(error, match=message):
+        getattr(ops, f"taylor_{name}")(**arguments | changes)

@@ -1,0 +1,169 @@
+"""Modules against their fixtures: the parallel pass, its gradients, and what else each kind can show."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from based_jax import mixers, ops
+from based_jax.convert import to_torch
+from based_jax.convert.reference_ops import TorchOp
+from based_jax.mixers.contract import Mixer
+from based_jax.models import MLP, Block, GatedMLP, LayerNorm, RMSNorm
+from based_jax.ops.kv_cache import recent
+from tests.parity.cases import Fixture
+
+Comparison = tuple[str, Any, Any]
+"""Name of an output, our value, and the part of theirs to compare with (None: all of it)."""
+
+
+def check_module(fixture: Fixture, module: Any, params: Any) -> None:
+    """Compare everything that the fixture holds."""
+    # Ordered: JAX sorts plain dicts, and an op takes its arguments in the fixture's order.
+    inputs = OrderedDict((name, jnp.asarray(array)) for name, array in fixture.inputs.items())
+    cotangent = fixture.arrays["in:cotangent"]
+
+    def objective(params, inputs):
+        y = output(module, params, inputs)
+        return jnp.sum(y * cotangent), y
+
+    run = jax.jit(jax.value_and_grad(objective, argnums=(0, 1), has_aux=True))
+    (_, y), (of_params, of_inputs) = run(params, inputs)
+    fixture.compare("y", y)
+    fixture.compare("y", y, fixture.arrays["y64"])
+    fixture.compare_gradients(
+        to_torch(fixture.meta, of_params) | {f"in:{name}": array for name, array in of_inputs.items()}
+    )
+    for kind, extras in EXTRAS:
+        if isinstance(module, kind):
+            for name, ours, theirs in extras(module, params, inputs, fixture):
+                fixture.compare(name, ours, theirs)
+
+
+def output(module: Any, params: Any, inputs: dict[str, Any]) -> Any:
+    """The fixture's main output, one array."""
+    match module:
+        case Mixer():
+            return module.apply(params, inputs["x"])[0]
+        case Block(prenorm=True):
+            hidden, residual, _ = module.apply(params, inputs["x"], inputs.get("residual"))
+            return hidden + 0.5 * residual
+        case Block():
+            return module.apply(params, inputs["x"])[0]
+        case RMSNorm() | LayerNorm():
+            return module.apply(params, inputs["x"] + inputs.get("residual", 0))
+        case GatedMLP() | MLP():
+            return module.apply(params, inputs["x"])
+        case TorchOp():
+            return module.apply(params, *inputs.values())
+    raise TypeError(f"{type(module).__name__}: the parity tests do not know how to call it")
+
+
+def continued(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
+    """Prefill and decoding one token at a time, with the states behind both."""
+    apply = jax.jit(module.apply)
+    for prefix in ("", "short_"):
+        if f"out:{prefix}prefill_y" not in fixture.arrays:
+            continue
+        length, steps = (fixture.meta[f"{prefix}{name}"] for name in ("prefill_len", "decode_steps"))
+        x = inputs["x"][:, : length + steps]
+        state = module.init_state(x.shape[0], x.shape[1])
+        y, state = apply(params, x[:, :length], state)
+        yield f"{prefix}prefill_y", y, None
+        yield from stored_states(module, state, fixture, prefix, "prefill")
+        decoded = []
+        for t in range(length, length + steps):
+            y, state = apply(params, x[:, t : t + 1], state)
+            decoded.append(y)
+        yield f"{prefix}decode_y", jnp.concatenate(decoded, axis=1), None
+        yield from stored_states(module, state, fixture, prefix, "final")
+
+
+def stored_states(module, state, fixture: Fixture, prefix: str, when: str) -> Iterator[Comparison]:
+    """The states that the fixture holds for this moment, ours in the authors' layout."""
+    for name in ("conv_state", "kv_state", "k_state", "kv_cache"):
+        key = f"{prefix}{name}_{when}"
+        theirs = fixture.arrays.get(f"out:{key}")
+        if theirs is None:
+            continue
+        if name == "conv_state":  # theirs also keeps the oldest input, which no later output sees
+            yield key, state.inputs, theirs[:, :, 1:].swapaxes(1, 2)
+        elif name == "kv_cache":  # theirs keeps every key, (batch, time, key or value, heads, dim)
+            count = min(state.slots, theirs.shape[1])
+            k, v, _ = recent(state, count)
+            yield key, jnp.stack([k, v], axis=2), theirs[:, -count:]
+        else:
+            width = module.feature_dim
+            full = (
+                ops.symmetric_to_full(state.k[:, :, None, None], width)
+                if name == "k_state"
+                else ops.symmetric_to_full(state.kv.swapaxes(2, 3)[:, :, None], width)
+            )
+            yield key, full, None
+
+
+def rotary_tables(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
+    """Cosines and sines: what rotation makes of the first axis of each pair."""
+    if "out:rotary_cos" not in fixture.arrays:
+        return
+    length, pairs = fixture.arrays["out:rotary_cos"].shape
+    first = slice(0, None, 2) if module.rotary_interleaved else slice(0, pairs)
+    second = slice(1, None, 2) if module.rotary_interleaved else slice(pairs, None)
+    x = jnp.zeros((1, length, 1, 2 * pairs)).at[..., first].set(1)
+    turned = ops.rotary(
+        x, jnp.arange(length)[None],
+        dim=module.rotary_dim, base=module.rotary_base, interleaved=module.rotary_interleaved,
+    )[0, :, 0]  # fmt: skip
+    yield "rotary_cos", turned[:, first], None
+    yield "rotary_sin", turned[:, second], None
+
+
+def features(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
+    """Zoology's linear attention: mapped queries, the normaliser, and the last outputs by the recurrence."""
+    if "out:phi_q" not in fixture.arrays:
+        return
+    shown, count = fixture.arrays["out:phi_q"].shape[2], fixture.arrays["out:y_linear_view"].shape[1]
+
+    @jax.jit
+    def compute(params, x):
+        bound = module.bind(params)
+        phi_q, phi_k = (
+            ops.symmetric_to_full(ops.symmetric_taylor_features(project(x[:1])), module.feature_dim)
+            for project in (bound.q, bound.k)
+        )
+        denominator = jnp.einsum("bnhf,bnhf->bhn", phi_q, jnp.cumsum(phi_k, axis=1))
+        _, state = module.apply(params, x[:, :-count], module.init_state(x.shape[0]))
+        y, _ = module.apply(params, x[:, -count:], state)
+        return phi_q.swapaxes(1, 2)[:, :, :shown], denominator, y
+
+    values = compute(params, inputs["x"])
+    yield from zip(("phi_q", "denominator_b0", "y_linear_view"), values, (None, None, None), strict=True)
+
+
+def both_streams(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
+    """A block's two results, with and without a residual coming in."""
+    for suffix, residual in (("", inputs.get("residual")), ("_noresidual", None)):
+        if f"out:hidden{suffix}" in fixture.arrays:
+            hidden, stream, _ = jax.jit(module.apply)(params, inputs["x"], residual)
+            yield f"hidden{suffix}", hidden, None
+            yield f"residual_out{suffix}", stream, None
+
+
+def sum_with_residual(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
+    """The reference norm adds the residual itself; here the block does."""
+    if "residual" in inputs:
+        yield "res", np.asarray(inputs["x"]) + np.asarray(inputs["residual"]), None
+
+
+EXTRAS: tuple[tuple[type, Callable[..., Iterator[Comparison]]], ...] = (
+    (Mixer, continued),
+    (mixers.Attention, rotary_tables),
+    (mixers.SlidingWindow, rotary_tables),
+    (mixers.LinearAttention, features),
+    (Block, both_streams),
+    (RMSNorm, sum_with_residual),
+)
+"""What else to compare for modules of a type."""

@@ -1,0 +1,50 @@
+"""The authors' torch numbers, reproduced: one test per case below `--fixtures DIR`; an unknown case fails."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from based_jax.convert import from_torch, load_pretrained
+from based_jax.convert.references import module_name
+from tests.parity.cases import WEIGHTS, Fixture, discover
+from tests.parity.language_models import check_checkpoint
+from tests.parity.modules import check_module
+from tests.parity.training import check_training
+
+
+def pytest_generate_tests(metafunc):
+    directory = metafunc.config.getoption("--fixtures-dir").resolve()
+    paths = list(discover(directory))
+    names = [path.relative_to(directory) for path in paths]
+    ids = [str(name if name.name in WEIGHTS else name.with_suffix("")) for name in names]
+    metafunc.parametrize("path", paths, ids=ids)
+
+
+def test_parity(path: Path, tmp_path: Path, request):
+    is_checkpoint = path.name in WEIGHTS
+    fixture = Fixture(path.parent / "logits.npz" if is_checkpoint else path)
+    if is_checkpoint:
+        for file in (path, path.parent / "config.json"):  # this weight file only
+            shutil.copy(file, tmp_path / file.name)
+    unknown = None
+    try:
+        if is_checkpoint:
+            module, params = load_pretrained(tmp_path)
+        else:
+            module, params = from_torch(fixture.meta, fixture.group("param"))
+    except ValueError as error:
+        unknown = error
+    if unknown:
+        case = request.node.callspec.id
+        pytest.fail(f"{case} ({module_name(fixture.meta)}) has no equal here: {unknown}", pytrace=False)
+
+    if is_checkpoint:
+        check_checkpoint(fixture, module, params, path)
+    elif "optimizer" in fixture.meta:
+        check_training(fixture, module, params)
+    else:
+        check_module(fixture, module, params)
+    fixture.expect_all_compared()
+    worst = max(fixture.errors, key=fixture.errors.__getitem__)
+    print(f"closest to its tolerance: {worst}, {fixture.errors[worst]:.0%} of it")  # shown by pytest -rP

@@ -1,0 +1,72 @@
+"""Training traces: the authors' first AdamW steps, repeated with optax."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from based_jax.convert import to_torch
+from based_jax.models import LanguageModel
+from tests.parity.cases import GRADIENT_FLOOR, OUTPUT_FLOOR, ROUNDINGS, Fixture
+
+IGNORED = -100
+"""label of a token that does not count"""
+
+
+def check_training(fixture: Fixture, model: LanguageModel, params: Any) -> None:
+    """Loss, gradient norm and parameter norms of every step; first gradients and last parameters."""
+    meta = fixture.meta
+    rates = jnp.asarray(fixture.arrays["out:lr"], jnp.float32)
+    # Decay of every parameter, norms and biases too, as in the authors' code.
+    optimizer = optax.adamw(lambda step: rates[step], 0.9, 0.999, 1e-8, weight_decay=meta["weight_decay"])
+
+    def loss_of(params, tokens, labels):
+        logits, _ = model.apply(params, tokens)
+        counts = labels != IGNORED
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(counts, labels, 0))
+        return jnp.sum(jnp.where(counts, losses, 0)) / jnp.sum(counts)
+
+    @jax.jit
+    def step(params, state, tokens, labels):
+        loss, gradients = jax.value_and_grad(loss_of)(params, tokens, labels)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, loss, gradients
+
+    inputs, labels = (fixture.arrays[f"in:{name}"].astype(np.int32) for name in ("inputs", "labels"))
+    state = optimizer.init(params)
+    losses, gradient_norms, norms = [], [], []
+    for index in range(meta["steps"]):
+        params, state, loss, gradients = step(params, state, inputs[index], labels[index])
+        if index == 0:
+            first = to_torch(meta, gradients)
+        losses.append(loss)
+        gradient_norms.append(np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(gradients))))
+        norms.append(_norms(to_torch(meta, params), meta["param_names"]))
+
+    of_loss = max(ROUNDINGS * meta["err32"]["loss"], OUTPUT_FLOOR)
+    of_norms = max(ROUNDINGS * meta["err32"]["norms"], GRADIENT_FLOOR)
+    for name in ("loss64", "loss32"):
+        fixture.compare(name, np.stack(losses), fixture.arrays[f"out:{name}"].astype(np.float32), of_loss)
+    fixture.compare("grad_norm64", np.stack(gradient_norms))
+    for column in range(len(meta["param_names"])):
+        theirs = fixture.arrays["out:param_norms64"][:, column]
+        fixture.compare("param_norms64", np.stack(norms)[:, column], theirs, of_norms)
+    for group, tensors in (("grad1", first), ("final", to_torch(meta, params))):
+        for name, theirs in fixture.group(group).items():
+            ours = tensors[name]
+            if name.endswith("Wqkv.bias"):
+                ours, theirs = _without_keys(ours), _without_keys(theirs)
+            fixture.compare(f"grad:{group}:{name}", ours, theirs)
+    fixture.errors["lr"] = 0.0  # an input here
+
+
+def _without_keys(bias: Any) -> np.ndarray:
+    """A packed bias without the keys: softmax ignores those, so Adam follows mere rounding there."""
+    q, _, v = np.split(np.asarray(bias), 3)
+    return np.concatenate([q, v])
+
+
+def _norms(tensors: dict[str, Any], names: list[str]) -> np.ndarray:
+    return np.array([np.linalg.norm(tensors[name]) for name in names])

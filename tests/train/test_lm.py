@@ -1,0 +1,189 @@
+"""The training command end to end: files, resume after a kill, signals, bad input."""
+
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import based_jax as bj
+from tests.subprocesses import environment
+from train import lm
+from train.loop import NonFiniteLoss
+from train.metrics import read_metrics
+from train.optimizer import OptimizerConfig
+
+STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_preset, text):
+    return {
+        "preset": tiny_preset,
+        "data": str(text),
+        "steps": STEPS,
+        "batch_size": 4,
+        "held_out": 0.2,
+        "log_every": 1,
+        "eval_every": 12,
+        "checkpoint_every": 5,
+        "optimizer": OptimizerConfig(learning_rate=1e-2, warmup=0.1),
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(settings, tmp_path_factory):
+    """A run that nothing interrupted."""
+    workdir = tmp_path_factory.mktemp("finished")
+    return workdir, lm.train(lm.LMConfig(workdir=workdir, **settings))
+
+
+def flags(settings, workdir) -> list[str]:
+    plain = {key: value for key, value in settings.items() if key != "optimizer"}
+    pairs = [(f"--{key.replace('_', '-')}", str(value)) for key, value in plain.items()]
+    pairs += [("--learning-rate", "1e-2"), ("--warmup", "0.1"), ("--workdir", str(workdir))]
+    return [word for pair in pairs for word in pair]
+
+
+def losses(workdir) -> list[float]:
+    return [line["loss"] for line in read_metrics(workdir / "metrics.jsonl")]
+
+
+def test_a_run_directory_has_everything(finished):
+    workdir, run = finished
+    lines = read_metrics(workdir / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert all({"loss", "grad_norm", "tokens_per_second", "learning_rate"} <= set(line) for line in lines)
+    assert [line["step"] for line in lines if "eval_loss" in line] == [12, 24]
+    config = json.loads((workdir / "config.json").read_text())
+    assert config["train"]["steps"] == STEPS
+    assert bj.ModelConfig.from_dict(config["model"]) == run.model.config
+    assert list((workdir / "events").iterdir())
+    assert losses(workdir)[-1] < losses(workdir)[0] - 1
+    assert run.metrics["eval_loss"] < losses(workdir)[0] - 1
+
+
+def test_the_final_model_is_exported(finished):
+    workdir, run = finished
+    model, params = bj.load_pretrained(workdir / "model")
+    assert model.config == run.model.config
+    jax.tree.map(np.testing.assert_array_equal, params, run.outcome.state.params)
+
+
+def test_kill_at_a_random_step_and_resume_is_bit_exact(finished, settings, tmp_path):
+    """SIGKILL, twice; the resumed process makes the very losses of the run that was left alone."""
+    for kill in range(2):
+        at = random.Random(kill).randrange(6, STEPS - 2)
+        command = [sys.executable, "-m", "train.lm", *flags(settings, tmp_path), "--resume"]
+        process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        for line in process.stderr:
+            match = re.match(r"step (\d+)/", line)
+            if match and int(match[1]) >= at:
+                break
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert len(losses(tmp_path)) >= at
+    run = lm.train(lm.parse(["--workdir", str(tmp_path), "--resume"]))
+    assert losses(tmp_path) == losses(finished[0])
+    jax.tree.map(np.testing.assert_array_equal, run.outcome.state.params, finished[1].outcome.state.params)
+
+
+def test_sigterm_saves_and_says_where(finished, settings, tmp_path):
+    command = [sys.executable, "-m", "train.lm", *flags({**settings, "checkpoint_every": 0}, tmp_path)]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("step 3/"):
+            process.send_signal(signal.SIGTERM)
+            break
+    _, rest = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM, rest
+    saved = re.search(r"SIGTERM: saved step (\d+) in (\S+)", " ".join(rest.split()))
+    assert saved, rest
+    lm.train(lm.parse(["--workdir", str(tmp_path), "--resume"]))
+    assert losses(tmp_path) == losses(finished[0])
+
+
+def test_a_non_finite_loss_stops_and_keeps_the_last_good_checkpoint(settings, tmp_path, monkeypatch):
+    """The learning rate explodes at step 8: the checkpoint of step 5 stays, none is written after."""
+    explode = lm.learning_rate_schedule
+
+    def schedule(config, steps):
+        base = explode(config, steps)
+        return lambda step: jax.numpy.where(step >= 7, 1e38, base(step))
+
+    monkeypatch.setattr(lm, "learning_rate_schedule", schedule)
+    monkeypatch.setattr("train.optimizer.learning_rate_schedule", schedule)
+    with pytest.raises(NonFiniteLoss, match=r"step \d+: loss .*Last good checkpoint: .*/5$"):
+        lm.train(lm.LMConfig(workdir=tmp_path, **settings))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()] == ["5"]
+    assert all(np.isfinite(losses(tmp_path)))
+
+
+def test_an_old_run_is_not_overwritten(finished, settings):
+    with pytest.raises(ValueError, match="workdir = .*--resume"):
+        lm.train(lm.LMConfig(workdir=finished[0], **settings))
+
+
+def test_resume_refuses_other_settings(finished, settings):
+    with pytest.raises(ValueError, match="batch_size = 8: expected 4 as in the run"):
+        lm.train(lm.LMConfig(workdir=finished[0], **{**settings, "batch_size": 8}, resume=True))
+
+
+def test_resume_refuses_other_data(finished, settings, tmp_path):
+    for number in range(9):
+        (tmp_path / f"{number}.txt").write_text(f"another text {number} " * 20)
+    config = json.loads((finished[0] / "config.json").read_text())
+    copy = tmp_path / "run"
+    (copy / "checkpoints" / "5").mkdir(parents=True)
+    config["train"]["data"] = str(tmp_path)
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="the same training text"):
+        lm.train(lm.LMConfig(workdir=copy, **{**settings, "data": str(tmp_path)}, resume=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--preset", "no-such"], "preset = 'no-such': expected"),
+        (["--data", "/no/such/file"], "/no/such/file"),
+        (["--batch-size", "0"], "batch_size = 0: expected at least 1"),
+        (["--accumulate", "3"], "accumulate = 3: expected a divisor of batch_size = 4"),
+        (["--mesh", "data=3"], "mesh = 'data=3': expected sizes whose product is"),
+        (["--mesh", "rows=1"], "mesh = 'rows=1': expected axis=size pairs"),
+        (["--length", "100000"], "100001"),
+        (["--steps", "many"], "--steps"),
+        (["--no-such-flag"], "--no-such-flag"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(change, message, settings, tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        lm.command.run(lm.PROG, lambda: lm.main([*flags(settings, tmp_path), *change]))
+    assert exit_.value.code == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("python -m train.lm: ")
+    assert message in last
+
+
+def test_help_explains_every_flag(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        lm.main(["--help"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    for flag in ("--preset", "--data", "--steps", "--workdir", "--seed", "--batch-size", "--length",
+                 "--log-every", "--checkpoint-every", "--mesh", "--resume", "--learning-rate"):  # fmt: skip
+        assert flag in text
+    assert "optimizer steps" in text
+
+
+def test_bfloat16_trains(settings, tmp_path):
+    run = lm.train(lm.LMConfig(workdir=tmp_path, **{**settings, "steps": 12}, dtype="bfloat16"))
+    assert run.model.config.dtype == "bfloat16"
+    assert losses(tmp_path)[-1] < losses(tmp_path)[0] - 0.5

@@ -1,0 +1,60 @@
+"""The papers' schedule and weight-decay groups."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax.models import LanguageModel
+from train.optimizer import OptimizerConfig, decay_mask, learning_rate_schedule, make_optimizer
+
+
+def test_schedule_is_the_papers():
+    """Spec 4.1: 1e-6 at 0, 8e-4 after the warm-up, 8e-5 at the end and after; the cosine in between."""
+    schedule = learning_rate_schedule(OptimizerConfig(), steps=20_000)
+    for step, expected in {
+        0: 1e-6,
+        100: 1e-6 + 100 * (8e-4 - 1e-6) / 200,
+        200: 8e-4,
+        200 + 19_800 // 2: 8e-5 + 0.5 * (8e-4 - 8e-5),
+        20_000: 8e-5,
+        30_000: 8e-5,
+    }.items():
+        np.testing.assert_allclose(float(schedule(step)), expected, rtol=1e-5)  # float32 cosine
+
+
+def test_without_warmup_the_first_step_has_the_peak():
+    schedule = learning_rate_schedule(OptimizerConfig(warmup=0.0), steps=10)
+    np.testing.assert_allclose(float(schedule(0)), 8e-4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("decay_norms", [False, True])
+def test_decay_groups(tiny_config, decay_norms):
+    params = nn.meta.unbox(
+        jax.eval_shape(LanguageModel(tiny_config).init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
+    )
+    mask = decay_mask(params, decay_norms)["params"]
+    assert not mask["embedding"]
+    assert mask["layers_0"]["norm1"]["scale"] == mask["final_norm"]["scale"] == decay_norms
+    assert mask["layers_0"]["mixer"]["conv_kernel"]
+    assert not mask["layers_0"]["mixer"]["in_proj"]["bias"]
+    assert mask["layers_1"]["mixer"]["q"]["kernel"]
+    assert mask["layers_2"]["mlp"]["out"]["kernel"]
+
+
+def test_only_decayed_parameters_shrink_without_gradient():
+    params = {"params": {"embedding": jnp.ones(3), "dense": {"kernel": jnp.ones(3), "bias": jnp.ones(3)}}}
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1, warmup=0.0, weight_decay=0.5), steps=10)
+    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    np.testing.assert_allclose(updates["params"]["dense"]["kernel"], -0.05, rtol=1e-6)
+    assert not np.any(updates["params"]["dense"]["bias"])
+    assert not np.any(updates["params"]["embedding"])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("learning_rate", 0.0), ("warmup", 1.5), ("clip", 0.0), ("weight_decay", -1.0)]
+)
+def test_bad_values_are_named(field, value):
+    with pytest.raises(ValueError, match=f"{field} = {value}"):
+        OptimizerConfig(**{field: value})

@@ -1,0 +1,83 @@
+"""Where a run's numbers go: metrics.jsonl, TensorBoard event files, and the terminal."""
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tensorboardX import SummaryWriter
+
+
+class MetricWriter:
+    """Writes one JSON object per logged step, the same numbers as events, and a progress bar.
+
+    On resume the lines behind the restored step are dropped: they are about to be written again.
+    """
+
+    def __init__(self, workdir: Path, steps: int, start: int = 0):
+        self.path = workdir / "metrics.jsonl"
+        _keep_until(self.path, start)
+        self._file = self.path.open("a", encoding="utf-8")
+        self._events = SummaryWriter(str(workdir / "events"), purge_step=start + 1 if start else None)
+        self._console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("step"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            console=self._console,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._progress.add_task("compiling", total=steps, completed=start)
+        self._steps = steps
+
+    def __enter__(self) -> "MetricWriter":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+        self._events.close()
+        self._file.close()
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of `step` (floats keep all their digits)."""
+        self._file.write(json.dumps({"step": step, **metrics}) + "\n")
+        self._file.flush()
+        for name, value in metrics.items():
+            self._events.add_scalar(name, value, step)
+        line = "  ".join(f"{name} {_short(value)}" for name, value in metrics.items())
+        self._progress.update(self._task, completed=step, description=line)
+        if not sys.stderr.isatty():
+            print(f"step {step}/{self._steps}  {line}", file=sys.stderr, flush=True)
+
+    def tick(self, step: int) -> None:
+        """Move the progress bar only."""
+        self._progress.update(self._task, completed=step)
+
+    def say(self, message: str) -> None:
+        """A line on the terminal, above the progress bar."""
+        self._console.print(message, highlight=False)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All complete lines of a metrics.jsonl; a last line that a crash cut short is ignored."""
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def _keep_until(path: Path, step: int) -> None:
+    kept = [json.dumps(entry) + "\n" for entry in read_metrics(path) if entry["step"] <= step]
+    path.write_text("".join(kept), encoding="utf-8")
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if math.isfinite(value) else str(value)

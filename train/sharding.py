@@ -1,0 +1,77 @@
+"""One table from logical axis names to mesh axes; models never mention a mesh."""
+
+from typing import Any
+
+import jax
+from flax import linen as nn
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from based_jax.validate import expect
+
+MESH_AXES = ("data", "fsdp", "tensor")
+
+RULES = (
+    ("batch", ("data", "fsdp")),
+    ("embed", "fsdp"),
+    ("vocab", "tensor"),
+    ("heads", "tensor"),
+    ("kv_heads", "tensor"),
+    ("mlp", "tensor"),
+    ("head_dim", None),
+)
+
+
+def parse_mesh(text: str | None) -> Mesh | None:
+    """The mesh that ``"data=2,fsdp=2"`` describes, over all devices; None for no mesh.
+
+    Raises:
+        ValueError: unknown axis, bad size, or a product that is not the number of devices.
+    """
+    if not text:
+        return None
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        axis, _, size = part.partition("=")
+        expect(
+            axis in MESH_AXES and size.isdigit() and int(size) >= 1 and axis not in sizes,
+            "mesh", text, f"axis=size pairs such as data=2,fsdp=2 with axes {', '.join(MESH_AXES)}",
+        )  # fmt: skip
+        sizes[axis] = int(size)
+    count = 1
+    for size in sizes.values():
+        count *= size
+    expect(count == jax.device_count(), "mesh", text, f"sizes whose product is {jax.device_count()} devices")
+    types = (jax.sharding.AxisType.Auto,) * len(sizes)
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=types)
+
+
+def shardings_of(boxed: Any, mesh: Mesh) -> Any:
+    """Shardings of an abstract tree whose leaves carry logical names.
+
+    A mesh axis that does not divide an array's axis is left out there: the array is replicated over it.
+    """
+    rules = [(name, _present(axes, mesh)) for name, axes in RULES]
+    wanted = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, rules)
+    shapes = jax.tree.map(
+        lambda leaf: leaf.shape, nn.meta.unbox(boxed), is_leaf=lambda x: hasattr(x, "shape")
+    )
+
+    def fit(sharding: NamedSharding, shape: tuple[int, ...]) -> NamedSharding:
+        axes = [
+            axis if axis is not None and size % mesh.shape[axis] == 0 else None
+            for axis, size in zip(tuple(sharding.spec) + (None,) * len(shape), shape, strict=False)
+        ]
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    return jax.tree.map(fit, wanted, shapes)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows over data and fsdp."""
+    return NamedSharding(mesh, PartitionSpec(_present(("data", "fsdp"), mesh)))
+
+
+def _present(axes: str | tuple[str, ...] | None, mesh: Mesh) -> Any:
+    if isinstance(axes, tuple):
+        return tuple(axis for axis in axes if axis in mesh.shape)
+    return axes if axes in mesh.shape else None

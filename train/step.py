@@ -1,0 +1,147 @@
+"""The training step: loss, gradients over micro-batches, update; one jitted program with donated state."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import Array, Float, Int, Params
+from train.sharding import batch_sharding, shardings_of
+
+Batch = Mapping[str, Any]
+"""Arrays (B, N): integers inputs and targets, booleans mask (True where a target counts), maybe segment_ids."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """Everything that a step changes."""
+
+    step: Int[Array, ""]
+    params: Params
+    """float32 master weights"""
+    opt_state: Any
+
+
+def token_losses(
+    model: LanguageModel, params: Params, batch: Batch
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Sum of the cross-entropies (nats) over the padded vocabulary, and the number of targets."""
+    logits, _ = model.apply(params, batch["inputs"], segment_ids=batch.get("segment_ids"), mask=batch["mask"])
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"])
+    weights = batch["mask"].astype(losses.dtype)
+    return jnp.sum(losses * weights), jnp.sum(weights)
+
+
+def make_train_step(
+    model: LanguageModel,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    accumulate: int = 1,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
+    """A pure function (state, batch) -> (state, metrics).
+
+    With `accumulate` > 1 the batch is cut into that many micro-batches whose gradients are summed: the same
+    loss and gradients up to rounding, with the activations of one micro-batch at a time.
+    """
+
+    def gradients(params: Params, batch: Batch) -> tuple[Array, Params]:
+        total = jnp.maximum(jnp.sum(batch["mask"]), 1)
+
+        def loss(params: Params, batch: Batch) -> Array:
+            return token_losses(model, params, batch)[0] / total
+
+        if accumulate == 1:
+            return jax.value_and_grad(loss)(params, batch)
+
+        def micro(carry: Any, part: Batch) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, carry, jax.value_and_grad(loss)(params, part)), None
+
+        # Every accumulate-th row goes to the same micro-batch, so rows stay on their devices.
+        parts = {
+            name: array.reshape(-1, accumulate, *array.shape[1:]).swapaxes(0, 1)
+            for name, array in batch.items()
+        }
+        start = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
+        return lax.scan(micro, start, parts)[0]
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        loss, grads = gradients(state.params, batch)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        metrics = {
+            "loss": loss,
+            "grad_norm": optax.tree.norm(grads),
+            "learning_rate": schedule(state.step),
+        }
+        params = optax.apply_updates(state.params, updates)
+        return TrainState(state.step + 1, params, opt_state), metrics
+
+    return step
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """The compiled pieces of a run and where their arrays live."""
+
+    init: Callable[[Array], TrainState]
+    train: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
+    evaluate: Callable[[Params, Batch], tuple[Array, Array]]
+    abstract_state: TrainState
+    """shapes, dtypes and shardings, for restoring a checkpoint"""
+    place_batch: Callable[[Batch], Batch]
+
+
+def build_programs(
+    model: LanguageModel,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    *,
+    accumulate: int = 1,
+    mesh: Mesh | None = None,
+) -> Programs:
+    """Jit init, train step and evaluation, with everything sharded by the rules if a mesh is given."""
+
+    def init(key: Array, boxed: bool = False) -> TrainState:
+        params = model.init(key, jnp.zeros((1, 1), jnp.int32))
+        params = params if boxed else nn.meta.unbox(params)
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+    abstract = jax.eval_shape(init, jax.random.key(0))
+    step = make_train_step(model, optimizer, schedule, accumulate)
+
+    def evaluate(params: Params, batch: Batch) -> tuple[Array, Array]:
+        return token_losses(model, params, batch)
+
+    if mesh is None:
+        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        shardings = jax.tree.map(lambda _: device, abstract)
+        compiled = jax.jit(init), jax.jit(step, donate_argnums=0), jax.jit(evaluate)
+        rows = device
+    else:
+        boxed = jax.eval_shape(lambda key: init(key, boxed=True), jax.random.key(0))
+        shardings = shardings_of(boxed, mesh)
+        rows, everywhere = batch_sharding(mesh), NamedSharding(mesh, PartitionSpec())
+        compiled = (
+            jax.jit(init, out_shardings=shardings),
+            jax.jit(
+                step, in_shardings=(shardings, rows), out_shardings=(shardings, everywhere), donate_argnums=0
+            ),
+            jax.jit(evaluate, in_shardings=(shardings.params, rows), out_shardings=everywhere),
+        )
+
+    def place_batch(batch: Batch) -> Batch:
+        return jax.device_put(dict(batch), rows)
+
+    abstract = jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        abstract,
+        shardings,
+    )
+    return Programs(*compiled, abstract_state=abstract, place_batch=place_batch)
