@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 from flax import linen as nn
+from flax.linen.spmd import logical_to_mesh_sharding
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from based_jax.validate import expect
@@ -51,7 +52,7 @@ def shardings_of(boxed: Any, mesh: Mesh) -> Any:
     A mesh axis that does not divide an array's axis is left out there: the array is replicated over it.
     """
     rules = [(name, _present(axes, mesh)) for name, axes in RULES]
-    wanted = nn.logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, rules)
+    wanted = logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, rules)
     shapes = jax.tree.map(
         lambda leaf: leaf.shape, nn.meta.unbox(boxed), is_leaf=lambda x: hasattr(x, "shape")
     )

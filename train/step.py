@@ -16,7 +16,7 @@ from based_jax.typing import Array, Float, Int, Params
 from train.sharding import batch_sharding, shardings_of
 
 Batch = Mapping[str, Any]
-"""Arrays (B, N): integers inputs and targets, booleans mask (True where a target counts), maybe segment_ids."""
+"""Arrays (B, N): integers inputs and targets, booleans mask (which targets count), maybe segment_ids."""
 
 
 @jax.tree_util.register_dataclass

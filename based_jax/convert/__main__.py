@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import jax
 import tyro
@@ -34,9 +35,9 @@ PROG = "python -m based_jax.convert"
 class Options:
     """Convert a checkpoint to config.json and model.safetensors (float32, torch names)."""
 
-    source: tyro.conf.Positional[str]
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]
     """directory with config.json and weights (.safetensors or .bin), or a hub id"""
-    target: tyro.conf.Positional[Path]
+    target: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DST")]
     """directory to write; created if need be"""
 
 

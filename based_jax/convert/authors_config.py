@@ -35,7 +35,7 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
         ValueError: a model, mixer or option that is not here; an entry that is missing.
     """
     if kind(config) == "mamba":
-        raise ValueError("config.json describes a mamba model: expected based or attn, mamba is not here yet")
+        raise ValueError("kind = 'mamba': expected based or attn, the mamba mixer is not here yet")
     for entry in ("n_embd", "n_head", "n_layer"):
         expect(entry in config, "config.json", sorted(config), f"an entry {entry!r}")
     for entry in ("scale_attn_by_inverse_layer_idx", "parallel_block"):
@@ -76,7 +76,7 @@ def kind(config: Config) -> str:
     if "ssm_cfg" in config or "d_model" in config:
         return "mamba"
     raise ValueError(
-        f"config.json has the entries {sorted(config)}: expected those of a based or attn model (n_embd, ...)"
+        f"entries {sorted(config)}: expected those of a based or attn model (n_embd, n_layer, ...)"
     )
 
 

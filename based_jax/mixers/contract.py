@@ -17,7 +17,7 @@ from flax import linen as nn
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_array, expect_divisible
 
-Initializer = Callable[..., Array]
+Initializer = Callable[..., Any]
 
 
 class Mixer(nn.Module):
@@ -86,7 +86,7 @@ class Mixer(nn.Module):
     def check_input(self, x: Array) -> Array:
         """Validate x and cast it to the computation's dtype."""
         expect_array("x", x, ("B", "N", self.d_model), "floating")
-        return x.astype(self.dtype)
+        return jnp.asarray(x, self.dtype)
 
 
 class Projection(nn.Module):

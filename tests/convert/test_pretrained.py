@@ -6,7 +6,6 @@ import subprocess
 import sys
 import types
 from pathlib import Path
-from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -19,9 +18,8 @@ from safetensors.numpy import load_file, save_file
 
 import based_jax as bj
 from based_jax import mixers
-from based_jax.convert import from_torch, read_state_dict, to_torch
-from based_jax.convert.authors_config import model_config
-from based_jax.convert.layouts import flatten, shapes_of, torch_shapes
+from based_jax.convert import read_state_dict
+from based_jax.convert.layouts import torch_shapes
 from based_jax.convert.pretrained import (
     language_model_rules,
     language_model_shapes,
@@ -159,58 +157,6 @@ class TestTheAuthorsDirectories:
         rewrite(copy, **{"transformer.decay.decay": np.zeros(4, np.float32)})
         reconfigure(copy, fixed_decay=True, decay_const=-3)
         expect_same_as(CHECKPOINTS / "based-tiny", loaded=copy)
-
-
-class TestTheAuthorsConfig:
-    BASED_360M: ClassVar = {
-        **json.loads((CHECKPOINTS / "based-tiny" / "config.json").read_text()),
-        "n_embd": 1024, "n_head": 16, "n_layer": 27, "n_inner": 2048,
-        "alt_mixer_layers": [1, 6, 11, 16, 21], "alt_mixer_2_layers": [2, 7, 12, 17, 22],
-        "alt_mixer": {"_target_": "x.LinearAttention", "feature_dim": 16, "num_heads": 16},
-        "alt_mixer_2": {"_target_": "x.SlidingAttention", "window_size": 128, "num_heads": 16},
-    }  # fmt: skip
-
-    def test_based_360m(self):
-        config = {key: value for key, value in self.BASED_360M.items() if key != "vocab_size"}
-        ours = model_config(config, {})
-        preset = bj.presets.get("based-360m")
-        assert ours.schedule == preset.schedule
-        assert ours.padded_vocab_size == 50264
-        assert bj.param_count(ours) == bj.param_count(preset) == 362_620_928
-
-    def test_the_second_alternative_wins(self):
-        config = self.BASED_360M | {"alt_mixer_2_layers": [1, 2]}
-        assert model_config(config, {}).schedule.startswith("CSS")
-
-    def test_width_without_n_inner(self):
-        config = json.loads((CHECKPOINTS / "attn-tiny" / "config.json").read_text())
-        assert model_config(config | {"n_embd": 1024, "n_head": 16}, {}).mlp_hidden == 2816
-
-    def test_width_is_read_off_the_weights(self):
-        config = json.loads((CHECKPOINTS / "attn-tiny" / "config.json").read_text())
-        shapes = {"transformer.layers.0.mlp.fc2.weight": (1680, 4480)}  # the authors round in two ways
-        assert model_config(config, shapes).mlp_hidden == 4480
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"alt_mixer": {"_target_": "x.Mamba"}}, "_target_ = 'x.Mamba': expected one of BaseConv"),
-            ({"activation_function": "relu"}, "activation_function = 'relu'"),
-            ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
-            ({"prenorm": False}, "prenorm"),
-            (
-                {"alt_mixer": {"_target_": "LinearAttention", "parallel_implementation": "tk"}},
-                "parallel_implementation = 'tk'",
-            ),
-        ],
-    )
-    def test_models_that_are_not_here(self, changes, message):
-        with pytest.raises(ValueError, match=message):
-            model_config(self.BASED_360M | changes, {})
-
-    def test_mamba(self):
-        with pytest.raises(ValueError, match="mamba"):
-            model_config({"d_model": 32, "n_layer": 2, "ssm_cfg": {}}, {})
 
 
 class TestRefusals:
@@ -384,31 +330,6 @@ class TestHub:
         monkeypatch.setitem(sys.modules, "huggingface_hub", None)
         with pytest.raises(ImportError, match="install huggingface_hub"):
             load_pretrained("owner/name")
-
-
-class TestFromTorch:
-    META: ClassVar = {"module": "based.models.mixers.convolution.BaseConv", "d_model": 4, "kernel_size": 2}
-
-    def test_unknown_module(self):
-        with pytest.raises(ValueError, match=r"module = 'some\.Thing': expected one of .*BaseConv"):
-            from_torch({"module": "some.Thing"}, {})
-
-    def test_names_match_whole_words(self):
-        with pytest.raises(ValueError, match="module ="):
-            from_torch({"module": "zoology.mixers.based.BasedBeyond"}, {})
-
-    def test_tensors_are_checked(self):
-        with pytest.raises(ValueError, match=r"5 missing: .* 1 unexpected: weight"):
-            from_torch(self.META, {"weight": np.ones(3, np.float32)})
-
-    def test_inverse(self):
-        module = mixers.make("gated_conv", d_model=4, kernel_size=2)
-        boxed = jax.jit(module.init)(jax.random.key(0), jnp.zeros((1, 1, 4)))
-        tensors = to_torch(self.META, boxed)
-        same, params = from_torch(self.META, tensors)
-        assert same == module
-        assert equal(params, nn.meta.unbox(boxed))
-        assert flatten(params["params"]).keys() == shapes_of(module, jnp.zeros((1, 1, 4))).keys()
 
 
 class TestCommand:

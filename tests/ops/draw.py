@@ -12,15 +12,19 @@ seeds = st.integers(0, 2**32 - 1)
 """Seeds of the random numbers: shrinking floats one by one finds nothing that a seed does not."""
 
 
+NO_FILL = st.nothing()
+"""Every element is drawn: by default most of an array repeats one value."""
+
+
 def segment_ids(batch: int, length: int) -> st.SearchStrategy[np.ndarray]:
     """Runs of ids 0, 1, 2, 0, ...: ids come back later in the row, for another document."""
-    begins = npst.arrays(np.int32, (batch, length), elements=st.integers(0, 1))
+    begins = npst.arrays(np.int32, (batch, length), elements=st.integers(0, 1), fill=NO_FILL)
     return begins.map(lambda x: (np.cumsum(x, axis=1) % 3).astype(np.int32))
 
 
 def counts(batch: int, length: int) -> st.SearchStrategy[np.ndarray]:
     """Real tokens per row, none and all included."""
-    return npst.arrays(np.int32, (batch,), elements=st.integers(0, length))
+    return npst.arrays(np.int32, (batch,), elements=st.integers(0, length), fill=NO_FILL)
 
 
 def pieces(length: int) -> st.SearchStrategy[list[int]]:

@@ -128,7 +128,7 @@ def test_a_non_finite_loss_stops_and_keeps_the_last_good_checkpoint(settings, tm
 
 
 def test_an_old_run_is_not_overwritten(finished, settings):
-    with pytest.raises(ValueError, match="workdir = .*--resume"):
+    with pytest.raises(ValueError, match=r"workdir = .*--resume"):
         lm.train(lm.LMConfig(workdir=finished[0], **settings))
 
 

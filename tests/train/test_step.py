@@ -85,8 +85,11 @@ from train.step import build_programs
 
 config = ModelConfig(
     vocab_size=257, d_model=16, schedule="CLS", mlp_hidden=32,
-    mixers={{"C": MixerSpec("gated_conv"), "L": MixerSpec("linear_attention", {{"num_heads": 2, "feature_dim": 4}}),
-            "S": MixerSpec("sliding_window", {{"num_heads": 2, "left": 7}})}},
+    mixers={{
+        "C": MixerSpec("gated_conv"),
+        "L": MixerSpec("linear_attention", {{"num_heads": 2, "feature_dim": 4}}),
+        "S": MixerSpec("sliding_window", {{"num_heads": 2, "left": 7}}),
+    }},
 )
 optimizer = OptimizerConfig(learning_rate=1e-2, warmup=0.0)
 losses = {{}}

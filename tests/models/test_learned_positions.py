@@ -1,0 +1,82 @@
+"""The learned position embedding: where it counts from, and what lies beyond it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import based_jax as bj
+from based_jax.models import MixerSpec, ModelConfig
+from tests.tolerances import FLOAT32, assert_close
+
+MAX = 9
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = ModelConfig(
+        vocab_size=11,
+        d_model=16,
+        schedule="A",
+        mixers={"A": MixerSpec("attention", {"num_heads": 2, "rotary_fraction": 0.0})},
+        mlp="plain",
+        mlp_activation="gelu",
+        mlp_hidden=16,
+        norm="layer",
+        max_positions=MAX,
+        init_std=0.5,
+    )
+    model = bj.LanguageModel(config)
+    return model, jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)), jax.jit(model.apply)
+
+
+def tokens(rows: int, length: int):
+    return jax.random.randint(jax.random.key(1), (rows, length), 0, 11)
+
+
+def test_positions_matter(model):
+    _, params, apply = model
+    logits, _ = apply(params, jnp.full((1, 3), 5))
+    assert np.abs(logits[0, 0] - logits[0, 2]).max() > 0.1
+
+
+def test_continues_behind_a_state(model):
+    module, params, apply = model
+    given = tokens(2, MAX)
+    whole, _ = apply(params, given)
+    first, state = apply(params, given[:, :5], module.init_state(2, MAX))
+    second, state = apply(params, given[:, 5:8], state)
+    third, _ = apply(params, given[:, 8:], state)
+    assert_close(jnp.concatenate([first, second, third], axis=1), whole, FLOAT32)
+
+
+def test_starts_anew_with_a_segment(model):
+    _, params, apply = model
+    given = tokens(1, 7)
+    packed, _ = apply(params, given, segment_ids=jnp.array([[0, 0, 0, 1, 1, 1, 1]]))
+    for part in (slice(0, 3), slice(3, 7)):
+        assert_close(packed[:, part], apply(params, given[:, part])[0], FLOAT32)
+
+
+def test_beyond_the_table(model):
+    _, params, apply = model
+    given = tokens(1, MAX + 1)
+    assert np.isfinite(apply(params, given[:, :MAX])[0]).all()
+    assert np.isnan(apply(params, given)[0][:, MAX]).all()
+
+
+def test_padding_may_lie_beyond(model):
+    module, params, apply = model
+    given = tokens(2, MAX + 3)
+    mask = jnp.arange(MAX + 3) < jnp.array([[4], [MAX]])
+    logits, state = apply(params, given, module.init_state(2, MAX + 3), mask=mask)
+    for row, count in enumerate((4, MAX)):
+        alone, _ = apply(params, given[row : row + 1, :count])
+        assert_close(logits[row : row + 1, :count], alone, FLOAT32)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, None])
+def test_config(value):
+    with pytest.raises(ValueError, match="max_positions"):
+        bj.presets.get("attn-tiny").replace(max_positions=value)
