@@ -18,7 +18,7 @@ from train.metrics import read_metrics
 from train.optimizer import OptimizerConfig
 
 PROG = "python -m train.demo"
-PROMPT = "def "
+PROMPT = "class "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class DemoConfig:
 
     workdir: Path = Path("runs/demo")
     """run directory; an unfinished run in it is continued"""
-    steps: int = 800
+    steps: int = 1000
     """optimizer steps of 8 x 256 bytes"""
     sample: int = 400
     """bytes to sample"""
