@@ -18,7 +18,7 @@ from train.metrics import read_metrics
 from train.optimizer import OptimizerConfig
 
 PROG = "python -m train.demo"
-PROMPT = "class "
+PROMPT = "class Parser:\n    def __init__(self, "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +39,11 @@ def gzip_bits_per_byte(packed: PackedTokens) -> float:
     return 8 * len(gzip.compress(text, compresslevel=9)) / len(text)
 
 
-def continuation(run: Run, prompt: str, length: int, temperature: float = 0.7) -> str:
+def continuation(run: Run, prompt: str, length: int, temperature: float = 0.6) -> str:
     """`prompt` and what the model makes of it."""
     pieces = TextStream(
         run.model, run.outcome.state.params, run.tokenizer, prompt,
-        max_new_tokens=length, temperature=temperature, rng=jax.random.key(0), top_p=0.95, chunk=64,
+        max_new_tokens=length, temperature=temperature, rng=jax.random.key(1), top_p=0.95, chunk=64,
     )  # fmt: skip
     return prompt + "".join(pieces)
 
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"\nheld out, {run.held_out.num_bytes:,} bytes of Python source the model has not seen:")
     print(f"  based-tiny  {run.metrics['eval_bits_per_byte']:.3f} bits per byte")
     print(f"  gzip -9     {mark:.3f} bits per byte")
-    print(f"\na sample (temperature 0.7):\n\n{continuation(run, PROMPT, demo.sample)}\n")
+    print(f"\na sample (temperature 0.6):\n\n{continuation(run, PROMPT, demo.sample)}\n")
     print(f"loss curve: {plot}\ncheckpoints: {demo.workdir / 'checkpoints'}\nmodel: {demo.workdir / 'model'}")
     return 0
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax.mixers.contract import Mixer
-from based_jax.models.mlp import MLP, GatedMLP
+from based_jax.models.mlp import MLP
 from based_jax.models.norm import make_norm
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
@@ -32,7 +32,7 @@ class Block(nn.Module):
     """
 
     mixer: Mixer
-    mlp: GatedMLP | MLP
+    mlp: MLP
     norm: str = "rms"
     norm_eps: float = 1e-5
     dtype: Any = jnp.float32

@@ -6,7 +6,7 @@
 With act = silu the gated one is SwiGLU.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,37 +21,6 @@ _ACTIVATIONS = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
     "sigmoid": jax.nn.sigmoid,
 }
-
-
-class GatedMLP(nn.Module):
-    """Gated MLP (Based, Table 7: SwiGLU; GEGLU and GLU by `activation`).
-
-    Attributes:
-        d_model: width of input and output.
-        hidden: width between.
-        activation: of the gate: "silu", "gelu" (exact) or "sigmoid".
-        bias: biases of both maps.
-    """
-
-    d_model: int
-    hidden: int
-    activation: str = "silu"
-    bias: bool = False
-    dtype: Any = jnp.float32
-    init_std: float = 0.02
-    out_init_std: float | None = None
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        expect_choice("activation", self.activation, tuple(_ACTIVATIONS))
-        options: dict[str, Any] = {"bias": self.bias, "dtype": self.dtype}
-        inner = Projection(
-            (2, self.hidden), ("embed", None, "mlp"), name="in_proj", init_std=self.init_std, **options
-        )(x)
-        value, gate = inner[..., 0, :], inner[..., 1, :]
-        out_std = self.init_std if self.out_init_std is None else self.out_init_std
-        out = Projection((self.d_model,), ("mlp", "embed"), name="out", init_std=out_std, **options)
-        return out(value * _ACTIVATIONS[self.activation](gate))
 
 
 class MLP(nn.Module):
@@ -72,18 +41,30 @@ class MLP(nn.Module):
     init_std: float = 0.02
     out_init_std: float | None = None
 
+    gated: ClassVar[bool] = False
+
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
         expect_choice("activation", self.activation, tuple(_ACTIVATIONS))
+        act = _ACTIVATIONS[self.activation]
         options: dict[str, Any] = {"bias": self.bias, "dtype": self.dtype}
-        inner = Projection(
-            (self.hidden,), ("embed", "mlp"), name="in_proj", init_std=self.init_std, **options
-        )
+        # Value and gate lie on an axis of their own, so that `mlp` can be sharded.
+        features, axes = ((2, self.hidden), (None, "mlp")) if self.gated else ((self.hidden,), ("mlp",))
+        inner = Projection(features, ("embed", *axes), name="in_proj", init_std=self.init_std, **options)(x)
+        inner = inner[..., 0, :] * act(inner[..., 1, :]) if self.gated else act(inner)
         out_std = self.init_std if self.out_init_std is None else self.out_init_std
-        out = Projection((self.d_model,), ("mlp", "embed"), name="out", init_std=out_std, **options)
-        return out(_ACTIVATIONS[self.activation](inner(x)))
+        return Projection((self.d_model,), ("mlp", "embed"), name="out", init_std=out_std, **options)(inner)
 
 
-def make_mlp(kind: str, **options: Any) -> GatedMLP | MLP:
+class GatedMLP(MLP):
+    """Gated MLP (Based, Table 7: SwiGLU; GEGLU and GLU by `activation`, which is the gate's)."""
+
+    activation: str = "silu"
+    bias: bool = False
+
+    gated: ClassVar[bool] = True
+
+
+def make_mlp(kind: str, **options: Any) -> MLP:
     """The MLP called `kind`: "gated" or "plain"."""
     return {"gated": GatedMLP, "plain": MLP}[kind](**options)
