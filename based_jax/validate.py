@@ -39,12 +39,15 @@ def expect_array(
     if kind is not None:
         parent = {"floating": jnp.floating, "integer": jnp.integer, "bool": jnp.bool_}[kind]
         if not jnp.issubdtype(array.dtype, parent):
-            raise TypeError(f"{argument} has dtype {array.dtype}: expected a {kind} dtype")
+            raise TypeError(f"{argument} has dtype {array.dtype}: expected {_ARTICLES[kind]} dtype")
 
 
 def expect_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
     """Check that `value` is one of `choices`."""
     expect(value in choices, argument, value, "one of " + ", ".join(repr(choice) for choice in choices))
+
+
+_ARTICLES = {"floating": "a floating", "integer": "an integer", "bool": "a bool"}
 
 
 def expect_divisible(argument: str, value: int, divisor_name: str, divisor: int) -> None:
@@ -53,4 +56,5 @@ def expect_divisible(argument: str, value: int, divisor_name: str, divisor: int)
 
 
 def _show(shape: Sequence[int | str | None]) -> str:
-    return "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"
+    names = ", ".join("any" if size is None else str(size) for size in shape)
+    return f"({names},)" if len(shape) == 1 else f"({names})"

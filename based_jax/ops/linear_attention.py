@@ -41,7 +41,7 @@ class LinearAttentionState:
 def init_linear_attention_state(
     batch_size: int, num_heads: int, feature_size: int, value_size: int, dtype: Any = jnp.float32
 ) -> LinearAttentionState:
-    """The state before the first token."""
+    """The state before the first token; `dtype` is float32, or float64 for a float64 computation."""
     return LinearAttentionState(
         kv=jnp.zeros((batch_size, num_heads, feature_size, value_size), dtype),
         k=jnp.zeros((batch_size, num_heads, feature_size), dtype),
@@ -219,26 +219,25 @@ def _chunked(q, k, v, log_decay, start, mask, state, feature_map, eps, chunk_siz
         first = chunk_size * jnp.arange(chunks)[:, None, None]
         start = split(jnp.broadcast_to(start, (batch, length)), "edge") - first
     parts = (
-        *(heads_first_of_chunks(split(x)) for x in (q, k, v)),
-        None if log_decay is None else split(log_decay).swapaxes(2, 3),
+        *(split(x) for x in (q, k, v)),
+        None if log_decay is None else split(log_decay),
         start,
         None if mask is None else split(mask),
     )
 
     def body(state, chunk):
-        q, k, v, log_decay, start, mask = chunk
+        # Heads move to the front here, where a chunk is in cache: moved in the whole arrays beforehand, long
+        # sequences paid for the memory traffic (forward + backward ~ N^1.07 instead of N^0.95 on a CPU).
+        q, k, v = map(heads_first, chunk[:3])
+        log_decay, start, mask = chunk[3:]
+        log_decay = None if log_decay is None else log_decay.swapaxes(1, 2)
         y, state = _chunk_outputs(q, k, v, log_decay, start, mask, state, feature_map, eps)
-        return state, y
+        return state, heads_first(y)
 
     if chunks == 1:
         (kv, k_sum), y = body(state, jax.tree.map(lambda part: part[0], parts))
         y = y[None]
     else:
         (kv, k_sum), y = lax.scan(jax.checkpoint(body, prevent_cse=False), state, parts)
-    y = y.transpose(1, 0, 3, 2, 4).reshape(batch, chunks * chunk_size, heads, v.shape[-1])
+    y = y.swapaxes(0, 1).reshape(batch, chunks * chunk_size, heads, v.shape[-1])
     return y[:, :length], kv, k_sum
-
-
-def heads_first_of_chunks(x: Float[Array, "chunks B C H D"]) -> Float[Array, "chunks B H C D"]:
-    """The layout of one batched matrix product per chunk."""
-    return x.swapaxes(2, 3)

@@ -435,6 +435,27 @@ def test_padding_takes_no_slots():
         assert_close(jnp.where(mask[..., None, None], y, 0), expected, FLOAT32)
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kwargs", [{}, {"left": 1}, {"causal": False}], ids=str)
+def test_a_row_without_tokens_sees_nothing(implementation, kwargs):
+    """Its outputs are 0, not the mean of its padding, and nothing flows back."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 1, 2)), jnp.float32)
+    mask = jnp.asarray([[True, True, False], [False] * 3])
+
+    @jax.jit
+    def call(v):
+        y, back = jax.vjp(
+            lambda v: ops.softmax_attention(x, x, v, mask=mask, implementation=implementation, **kwargs), v
+        )
+        return y, back(jnp.ones_like(y))[0]
+
+    y, gradient = call(x)
+    assert not y[1].any()
+    assert not gradient[1].any()
+    assert y[0, :2].all()
+    assert gradient[0, :2].all()
+
+
 @functools.partial(jax.jit, static_argnames=("left", "implementation"))
 def value_and_gradient(q, k, v, *, left: int | None, implementation: str):
     def loss(q, k, v):
