@@ -42,7 +42,8 @@ def load_pretrained(
 
     Args:
         source: directory with config.json and weights (safetensors or torch's .bin, sharded or not), written
-            by `save_pretrained` or by the authors' code; or a hub id such as "hazyresearch/based-360m".
+            by `save_pretrained` or by the authors' code; directory of a training run; or a hub id such as
+            "hazyresearch/based-360m".
         dtype: dtype of the computation, e.g. "bfloat16"; None keeps the config's.
 
     Returns:
@@ -120,13 +121,20 @@ def language_model_shapes(config: ModelConfig) -> Shapes:
 
 
 def find_directory(source: str | os.PathLike[str]) -> Path:
-    """`source` itself if it is a directory, else the hub's copy of it.
+    """`source` itself if it is a directory (of a training run: its model/), else the hub's copy of it.
 
     Raises:
-        FileNotFoundError, ImportError: see `load_pretrained`.
+        FileNotFoundError, ImportError: see `load_pretrained`; a run that has not written model/ yet.
     """
-    if Path(source).is_dir():
-        return Path(source)
+    path = Path(source)
+    if (path / "checkpoints").is_dir():
+        if not (path / "model" / CONFIG).is_file():
+            raise FileNotFoundError(
+                f"{source}: expected a finished run, but there is no model/{CONFIG} in it"
+            )
+        return path / "model"
+    if path.is_dir():
+        return path
     if isinstance(source, str) and not Path(source).exists() and hub.is_hub_id(source):
         return hub.fetch(source)
     raise FileNotFoundError(f"{source}: expected a directory with {CONFIG} and weights, or a hub id")

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 
 from based_jax import command
-from based_jax.convert import load_pretrained
+from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.generate.sampling import Sampler
 from based_jax.generate.text import StopTexts, TextStream
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     expect(options.max_new_tokens >= 1, "max_new_tokens", options.max_new_tokens, "an integer, at least 1")
     expect(0 <= options.seed < 2**32, "seed", options.seed, "an integer in [0, 2^32)")
 
-    directory = model_directory(options.checkpoint)
+    directory = find_directory(options.checkpoint)
     model, params = load_pretrained(directory)
     tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
     pieces = TextStream(
@@ -92,21 +92,11 @@ def show(prompt: str, pieces: TextStream, as_they_come: bool) -> int:
     return status
 
 
-def model_directory(checkpoint: str) -> str:
-    """Where the model is: a training run keeps it in model/."""
-    path = Path(checkpoint)
-    if (path / "model" / "config.json").is_file():
-        return str(path / "model")
-    unfinished = (path / "checkpoints").is_dir()
-    expect(not unfinished, "checkpoint", checkpoint, "a finished run: there is no model/config.json in it")
-    return checkpoint
-
-
-def find_tokenizer(directory: str, spec: str | None, vocab_size: int) -> Tokenizer:
+def find_tokenizer(directory: Path, spec: str | None, vocab_size: int) -> Tokenizer:
     """The tokenizer asked for, else the one beside the model, else bytes if the vocabulary has their size."""
     if spec is not None:
         return load_tokenizer(spec)
-    if (Path(directory) / "tokenizer.json").is_file():
+    if (directory / "tokenizer.json").is_file():
         return load_tokenizer(directory)
     expect(vocab_size == BYTE_VOCAB, "tokenizer", spec, f"one to be given: {directory} has no tokenizer.json")
     return load_tokenizer("byte")

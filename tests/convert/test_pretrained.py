@@ -354,3 +354,18 @@ class TestCommand:
         assert done.returncode == 2
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
         assert not done.stdout
+
+
+def test_a_training_run_is_its_model(tmp_path):
+    """A run directory has a config.json of its own; what is loaded is the model that the run wrote."""
+    model = bj.LanguageModel(ModelConfig(5, 4, "C", {"C": MixerSpec("gated_conv")}, 4))
+    params = nn.meta.unbox(model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match="expected a finished run"):
+        load_pretrained(run)
+    save_pretrained(run / "model", model, params)
+    again, restored = load_pretrained(run)
+    assert again.config == model.config
+    jax.tree.map(np.testing.assert_array_equal, restored, params)

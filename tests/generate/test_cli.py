@@ -140,4 +140,4 @@ def test_a_vocabulary_without_its_tokenizer_is_an_error(directory):
     with pytest.raises(
         ValueError, match=r"^tokenizer = None: expected one to be given: .* has no tokenizer.json"
     ):
-        cli.find_tokenizer(str(directory.parent), None, 50_257)
+        cli.find_tokenizer(directory.parent, None, 50_257)

@@ -51,7 +51,7 @@ CASES = {
     "keys": (
         GOOD,
         {"temperature": 1.0, "rng": jax.random.split(KEY, 3)},
-        r"rng has shape \(3,\): expected \(2\)",
+        r"rng has shape \(3,\): expected \(2,\)",
     ),
     "stop": (GOOD, {"stop_tokens": [3, 50]}, r"stop_tokens = 50: expected tokens in \[0, 50\)"),
     "pad": (GOOD, {"pad_token": 0.5}, "pad_token = 0.5: expected an integer"),

@@ -31,7 +31,7 @@ def programs(config, accumulate=1):
 
 
 def test_loss_counts_real_targets_only(tiny_config):
-    model, batch = LanguageModel(tiny_config), make_batch()
+    model, batch = LanguageModel(tiny_config), jax.tree.map(jnp.asarray, make_batch())
     params = model.init(jax.random.key(0), batch["inputs"])
     total, count = token_losses(model, params, batch)
     logits, _ = model.apply(params, batch["inputs"], segment_ids=batch["segment_ids"], mask=batch["mask"])
@@ -41,7 +41,7 @@ def test_loss_counts_real_targets_only(tiny_config):
         expected += np.log(np.exp(logit).sum()) - logit[batch["targets"][row, column]]
     assert int(count) == batch["mask"].sum()
     np.testing.assert_allclose(float(total), expected, rtol=1e-5)  # float32 sum of ~80 terms
-    other = dict(batch, targets=np.where(batch["mask"], batch["targets"], 0))
+    other = dict(batch, targets=jnp.where(batch["mask"], batch["targets"], 0))
     assert float(token_losses(model, params, other)[0]) == float(total)
 
 
