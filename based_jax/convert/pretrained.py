@@ -127,12 +127,10 @@ def find_directory(source: str | os.PathLike[str]) -> Path:
         FileNotFoundError, ImportError: see `load_pretrained`; a run that has not written model/ yet.
     """
     path = Path(source)
-    if (path / "checkpoints").is_dir():
-        if not (path / "model" / CONFIG).is_file():
-            raise FileNotFoundError(
-                f"{source}: expected a finished run, but there is no model/{CONFIG} in it"
-            )
+    if (path / "model" / CONFIG).is_file():
         return path / "model"
+    if (path / "checkpoints").is_dir():
+        raise FileNotFoundError(f"{source}: expected a finished run, but it has no model/{CONFIG}")
     if path.is_dir():
         return path
     if isinstance(source, str) and not Path(source).exists() and hub.is_hub_id(source):
