@@ -8,7 +8,7 @@ BIN = $(VENV)/bin
 # this a quarter of its time is page faults. Other C libraries ignore it.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: help demo test test-newest test-slow check format bench clean
+.PHONY: help demo test test-newest test-newest-with test-slow bench format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
