@@ -8,7 +8,7 @@ BIN = $(VENV)/bin
 # this a quarter of its time is page faults. Other C libraries ignore it.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: help demo test test-newest test-newest-with test-slow bench format clean
+.PHONY: help demo test test-newest test-newest-with bench format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,9 +27,6 @@ test: $(VENV)/.installed-test ## lint, type check and the whole suite (PYTHON=..
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest -n $(WORKERS)
-
-test-slow: $(VENV)/.installed-test ## only the tests that take minutes
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow --run-slow
 
 test-newest: ## the suite on Python >= 3.12 with the newest jax, where such a Python exists
 	@py=$$(.ci/find-python 3.12) || { echo "make test-newest: skipped, no Python >= 3.12 found"; exit 0; }; \

@@ -23,7 +23,8 @@ from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
 CHUNK = 128
-"""Tokens per chunk of the scan. On CPU 128 beat 64 forward and backward (benchmarks/results)."""
+"""Tokens per chunk of the scan. On a CPU (B 2, N 8192, H 4) forward and backward together took 238 ms with
+128 and 261 with 64; forward alone 93 and 79."""
 
 
 @jax.tree_util.register_dataclass

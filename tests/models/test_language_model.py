@@ -72,7 +72,7 @@ def test_the_small_presets_are_of_one_size():
     assert abs(based - attention) < 0.05 * based
 
 
-def test_attn_360m_without_its_embedding():
+def test_based_360m_without_its_embedding():
     config = bj.presets.get("based-360m")
     assert bj.param_count(config) - config.padded_vocab_size * config.d_model == 311_150_592
 
