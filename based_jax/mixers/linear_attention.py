@@ -31,7 +31,7 @@ class LinearAttention(Mixer):
         eps: added to the normaliser.
         decay: "none", "fixed" (gamma), or "gated" (gamma and the gate g).
         decay_const: exponent of gamma for head 0.
-        implementation: of `ops.taylor_attention`.
+        implementation: of `ops.taylor_attention`, and of `ops.taylor_step` for one token.
     """
 
     num_heads: int | None = None
@@ -72,14 +72,20 @@ class LinearAttention(Mixer):
         if self.decay != "none":
             exponents = self.decay_const - np.arange(heads, dtype=np.float64)
             log_decay = jnp.asarray(np.log1p(-(2.0**exponents)), jnp.float32)[None, None]
-        y, new_state = ops.taylor_attention(
-            self.q(x), self.k(x), self.v(x),
-            log_decay=log_decay, eps=self.eps, initial_state=state, return_state=True,
-            segment_ids=segment_ids, mask=mask, implementation=self.implementation,
-        )  # fmt: skip
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        options: dict[str, Any] = {"eps": self.eps, "implementation": self.implementation}
+        if state is not None and x.shape[1] == 1 and log_decay is segment_ids is mask is None:
+            y, state = ops.taylor_step(q[:, 0], k[:, 0], v[:, 0], state, **options)
+            y = y[:, None]
+        else:
+            options |= {"log_decay": log_decay, "segment_ids": segment_ids, "mask": mask}
+            if state is None:
+                y = ops.taylor_attention(q, k, v, **options)
+            else:
+                y, state = ops.taylor_attention(q, k, v, initial_state=state, return_state=True, **options)
         if self.decay == "gated":
             y = y * self.gate(x)[..., None]
-        return self.out(y), None if state is None else new_state
+        return self.out(y), state
 
     def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
         heads, _, head_dim = head_layout(self.d_model, self.num_heads)

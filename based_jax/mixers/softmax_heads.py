@@ -21,6 +21,7 @@ class SoftmaxHeads(Mixer):
         rotary_interleaved: pair neighbouring channels instead of halves.
         qkv_bias, out_bias: biases of the projections.
         implementation: of `ops.softmax_attention`.
+        step_implementation: of `ops.window_step`, which decodes token by token in a window.
     """
 
     num_heads: int | None = None
@@ -31,6 +32,7 @@ class SoftmaxHeads(Mixer):
     qkv_bias: bool = False
     out_bias: bool = False
     implementation: str | None = None
+    step_implementation: str | None = None
 
     @property
     def reach(self) -> int | None:
@@ -71,6 +73,17 @@ class SoftmaxHeads(Mixer):
     ) -> tuple[Float[Array, "B N D"], State | None]:
         x = self.check_input(x)
         q, k, v = self.q(x), self.k(x), self.v(x)
+        is_plain_step = x.shape[1] == 1 and segment_ids is None and mask is None
+        if state is not None and self.reach is not None and is_plain_step:
+            y, state = ops.window_step(
+                q[:, 0], k[:, 0], v[:, 0], state,
+                positions=None if positions is None else jnp.broadcast_to(positions[:, 0], x.shape[:1]),
+                rotary_dim=self.rotary_dim or None,
+                rotary_base=self.rotary_base,
+                rotary_interleaved=self.rotary_interleaved,
+                implementation=self.step_implementation,
+            )  # fmt: skip
+            return self.out(y[:, None]), state
         if self.rotary_dim:
             if positions is None:
                 stream = None if state is None else state.stream

@@ -1,18 +1,41 @@
-"""Which implementation of an op runs: a name means that one or an error, None means the best that works."""
+"""Which implementation of an op runs: a name means that one or an error, None means the best that works.
 
+"reference" is the specification and the arbiter in tests; it is never picked by itself. "xla" runs anywhere.
+"pallas" and "triton" are the fused GPU kernels of `pallas_kernels`.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.core import Tracer
+
+import pallas_kernels
 from based_jax.validate import expect, expect_choice
 
-# Best first: `implementation=None` picks the head of the row. The reference is the specification and the
-# arbiter in tests; it is never picked by itself.
+# Best first: `implementation=None` picks the first name of the row that runs on these arguments, and
+# "triton" only on request.
 _IMPLEMENTATIONS = {
     "linear_attention": ("xla", "reference"),
-    "taylor_attention": ("xla", "reference"),
+    "taylor_attention": ("pallas", "triton", "xla", "reference"),
+    "taylor_step": ("pallas", "triton", "xla", "reference"),
     "softmax_attention": ("xla", "reference"),
+    "window_step": ("pallas", "xla", "reference"),
 }
+
+_SUPPORTS = {
+    "taylor_attention": pallas_kernels.supports_taylor_attention,
+    "taylor_step": pallas_kernels.supports_taylor_step,
+    "window_step": pallas_kernels.supports_window_step,
+}
+"""Op -> why its kernels cannot take these arrays (shapes, dtypes), or None if they can."""
+
+KERNELS = ("pallas", "triton")
 
 
 def implementations(op: str) -> tuple[str, ...]:
-    """The names that `op` accepts as `implementation`, the default first.
+    """The names that `op` accepts as `implementation`, best first.
 
     Raises:
         ValueError: unknown op.
@@ -21,24 +44,63 @@ def implementations(op: str) -> tuple[str, ...]:
     return _IMPLEMENTATIONS[op]
 
 
-def implementation_for(op: str, *arrays: object, implementation: str | None = None) -> str:
+def implementation_for(
+    op: str, *arrays: Any, implementation: str | None = None, unsupported: str | None = None
+) -> str:
     """The implementation that runs for these arguments; with None, the one that would be picked.
 
     Args:
         op: name of a function of `based_jax.ops` that takes `implementation`.
-        arrays: its array arguments (shapes and dtypes may decide; today none does).
+        arrays: its first array arguments (q, k, v): their shapes, dtypes and devices decide.
         implementation: the caller's request.
+        unsupported: why the call's other arguments keep the kernels from running it, if they do.
 
     Raises:
-        ValueError: unknown op, or an implementation that this op does not have.
+        ValueError: unknown op, an implementation that this op does not have, or a kernel that cannot run
+            this call.
     """
     available = implementations(op)
-    if implementation is None:
-        return available[0]
-    expect(
-        implementation in available,
-        "implementation",
-        implementation,
-        f"None or one of {', '.join(map(repr, available))} for {op}",
-    )
-    return implementation
+    if implementation is not None:
+        expect(
+            implementation in available,
+            "implementation",
+            implementation,
+            f"None or one of {', '.join(map(repr, available))} for {op}",
+        )
+        if implementation in KERNELS:
+            reason = unsupported or _cannot_run(op, implementation, arrays)
+            if reason:
+                raise ValueError(f"implementation = {implementation!r}: {reason}")
+        return implementation
+    if "pallas" in available and not unsupported and not _cannot_run(op, "pallas", arrays):
+        return "pallas"
+    return "xla"
+
+
+def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
+    """Why `kernel` cannot compute `op` of these arrays here, or None."""
+    if kernel == "triton" and (missing := [n for n in ("triton", "jax_triton") if not _installed(n)]):
+        return f"needs {' and '.join(missing)}; install based-jax[triton]"
+    platform = _platform(arrays)
+    if platform != "gpu" and not (pallas_kernels.is_interpreted() and kernel == "pallas"):
+        return (
+            f"runs on GPUs, and these arrays are on {platform!r}; expected None, 'xla' or 'reference' "
+            "(tests may use `with pallas_kernels.interpreted():`)"
+        )
+    return _SUPPORTS[op](*arrays) if arrays else None
+
+
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _platform(arrays: Sequence[Any]) -> str:
+    """Where the call will run: the arrays' device if they have one, else the default one."""
+    if pallas_kernels.is_lowered_for_gpu():
+        return "gpu"
+    for array in arrays:
+        if isinstance(array, jax.Array) and not isinstance(array, Tracer):
+            platform = next(iter(array.devices())).platform
+            return "gpu" if platform in ("cuda", "rocm") else platform
+    device: Any = getattr(jax.config, "jax_default_device", None)
+    return jax.default_backend() if device is None else getattr(device, "platform", str(device))

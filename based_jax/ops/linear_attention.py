@@ -8,6 +8,7 @@ chunked one keeps the sums S = sum phi(k) v^T and z = sum phi(k) between chunks,
 linear in the length; with one token per call it is the recurrence.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +92,8 @@ def linear_attention(
         TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
     """
     chosen = implementation_for("linear_attention", q, k, v, implementation=implementation)
-    batch, length, heads, width, value_size = _check(q, k, v)
+    batch, length = check_linear_attention(q, k, v, feature_map.size, initial_state)
+    heads, width, value_size = *q.shape[2:], v.shape[-1]
     if log_decay is not None:
         sizes = [
             1 if size == 1 else full for size, full in zip(log_decay.shape, (batch, length), strict=False)
@@ -101,11 +103,7 @@ def linear_attention(
 
     dtype = accumulation_dtype(v)
     state = initial_state
-    if state is not None:
-        features = feature_map.size(width)
-        expect_array("initial_state.kv", state.kv, (batch, heads, features, value_size), "floating")
-        expect_array("initial_state.k", state.k, (batch, heads, features), "floating")
-    else:
+    if state is None:
         state = init_linear_attention_state(batch, heads, feature_map.size(width), value_size, dtype)
     fresh = initial_state is None
     places, stream = advance(None if fresh else state.stream, batch, length, segment_ids, mask)
@@ -126,12 +124,23 @@ def linear_attention(
     return (y, LinearAttentionState(kv, k_sum, stream)) if return_state else y
 
 
-def _check(q: Array, k: Array, v: Array) -> tuple[int, int, int, int, int]:
+def check_linear_attention(
+    q: Array, k: Array, v: Array, feature_size: Callable[[int], int], state: LinearAttentionState | None
+) -> tuple[int, int]:
+    """B and N, once the arrays and the state fit together.
+
+    Raises:
+        TypeError, ValueError: the one that does not, named in the message.
+    """
     expect_array("q", q, ("B", "N", "H", "K"), "floating")
     batch, length, heads, width = q.shape
     expect_array("k", k, (batch, length, heads, width), "floating")
     expect_array("v", v, (batch, length, heads, "V"), "floating")
-    return batch, length, heads, width, v.shape[-1]
+    if state is not None:
+        features = feature_size(width)
+        expect_array("initial_state.kv", state.kv, (batch, heads, features, v.shape[-1]), "floating")
+        expect_array("initial_state.k", state.k, (batch, heads, features), "floating")
+    return batch, length
 
 
 def _chunk_outputs(q, k, v, log_decay, start, mask, state, feature_map, eps):

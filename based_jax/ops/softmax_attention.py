@@ -14,9 +14,11 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
+import pallas_kernels
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
+from based_jax.ops.rotary import rotary
 from based_jax.ops.stream import Places, advance
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_divisible
@@ -125,18 +127,60 @@ def window_step(
     cache: KVCache,
     *,
     scale: float | None = None,
+    positions: Int[Array, " B"] | None = None,
+    rotary_dim: int | None = None,
+    rotary_base: float = 10000.0,
+    rotary_interleaved: bool = False,
     implementation: str | None = None,
 ) -> tuple[Float[Array, "B H V"], KVCache]:
     """One decoding step of a window of `cache.slots` keys: write key and value into the ring, then attend.
 
-    Rows may be at different lengths; q and k are already rotated.
+    Rows may be at different lengths. The fused kernel ("pallas") updates the ring in place where `jit` was
+    given it to donate.
+
+    Args:
+        q, k, v: of one token per row; already rotated unless `rotary_dim` is given.
+        cache: the last keys, rotated, and values.
+        scale: factor of the scores; None is K^(-1/2).
+        positions: (B,) of the rotary embedding; None counts from the start of each row's segment.
+        rotary_dim, rotary_base, rotary_interleaved: rotate q and k first, with `ops.rotary`'s arguments
+            dim, base and interleaved; None does not rotate.
+
+    Returns:
+        y: (B, H, V) in the dtype of v, and the moved cache.
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
         expect_array(name, array, ("B", "heads", "dim"), "floating")
+    if positions is not None:
+        expect_array("positions", positions, (len(q),), "integer")
+    wide = "the kernel takes no float64 cache" if cache.k.dtype == jnp.float64 else None
+    chosen = implementation_for("window_step", q, k, v, implementation=implementation, unsupported=wide)
+    if chosen == "pallas":
+        batch, _ = _check(q[:, None], k[:, None], v[:, None], True, cache.slots - 1, cache, True, None)
+        turn = None
+        if rotary_dim is not None:
+            turn = pallas_kernels.Rotary(rotary_dim, rotary_base, rotary_interleaved)
+        y, ring_k, ring_v = pallas_kernels.window_step(
+            q, k, v, cache.k, cache.v, cache.stream.length,
+            start=cache.stream.start, position=positions, scale=scale, rotary=turn,
+        )  # fmt: skip
+        return y, KVCache(ring_k, ring_v, advance(cache.stream, batch, 1)[1])
+    if rotary_dim is not None:
+        positions = cache.stream.length - cache.stream.start if positions is None else positions
+        q, k = (
+            rotary(
+                x[:, None],
+                positions[:, None],
+                dim=rotary_dim,
+                base=rotary_base,
+                interleaved=rotary_interleaved,
+            )[:, 0]
+            for x in (q, k)
+        )
     y, cache = softmax_attention(
         q[:, None], k[:, None], v[:, None],
         left=cache.slots - 1, scale=scale, initial_state=cache, return_state=True,
-        implementation=implementation,
+        implementation=chosen,
     )  # fmt: skip
     return y[:, 0], cache
 

@@ -8,15 +8,19 @@ polynomial of q.k is used instead of them. The state keeps the symmetric layout.
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from based_jax.ops.dispatch import implementation_for
+import pallas_kernels
+from based_jax.ops.dispatch import KERNELS, implementation_for
 from based_jax.ops.feature_maps import TAYLOR, symmetric_taylor_size
 from based_jax.ops.linear_attention import (
     LinearAttentionState,
+    check_linear_attention,
     init_linear_attention_state,
     linear_attention,
 )
+from based_jax.ops.stream import advance
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
@@ -38,13 +42,49 @@ def taylor_attention(
     """Causal Taylor linear attention; arguments, results and errors as `linear_attention`.
 
     q and k are the projections themselves: the map and its 1/sqrt(K) are applied inside.
+
+    Args:
+        implementation: "pallas", the fused GPU kernels (K <= 32, V <= 256, no decay, one dtype; float32 and
+            float16 inputs use TF32 matmuls unless JAX's default matmul precision is "highest"); "triton",
+            their forward pass written for jax-triton; "xla", the chunked scan; "reference", quadratic; or
+            None for the best.
     """
-    chosen = implementation_for("taylor_attention", q, k, v, implementation=implementation)
+    unsupported = None
+    if log_decay is not None:
+        unsupported = "the kernels have no decay (log_decay)"
+    elif initial_state is not None and initial_state.kv.dtype == jnp.float64:
+        unsupported = "the kernels take no float64 state"
+    chosen = implementation_for(
+        "taylor_attention", q, k, v, implementation=implementation, unsupported=unsupported
+    )
+    if chosen in KERNELS:
+        return _fused(q, k, v, eps, initial_state, return_state, segment_ids, mask, chosen)
     return linear_attention(
         q, k, v, feature_map=TAYLOR, log_decay=log_decay, eps=eps, initial_state=initial_state,
         return_state=return_state, segment_ids=segment_ids, mask=mask, chunk_size=chunk_size,
         implementation=chosen,
     )  # fmt: skip
+
+
+def _fused(q, k, v, eps, state, return_state, segment_ids, mask, backend) -> Any:
+    """The kernels: they know where each token's segment begins in this call and how many tokens are real."""
+    batch, length = check_linear_attention(q, k, v, symmetric_taylor_size, state)
+    places, stream = advance(None if state is None else state.stream, batch, length, segment_ids, mask)
+    starts = None
+    if segment_ids is not None:
+        before = 0 if state is None else state.stream.length[:, None]
+        starts = jnp.broadcast_to(places.start - before, (batch, length))
+    config: Any = jax.config
+    highest = config.jax_default_matmul_precision in ("highest", "float32")
+    result = pallas_kernels.taylor_attention(
+        q, k, v, eps=eps, initial_state=None if state is None else (state.kv, state.k),
+        return_state=return_state, starts=starts, counts=None if mask is None else mask.sum(axis=1),
+        precision="highest" if highest else None,
+    )  # fmt: skip
+    if not return_state:
+        return result
+    y, (kv, k_sum) = result
+    return y, LinearAttentionState(kv, k_sum, stream)
 
 
 def init_taylor_state(
@@ -67,13 +107,25 @@ def taylor_step(
 ) -> tuple[Float[Array, "B H V"], LinearAttentionState]:
     """One decoding step: add the token to the state, then read it (a token sees itself).
 
+    The fused kernel ("pallas") updates the state in place where `jit` was given it to donate, and keeps its
+    dtype; the others return a float32 state.
+
     Returns:
         y: (B, H, V), and the moved state.
     """
     for name, array in (("q", q), ("k", k), ("v", v)):
         expect_array(name, array, ("B", "H", "dim"), "floating")
+    wide = "the kernel takes no float64 state" if state.kv.dtype == jnp.float64 else None
+    chosen = implementation_for("taylor_step", q, k, v, implementation=implementation, unsupported=wide)
+    if chosen == "pallas":
+        kv, k_sum = state.kv, state.k
+        rows = (*q.shape[:2], symmetric_taylor_size(q.shape[-1]))
+        expect_array("initial_state.kv", kv, (*rows, v.shape[-1]), "floating")
+        expect_array("initial_state.k", k_sum, rows, "floating")
+        y, kv, k_sum = pallas_kernels.taylor_step(q, k, v, kv, k_sum, eps=eps)
+        return y, LinearAttentionState(kv, k_sum, advance(state.stream, len(q), 1)[1])
     y, state = taylor_attention(
         q[:, None], k[:, None], v[:, None],
-        eps=eps, initial_state=state, return_state=True, implementation=implementation,
+        eps=eps, initial_state=state, return_state=True, implementation=chosen,
     )  # fmt: skip
     return y[:, 0], state

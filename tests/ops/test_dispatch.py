@@ -1,27 +1,74 @@
 """A name means that implementation or an error; None means the best, and it can be asked which."""
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+import pallas_kernels
 from based_jax import ops
+from based_jax.ops import dispatch
 
-OPS = ["linear_attention", "taylor_attention", "softmax_attention"]
+OPS = ["linear_attention", "taylor_attention", "taylor_step", "softmax_attention", "window_step"]
+STEPS = ("taylor_step", "window_step")
+WITH_KERNELS = ["taylor_attention", *STEPS]
+
+
+def arrays(op, dtype=jnp.float32, key_size=4):
+    """q, k, v as the op takes them."""
+    shape = (1, 3) if op in STEPS else (1, 2, 3)
+    return [jnp.ones((*shape, size), dtype) for size in (key_size, key_size, 5)]
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_the_default_comes_first_and_is_never_the_reference(op):
-    names = ops.implementations(op)
-    assert "reference" in names
-    assert ops.implementation_for(op) == names[0] != "reference"
-    assert ops.implementation_for(op, jnp.ones((1, 2, 3, 4)), implementation=None) == names[0]
+def test_without_a_gpu_the_default_is_xla(op):
+    assert "reference" in ops.implementations(op)
+    assert ops.implementation_for(op) == ops.implementation_for(op, *arrays(op)) == "xla"
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_a_name_is_taken_at_its_word(op):
-    for name in ops.implementations(op):
+    for name in ("xla", "reference"):
         assert ops.implementation_for(op, implementation=name) == name
     with pytest.raises(ValueError, match=f"implementation = 'cuda': expected None or one of .* for {op}"):
         ops.implementation_for(op, implementation="cuda")
+
+
+@pytest.mark.parametrize("op", WITH_KERNELS)
+def test_kernels_need_a_gpu(op):
+    with pytest.raises(ValueError, match=r"implementation = 'pallas': runs on GPUs, .* are on 'cpu'"):
+        ops.implementation_for(op, *arrays(op), implementation="pallas")
+
+
+@pytest.mark.parametrize("op", WITH_KERNELS)
+def test_where_kernels_run_they_are_the_default_for_what_they_take(op):
+    """Lowered for a GPU that is not there, and in the interpreter."""
+    for context in (pallas_kernels.lowering_for, pallas_kernels.interpreted):
+        with context():
+            assert ops.implementation_for(op, *arrays(op)) == "pallas"
+            assert ops.implementation_for(op, *arrays(op, jnp.bfloat16), implementation="pallas") == "pallas"
+            assert ops.implementation_for(op, *arrays(op), unsupported="no such option") == "xla"
+            with pytest.raises(ValueError, match="'pallas': no such option"):
+                ops.implementation_for(op, *arrays(op), implementation="pallas", unsupported="no such option")
+
+
+@pytest.mark.parametrize("op", ["taylor_attention", "taylor_step"])
+def test_what_the_kernels_do_not_take(op):
+    wide = arrays(op, key_size=33)
+    double = [np.ones(x.shape) for x in arrays(op)]
+    with pallas_kernels.interpreted():
+        for unfit, what in ((wide, "33"), (double, "float64")):
+            assert ops.implementation_for(op, *unfit) == "xla"
+            with pytest.raises(ValueError, match=f"implementation = 'pallas': .*{what}"):
+                ops.implementation_for(op, *unfit, implementation="pallas")
+
+
+@pytest.mark.parametrize("op", ["taylor_attention", "taylor_step"])
+def test_triton_without_its_packages(op, monkeypatch):
+    monkeypatch.setattr(dispatch, "_installed", lambda module: False)
+    with pytest.raises(
+        ValueError, match=r"'triton': needs triton and jax_triton; install based-jax\[triton\]"
+    ):
+        ops.implementation_for(op, *arrays(op), implementation="triton")
 
 
 def test_unknown_op():

@@ -1,0 +1,27 @@
+"""Fused GPU kernels, on arrays alone: nothing here imports `based_jax`, whose ops dispatch to these.
+
+Each folder is one op: its kernels, its table of block sizes, and a note on the data it moves.
+"""
+
+from pallas_kernels.launch import interpreted, is_interpreted
+from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
+from pallas_kernels.taylor_attention import supports as supports_taylor_attention
+from pallas_kernels.taylor_attention import taylor_attention
+from pallas_kernels.taylor_step import supports as supports_taylor_step
+from pallas_kernels.taylor_step import taylor_step
+from pallas_kernels.window_step import Rotary, window_step
+from pallas_kernels.window_step import supports as supports_window_step
+
+__all__ = [
+    "Rotary",
+    "interpreted",
+    "is_interpreted",
+    "is_lowered_for_gpu",
+    "lowering_for",
+    "supports_taylor_attention",
+    "supports_taylor_step",
+    "supports_window_step",
+    "taylor_attention",
+    "taylor_step",
+    "window_step",
+]

@@ -1,0 +1,31 @@
+"""A kernel call as data: what the tests lower, `inspect` compiles and `tune` measures."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+
+@dataclass(frozen=True)
+class Case:
+    """One variant of one kernel on one realistic shape."""
+
+    op: str
+    """folder of `pallas_kernels`"""
+    kernel: str
+    """which of the op's kernels runs, as "outputs" """
+    shape: str
+    """the sizes in words, as "K16 V64 bfloat16" """
+    variant: Any
+    """frozen dataclass of block sizes; has `warps` and `stages`"""
+    function: Callable[..., Any]
+    """arrays to the kernel's results"""
+    arguments: tuple[jax.ShapeDtypeStruct, ...]
+    default: bool = True
+    """the variant that a call with this shape gets from the tuning table"""
+
+    @property
+    def name(self) -> str:
+        """A line for reports and test ids."""
+        return f"{self.op}/{self.kernel} {self.shape} {self.variant}"

@@ -1,0 +1,48 @@
+"""Every kernel on realistic shapes: one list for the lowering tests, `inspect` and `tune`.
+
+The `cases.py` of an op has `cases() -> list[Case]`, and for `tune` it may have
+
+    candidates(case) -> list[Case]   the variants worth measuring on the case's shape
+    facts(case) -> dict              what the op asks its tuning table with for this shape
+    CARRIED: dict[int, int]          argument -> the result that replaces it in the next call, in place
+"""
+
+import importlib
+from types import ModuleType
+
+from pallas_kernels.case import Case
+
+OPS = ("taylor_attention", "taylor_step", "window_step")
+"""Folders of kernels."""
+
+
+def cases(match: str = "") -> list[Case]:
+    """The cases whose name contains `match`, in a fixed order."""
+    return [case for op in OPS for case in _module(op).cases() if match in case.name]
+
+
+def candidates(case: Case) -> list[Case]:
+    """The case's kernel and shape with each variant worth measuring; the case itself first."""
+    listed = getattr(_module(case.op), "candidates", lambda _: [])(case)
+    return [case, *(other for other in listed if other.variant != case.variant)]
+
+
+def facts(case: Case) -> dict[str, int | str]:
+    """What the op asks its tuning table with for this shape.
+
+    Raises:
+        ValueError: the op's `cases.py` does not say.
+    """
+    module = _module(case.op)
+    if not hasattr(module, "facts"):
+        raise ValueError(f"{module.__name__} has no facts(case), which are the conditions of a row")
+    return dict(module.facts(case))
+
+
+def carried(case: Case) -> dict[int, int]:
+    """Argument -> the result that takes its place in the next call: a state that is updated in place."""
+    return dict(getattr(_module(case.op), "CARRIED", {}))
+
+
+def _module(op: str) -> ModuleType:
+    return importlib.import_module(f"pallas_kernels.{op}.cases")

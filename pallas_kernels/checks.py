@@ -1,0 +1,45 @@
+"""Checks at the boundary of the kernels: an error names the argument, its value and what was expected."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+FLOATS = ("float32", "bfloat16", "float16")
+"""Dtypes that the kernels read; they compute in float32."""
+
+
+def expect(condition: bool, argument: str, value: Any, expected: str) -> None:
+    """Raise ``ValueError("argument = value: expected ...")`` unless `condition` holds."""
+    if not condition:
+        raise ValueError(f"{argument} = {value!r}: expected {expected}")
+
+
+def expect_array(argument: str, array: Any, shape: Sequence[int], dtypes: Sequence[str] = FLOATS) -> None:
+    """Check the shape and dtype of an array whose sizes follow from arguments checked before."""
+    expect(tuple(array.shape) == tuple(shape), f"shape of {argument}", tuple(array.shape), f"{tuple(shape)}")
+    expect(jnp.dtype(array.dtype).name in dtypes, f"dtype of {argument}", str(array.dtype), _either(dtypes))
+
+
+def unsupported(arrays: dict[str, Any], rank: int, sizes: dict[str, tuple[int, int]]) -> str | None:
+    """Why a kernel cannot take these arrays, or None.
+
+    Args:
+        arrays: by name; all of `rank` axes and one of `FLOATS`.
+        sizes: name of an array -> size that the kernel limits (its last axis), and the limit.
+    """
+    for name, array in arrays.items():
+        if len(array.shape) != rank:
+            return f"{name} has {len(array.shape)} axes; the kernel takes {rank}"
+        if 0 in array.shape:
+            return f"{name} has shape {tuple(array.shape)}; the kernel takes no empty axis"
+        if jnp.dtype(array.dtype).name not in FLOATS:
+            return f"{name} has dtype {array.dtype}; the kernel takes {_either(FLOATS)}"
+    for name, (size, limit) in sizes.items():
+        if size > limit:
+            return f"the last axis of {name} is {size} long; the kernel takes up to {limit}"
+    return None
+
+
+def _either(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + f" or {names[-1]}" if len(names) > 1 else names[0]

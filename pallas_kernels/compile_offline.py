@@ -1,0 +1,292 @@
+"""Compile kernels for an H200 on a machine without one, and read from the machine code what they need.
+
+The lowered program holds the Triton IR of every kernel. XLA's own Triton compiles it where jax still offers
+that (0.10); else the `triton` package does, which is close but not the same: registers and spills may
+differ. Needs the wheels of the extra `inspect`, no GPU and no driver; times nothing.
+"""
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+from pallas_kernels import sass
+from pallas_kernels.topology import INSTALL, PLUGINS, load_plugins
+
+ARCHITECTURE = "sm_90a"
+
+Compiler = Literal["xla", "triton"]
+
+_CUSTOM_CALL = "__gpu$xla.gpu.triton"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of a lowered program."""
+
+    name: str
+    code: bytes
+    """Triton IR as MLIR bytecode"""
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one program (thread block) of a compiled kernel takes."""
+
+    kernel: str
+    warps: int
+    stages: int
+    registers: int
+    """per thread; 255 is the most there are"""
+    stack: int
+    """bytes of local memory per thread; other than zero where registers did not suffice"""
+    spill_stores: int
+    """bytes per thread, each instruction counted once"""
+    spill_loads: int
+    shared: int
+    """bytes of shared memory"""
+    blocks_per_sm: int
+    """programs that fit on one multiprocessor of an H200 at a time"""
+    wgmma: int
+    """tensor-core instructions of a warp group (four warps)"""
+    mma: int
+    """the older ones of single warps, slower on this GPU"""
+    loop: sass.Loop | None
+    """the main loop; None for a kernel without one, or without `nvdisasm`"""
+    ptxas: str
+    """release of the assembler, which decides the registers"""
+
+
+def kernels(lowered: jax.stages.Lowered) -> list[Kernel]:
+    """The Triton kernels of a program from `offline.lower`, in order of appearance.
+
+    Raises:
+        LookupError: there are none.
+    """
+    from jaxlib.mlir import ir
+
+    found: list[Kernel] = []
+
+    def visit(operation: Any) -> Any:
+        attributes = operation.attributes
+        is_call = operation.name == "stablehlo.custom_call"
+        if is_call and ir.StringAttr(attributes["call_target_name"]).value == _CUSTOM_CALL:
+            config = ir.DictAttr(attributes["mhlo.backend_config"])
+            found.append(
+                Kernel(
+                    name=_name(operation) or ir.StringAttr(config["name"]).value,
+                    code=ir.StringAttr(config["ir"]).value_bytes,
+                    warps=ir.IntegerAttr(config["num_warps"]).value,
+                    stages=ir.IntegerAttr(config["num_stages"]).value,
+                )
+            )
+        return ir.WalkResult.ADVANCE
+
+    module: Any = lowered.compiler_ir("stablehlo")
+    module.operation.walk(visit)
+    if not found:
+        raise LookupError(
+            f"no {_CUSTOM_CALL} in the lowered program: jax {jax.__version__} may name it otherwise"
+        )
+    return found
+
+
+def _name(operation: Any) -> str:
+    """The `name` of the launch, from the operation's location: the IR itself has the name of the body."""
+    found = re.search(r'([^"/]+)/pallas_call"', str(operation.location))
+    return found[1] if found else ""
+
+
+def compiler() -> Compiler:
+    """Which compiler `compile_kernel` uses unless told.
+
+    Raises:
+        ImportError: no wheel that has one.
+    """
+    if _xla_triton() is not None:
+        return "xla"
+    if importlib.util.find_spec("triton"):
+        return "triton"
+    raise ImportError(
+        f"no compiler for {ARCHITECTURE}: needs triton, or the CUDA plugin of jax 0.10 ({INSTALL})"
+    )
+
+
+def toolchain(used: Compiler) -> dict[str, str]:
+    """Names and versions of what decides the numbers of a report, besides the assembler."""
+    packages = ["jax", "jaxlib", *(name.replace("_", "-") for name in PLUGINS), "triton"]
+    versions = {name: version for name in packages if (version := _version(name))}
+    return {
+        "target": ARCHITECTURE,
+        "compiler": {"xla": "XLA's Triton", "triton": "the triton package"}[used],
+        **versions,
+    }
+
+
+def compile_kernel(kernel: Kernel, used: Compiler | None = None) -> Resources:
+    """Compile one kernel down to machine code.
+
+    Raises:
+        ImportError: a wheel is missing.
+        RuntimeError: the compiler refuses the kernel.
+    """
+    used = used or compiler()
+    ptx, shared = _ptx_of_xla(kernel) if used == "xla" else _ptx_of_triton(kernel)
+    with tempfile.TemporaryDirectory() as folder:
+        source, binary = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        report, assembler = _assemble(source, binary, used)
+        disassembler = next(_programs("nvdisasm", used), None)
+        loop = sass.main_loop(_run(disassembler, "-c", binary), kernel.warps) if disassembler else None
+    registers = _number(r"Used (\d+) registers", report)
+    if not registers:
+        raise RuntimeError(f"ptxas {_release(assembler)} did not say how many registers it used")
+    shared += _number(r"(\d+) bytes smem", report)
+    return Resources(
+        kernel=kernel.name,
+        warps=kernel.warps,
+        stages=kernel.stages,
+        registers=registers,
+        stack=_number(r"(\d+) bytes stack frame", report),
+        spill_stores=_number(r"(\d+) bytes spill stores", report),
+        spill_loads=_number(r"(\d+) bytes spill loads", report),
+        shared=shared,
+        blocks_per_sm=blocks_per_sm(registers, kernel.warps, shared),
+        wgmma=ptx.count("wgmma.mma_async"),
+        mma=ptx.count("mma.sync"),
+        loop=loop,
+        ptxas=_release(assembler),
+    )
+
+
+def blocks_per_sm(registers: int, warps: int, shared: int) -> int:
+    """Programs that one multiprocessor of an H200 holds at a time.
+
+    Args:
+        registers: per thread; given out to warps in units of 256 from four files of 16384.
+        shared: bytes; each program costs the system another 1024, of 233472.
+    """
+    per_warp = -(-registers * 32 // 256) * 256
+    by_registers = 4 * (16384 // per_warp) // warps
+    by_shared = 233472 // (-(-(shared + 1024) // 128) * 128)
+    return min(by_registers, by_shared, 64 // warps, 32)
+
+
+def _xla_triton() -> Any:
+    """jax's door to XLA's Triton (private; gone in 0.11), or None."""
+    if not any(map(importlib.util.find_spec, PLUGINS)):
+        return None
+    try:
+        from jax._src.lib import triton
+    except ImportError:
+        return None
+    if not hasattr(triton, "compile"):
+        return None
+    load_plugins()  # they open the door
+    return triton if triton.has_compilation_handler("cuda") else None
+
+
+def _ptx_of_xla(kernel: Kernel) -> tuple[str, int]:
+    """PTX text and bytes of dynamic shared memory."""
+    triton = _xla_triton()
+    if triton is None:
+        raise ImportError(f"XLA's Triton needs jax 0.10 with its CUDA plugin ({INSTALL})")
+    result = triton.compile(
+        "cuda", kernel.code, "9.0", num_warps=kernel.warps, num_ctas=1, num_stages=kernel.stages
+    )
+    return result.asm, result.smem_bytes
+
+
+def _ptx_of_triton(kernel: Kernel) -> tuple[str, int]:
+    """PTX text and bytes of dynamic shared memory."""
+    try:
+        import triton
+        from triton.backends.compiler import GPUTarget
+    except ImportError as error:
+        raise ImportError(f"the triton package is missing ({INSTALL})") from error
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ttir")
+        source.write_text(_text(kernel.code))
+        result: Any = triton.compile(
+            str(source),
+            target=GPUTarget("cuda", 90, 32),
+            # XLA's Triton keeps products and sums apart, and it is the one that runs these kernels.
+            options={"num_warps": kernel.warps, "num_stages": kernel.stages, "enable_fp_fusion": False},
+        )
+    return result.asm["ptx"], result.metadata.shared
+
+
+def _text(code: bytes) -> str:
+    """Triton IR as text: bytecode belongs to one version of MLIR, and the two Tritons have different ones."""
+    from jaxlib.mlir import ir
+    from jaxlib.triton import dialect
+
+    with ir.Context() as context:
+        dialect.register_dialect(context)
+        module: Any = ir.Module.parse(code)
+        return module.operation.get_asm(enable_debug_info=False)
+
+
+def _assemble(source: Path, binary: Path, used: Compiler) -> tuple[str, str]:
+    """What `ptxas -v` said, by the first assembler that knows this version of PTX, and that assembler."""
+    refusals = []
+    for tool in _programs("ptxas", used):
+        done = subprocess.run(
+            [tool, "-v", f"-arch={ARCHITECTURE}", source, "-o", binary], capture_output=True, text=True
+        )
+        if done.returncode == 0:
+            return done.stdout + done.stderr, tool
+        refusals.append(f"{_release(tool)}: {(done.stderr or done.stdout).strip().splitlines()[0]}")
+        if "Unsupported .version" not in done.stderr:
+            raise RuntimeError(f"ptxas {refusals[-1]}")
+    raise ImportError(f"no ptxas that is new enough ({INSTALL}); {'; '.join(refusals) or 'none found'}")
+
+
+def _programs(name: str, used: Compiler) -> Iterator[str]:
+    """Where the program is: first the one that belongs to the compiler, last the one on the path."""
+    places = {"xla": ["nvidia/*/bin", "nvidia/*/*/bin"], "triton": ["triton/backends/nvidia/bin"]}
+    for pattern in [*places.pop(used), *(pattern for others in places.values() for pattern in others)]:
+        package, below = pattern.split("/", 1)
+        spec = importlib.util.find_spec(package)
+        for place in (spec.submodule_search_locations or []) if spec else []:
+            # A second assembler of the triton wheel is called ptxas-blackwell; it knows Hopper too.
+            yield from sorted(
+                str(tool) for tool in Path(place).glob(f"{below}/{name}*") if os.access(tool, os.X_OK)
+            )
+    if on_path := shutil.which(name):
+        yield on_path
+
+
+@functools.cache
+def _release(tool: str) -> str:
+    """As "12.9.86"."""
+    found = re.search(r"V(\d+(\.\d+)+)", _run(tool, "--version"))
+    return found[1] if found else "0"
+
+
+def _run(tool: str, *arguments: Any) -> str:
+    return subprocess.run([tool, *arguments], capture_output=True, text=True).stdout
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    return int(found[1]) if found else 0

@@ -1,0 +1,108 @@
+"""The one place that knows how a kernel is launched: Pallas' Triton backend, or its interpreter.
+
+JAX deprecated that backend in 0.11 and names jax-triton as the way on; what would change then is this
+module. The bodies use `jax.numpy`, refs and the masked `load` and `store` below, and obey what the backend
+can lower: every array axis a power of two, no slices or concatenations of values (refs may be sliced), no
+batched dots. Interpret mode accepts more, so each kernel is also lowered for CUDA in the tests.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton as plgpu
+
+_INTERPRET: ContextVar[bool] = ContextVar("interpret", default=False)
+
+
+@contextlib.contextmanager
+def interpreted() -> Iterator[None]:
+    """Kernels traced inside run in Pallas' interpreter, on any platform: slow, for tests.
+
+    They count as available there, so that `implementation=None` picks them. Unwritten output elements are
+    NaN. A function jitted inside stays interpreted, one jitted outside stays as it is.
+    """
+    token = _INTERPRET.set(True)
+    try:
+        yield
+    finally:
+        _INTERPRET.reset(token)
+
+
+def is_interpreted() -> bool:
+    """Whether a kernel traced now would be interpreted."""
+    return _INTERPRET.get()
+
+
+def launch(
+    body: Callable[..., None],
+    *operands: jax.Array,
+    grid: Sequence[int],
+    in_specs: Sequence[pl.BlockSpec],
+    out_specs: Any,
+    out_shape: Any,
+    warps: int,
+    stages: int = 1,
+    aliases: Mapping[int, int] | None = None,
+    name: str,
+) -> Any:
+    """Run `body` once per grid point.
+
+    Args:
+        body: takes one ref per operand and output.
+        grid: up to three axes; programs that differ in the first only run next to each other.
+        in_specs, out_specs, out_shape: as for `pallas_call`.
+        warps: warps of 32 threads per program.
+        stages: depth of the software pipeline of loads.
+        aliases: operand number -> output number that may share its memory.
+        name: shown by profilers.
+    """
+    return pl.pallas_call(
+        body,
+        grid=tuple(grid),
+        in_specs=list(in_specs),
+        out_specs=out_specs,
+        out_shape=out_shape,
+        input_output_aliases=dict(aliases or {}),
+        # Always named: without them the default backend differs between releases of jax.
+        compiler_params=plgpu.CompilerParams(num_warps=warps, num_stages=stages),
+        interpret=_INTERPRET.get(),
+        name=name,
+    )(*operands)
+
+
+def whole(array: Any) -> pl.BlockSpec:
+    """Every program sees the whole array."""
+    return pl.BlockSpec(array.shape, lambda *_: (0,) * array.ndim)
+
+
+def load(ref: Any, index: Any, valid: Any = None, other: float = 0) -> jax.Array:
+    """``ref[index]``, with `other` where `valid` (broadcast to the result's shape) is False.
+
+    Blocks at the edge of an array are not checked on the GPU: whatever may lie outside needs `valid`.
+    """
+    if valid is None:
+        return ref[index]
+    view = ref.at[index]
+    return plgpu.load(view, mask=jnp.broadcast_to(valid, view.shape), other=other)
+
+
+def store(ref: Any, index: Any, value: jax.Array, valid: Any = None) -> None:
+    """``ref[index] = value`` (cast to the ref's dtype) where `valid`."""
+    value = value.astype(ref.dtype)
+    if valid is None:
+        ref[index] = value
+    else:
+        plgpu.store(ref.at[index], value, mask=jnp.broadcast_to(valid, value.shape))
+
+
+def dot(a: jax.Array, b: jax.Array, contract: tuple[int, int], into: Any = None, precision: Any = None):
+    """a . b over one axis of each, accumulated in float32 (onto `into`)."""
+    axes = (((contract[0],), (contract[1],)), ((), ()))
+    product = lax.dot_general(a, b, axes, precision=precision, preferred_element_type=jnp.float32)
+    return product if into is None else into + product

@@ -1,0 +1,50 @@
+"""Lower kernels for a GPU on a machine without one: a real check of what the compiler accepts."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, use_abstract_mesh
+
+_FOR_GPU: ContextVar[bool] = ContextVar("for_gpu", default=False)
+
+H200 = "NVIDIA H200"
+
+
+def is_lowered_for_gpu() -> bool:
+    """Whether the code traced now is meant for a GPU that is not there (`lowering_for`)."""
+    return _FOR_GPU.get()
+
+
+@contextlib.contextmanager
+def lowering_for(device_kind: str = H200) -> Iterator[None]:
+    """Inside, `jax.jit(f).trace(...).lower(lowering_platforms=("cuda",))` needs no GPU."""
+    token = _FOR_GPU.set(True)
+    try:
+        with _abstract_gpu(device_kind):
+            yield
+    finally:
+        _FOR_GPU.reset(token)
+
+
+def _abstract_gpu(device_kind: str) -> contextlib.AbstractContextManager[Any]:
+    """From jax 0.11 on a kernel asks which GPU it is lowered for; before, it assumes Hopper."""
+    version = tuple(int(part) for part in jax.__version__.split(".")[:2])
+    if version < (0, 11):
+        return contextlib.nullcontext()
+    from jax.sharding import AbstractDevice
+
+    options: dict[str, Any] = {"device_kind": device_kind, "num_cores": None, "platform": "gpu"}
+    return use_abstract_mesh(AbstractMesh((1,), ("device",), abstract_device=AbstractDevice(**options)))
+
+
+def lower(function: Callable[..., Any], *arguments: Any, device_kind: str = H200) -> jax.stages.Lowered:
+    """`function` lowered for CUDA; `arguments` are arrays or `jax.ShapeDtypeStruct`s.
+
+    Raises:
+        NotImplementedError, ValueError: an operation that the kernel compiler does not have.
+    """
+    with lowering_for(device_kind):
+        return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",))

@@ -1,0 +1,72 @@
+"""Let a kernel be sharded by the compiler and vmapped: neither works on a bare kernel.
+
+A sharded operand of an opaque call is gathered on every device. Rows and heads are independent in all our
+kernels, so each device can run the same kernel on its own rows and heads: a partitioning rule says so, and
+a plain `jit` over sharded arrays needs no collective and no mesh.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jax.experimental.custom_partitioning import custom_partitioning
+
+from pallas_kernels.launch import interpreted, is_interpreted
+from pallas_kernels.offline import is_lowered_for_gpu
+
+SHARDED = ("b", "h")
+"""Axes that may be split over devices: rows of the batch and heads. All others are kept whole."""
+
+
+def per_row_and_head(
+    function: Callable[..., tuple[jax.Array, ...]],
+    operands: Sequence[str],
+    results: Sequence[str],
+    constants: Sequence[Any] = (),
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """`function`, free to run on any share of the rows and heads, and with a rule for `vmap`.
+
+    Args:
+        function: arrays to a tuple of arrays; row i, head j of each result depends on row i, head j only.
+        operands, results: the axes of each array in order, one letter or word each, as "b n h k"; the first
+            is always "b". Axes with one name have one size.
+        constants: further arrays that `function` takes behind the operands and every device needs whole;
+            it cannot create arrays from NumPy ones itself.
+    """
+    constant_axes = [" ".join(f"c{i}_{axis}" for axis in range(x.ndim)) for i, x in enumerate(constants)]
+    rule = ", ".join([*operands, *constant_axes])
+    names = list(dict.fromkeys(" ".join([*operands, *constant_axes, *results]).split()))
+    interpret = is_interpreted()  # partitioned when it is compiled, which may be outside of the context
+
+    def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        with interpreted() if interpret else contextlib.nullcontext():
+            return function(*arrays)
+
+    partitioned = custom_partitioning(run)
+    partitioned.def_partition(
+        partition=lambda mesh, arguments, shapes: (
+            mesh,
+            run,
+            tuple(shape.sharding for shape in shapes),
+            tuple(argument.sharding for argument in arguments),
+        ),
+        sharding_rule=f"{rule} -> {', '.join(results)}",
+        need_replication_factors=tuple(name for name in names if name not in SHARDED),
+    )
+    # Lowered for a GPU that is not there, there are no devices to partition over, and jax would ask for some.
+    whole = run if is_lowered_for_gpu() else partitioned
+    batched = custom_vmap(lambda *arrays: whole(*arrays, *map(jnp.asarray, constants)))
+
+    @batched.def_vmap
+    def _fold_into_rows(size: int, is_mapped: Sequence[bool], *arrays: jax.Array) -> tuple[Any, Any]:
+        rows = [
+            x if mapped else jnp.broadcast_to(x, (size, *x.shape))
+            for x, mapped in zip(arrays, is_mapped, strict=True)
+        ]
+        outputs = batched(*(x.reshape(-1, *x.shape[2:]) for x in rows))
+        return tuple(y.reshape(size, -1, *y.shape[1:]) for y in outputs), (True,) * len(outputs)
+
+    return batched

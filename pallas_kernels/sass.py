@@ -1,0 +1,73 @@
+"""Read disassembled machine code of a kernel: what its main loop issues."""
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The instructions between the label and the branch back of one loop."""
+
+    instructions: int
+    """per warp and round"""
+    issue_slots: int
+    """cycles to issue one round for all warps of a program, on the four schedulers of a multiprocessor"""
+    tensor_cycles: int
+    """cycles that the tensor cores need for one round of a program"""
+    local: int
+    """loads from and stores to local memory (spilled registers), per warp and round"""
+    barriers: int
+    """waits for all warps of the program"""
+
+
+def main_loop(text: str, warps: int) -> Loop | None:
+    """The loop with the most tensor-core work in `nvdisasm -c` output, or the longest; None without loops."""
+    addresses, instructions, labels = _parse(text)
+    loops = []
+    for index, instruction in enumerate(instructions):
+        branch = re.search(r"\bBRA\b.*`\((\.L\S+?)\)", instruction)
+        start = labels.get(branch[1]) if branch else None
+        if start is not None and start < addresses[index]:
+            loops.append(instructions[addresses.index(start) : index + 1])
+    if not loops:
+        return None
+    # Of nested loops with the same tensor-core work the inner one is the short one.
+    body = max(
+        loops, key=lambda loop: (_tensor_cycles(loop), -len(loop) if _tensor_cycles(loop) else len(loop))
+    )
+    return Loop(
+        instructions=len(body),
+        issue_slots=len(body) * warps // 4,
+        tensor_cycles=round(_tensor_cycles(body) * warps / 4),
+        local=_count(r"\b(LDL|STL)\b", body),
+        barriers=_count(r"\bBAR\.SYNC\b", body),
+    )
+
+
+def _parse(text: str) -> tuple[list[int], list[str], dict[str, int]]:
+    """Addresses and instructions in order, and label -> address."""
+    addresses: list[int] = []
+    instructions: list[str] = []
+    labels: dict[str, int] = {}
+    pending: list[str] = []
+    for line in text.splitlines():
+        if label := re.match(r"\s*(\.L\S+):", line):
+            pending.append(label[1])
+        elif found := re.match(r"\s+/\*([0-9a-f]{4,})\*/\s+(.*?);", line):
+            addresses.append(int(found[1], 16))
+            instructions.append(found[2])
+            labels.update(dict.fromkeys(pending, addresses[-1]))
+            pending = []
+    return addresses, instructions, labels
+
+
+def _tensor_cycles(body: list[str]) -> float:
+    """Per warp group: a 64 x n x 16 product takes n/2 cycles, the 16 x 8 x 16 one of each of its warps 4."""
+    text = "\n".join(body)
+    return sum(int(n) / 2 for n in re.findall(r"\bHGMMA\.\d+x(\d+)x\d+", text)) + 4 * _count(
+        r"\bHMMA\.16816\b", body
+    )
+
+
+def _count(pattern: str, body: list[str]) -> int:
+    return sum(bool(re.search(pattern, instruction)) for instruction in body)

@@ -1,0 +1,301 @@
+"""What the kernels of Taylor attention share: loading tokens, building features, moving a state.
+
+Letters: C tokens of a chunk, K padded key channels, F features of a tile, V value channels of a tile.
+A state is a tuple of tiles, (F, V) or turned (V, F), and what the normaliser needs of it:
+
+    moments = sum w x phi_last(x)^T (K, last),   count = sum w
+
+The last tile's features include x and 1, so `moments` holds sum w x x^T and sum w x:
+q . z = count + q . sum w x + q^T (sum w x x^T) q / 2, without a sum per feature.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from pallas_kernels.launch import dot, load, store
+from pallas_kernels.taylor_attention.layout import Layout
+
+f32 = jnp.float32
+
+
+class State(NamedTuple):
+    """Sums over tokens, float32."""
+
+    tiles: tuple[jax.Array, ...]
+    moments: jax.Array
+    count: jax.Array
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sizes of one call, fixed when it is traced."""
+
+    layout: Layout
+    batch: int
+    length: int
+    heads: int
+    value_size: int
+    chunk: int
+    block: int
+    """tokens per program, a multiple of `chunk`"""
+    value_tile: int
+    warps: int
+    stages: int
+    operand: Any
+    """dtype of the operands of matmuls"""
+    precision: Any
+    """of matmuls on float32 operands"""
+    packed: bool
+    """whether segments or padding are given"""
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.length // self.block)
+
+    @property
+    def value_tiles(self) -> int:
+        return -(-self.value_size // self.value_tile)
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the last block reaches beyond the sequence."""
+        return self.length % self.block != 0
+
+    @property
+    def scale(self) -> float:
+        return self.layout.key_size**-0.5
+
+    def dot(self, a: jax.Array, b: jax.Array, contract: tuple[int, int], into: Any = None) -> jax.Array:
+        return dot(a.astype(self.operand), b.astype(self.operand), contract, into, self.precision)
+
+
+class Packing(NamedTuple):
+    """Refs of one row: which of its tokens are real, and where their segments began."""
+
+    starts: Any
+    """(N,) index of the first token of each token's segment; negative: before this call's first token"""
+    count: Any
+    """scalar: the tokens from here on are padding"""
+
+
+class Chunk:
+    """C tokens from `start` on, of one row and head."""
+
+    def __init__(self, plan: Plan, start: Any, packing: Packing | None = None):
+        self.plan, self.start = plan, start
+        self.end = start + plan.chunk
+        self.slice = pl.ds(start, plan.chunk)
+        self.index = start + jnp.arange(plan.chunk)
+        self._packing = packing
+        self._stored = self.index < plan.length if plan.ragged else None
+        self.real = self._stored if packing is None else self.index < packing.count[...]
+        """(C,) or None for all: padding is loaded as zeros"""
+
+    def keys(self, ref: Any) -> jax.Array:
+        """(C, K) of a (N, K) ref in the operands' dtype, zeros in padding and beyond the real channels."""
+        return self._rows(ref, self.plan.layout.key_size, self.plan.layout.padded_key_size, 0)
+
+    def queries(self, ref: Any) -> jax.Array:
+        """(C, K) as `keys`, times K^(-1/2)."""
+        return (self.keys(ref).astype(f32) * self.plan.scale).astype(self.plan.operand)
+
+    def values(self, ref: Any, tile: Any) -> jax.Array:
+        """(C, V) of value tile number `tile`."""
+        return self._rows(ref, self.plan.value_size, self.plan.value_tile, tile)
+
+    def numbers(self, ref: Any) -> jax.Array:
+        """(C,) of a (N,) ref, 0 in padding."""
+        return load(ref, (self.slice,), self.real)
+
+    def _rows(self, ref: Any, size: int, padded: int, tile: Any) -> jax.Array:
+        valid = _valid(self.real, size, padded, tile)
+        return load(ref, (self.slice, slice(None)), valid).astype(self.plan.operand)
+
+    def put_keys(self, ref: Any, value: jax.Array) -> None:
+        """Store (C, K) into a (N, K) ref."""
+        layout = self.plan.layout
+        valid = _valid(self._stored, layout.key_size, layout.padded_key_size, 0)
+        store(ref, (self.slice, slice(None)), value, valid)
+
+    def put_values(self, ref: Any, value: jax.Array, tile: Any) -> None:
+        """Store (C, V) into a (N, V) ref."""
+        valid = _valid(self._stored, self.plan.value_size, self.plan.value_tile, tile)
+        store(ref, (self.slice, slice(None)), value, valid)
+
+    def put_numbers(self, ref: Any, value: jax.Array, valid: Any) -> None:
+        """Store (C,) into a (N,) ref where the scalar `valid` is True."""
+        store(ref, (self.slice,), value, valid if self._stored is None else self._stored & valid)
+
+    def starts(self) -> jax.Array:
+        """(C,) where the tokens' segments began; of a packed call."""
+        assert self._packing is not None
+        return load(self._packing.starts, (self.slice,), self._stored)
+
+    def start_at(self, token: Any) -> jax.Array:
+        """Where the segment of a token began, the last token's for one beyond the end; of a packed call."""
+        assert self._packing is not None
+        return self._packing.starts[jnp.minimum(token, self.plan.length - 1)]
+
+    def entering(self, k: jax.Array, v: jax.Array) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
+        """What the state behind the chunk is made of.
+
+        Returns:
+            Whether the state before the chunk stays in it (None: yes), keys and values with zeros in place of
+            those of earlier segments, and how many are left.
+        """
+        limit = self.plan.length if self._packing is None else self._packing.count[...]
+        first, stays = self.start, None
+        if self._packing is not None:
+            start = self.start_at(self.end - 1)
+            kept = (self.index >= start)[:, None]
+            k, v = jnp.where(kept, k, jnp.zeros_like(k)), jnp.where(kept, v, jnp.zeros_like(v))
+            first, stays = jnp.maximum(first, start), start < self.start
+        count = jnp.maximum(jnp.minimum(limit, self.end) - first, 0)
+        return stays, k, v, count.astype(f32)
+
+    def leaving(self, dn: jax.Array, dd: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
+        """What the sums over the queries from this chunk on are made of, for the keys before it.
+
+        Returns:
+            Whether the sums behind the chunk stay in it (None: yes), and the gradients dn (C, V), dd (C,)
+            with zeros in place of those of queries that see nothing before the chunk.
+        """
+        if self._packing is None:
+            return None, dn, dd
+        sees = self.starts() < self.start
+        dn, dd = jnp.where(sees[:, None], dn, jnp.zeros_like(dn)), jnp.where(sees, dd, 0.0)
+        return self.start_at(self.end) < self.start, dn, dd
+
+
+def _valid(rows: Any, size: int, padded: int, tile: Any) -> Any:
+    """(C, columns) mask of a part of an array with `size` columns, None if nothing is masked."""
+    rows = None if rows is None else rows[:, None]
+    if size % padded == 0:
+        return rows
+    columns = (tile * padded + jnp.arange(padded) < size)[None, :]
+    return columns if rows is None else rows & columns
+
+
+class Features:
+    """phi and its gradient, tile by tile, from the tables in the kernel's refs.
+
+    `columns` are R, T as (K, size); `rows` the same transposed; `offsets` r, t of the last tile; `linear`
+    1 at its linear features and its constant, 0 elsewhere, and the same with 1/2 at the linear ones.
+    """
+
+    def __init__(self, plan: Plan, columns: Any, rows: Any, offsets: Any, linear: Any):
+        self.plan = plan
+        slices = [pl.ds(first, size) for first, size in plan.layout.tiles]
+        # Loaded once, before the loop over chunks: in the loop each use cost a copy and a barrier.
+        self._columns = [tuple(ref[:, tile] for ref in columns) for tile in slices]
+        self._rows = [tuple(ref[tile, :] for ref in rows) for tile in slices]
+        self._offsets = tuple(ref[...] for ref in offsets)
+        self._linear = tuple(ref[...] for ref in linear)
+
+    def factors(self, x: jax.Array, tile: int) -> tuple[jax.Array, jax.Array]:
+        """(C, F) x R + r and x T + t."""
+        one, two = (self.plan.dot(x, table, (1, 0)) for table in self._columns[tile])
+        if tile == len(self._columns) - 1:
+            one, two = one + self._offsets[0][None, :], two + self._offsets[1][None, :]
+        return one, two
+
+    def by_token(self, x: jax.Array, tile: int) -> jax.Array:
+        """(C, F) phi(x)."""
+        one, two = self.factors(x, tile)
+        return one * two
+
+    def by_feature(self, x: jax.Array, tile: int) -> jax.Array:
+        """(F, C) phi(x)^T of a pure tile."""
+        one, two = (self.plan.dot(table, x, (1, 1)) for table in self._rows[tile])
+        return one * two
+
+    def gradient(self, factors: Any, tile: int, dphi: jax.Array, into: Any) -> jax.Array:
+        """(C, K) gradient of x behind dphi (C, F), added onto `into`."""
+        (one, two), (one_table, two_table) = factors, self._columns[tile]
+        into = self.plan.dot(dphi * two, one_table, (1, 1), into)
+        return self.plan.dot(dphi * one, two_table, (1, 1), into)
+
+    def normaliser(self, state: "State", x: jax.Array, phi_last: jax.Array) -> jax.Array:
+        """(C,) q . z of queries x with features phi_last (C, last)."""
+        read = self.plan.dot(x, state.moments * self._linear[1][None, :], (1, 0))
+        return jnp.sum(read * phi_last, axis=1) + state.count
+
+    def normaliser_gradient(self, state: "State", phi_last: jax.Array) -> jax.Array:
+        """(C, K) sum w x + (sum w x x^T) x: what the other side of q . z gets per unit of weight."""
+        return self.plan.dot(phi_last, state.moments * self._linear[0][None, :], (1, 1))
+
+
+def turned(plan: Plan, tile: int) -> bool:
+    """Whether a tile is kept as (V, F): 64 rows is what the tensor cores want of a matmul's result."""
+    return tile == plan.layout.pure or plan.layout.tile < 64
+
+
+def read_tile(plan: Plan, state: State, tile: int, x: jax.Array, into: Any) -> jax.Array:
+    """(C, V) x S of phi(x) (C, F)."""
+    return plan.dot(x, state.tiles[tile], (1, 1 if turned(plan, tile) else 0), into)
+
+
+def tile_gradient(plan: Plan, state: State, tile: int, u: jax.Array) -> jax.Array:
+    """(C, F) u S^T of u (C, V)."""
+    return plan.dot(u, state.tiles[tile], (1, 0 if turned(plan, tile) else 1))
+
+
+def empty_state(plan: Plan) -> State:
+    """No tokens yet."""
+    tiles = [
+        jnp.zeros((plan.value_tile, size) if turned(plan, i) else (size, plan.value_tile), f32)
+        for i, (_, size) in enumerate(plan.layout.tiles)
+    ]
+    moments = jnp.zeros((plan.layout.padded_key_size, plan.layout.last), f32)
+    return State(tuple(tiles), moments, jnp.zeros((), f32))
+
+
+def load_state(plan: Plan, kv_ref: Any, moments_ref: Any, tile: Any) -> State:
+    """From (size, V) and (K + 1, last) refs."""
+    valid = _valid(None, plan.value_size, plan.value_tile, tile)
+    tiles = [load(kv_ref, (pl.ds(first, size), slice(None)), valid) for first, size in plan.layout.tiles]
+    tiles = [part.T if turned(plan, i) else part for i, part in enumerate(tiles)]
+    k = plan.layout.padded_key_size
+    return State(tuple(tiles), moments_ref[pl.ds(0, k), :], moments_ref[k, 0])
+
+
+def store_state(plan: Plan, state: State, kv_ref: Any, moments_ref: Any, tile: Any) -> None:
+    """Into (size, V) and (K + 1, last) refs."""
+    valid = _valid(None, plan.value_size, plan.value_tile, tile)
+    for i, ((first, size), part) in enumerate(zip(plan.layout.tiles, state.tiles, strict=True)):
+        part = part.T if turned(plan, i) else part
+        store(kv_ref, (pl.ds(first, size), slice(None)), part, valid)
+    k = plan.layout.padded_key_size
+    moments_ref[pl.ds(0, k), :] = state.moments
+    moments_ref[k, :] = jnp.full((plan.layout.last,), state.count, f32)
+
+
+def add_tokens(
+    plan: Plan, features: Features, state: State, x: jax.Array, u: jax.Array, weight: Any, count: Any
+) -> State:
+    """Add phi(x) u^T and the moments of x, weighted by `weight` (C,) or unweighted.
+
+    A row of zeros in u adds nothing to the tiles, one in x (or a zero weight) nothing to the moments: that is
+    how tokens are left out.
+    """
+    tiles = []
+    for i, into in enumerate(state.tiles[:-1]):
+        if turned(plan, i):
+            tiles.append(plan.dot(u, features.by_token(x, i), (0, 0), into))  # (V, C) (C, F)
+        else:
+            tiles.append(plan.dot(features.by_feature(x, i), u, (1, 0), into))  # (F, C) (C, V)
+    phi_last = features.by_token(x, len(tiles)).astype(plan.operand)
+    tiles.append(plan.dot(u, phi_last, (0, 0), state.tiles[-1]))
+    weighted = x if weight is None else x.astype(f32) * weight[:, None]
+    return State(tuple(tiles), plan.dot(weighted, phi_last, (0, 0), state.moments), state.count + count)
+
+
+def only_if(condition: Any, state: State) -> State:
+    """The state, or an empty one; None is True."""
+    if condition is None:
+        return state
+    return jax.tree.map(lambda x: jnp.where(condition, x, 0.0), state)

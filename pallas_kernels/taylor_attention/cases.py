@@ -1,0 +1,138 @@
+"""The kernels of Taylor attention on the shapes that the tuning table distinguishes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.case import Case
+from pallas_kernels.taylor_attention import specs
+from pallas_kernels.taylor_attention.dkv import key_value_gradients
+from pallas_kernels.taylor_attention.dq import query_gradients
+from pallas_kernels.taylor_attention.function import OPERANDS, Call, Variant
+from pallas_kernels.taylor_attention.outputs import outputs
+from pallas_kernels.taylor_attention.scan import ELEMENTS, WARPS, scan_states
+from pallas_kernels.taylor_attention.sums import key_sums, query_sums
+
+KERNELS = ("key_sums", "query_sums", "outputs", "dq", "dk", "dv")
+
+SHAPES = (
+    (16, 64, "bfloat16"), (16, 112, "bfloat16"), (16, 128, "bfloat16"), (16, 32, "bfloat16"),
+    (8, 64, "bfloat16"), (24, 64, "bfloat16"), (32, 64, "bfloat16"), (16, 64, "float32"), (16, 64, "float16"),
+)  # fmt: skip
+"""(K, V, dtype): Based-360M and -1.3B first."""
+
+BATCH, LENGTH, HEADS, BLOCK = 4, 8192, 16, 2048
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Sizes of the scan's programs, which have nothing to tune."""
+
+    elements: int = ELEMENTS
+    warps: int = WARPS
+    stages: int = 1
+
+
+def cases(shapes: Sequence[tuple[int, int, str]] = SHAPES) -> list[Case]:
+    """Every kernel on every shape, plain; on the first shape also with segments and states, and the scan."""
+    found = [case(kernel, *shape) for shape in shapes for kernel in KERNELS]
+    found += [case(kernel, *shapes[0], packed=True) for kernel in KERNELS]
+    return [*found, _scan(False), _scan(True)]
+
+
+def candidates(of: Case) -> list[Case]:
+    """Other block sizes to measure on the same shape."""
+    if of.kernel == "scan":
+        return [of]
+    tried = {of.variant}
+    for chunk, warps in ((64, 4), (128, 8), (32, 4), (64, 8)):
+        for value_tile in (32, 64, 128):
+            for stages in (1, 2):
+                tried.add(replace(of.variant, chunk=chunk, warps=warps, value_tile=value_tile, stages=stages))
+    words = of.shape.split()
+    size, dtype, packed = words[0][1:], words[2], "packed" in words
+    return [
+        case(of.kernel, int(size), int(words[1][1:]), dtype, packed, variant)
+        for variant in sorted(tried, key=str)
+    ]
+
+
+def facts(of: Case) -> dict[str, int | str]:
+    """What the tuning table is asked for a case."""
+    words = of.shape.split()
+    return {
+        "kernel": of.kernel, "key_size": int(words[0][1:]), "value_size": int(words[1][1:]),
+        "dtype": OPERANDS[words[2]], "packed": int("packed" in words),
+    }  # fmt: skip
+
+
+def case(
+    kernel: str,
+    key_size: int,
+    value_size: int,
+    dtype: str,
+    packed: bool = False,
+    variant: Variant | None = None,
+) -> Case:
+    """One kernel on B 4, N 8192, H 16 in blocks of 2048 tokens."""
+    variants = () if variant is None else ((kernel, variant),)
+    call = Call(1e-12, packed, True, packed, None, BLOCK, variants)
+    shape = jax.ShapeDtypeStruct
+    keys = shape((BATCH, LENGTH, HEADS, key_size), dtype)
+    values = shape((BATCH, LENGTH, HEADS, value_size), dtype)
+    numbers = shape((BATCH, HEADS, LENGTH), "float32")
+    plan = call.plan(kernel, keys, values)
+    arrays = {
+        "key_sums": [keys, values],
+        "query_sums": [keys, values, numbers, numbers],
+        "outputs": [keys, keys, values],
+    }.get(kernel, [keys, keys, values, values, numbers, numbers])
+    count = len(arrays)
+    if "sums" not in kernel:
+        arrays += specs.state_shapes(plan, plan.blocks)
+    arrays += [shape((BATCH, LENGTH), "int32"), shape((BATCH,), "int32")] if packed else []
+
+    def function(*arrays: jax.Array) -> Any:
+        tables = [jnp.asarray(table) for table in specs.constant_tables(plan)]
+        inputs, rest = arrays[:count], list(arrays[count:])
+        states = None if "sums" in kernel else (rest.pop(0), rest.pop(0))
+        return _run(kernel, plan, tables, inputs, states, rest, packed)
+
+    words = f"K{key_size} V{value_size} {dtype}{' packed' if packed else ''}"
+    return Case(
+        "taylor_attention", kernel, words, call.variant(kernel, keys, values), function,
+        tuple(arrays), variant is None,
+    )  # fmt: skip
+
+
+def _run(
+    kernel: str, plan: Any, tables: Any, inputs: Any, states: Any, packing: Any, return_state: bool
+) -> Any:
+    if kernel == "key_sums":
+        return key_sums(plan, tables, *inputs, packing=packing)
+    if kernel == "query_sums":
+        return query_sums(plan, tables, *inputs, packing=packing)
+    if kernel == "outputs":
+        return outputs(
+            plan, tables, 1e-12, *inputs, prefix=states, packing=packing, return_state=return_state
+        )
+    if kernel == "dq":
+        return query_gradients(plan, tables, *inputs, prefix=states, packing=packing)
+    return key_value_gradients(
+        plan, tables, *inputs, suffix=states, packing=packing, wanted=(kernel,),
+        return_state=return_state and kernel == "dv",
+    )  # fmt: skip
+
+
+def _scan(reverse: bool) -> Case:
+    blocks = LENGTH // BLOCK
+    sums = jax.ShapeDtypeStruct((BATCH, HEADS, blocks - 1, 160, 64), "float32")
+    initial = jax.ShapeDtypeStruct((BATCH, HEADS, 160, 64), "float32")
+    keep = jax.ShapeDtypeStruct((BATCH, blocks - 1), "float32")
+    return Case(
+        "taylor_attention", "scan", "K16 V64 float32" + (" reversed" if reverse else ""), Programs(),
+        lambda *arrays: scan_states(*arrays, reverse=reverse), (sums, initial, keep),
+    )  # fmt: skip

@@ -1,0 +1,307 @@
+"""Fused Taylor linear attention as one differentiable function (Based, section 4.1 and Algorithm 1).
+
+y_i = sum_{j <= i} (1 + s + s^2 / 2) v_j / (sum_{j <= i} (1 + s + s^2 / 2) + eps),  s = q_i . k_j / sqrt(K)
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels import tuning
+from pallas_kernels.checks import expect, unsupported
+from pallas_kernels.partition import per_row_and_head
+from pallas_kernels.taylor_attention import specs
+from pallas_kernels.taylor_attention.blocks import Plan
+from pallas_kernels.taylor_attention.dkv import key_value_gradients
+from pallas_kernels.taylor_attention.dq import query_gradients
+from pallas_kernels.taylor_attention.layout import MAX_KEY_SIZE, Layout, symmetric_size
+from pallas_kernels.taylor_attention.outputs import outputs
+from pallas_kernels.taylor_attention.scan import scan_states
+from pallas_kernels.taylor_attention.sums import key_sums, query_sums
+
+MAX_VALUE_SIZE = 256
+OPERANDS = {"bfloat16": "bfloat16", "float16": "float32", "float32": "float32"}
+"""Dtype of matmul operands by dtype of the inputs: products of float16 would overflow."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Block sizes of one kernel."""
+
+    chunk: int
+    """tokens per step of a program"""
+    tile: int
+    """features per tile of the state; second-order products only"""
+    value_tile: int
+    """value channels per program, a power of two"""
+    warps: int
+    stages: int = 1
+
+
+@dataclass(frozen=True)
+class Call:
+    """Everything about one call that is fixed when it is traced."""
+
+    eps: float
+    packed: bool
+    has_state: bool
+    return_state: bool
+    precision: str | None
+    block: int | None
+    variants: tuple[tuple[str, Variant], ...]
+
+    def variant(self, kernel: str, q: Any, v: Any) -> Variant:
+        """Block sizes of one of the kernels: the caller's, or the tuning table's."""
+        return dict(self.variants).get(kernel) or tuning.choose(
+            "taylor_attention", Variant,
+            kernel=kernel, key_size=q.shape[-1], value_size=v.shape[-1], dtype=OPERANDS[q.dtype.name],
+            packed=int(self.packed),
+        )  # fmt: skip
+
+    def plan(self, kernel: str, q: Any, v: Any) -> Plan:
+        """Sizes for one of the kernels on one device's share of the rows and heads."""
+        batch, length, heads, key_size = q.shape
+        value_size, dtype, variant = v.shape[-1], q.dtype.name, self.variant(kernel, q, v)
+        block = self.block or block_length(batch * heads, length)
+        return Plan(
+            layout=Layout(key_size, variant.tile),
+            batch=batch, length=length, heads=heads, value_size=value_size, chunk=variant.chunk,
+            block=-(-min(block, length) // variant.chunk) * variant.chunk, value_tile=variant.value_tile,
+            warps=variant.warps, stages=variant.stages, operand=jnp.dtype(OPERANDS[dtype]),
+            precision=self.precision, packed=self.packed,
+        )  # fmt: skip
+
+
+SLOTS = 264
+"""Programs that an H100 or H200 runs at once: 2 on each of 132 multiprocessors."""
+
+SHORTEST_BLOCK = 256
+"""Tokens; shorter blocks would move more state than input."""
+
+
+def block_length(programs: int, length: int) -> int:
+    """Tokens per program: all of them where rows and heads fill the chip, else blocks that do."""
+    if programs >= SLOTS // 2:
+        return length
+    block = SHORTEST_BLOCK
+    while programs * -(-length // (2 * block)) >= SLOTS - 8:
+        block *= 2
+    return block
+
+
+def supports(q: Any, k: Any, v: Any) -> str | None:
+    """Why the kernels cannot take these arrays (B, N, H, dim), or None if they can."""
+    sizes = (
+        {"q": (q.shape[-1], MAX_KEY_SIZE), "v": (v.shape[-1], MAX_VALUE_SIZE)} if q.shape and v.shape else {}
+    )
+    reason = unsupported({"q": q, "k": k, "v": v}, 4, sizes)
+    if reason is None and len({q.dtype, k.dtype, v.dtype}) > 1:
+        return f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; the kernels take one for all"
+    return reason
+
+
+def taylor_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    eps: float = 1e-12,
+    initial_state: tuple[jax.Array, jax.Array] | None = None,
+    return_state: bool = False,
+    starts: jax.Array | None = None,
+    counts: jax.Array | None = None,
+    precision: str | None = None,
+    block: int | None = None,
+    variants: dict[str, Variant] | None = None,
+) -> Any:
+    """Causal Taylor linear attention; differentiable in q, k, v and the initial state.
+
+    Args:
+        q, k: (B, N, H, K) bfloat16, float16 or float32, K <= 32; the map and its 1/sqrt(K) are inside.
+        v: (B, N, H, V), V <= 256, same dtype.
+        eps: added to the normaliser.
+        initial_state: sums over earlier tokens, (B, H, F, V) and (B, H, F) with F = 1 + K + K (K + 1) / 2
+            symmetric features in the order 1, x, x^2 / sqrt(2), lower triangle; x scaled by K^(-1/4).
+        return_state: also return those sums behind the last token, float32.
+        starts: (B, N) int32, not decreasing: index of the first token that each token sees, negative where
+            that includes the initial state. Segments are runs of equal starts.
+        counts: (B,) int32, real tokens of each row; the others, behind them, are not seen, and their outputs
+            are 0. Their starts are those of the last real token.
+        precision: of matmuls on float32 operands: "highest" or None for JAX's default on the GPU, TF32.
+            float16 inputs take the same path; bfloat16 inputs use bfloat16 operands.
+        block: tokens per program; None fills the chip.
+        variants: kernel ("key_sums", "query_sums", "outputs", "dq", "dk", "dv") -> block sizes, instead of
+            the tuning table's.
+
+    Returns:
+        y (B, N, H, V) in v's dtype, or ``(y, (kv, z))`` with `return_state`.
+
+    Raises:
+        ValueError: arrays that do not fit together or that the kernels do not take.
+    """
+    reason = supports(q, k, v)
+    if reason is not None:
+        raise ValueError(reason)
+    batch, length, heads, key_size = q.shape
+    expect(k.shape == q.shape, "shape of k", k.shape, f"q's, {q.shape}")
+    expect(v.shape[:3] == q.shape[:3], "shape of v", v.shape, f"(B, N, H) of q, {q.shape[:3]}, and V")
+    for name, array, wanted in (("starts", starts, (batch, length)), ("counts", counts, (batch,))):
+        shape = getattr(array, "shape", ())
+        expect(array is None or shape == wanted, f"shape of {name}", shape, str(wanted))
+    expect(block is None or block >= 1, "block", block, "at least 1 token")
+    expect(precision in (None, "highest"), "precision", precision, "None or 'highest'")
+    features = symmetric_size(key_size)
+    packing: tuple[jax.Array, ...] = ()
+    if starts is not None or counts is not None:
+        starts = jnp.full((batch, length), -1) if starts is None else starts
+        counts = jnp.full((batch,), length) if counts is None else counts
+        packing = (starts.astype(jnp.int32), counts.astype(jnp.int32))
+    state = None
+    if initial_state is not None:
+        kv, z = initial_state
+        wanted = (batch, heads, features, v.shape[-1])
+        expect(kv.shape == wanted, "shape of initial_state[0]", kv.shape, f"(B, H, F, V) = {wanted}")
+        expect(z.shape == wanted[:3], "shape of initial_state[1]", z.shape, f"(B, H, F) = {wanted[:3]}")
+    call = Call(
+        float(eps), len(packing) > 0, initial_state is not None, return_state, precision, block,
+        tuple(sorted((variants or {}).items())),
+    )  # fmt: skip
+    layout = Layout(key_size, 1)
+    if initial_state is not None:
+        state = layout.state_to_kernel(kv.astype(jnp.float32), z.astype(jnp.float32))
+    results: Any = _attend(call, q, k, v, packing, state)
+    y, final = results
+    return (y, layout.state_from_kernel(*final)) if return_state else y
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> Any:
+    y, _, final = _forward(call, q, k, v, packing, state)
+    return y, final
+
+
+def _attend_forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tuple[Any, Any]:
+    y, rden, final = _forward(call, q, k, v, packing, state)
+    return (y, final), (q, k, v, packing, state, y, rden)
+
+
+def _attend_backward(call: Call, saved: Any, gradients: Any) -> tuple[Any, ...]:
+    q, k, v, packing, state, y, rden = saved
+    do, dfinal = gradients
+    # Gradient of the normaliser: y = n / d, so dd = -(do . y) / d.
+    dd = -jnp.einsum("bnhv,bnhv->bhn", do, y, preferred_element_type=jnp.float32) * rden
+    layout = Layout(q.shape[-1], 1)
+    if call.return_state:
+        dfinal = dfinal[0], layout.moments_gradient_in(dfinal[1])
+    dq, dk, dv, dstate = _backward(call, q, k, v, do, rden, dd, packing, state, dfinal)
+    if state is not None:
+        dstate = dstate[0], layout.moments_gradient_out(dstate[1])
+    return dq, dk, dv, tuple(None for _ in packing), dstate
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+PACKING_AXES = ("b n", "b")
+STATE_AXES = ("b h f v", "b h m c")
+
+
+def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tuple[Any, Any, Any]:
+    """y, reciprocal normalisers, final state or None."""
+
+    def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        arrays, tables = arrays[: -specs.TABLES], arrays[-specs.TABLES :]
+        rest = list(arrays)
+        q, k, v = rest.pop(0), rest.pop(0), rest.pop(0)
+        packing = (rest.pop(0), rest.pop(0)) if call.packed else ()
+        state = tuple(rest) if call.has_state else None
+        plan = call.plan("outputs", q, v)
+        prefix = _prefix(call, tables, q, k, v, packing, state)
+        return outputs(plan, tables, call.eps, q, k, v, prefix, packing, call.return_state)
+
+    operands = [q, k, v, *packing, *(state if call.has_state else [])]
+    axes = ["b n h k", "b n h k", "b n h v", *PACKING_AXES[: len(packing)]]
+    axes += STATE_AXES if call.has_state else ()
+    results = ["b n h v", "b h n", *(STATE_AXES if call.return_state else ())]
+    y, rden, *final = per_row_and_head(run, axes, results, specs.constant_tables(call.plan("outputs", q, v)))(
+        *operands
+    )
+    return y, rden, tuple(final) or None
+
+
+def _backward(
+    call: Call, q: Any, k: Any, v: Any, do: Any, rden: Any, dd: Any, packing: Any, state: Any, dfinal: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Gradients of q, k, v, and the sums over all queries if there is an initial state."""
+
+    def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        arrays, tables = arrays[: -specs.TABLES], arrays[-specs.TABLES :]
+        rest = list(arrays)
+        q, k, v, do, rden, dd = (rest.pop(0) for _ in range(6))
+        packing = (rest.pop(0), rest.pop(0)) if call.packed else ()
+        state = (rest.pop(0), rest.pop(0)) if call.has_state else None
+        dfinal = (rest.pop(0), rest.pop(0)) if call.return_state else None
+        plan = call.plan("dq", q, v)
+        prefix = _prefix(call, tables, q, k, v, packing, state)
+        dq = query_gradients(plan, tables, q, k, v, do, rden, dd, prefix, packing)
+        suffix = _suffix(call, tables, q, v, do, rden, dd, packing, dfinal)
+
+        def walk(wanted: str, return_state: bool) -> tuple[jax.Array, ...]:
+            plan = call.plan(wanted, q, v)
+            return key_value_gradients(
+                plan, tables, q, k, v, do, rden, dd, suffix, packing, (wanted,), return_state
+            )
+
+        # Two kernels: one for both keeps more in registers than there are.
+        (dk,), (dv, *dstate) = walk("dk", False), walk("dv", call.has_state)
+        return dq, dk, dv, *dstate
+
+    operands = [q, k, v, do, rden, dd, *packing]
+    operands += [*(state if call.has_state else []), *(dfinal if call.return_state else [])]
+    axes = ["b n h k", "b n h k", "b n h v", "b n h v", "b h n", "b h n", *PACKING_AXES[: len(packing)]]
+    axes += [*(STATE_AXES if call.has_state else ()), *(STATE_AXES if call.return_state else ())]
+    results = ["b n h k", "b n h k", "b n h v", *(STATE_AXES if call.has_state else ())]
+    dq, dk, dv, *dstate = per_row_and_head(
+        run, axes, results, specs.constant_tables(call.plan("outputs", q, v))
+    )(*operands)
+    return dq, dk, dv, tuple(dstate) or None
+
+
+def _prefix(call: Call, tables: Any, q: Any, k: Any, v: Any, packing: Any, state: Any) -> Any:
+    """The states before each block; None where there is one block and nothing before it."""
+    plan = call.plan("key_sums", q, v)
+    if plan.blocks == 1:
+        return None if state is None else tuple(x[:, :, None] for x in state)
+    sums = key_sums(plan, tables, k, v, packing)
+    keep = None
+    if packing:  # the state before a block stays in it if the block's last token sees it
+        keep = _flags(packing[0][:, _edges(plan) - 1] < _edges(plan) - plan.block)
+    return tuple(scan_states(x, None if state is None else state[i], keep) for i, x in enumerate(sums))
+
+
+def _suffix(
+    call: Call, tables: Any, q: Any, v: Any, do: Any, rden: Any, dd: Any, packing: Any, dfinal: Any
+) -> Any:
+    """The sums over the queries behind each block, the final state's gradient included."""
+    plan = call.plan("query_sums", q, v)
+    if plan.blocks == 1:
+        return None if dfinal is None else tuple(x[:, :, None] for x in dfinal)
+    sums = query_sums(plan, tables, q, do, rden, dd, packing)
+    keep = None
+    if packing:  # the sums behind a block stay in it if the first token there sees what is before the block
+        behind = jnp.minimum(_edges(plan) + plan.block, plan.length - 1)
+        keep = _flags(packing[0][:, behind] < _edges(plan))
+    return tuple(
+        scan_states(x, None if dfinal is None else dfinal[i], keep, reverse=True) for i, x in enumerate(sums)
+    )
+
+
+def _edges(plan: Plan) -> jax.Array:
+    """Where the blocks behind the first one begin."""
+    return jnp.arange(1, plan.blocks) * plan.block
+
+
+def _flags(condition: jax.Array) -> jax.Array:
+    return condition.astype(jnp.float32)

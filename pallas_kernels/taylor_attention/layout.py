@@ -1,0 +1,187 @@
+"""Where each feature of the symmetric Taylor map lives inside the kernels, and how states get in and out.
+
+    phi(x) = (x R + r) * (x T + t)      R, T of zeros and ones, r, t zero but for the last tile
+
+Two matmuls with constant matrices build any list of products on the tensor cores, exactly (each output is
+one input), and leave them in registers as the next matmul's operand. Queries are scaled by K^(-1/2) and
+carry the weights (squares 1/2, all others 1); keys and the sums over them carry none:
+
+    phi_q(q) . phi_k(k) = 1 + s + s^2 / 2,   s = q . k / sqrt(K)
+
+Rows: strict lower triangle, squares, then (last tile only) the linear features, the constant, zeros.
+"""
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.checks import expect
+
+MAX_KEY_SIZE = 32
+
+
+def symmetric_size(key_size: int) -> int:
+    """F of the canonical layout: 1 + K + K (K + 1) / 2."""
+    return 1 + key_size + key_size * (key_size + 1) // 2
+
+
+ROWS = ((8, 32, 32), (16, 128, 32), (24, 320, 32), (32, 512, 64))
+"""Key sizes up to the first number have this many rows of products only, and this many mixed ones. The order
+of the rows, and so a state, does not depend on how a kernel tiles them."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Features of keys of `key_size`, products only in tiles of `tile` rows."""
+
+    key_size: int
+    tile: int
+
+    @property
+    def _rows(self) -> tuple[int, int]:
+        return next((products, last) for largest, products, last in ROWS if self.key_size <= largest)
+
+    @property
+    def last(self) -> int:
+        """Rows of the last tile, the mixed one."""
+        return self._rows[1]
+
+    @property
+    def padded_key_size(self) -> int:
+        """K rounded up to what a matmul can contract."""
+        return 16 if self.key_size <= 16 else 32
+
+    @property
+    def pure(self) -> int:
+        """Tiles of products only."""
+        products = self._rows[0]
+        expect(products % self.tile == 0, "tile", self.tile, f"a divisor of {products}, the rows of products")
+        return products // self.tile
+
+    @property
+    def size(self) -> int:
+        """Rows of the state, zero rows included."""
+        return sum(self._rows)
+
+    @property
+    def tiles(self) -> tuple[tuple[int, int], ...]:
+        """(first row, rows) of each tile; the last one is the mixed one."""
+        return (*((i * self.tile, self.tile) for i in range(self.pure)), self._rows)
+
+    @functools.cached_property
+    def features(self) -> tuple[tuple[int | None, int | None] | None, ...]:
+        """For each row the two factors of its feature: channels, None for the factor 1; None: a zero row."""
+        channels = range(self.key_size)
+        products = [(m, n) for m in channels for n in range(m)] + [(m, m) for m in channels]
+        first = self._rows[0]
+        # Rows of pure tiles must be products, rows of the last one anything.
+        head = [*products[:first], *[None] * (first - len(products))]
+        tail = [*products[first:], *((m, None) for m in channels), (None, None)]
+        return (*head, *tail, *[None] * (self.last - len(tail)))
+
+    @functools.cached_property
+    def tables(self) -> "Tables":
+        """The constant operands of the kernels, in float32."""
+        shape = (self.padded_key_size, self.size)
+        one, two, weighted = (np.zeros(shape, np.float32) for _ in range(3))
+        offsets = np.zeros((2, self.size), np.float32)
+        for row, feature in enumerate(self.features):
+            if feature is None:
+                continue
+            m, n = feature
+            if m is None:
+                offsets[0, row] = 1
+            else:
+                one[m, row] = 1
+            if n is None:
+                offsets[1, row] = 1
+            else:
+                two[n, row] = 1
+                weighted[n, row] = 0.5 if m == n else 1
+        one_offset, two_offset = offsets[:, -self.last :]
+        # Features with t = 1 in the last tile are the linear ones and, where r = 1 too, the constant.
+        half_linear = np.where(one_offset == 1, 1, 0.5) * two_offset
+        return Tables(one, two, weighted, one_offset, two_offset, two_offset, half_linear.astype(np.float32))
+
+    def _canonical(self) -> tuple[np.ndarray, np.ndarray]:
+        """Row here of each canonical feature (1, x, x^2, lower triangle row-major), and its scale there."""
+        k = self.key_size
+        order = [(None, None), *((m, None) for m in range(k)), *((m, m) for m in range(k))]
+        order += [(m, n) for m in range(k) for n in range(m)]
+        where = {feature: row for row, feature in enumerate(self.features) if feature is not None}
+        scales = np.concatenate(
+            [[1.0], np.full(k, k**-0.25), np.full(k, (2 * k) ** -0.5), np.full(k * (k - 1) // 2, k**-0.5)]
+        )
+        return np.array([where[feature] for feature in order]), scales.astype(np.float32)
+
+    @functools.cached_property
+    def linear_columns(self) -> np.ndarray:
+        """Columns of the moments, and places in the last tile, of the K linear features."""
+        return np.array([self.features.index((m, None)) - self._rows[0] for m in range(self.key_size)])
+
+    @property
+    def constant_column(self) -> int:
+        """Column of the moments of the constant feature."""
+        return self.features.index((None, None)) - self._rows[0]
+
+    def state_to_kernel(self, kv: jax.Array, z: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Canonical sums (B, H, F, V), (B, H, F) as rows like above (B, H, size, V) and moments.
+
+        The moments are (B, H, K + 1, last); their last row of the moments is the number of tokens.
+        """
+        k = self.key_size
+        rows, scales = self._canonical()
+        back = np.full(self.size, len(rows))
+        back[rows] = np.arange(len(rows))
+        kv = jnp.pad(kv / scales[:, None], [(0, 0), (0, 0), (0, 1), (0, 0)])[:, :, back]
+        z = z / scales
+        square = np.zeros((k, k), int)
+        square[np.tril_indices(k, -1)] = 1 + 2 * k + np.arange(k * (k - 1) // 2)
+        square = np.maximum(square, square.T)
+        square[np.diag_indices(k)] = 1 + k + np.arange(k)
+        moments = jnp.zeros((*z.shape[:2], self.padded_key_size + 1, self.last), z.dtype)
+        moments = moments.at[:, :, np.arange(k)[:, None], self.linear_columns].set(z[..., square])
+        moments = moments.at[:, :, :k, self.constant_column].set(z[..., 1 : 1 + k])
+        return kv, moments.at[:, :, -1, 0].set(z[..., 0])
+
+    def state_from_kernel(self, kv: jax.Array, moments: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The way back."""
+        k = self.key_size
+        rows, scales = self._canonical()
+        second = moments[:, :, np.arange(k)[:, None], self.linear_columns]
+        first = moments[:, :, :k, self.constant_column]
+        diagonal, (m, n) = np.arange(k), np.tril_indices(k, -1)
+        z = jnp.concatenate(
+            [moments[:, :, -1, :1], first, second[:, :, diagonal, diagonal], second[:, :, m, n]], axis=-1
+        )
+        return kv[:, :, rows] * scales[:, None], z * scales
+
+    def moments_gradient_in(self, dmoments: jax.Array) -> jax.Array:
+        """The final moments' gradient as sums over later queries, for what each key added to x x^T."""
+        square = (slice(None), slice(None), np.arange(self.key_size)[:, None], self.linear_columns)
+        second = dmoments[square]
+        return dmoments.at[square].set(second + second.swapaxes(-1, -2))
+
+    def moments_gradient_out(self, dmoments: jax.Array) -> jax.Array:
+        """Sums over the queries as the initial moments' gradient: half of x x^T is read, and one count."""
+        weights = np.zeros((self.padded_key_size + 1, self.last), np.float32)
+        weights[:-1] = self.tables.half_linear
+        weights[-1, 0] = 1
+        return dmoments * weights
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """R, T and T with the queries' weights, (padded K, size), and of the last tile's features, (last,): r, t,
+    1 at the linear ones and the constant, 1/2 at the linear ones and 1 at the constant."""
+
+    one: np.ndarray
+    two: np.ndarray
+    weighted: np.ndarray
+    one_offset: np.ndarray
+    two_offset: np.ndarray
+    linear: np.ndarray
+    half_linear: np.ndarray

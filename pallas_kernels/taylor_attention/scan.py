@@ -1,0 +1,77 @@
+"""Pass 2: running sums of the blocks' states, so that every block knows what came before it.
+
+    out_0 = initial,   out_{b+1} = keep_b out_b + x_b         (reversed: the same from the other end)
+
+One read and one write of the states; a `cumsum` minus itself would lose the resets between segments.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+
+from pallas_kernels.launch import launch, load, store
+
+ELEMENTS = 1024
+"""Of a state per program: 10 programs per row and head for K 16, V 64."""
+
+WARPS = 4
+
+
+def scan_states(
+    sums: jax.Array, initial: jax.Array | None, keep: jax.Array | None, reverse: bool = False
+) -> jax.Array:
+    """Exclusive running sums of block states.
+
+    Args:
+        sums: (B, H, blocks - 1, ...) float32.
+        initial: (B, H, ...), what enters at the first end; None is nothing.
+        keep: (B, blocks - 1) float32, 0 where the sums start anew behind that block, else 1; None: all 1.
+        reverse: sum from the last block to the first; `sums` are then of blocks 1, 2, ...
+
+    Returns:
+        (B, H, blocks, ...): what each block starts from.
+    """
+    batch, heads, steps, *rest = sums.shape
+    size = 1
+    for n in rest:
+        size *= n
+
+    def body(sums_ref: Any, *refs: Any) -> None:
+        *optional, out_ref = refs
+        keep_ref = optional.pop() if keep is not None else None
+        index = pl.program_id(0) * ELEMENTS + jnp.arange(ELEMENTS)
+        valid = index < size if size % ELEMENTS else None
+        start = load(optional[0], (slice(None),), valid) if optional else jnp.zeros((ELEMENTS,), jnp.float32)
+
+        def step(i: Any, total: jax.Array) -> jax.Array:
+            block = steps - 1 - i if reverse else i
+            store(out_ref, (block + reverse, slice(None)), total, valid)
+            if keep_ref is not None:
+                total = total * keep_ref[block]
+            return total + load(sums_ref, (block, slice(None)), valid)
+
+        total = lax.fori_loop(0, steps, step, start)
+        end = jnp.int32(0 if reverse else steps)
+        store(out_ref, (end, slice(None)), total, valid)
+
+    operands, in_specs = [sums.reshape(batch, heads, steps, size)], [_blocks(steps)]
+    if initial is not None:
+        operands.append(initial.reshape(batch, heads, size))
+        in_specs.append(pl.BlockSpec((None, None, ELEMENTS), lambda i, h, b: (b, h, i)))
+    if keep is not None:
+        operands.append(keep)
+        in_specs.append(pl.BlockSpec((None, steps), lambda i, h, b: (b, 0)))
+    out = launch(
+        body, *operands,
+        grid=(-(-size // ELEMENTS), heads, batch), in_specs=in_specs, out_specs=_blocks(steps + 1),
+        out_shape=jax.ShapeDtypeStruct((batch, heads, steps + 1, size), jnp.float32),
+        warps=WARPS, name="taylor_scan",
+    )  # fmt: skip
+    return out.reshape(batch, heads, steps + 1, *rest)
+
+
+def _blocks(count: int) -> pl.BlockSpec:
+    return pl.BlockSpec((None, None, count, ELEMENTS), lambda i, h, b: (b, h, 0, i))

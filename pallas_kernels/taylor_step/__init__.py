@@ -1,0 +1,120 @@
+"""Decoding step of Taylor linear attention (Based, arXiv 2402.18668, Algorithm 2), fused and in place."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.checks import expect, expect_array, unsupported
+from pallas_kernels.partition import per_row_and_head
+from pallas_kernels.taylor_step import kernel
+from pallas_kernels.taylor_step.kernel import Variant
+from pallas_kernels.tuning import choose
+
+__all__ = ["Variant", "supports", "taylor_step"]
+
+MAX_KEY_SIZE = 32
+MAX_VALUE_SIZE = 256
+
+
+def supports(q: Any, k: Any, v: Any) -> str | None:
+    """Why `taylor_step` cannot take q, k (B, H, K) and v (B, H, V), or None if it can."""
+    sizes = (
+        {"q": (q.shape[-1], MAX_KEY_SIZE), "v": (v.shape[-1], MAX_VALUE_SIZE)} if q.shape and v.shape else {}
+    )
+    return unsupported({"q": q, "k": k, "v": v}, 3, sizes)
+
+
+def facts_of(q: Any, k: Any, v: Any, kv: Any) -> dict[str, Any]:
+    """What the tuning table is asked with."""
+    return {"key_size": q.shape[-1], "value_size": v.shape[-1], "state": jnp.dtype(kv.dtype).name}
+
+
+def taylor_step(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    kv: jax.Array,
+    z: jax.Array,
+    *,
+    eps: float = 1e-12,
+    variant: Variant | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Add a token to the state, then read it: S += phi(k) v^T, z += phi(k), y = phi(q) S / (phi(q) z + eps).
+
+    phi is the symmetric second-order Taylor map, [1, x, x^2 / sqrt(2), x_m x_n for n < m] of x / K^(1/4),
+    F = 1 + K + K (K + 1) / 2 features. Arithmetic is float32. Under `jit`, with the state donated, the
+    state is overwritten. Works under `vmap`, with rows and heads sharded, and in reverse mode (the
+    gradient is that of the plain formula).
+
+    Args:
+        q, k: (B, H, K) projections, K <= 32; float32, bfloat16 or float16.
+        v: (B, H, V), V <= 256.
+        kv: (B, H, F, V) state S; float32, bfloat16 or float16. The dtype is kept: anything but float32
+            rounds the sums at every token.
+        z: (B, H, F) normaliser.
+        eps: added to the denominator.
+        variant: block sizes; None takes them from the tuning table.
+
+    Returns:
+        y: (B, H, V) in v's dtype, and the new kv and z.
+
+    Raises:
+        ValueError: an argument of a shape or dtype that the kernel does not take.
+    """
+    reason = supports(q, k, v)
+    if reason:
+        raise ValueError(f"taylor_step: {reason}")
+    batch, heads, width = q.shape
+    count, value_size = kernel.size(width), v.shape[-1]
+    expect_array("k", k, q.shape)
+    expect_array("v", v, (batch, heads, value_size))
+    expect_array("kv", kv, (batch, heads, count, value_size))
+    expect_array("z", z, (batch, heads, count))
+    if variant is None:
+        variant = choose("taylor_step", Variant, **facts_of(q, k, v, kv))
+    rows = variant.rows
+    expect(rows > 0 and rows & (rows - 1) == 0, "rows", rows, "a power of two")
+    return _step(q, k, v, kv, z, float(eps), variant)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def _step(q, k, v, kv, z, eps: float, variant: Variant) -> Any:
+    run = per_row_and_head(
+        functools.partial(kernel.step, eps=eps, variant=variant),
+        operands=("b h k", "b h k", "b h v", "b h f v", "b h f"),
+        results=("b h v", "b h f v", "b h f"),
+        constants=kernel.constants(q.shape[-1], variant),
+    )
+    return run(q, k, v, kv, z)
+
+
+def _forward(q, k, v, kv, z, eps: float, variant: Variant):
+    return _step(q, k, v, kv, z, eps, variant), (q, k, v, kv, z)
+
+
+def _backward(eps: float, variant: Variant, saved, cotangents):
+    """Decoding is rarely differentiated: through the plain formula, recomputed."""
+    return jax.vjp(functools.partial(formula, eps=eps), *saved)[1](cotangents)
+
+
+_step.defvjp(_forward, _backward)
+
+
+def formula(q, k, v, kv, z, *, eps: float = 1e-12):
+    """What the kernel computes, in plain operations."""
+    width, count = q.shape[-1], z.shape[-1]
+    first, second, weight = kernel.features(width, count)
+
+    def phi(x):
+        x = jnp.concatenate([x, jnp.ones_like(x[..., :1])], axis=-1).astype(jnp.float32)
+        return x[..., first] * x[..., second] * weight
+
+    phi_q, phi_k = phi(q), phi(k)
+    s = kv.astype(jnp.float32) + phi_k[..., None] * v.astype(jnp.float32)[..., None, :]
+    n = z.astype(jnp.float32) + phi_k
+    numerator = jnp.einsum("bhf,bhfv->bhv", phi_q, s)
+    denominator = jnp.einsum("bhf,bhf->bh", phi_q, n) + eps
+    y = numerator / denominator[..., None]
+    return y.astype(v.dtype), s.astype(kv.dtype), n.astype(z.dtype)

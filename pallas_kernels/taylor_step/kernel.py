@@ -1,0 +1,156 @@
+"""One token of Taylor linear attention: a single pass over each head's state, in place.
+
+The state's rows are the symmetric features of a key, times its value, summed over tokens. All features
+are products of two channels, or of a channel and 1, times a weight; so tables of two indices and a weight
+per row describe them, and the rows need no padding in memory: 153 of them for K = 16.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+
+from pallas_kernels.launch import launch, load, store, whole
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How one program works through the state of a (row, head)."""
+
+    rows: int = 16
+    """rows of the state per tile, a power of two"""
+    warps: int = 2
+    stages: int = 1
+
+
+class Features(NamedTuple):
+    """Row f is weight[f] * x1[first[f]] * x1[second[f]], where x1 is x with a 1 behind it."""
+
+    first: np.ndarray
+    second: np.ndarray
+    weight: np.ndarray
+
+
+@functools.cache
+def features(width: int, rows: int) -> Features:
+    """The canonical order [1, x, x^2, x_m x_n for n < m (row-major)], padded to `rows` with weight 0.
+
+    The weights hold K^(-1/4) per factor and the 1/sqrt(2) of the squares, so that phi(q) . phi(k) =
+    1 + s + s^2 / 2 with s = q . k / sqrt(K).
+    """
+    one, channels = [width], np.arange(width)
+    m, n = np.tril_indices(width, -1)
+    first = np.concatenate([one, channels, channels, m])
+    second = np.concatenate([one, np.full(width, width), channels, n])
+    weight = np.repeat([1, width**-0.25, (2 * width) ** -0.5, width**-0.5], [1, width, width, len(m)])
+    padding = (0, rows - len(first))
+    return Features(
+        np.pad(first, padding, constant_values=width).astype(np.int32),
+        np.pad(second, padding, constant_values=width).astype(np.int32),
+        np.pad(weight, padding).astype(np.float32),
+    )
+
+
+def size(width: int) -> int:
+    """F, the rows of the state: 1 + K + K (K + 1) / 2."""
+    return 1 + width + width * (width + 1) // 2
+
+
+def constants(width: int, variant: Variant) -> Features:
+    """The tables that `step` takes, padded to whole tiles."""
+    return features(width, math.ceil(size(width) / variant.rows) * variant.rows)
+
+
+def step(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    kv: jax.Array,
+    z: jax.Array,
+    *tables: jax.Array,
+    eps: float,
+    variant: Variant,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Run the kernel; shapes as in `pallas_kernels.taylor_step`, and `constants` behind them."""
+    batch, heads, width = q.shape
+    count, value_size = kv.shape[2:]
+    columns = pl.next_power_of_2(value_size)
+    padded = len(tables[0])
+
+    def of_program(*block: int) -> pl.BlockSpec:
+        return pl.BlockSpec((None, None, *block), lambda i: (i // heads, i % heads, *[0] * len(block)))
+
+    # Blocks may reach behind the arrays' edges; masks keep every access inside.
+    key, value, state, normaliser = (
+        of_program(*block)
+        for block in [(pl.next_power_of_2(width),), (columns,), (padded, columns), (padded,)]
+    )
+    body = functools.partial(
+        _body, width=width, count=count, value_size=value_size, rows=variant.rows, eps=eps
+    )
+    return tuple(
+        launch(
+            body,
+            *tables, q, k, v, kv, z,
+            grid=(batch * heads,),
+            in_specs=[*map(whole, tables), key, key, value, state, normaliser],
+            out_specs=(value, state, normaliser),
+            out_shape=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (v, kv, z)),
+            warps=variant.warps,
+            stages=variant.stages,
+            aliases={6: 1, 7: 2},
+            name="taylor_step",
+        )
+    )  # fmt: skip
+
+
+def _body(
+    first, second, weight, q, k, v, kv, z, y, new_kv, new_z, *, width, count, value_size, rows, eps
+) -> None:
+    """S += phi(k) v^T, z += phi(k), y = phi(q) S / (phi(q) z + eps) for one row and head.
+
+    The token's own share of y is taken from q . k instead of the features: what the sum of F signed
+    products of large queries and keys loses to cancellation is lost for older tokens only.
+    """
+    every = slice(None)
+    columns = v.shape[0]
+    column = None if columns == value_size else jnp.arange(columns) < value_size
+    value = load(v, every, column).astype(jnp.float32)
+    # Sums are kept per row of a tile: one reduction over rows at the end instead of one per tile.
+    numerator = jnp.zeros((rows, columns), jnp.float32)
+    denominator = jnp.zeros((rows,), jnp.float32)
+    for begin in range(0, count, rows):
+        tile = pl.ds(begin, rows)
+        row = None if begin + rows <= count else jnp.arange(rows) < count - begin
+        inside = _both(row, column)
+        a, b, w = first[tile], second[tile], weight[tile]
+        phi_q, phi_k = (_at(x, a, width) * _at(x, b, width) * w for x in (q, k))
+        s = load(kv, (tile, every), inside).astype(jnp.float32)
+        n = load(z, tile, row).astype(jnp.float32)
+        store(new_kv, (tile, every), s + phi_k[:, None] * value[None, :], inside)
+        store(new_z, tile, n + phi_k, row)
+        numerator += phi_q[:, None] * s
+        denominator += phi_q * n
+    channel = jnp.arange(q.shape[0])
+    query, key = (load(x, channel, channel < width).astype(jnp.float32) for x in (q, k))
+    similarity = jnp.sum(query * key) * width**-0.5
+    own = 1 + similarity * (1 + 0.5 * similarity)
+    total = jnp.sum(numerator, axis=0) + own * value
+    store(y, every, total / (jnp.sum(denominator) + own + eps), column)
+
+
+def _at(ref: Any, index: jax.Array, width: int) -> jax.Array:
+    """Channels of q or k in float32; index `width` stands for the constant 1."""
+    return load(ref, index, index < width, other=1).astype(jnp.float32)
+
+
+def _both(row: jax.Array | None, column: jax.Array | None) -> jax.Array | None:
+    """The mask of a tile from those of its rows and columns, where None is all."""
+    if row is None or column is None:
+        return column if row is None else row[:, None]
+    return row[:, None] & column[None, :]

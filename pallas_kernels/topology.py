@@ -1,0 +1,89 @@
+"""Virtual H200s: XLA's whole GPU compiler on a machine without one.
+
+Needs jax's CUDA plugin (extra `inspect`), no GPU and no driver. Set the platform to "cpu" before.
+"""
+
+import contextlib
+import functools
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from importlib import resources
+from typing import Any
+
+import jax
+from jax.sharding import use_abstract_mesh
+
+INSTALL = "pip install 'based-jax[inspect]'"
+"""What a message about a missing wheel tells to run."""
+
+PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+
+
+def use_cpu() -> None:
+    """Nothing here runs on a GPU, and with another platform the plugin insists on a driver."""
+    if not os.environ.get("JAX_PLATFORMS"):
+        jax.config.update("jax_platforms", "cpu")
+
+
+@functools.cache
+def load_plugins() -> None:
+    """Make jax's CUDA plugin available for compiling.
+
+    It first looks for a GPU and reports at length that there is none: that is no news here.
+    """
+    with _muted():
+        jax.devices("cpu")
+
+
+@functools.cache
+def topology(devices: int = 1) -> tuple[Any, ...]:
+    """H200s that exist for the compiler only; programs whose arguments are sharded over them compile.
+
+    Raises:
+        ImportError: jax's CUDA plugin is missing.
+    """
+    from jax.experimental import topologies
+
+    if not any(map(importlib.util.find_spec, PLUGINS)):
+        raise ImportError(f"compiling for {devices} GPU(s) needs jax's CUDA plugin ({INSTALL})")
+    load_plugins()
+    config = resources.files("pallas_kernels").joinpath("h200.txtpb").read_text()
+    with _muted():
+        return tuple(
+            topologies.get_topology_desc(
+                platform="cuda", topology_name="h200", topology=f"1x1x{devices}", target_config=config
+            ).devices
+        )
+
+
+def compile_program(function: Callable[..., Any], *arguments: Any) -> jax.stages.Compiled:
+    """`function` through XLA's whole GPU compiler; `arguments` say by their shardings on which `topology`.
+
+    This is the compiler that runs on a GPU: it knows the limit of shared memory and it partitions.
+    """
+    mesh = next(x.sharding.mesh for x in jax.tree.leaves(arguments))
+    with use_abstract_mesh(mesh.abstract_mesh), _muted():
+        return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).compile()
+
+
+def collectives(program: str) -> list[str]:
+    """Names of the operations in compiled text that move data between devices, with repetitions."""
+    names = "all-gather|all-reduce|all-to-all|collective-broadcast|collective-permute|reduce-scatter"
+    return re.findall(rf"\b({names})(?:-start)?\(", program)
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    """The process's standard error goes nowhere: compiled libraries write to it past Python."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

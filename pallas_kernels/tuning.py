@@ -1,0 +1,46 @@
+"""Block sizes by device and shape: one JSON table per op, measured by `python -m pallas_kernels.tune`.
+
+A table is a list of rows ``{"device": KIND or "any", "when": {name: value, ...}, "variant": {...}}``. The
+first row whose device matches and whose conditions hold (a number or a string: equal; a pair: lowest and
+highest) gives the variant. Rows of device "any" come last: the safe default, chosen from the compiler's
+register report.
+"""
+
+import functools
+import json
+from importlib import resources
+from typing import Any, TypeVar
+
+import jax
+
+Variant = TypeVar("Variant")
+
+
+@functools.cache
+def table(op: str) -> list[dict[str, Any]]:
+    """The rows of one op's table, in the order in which they are tried."""
+    return json.loads(resources.files("pallas_kernels").joinpath(op, "tuning.json").read_text())
+
+
+def device_kind() -> str:
+    """The kind of the first GPU, as "NVIDIA H200"; "any" where there is none."""
+    return jax.devices()[0].device_kind if jax.default_backend() == "gpu" else "any"
+
+
+def choose(op: str, kind: type[Variant], *, device: str | None = None, **facts: int | str) -> Variant:
+    """The variant for a call with these `facts` (sizes, dtype name, pass).
+
+    Raises:
+        LookupError: no row matches; every table ends with rows for "any".
+    """
+    device = device_kind() if device is None else device
+    for row in table(op):
+        if row["device"] in (device, "any") and all(
+            _holds(wanted, facts[name]) for name, wanted in row["when"].items()
+        ):
+            return kind(**row["variant"])
+    raise LookupError(f"no variant of {op} in its tuning table for {device} and {facts}")
+
+
+def _holds(wanted: Any, value: int | str) -> bool:
+    return wanted[0] <= value <= wanted[1] if isinstance(wanted, list) else wanted == value

@@ -1,0 +1,163 @@
+"""Decoding step of sliding-window attention (Based, arXiv 2402.18668, Algorithm 3), fused and in place."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.checks import expect, expect_array, unsupported
+from pallas_kernels.partition import per_row_and_head
+from pallas_kernels.tuning import choose
+from pallas_kernels.window_step import kernel
+from pallas_kernels.window_step.kernel import Rotary, Variant
+
+__all__ = ["Rotary", "Variant", "supports", "window_step"]
+
+MAX_SIZE = 256
+"""of a key or value"""
+
+INTEGERS = ("int32", "int64")
+
+
+def supports(q: Any, k: Any, v: Any) -> str | None:
+    """Why `window_step` cannot take q (B, H, K), k (B, G, K) and v (B, G, V), or None if it can."""
+    sizes = {name: (x.shape[-1], MAX_SIZE) for name, x in (("q", q), ("v", v)) if x.shape}
+    return unsupported({"q": q, "k": k, "v": v}, 3, sizes)
+
+
+def facts_of(q: Any, k: Any, v: Any, k_ring: Any) -> dict[str, Any]:
+    """What the tuning table is asked with."""
+    return {
+        "width": max(q.shape[-1], v.shape[-1]),
+        "window": k_ring.shape[1],
+        "shared": q.shape[1] // k.shape[1],
+        "cache": jnp.dtype(k_ring.dtype).name,
+    }
+
+
+def window_step(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    k_ring: jax.Array,
+    v_ring: jax.Array,
+    length: jax.Array,
+    *,
+    start: jax.Array | None = None,
+    position: jax.Array | None = None,
+    scale: float | None = None,
+    rotary: Rotary | None = None,
+    variant: Variant | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Write one token's key and value into the ring, then attend to the last W tokens, it included.
+
+    The token with index p lives in slot p mod W, and the new one has index `length`. A query sees the slots
+    whose tokens have indices `start` ... `length`. Arithmetic is float32. Under `jit`, with the rings
+    donated, they are overwritten: one row each. Works under `vmap`, with rows and heads sharded, and in
+    reverse mode (the gradient is that of the plain formula).
+
+    Args:
+        q: (B, H, K) queries, H a multiple of G, K <= 256; float32, bfloat16 or float16.
+        k, v: (B, G, K) and (B, G, V), V <= 256.
+        k_ring, v_ring: (B, W, G, K) and (B, W, G, V), any W. Slots without a token may hold anything.
+        length: (B,) integers, tokens that each row has seen before this one.
+        start: (B,) integers, index of the first token of each row's segment; default 0.
+        position: (B,) integers for the rotary embedding; default ``length - start``.
+        scale: factor of the scores; default K^(-1/2).
+        rotary: turn q and k first, with float32 angles; the ring then holds turned keys.
+        variant: block sizes; None takes them from the tuning table.
+
+    Returns:
+        y: (B, H, V) in v's dtype, and the new rings.
+
+    Raises:
+        ValueError: an argument of a shape, dtype or value that the kernel does not take.
+    """
+    reason = supports(q, k, v)
+    if reason:
+        raise ValueError(f"window_step: {reason}")
+    batch, heads, width = q.shape
+    kv_heads, value_size = v.shape[1:]
+    expect(heads % kv_heads == 0, "number of query heads", heads, f"a multiple of {kv_heads} key heads")
+    expect_array("k", k, (batch, kv_heads, width))
+    expect_array("v", v, (batch, kv_heads, value_size))
+    expect(k_ring.ndim == 4 and k_ring.size > 0, "shape of k_ring", k_ring.shape, "four axes, none empty")
+    slots = k_ring.shape[1]
+    expect_array("k_ring", k_ring, (batch, slots, kv_heads, width))
+    expect_array("v_ring", v_ring, (batch, slots, kv_heads, value_size))
+    if rotary is not None:
+        fits = 0 < rotary.dim <= width - rotary.dim % 2
+        expect(fits, "rotary.dim", rotary.dim, f"1 to the head width {width} (an odd dim turns dim + 1)")
+    for name, array in (("length", length), ("start", start), ("position", position)):
+        if array is not None:
+            expect_array(name, array, (batch,), INTEGERS)
+    start = jnp.zeros((batch,), jnp.int32) if start is None else start
+    # Index at which positions are 0: with the default position no operation of its own.
+    origin = start if position is None else length - position
+    if variant is None:
+        variant = choose("window_step", Variant, **facts_of(q, k, v, k_ring))
+    tile = variant.slots
+    expect(tile > 0 and tile & (tile - 1) == 0, "slots", tile, "a power of two")
+    expect(variant.queries > 0, "queries", variant.queries, "at least 1")
+
+    grouped = q.reshape(batch, kv_heads, heads // kv_heads, width)  # so that key heads can be sharded
+    integers = (x.astype(jnp.int32) for x in (length, start, origin))
+    scale = width**-0.5 if scale is None else float(scale)
+    results: Any = _step(grouped, k, v, k_ring, v_ring, *integers, scale, rotary, variant)
+    y, k_ring, v_ring = results
+    return y.reshape(batch, heads, value_size), k_ring, v_ring
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(8, 9, 10))
+def _step(
+    q, k, v, k_ring, v_ring, length, start, origin, scale: float, rotary: Rotary | None, variant: Variant
+) -> Any:
+    run = per_row_and_head(
+        functools.partial(kernel.step, scale=scale, variant=variant),
+        operands=("b h r k", "b h k", "b h v", "b w h k", "b w h v", "b", "b", "b"),
+        results=("b h r v", "b w h k", "b w h v"),
+        constants=kernel.constants(q.shape[-1], rotary),
+    )
+    return run(q, k, v, k_ring, v_ring, length, start, origin)
+
+
+def _forward(q, k, v, k_ring, v_ring, length, start, origin, scale, rotary, variant):
+    saved = (q, k, v, k_ring, v_ring), (length, start, origin)
+    return _step(*saved[0], *saved[1], scale, rotary, variant), saved
+
+
+def _backward(scale: float, rotary: Rotary | None, variant: Variant, saved, cotangents):
+    """Decoding is rarely differentiated: through the plain formula, recomputed."""
+    arrays, integers = saved
+    _, pullback = jax.vjp(lambda *x: formula(*x, *integers, scale=scale, rotary=rotary), *arrays)
+    return *pullback(cotangents), None, None, None
+
+
+_step.defvjp(_forward, _backward)
+
+
+def formula(q, k, v, k_ring, v_ring, length, start, origin, *, scale: float, rotary: Rotary | None):
+    """What the kernel computes, in plain operations; q is (B, G, R, K).
+
+    origin: (B,) index at which positions are 0.
+    """
+    f32, slots = jnp.float32, k_ring.shape[1]
+    partner, frequency = kernel.turns(q.shape[-1], rotary)
+    angle = (length - origin)[:, None, None].astype(f32) * frequency
+
+    def turned(x, angle):
+        x = x.astype(f32)
+        return x * jnp.cos(angle) + x[..., partner] * jnp.sin(angle)
+
+    rows = jnp.arange(q.shape[0])
+    slot = length % slots
+    k_ring = k_ring.at[rows, slot].set(turned(k, angle).astype(k_ring.dtype))
+    v_ring = v_ring.at[rows, slot].set(v.astype(v_ring.dtype))
+    age = (slot[:, None] - jnp.arange(slots)) % slots
+    visible = (length[:, None] - age >= jnp.maximum(start, 0)[:, None])[..., None, None]
+    # What nobody may see can be NaN, and 0 * NaN is NaN.
+    keys, values = (jnp.where(visible, ring.astype(f32), 0) for ring in (k_ring, v_ring))
+    scores = jnp.einsum("bgrk,bwgk->bwgr", turned(q, angle[:, None]), keys) * scale
+    weights = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=1)
+    return jnp.einsum("bwgr,bwgv->bgrv", weights, values).astype(v.dtype), k_ring, v_ring

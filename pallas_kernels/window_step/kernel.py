@@ -1,0 +1,183 @@
+"""One token of sliding-window attention: rotate, write into the ring, attend, in one pass over the ring.
+
+A program takes one row's keys and values of one head and some of the queries that share them. The softmax
+is online over tiles of slots and starts from the new token, which every query sees: its key and value come
+from registers, so nothing that a program writes is read by it or by another one.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+
+from pallas_kernels.launch import launch, load, store, whole
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How one program works through a ring."""
+
+    slots: int = 64
+    """slots per tile, a power of two"""
+    queries: int = 4
+    """queries per program, at most: those of one key head are shared out evenly"""
+    warps: int = 4
+    stages: int = 1
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary embedding of the first channels: pairs turn by position * base^(-2 i / dim)."""
+
+    dim: int
+    """channels that take part; an odd number turns dim + 1 channels with the frequencies of dim"""
+    base: float = 10000.0
+    interleaved: bool = False
+    """pair channels (0, 1), (2, 3), ... instead of (0, r), (1, r + 1), ..."""
+
+
+def turns(width: int, rotary: Rotary | None) -> tuple[np.ndarray, np.ndarray]:
+    """Each of `width` channels' partner and signed frequency f: x cos(p f) + x[partner] sin(p f).
+
+    The first of a pair turns by -f, which is the minus sign of its sine; f = 0 leaves a channel as it is.
+    """
+    partner, frequency = np.arange(width), np.zeros(width)
+    if rotary is not None:
+        pairs = np.arange((rotary.dim + 1) // 2)
+        one, two = (2 * pairs, 2 * pairs + 1) if rotary.interleaved else (pairs, pairs + len(pairs))
+        partner[one], partner[two] = two, one
+        frequency[two] = rotary.base ** (-2 * pairs / rotary.dim)
+        frequency[one] = -frequency[two]
+    return partner.astype(np.int32), frequency.astype(np.float32)
+
+
+def constants(width: int, rotary: Rotary | None) -> tuple[np.ndarray, np.ndarray]:
+    """The tables that `step` takes: `turns` of a power of two of channels."""
+    return turns(pl.next_power_of_2(width), rotary)
+
+
+def step(
+    q: jax.Array, k: jax.Array, v: jax.Array, k_ring: jax.Array, v_ring: jax.Array,
+    length: jax.Array, start: jax.Array, origin: jax.Array, partner: jax.Array, frequency: jax.Array,
+    *, scale: float, variant: Variant,
+) -> tuple[jax.Array, jax.Array, jax.Array]:  # fmt: skip
+    """Run the kernel; shapes as in `pallas_kernels.window_step`, but q (B, G, R, K) and y (B, G, R, V).
+
+    origin: (B,) index at which positions are 0; partner, frequency: the `constants`.
+    """
+    batch, slots, heads, width = k_ring.shape
+    shared, value_size = q.shape[2], v.shape[-1]
+    queries = max(n for n in range(1, variant.queries + 1) if shared % n == 0)
+    parts = shared // queries
+    full, rest = divmod(slots, variant.slots)
+    tail = pl.next_power_of_2(rest) if rest else 0
+    key_columns, value_columns = len(partner), pl.next_power_of_2(value_size)
+
+    def place(i: Any) -> tuple[Any, Any, Any]:
+        """Row, key head and part of its queries of program i."""
+        return i // (heads * parts), i // parts % heads, i % parts
+
+    def of_queries(size: int) -> pl.BlockSpec:
+        return pl.BlockSpec((None, None, queries * size), place)
+
+    def of_head(columns: int) -> pl.BlockSpec:
+        return pl.BlockSpec((None, None, columns), lambda i: (*place(i)[:2], 0))
+
+    def ring(columns: int) -> pl.BlockSpec:
+        block = (None, full * variant.slots + tail, None, columns)
+        return pl.BlockSpec(block, lambda i: (place(i)[0], 0, place(i)[1], 0))
+
+    # Blocks may reach behind the arrays' edges; masks keep every access inside.
+    number = pl.BlockSpec((None,), lambda i: place(i)[:1])
+    key_ring, value_ring = ring(key_columns), ring(value_columns)
+    sizes = {"slots": slots, "parts": parts, "queries": queries, "width": width, "value_size": value_size}
+    body = functools.partial(_body, **sizes, tile=variant.slots, full=full, tail=tail, scale=scale)
+    y, k_ring, v_ring = launch(
+            body,
+            length, start, origin, partner, frequency, q.reshape(batch, heads, -1), k, v, k_ring, v_ring,
+            grid=(batch * heads * parts,),
+            in_specs=[
+                number, number, number, whole(partner), whole(frequency),
+                of_queries(width), of_head(key_columns), of_head(value_columns),
+                key_ring, value_ring,
+            ],
+            out_specs=(of_queries(value_size), key_ring, value_ring),
+            out_shape=(
+                jax.ShapeDtypeStruct((batch, heads, shared * value_size), v.dtype),
+                *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (k_ring, v_ring)),
+            ),
+            warps=variant.warps,
+            stages=variant.stages,
+            aliases={8: 1, 9: 2},
+            name="window_step",
+    )  # fmt: skip
+    return y.reshape(batch, heads, shared, value_size), k_ring, v_ring
+
+
+def _body(
+    length, start, origin, partner, frequency, q, k, v, k_ring, v_ring, y, new_k_ring, new_v_ring,
+    *, slots, parts, queries, width, value_size, tile, full, tail, scale,
+) -> None:  # fmt: skip
+    """Softmax attention of some queries of one row and head over its ring and the new token."""
+    every, f32 = slice(None), jnp.float32
+    newest, oldest = length[...], jnp.maximum(start[...], 0)
+    key_columns, value_columns = k.shape[0], v.shape[0]
+    in_key = None if key_columns == width else jnp.arange(key_columns) < width
+    in_value = None if value_columns == value_size else jnp.arange(value_columns) < value_size
+    channels, partners = jnp.arange(key_columns), partner[...]
+    angle = (newest - origin[...]).astype(f32) * frequency[...]
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+
+    def turned(ref: Any, begin: int = 0) -> jax.Array:
+        one, two = (load(ref, begin + channel, in_key).astype(f32) for channel in (channels, partners))
+        return one * cos + two * sin
+
+    key, value = turned(k), load(v, every, in_value)
+    slot = newest % slots
+    is_first = pl.program_id(0) % parts == 0
+    store(new_k_ring, (slot, every), key, _both(in_key, is_first))
+    store(new_v_ring, (slot, every), value, _both(in_value, is_first))
+    # As later steps will read them.
+    key = key.astype(k_ring.dtype).astype(f32)
+    value = value.astype(v_ring.dtype).astype(f32)
+    turned_queries = [turned(q, r * width) * scale for r in range(queries)]
+
+    def attend(begin: Any, count: int, sums: tuple) -> tuple:
+        """The sums (largest score, sum of weights, weighted values) behind `count` more slots."""
+        at = begin + jnp.arange(count)
+        age = jnp.where(at <= slot, slot - at, slot - at + slots)
+        # Slots not yet filled would hold negative tokens; the new token's slot is counted already.
+        visible = (at < slots) & (at != slot) & (newest - age >= oldest)
+        rows = pl.ds(begin, count)
+        keys, values = (
+            load(ring, (rows, every), _both(None if columns is None else columns[None, :], visible[:, None]))
+            for ring, columns in ((k_ring, in_key), (v_ring, in_value))
+        )
+        keys, values = keys.astype(f32), values.astype(f32)
+        after = []
+        for query, (largest, total, summed) in zip(turned_queries, sums, strict=True):
+            scores = jnp.sum(keys * query[None, :], axis=1)
+            larger = jnp.maximum(largest, jnp.max(jnp.where(visible, scores, -jnp.inf)))
+            weights = jnp.where(visible, jnp.exp(scores - larger), 0.0)
+            shrink = jnp.exp(largest - larger)
+            summed = shrink * summed + jnp.sum(weights[:, None] * values, axis=0)
+            after.append((larger, shrink * total + jnp.sum(weights), summed))
+        return tuple(after)
+
+    sums = tuple((jnp.sum(key * query), f32(1), value) for query in turned_queries)
+    if full:
+        sums = lax.fori_loop(0, full, lambda i, sums: attend(i * tile, tile, sums), sums)
+    if tail:
+        sums = attend(full * tile, tail, sums)
+    for r, (_, total, summed) in enumerate(sums):
+        store(y, r * value_size + jnp.arange(value_columns), summed / total, in_value)
+
+
+def _both(maybe: jax.Array | None, mask: jax.Array) -> jax.Array:
+    """`mask` and `maybe`, where None is all."""
+    return mask if maybe is None else maybe & mask

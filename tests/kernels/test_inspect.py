@@ -1,0 +1,315 @@
+"""The compiler's report: its numbers where the optional wheels are, everything else everywhere."""
+
+import dataclasses
+import importlib.util
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from pallas_kernels import catalog, compile_offline, inspect, offline, sass, topology
+from pallas_kernels.compile_offline import Kernel, Resources, blocks_per_sm
+from pallas_kernels.inspect import Entry
+from tests.kernels import toy
+from tests.subprocesses import run_module
+
+
+def _has_compiler() -> bool:
+    try:
+        return bool(compile_offline.compiler())
+    except ImportError:
+        return False
+
+
+HAS_COMPILER = _has_compiler()
+HAS_PLUGIN = any(map(importlib.util.find_spec, topology.PLUGINS))
+needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="needs the wheels of the extra `inspect`")
+needs_plugin = pytest.mark.skipif(not HAS_PLUGIN, reason="needs jax's CUDA plugin (extra `inspect`)")
+
+RESOURCES = Resources(
+    kernel="gram", warps=4, stages=1, registers=68, stack=0, spill_stores=0, spill_loads=0, shared=16384,
+    blocks_per_sm=7, wgmma=4, mma=0, loop=sass.Loop(114, 114, 128, 0, 2), ptxas="12.9.86",
+)  # fmt: skip
+
+
+def _entry(case=None, **changes) -> Entry:
+    return Entry(case or toy.case(), (replace(RESOURCES, **changes),))
+
+
+def _message(stderr: str) -> str:
+    """The command's own line: the plugin's libraries may have reported before it."""
+    return stderr.strip().splitlines()[-1]
+
+
+def test_the_kernels_of_a_lowered_program_are_found():
+    variant = toy.Variant(warps=8, stages=2)
+    case = toy.case(variant)
+    (kernel,) = compile_offline.kernels(offline.lower(lambda x, y: case.function(x, y) + 1, *case.arguments))
+    assert (kernel.name, kernel.warps, kernel.stages) == ("gram", 8, 2)
+    assert "tt.dot" in compile_offline._text(kernel.code)
+
+
+def test_a_program_without_kernels_is_an_error():
+    x = toy.case().arguments[0]
+    with pytest.raises(LookupError, match=r"no __gpu\$xla.gpu.triton"):
+        compile_offline.kernels(offline.lower(lambda x: x + 1, x))
+
+
+@pytest.mark.parametrize(
+    ("registers", "warps", "shared", "blocks"),
+    [
+        (255, 4, 0, 2),  # registers: 8 warps of 255 fit
+        (219, 8, 34816, 1),
+        (32, 4, 0, 16),  # 64 warps
+        (16, 1, 0, 32),  # 32 programs
+        (32, 4, 100 * 1024, 2),  # shared memory
+        (32, 4, 113 * 1024, 2),
+        (32, 4, 114 * 1024, 1),
+    ],
+)
+def test_blocks_per_multiprocessor(registers, warps, shared, blocks):
+    assert blocks_per_sm(registers, warps, shared) == blocks
+
+
+LISTING = """
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+.L_x_0:
+        /*0010*/                   LDG.E R2, [R4] ;
+.L_x_1:
+        /*0020*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR4], R24 ;
+        /*0030*/                   STL [R1], R2 ;
+        /*0040*/              @P0  BRA `(.L_x_1) ;
+        /*0050*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*0060*/              @P1  BRA `(.L_x_0) ;
+        /*0070*/                   EXIT ;
+.L_x_2:
+        /*0080*/                   BRA `(.L_x_2);
+"""
+
+
+def test_the_main_loop_is_the_inner_one_with_the_matmuls():
+    loop = sass.main_loop(LISTING, warps=8)
+    assert loop == sass.Loop(instructions=3, issue_slots=6, tensor_cycles=64, local=1, barriers=0)
+
+
+def test_without_matmuls_the_main_loop_is_the_longest():
+    loop = sass.main_loop(LISTING.replace("HGMMA", "FFMA"), warps=4)
+    assert loop is not None
+    assert (loop.instructions, loop.barriers, loop.tensor_cycles) == (6, 1, 0)
+
+
+def test_a_kernel_may_have_no_loop():
+    assert (
+        sass.main_loop("        /*0000*/     EXIT ;\n.L_x_2:\n        /*0010*/   BRA `(.L_x_2);", warps=4)
+        is None
+    )
+
+
+def test_collectives_in_compiled_text():
+    text = "%a = f32[8] all-gather-start(%x), b\n%b = f32[8] all-gather-done(%a)\n%c = f32[] all-reduce(%d)"
+    assert topology.collectives(text) == ["all-gather", "all-reduce"]
+    assert topology.collectives('custom-call(%x), metadata={op_name="all-reduce"}') == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        (_entry(), ""),
+        (_entry(spill_stores=40), "spills 40 bytes per thread"),
+        (_entry(shared=300_000), "needs more than 232448 bytes of shared memory"),
+        (Entry(toy.case(), error="ValueError: no"), "ValueError: no"),
+    ],
+)
+def test_problems(entry, problem):
+    assert entry.problem() == problem
+    assert inspect.problems([entry]) == ([f"{entry.case.name}: {problem}"] if problem else [])
+
+
+def test_spills_of_other_variants_and_small_ones_on_request_are_no_problem():
+    assert inspect.problems([_entry(toy.case(toy.Variant()), spill_stores=40)]) == []
+    assert inspect.problems([_entry(spill_stores=40)], spill=40) == []
+
+
+def test_rows_name_the_kernels_of_a_case_that_runs_several():
+    case = toy.case()
+    entry = Entry(case, (RESOURCES, replace(RESOURCES, kernel="sum", loop=None)))
+    first, second = inspect.rows_of([entry])
+    assert first[:2] == ["toy/gram N512: gram", "chunk=64 warps=4 stages=1 *"]
+    assert second[0].endswith(": sum")
+    assert second[-1] == "-"
+    assert len(first) == 2 + len(inspect.COLUMNS)
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    """The catalogue is two toys, and no compiler runs."""
+    cases = [toy.case(), toy.case(toy.Variant(warps=8))]
+    monkeypatch.setattr(catalog, "cases", lambda match="": [case for case in cases if match in case.name])
+    monkeypatch.setattr(catalog, "candidates", lambda case: [case, toy.case(toy.Variant(warps=2))])
+    monkeypatch.setattr(compile_offline, "compiler", lambda: "xla")
+    monkeypatch.setattr(
+        compile_offline, "compile_kernel", lambda kernel, used: replace(RESOURCES, warps=kernel.warps)
+    )
+    return cases
+
+
+def test_reports_are_written(toys, tmp_path, capsys):
+    files = tmp_path / "report.json", tmp_path / "report.md"
+    assert inspect.main(["--json", str(files[0]), "--markdown", str(files[1])]) == 0
+    report = json.loads(files[0].read_text())
+    assert report["toolchain"]["target"] == "sm_90a"
+    assert report["toolchain"]["ptxas"] == "12.9.86"
+    assert [case["kernels"][0]["warps"] for case in report["cases"]] == [4, 8]
+    assert report["cases"][0]["kernels"][0]["loop"]["issue_slots"] == 114
+    assert "| toy/gram N512 | chunk=64 warps=4 stages=1 * | 68 | 0/0 | 16.0 | 7 |" in files[1].read_text()
+    assert "toy/gram" in capsys.readouterr().out
+
+
+def test_a_default_that_spills_gives_status_1(toys, monkeypatch, capsys):
+    spilled = replace(RESOURCES, spill_stores=8)
+    monkeypatch.setattr(compile_offline, "compile_kernel", lambda kernel, used: spilled)
+    assert inspect.main([]) == 1
+    assert "spills 8 bytes per thread" in capsys.readouterr().err
+    assert inspect.main(["--spill", "8"]) == 0
+
+
+def test_what_does_not_compile_is_reported_and_the_rest_compiled(toys, monkeypatch, capsys):
+    def compile_kernel(kernel: Kernel, used: object) -> Resources:
+        if kernel.warps == 8:
+            raise RuntimeError("too large\nfor a reason")
+        return RESOURCES
+
+    monkeypatch.setattr(compile_offline, "compile_kernel", compile_kernel)
+    assert inspect.main([]) == 0, "the default compiles"
+    captured = capsys.readouterr()
+    assert "RuntimeError: too large" in captured.err
+    assert "fails" in captured.out
+
+
+@pytest.mark.parametrize(
+    ("options", "warps"),
+    [
+        (inspect.Inspect(), [4, 8]),
+        (inspect.Inspect(defaults=True), [4]),
+        (inspect.Inspect(all=True), [4, 8, 2]),
+    ],
+)
+def test_flags_choose_variants(toys, options, warps):
+    assert [case.variant.warps for case in inspect.choose(options)] == warps
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (inspect.Inspect(match="nothing"), "--match 'nothing': no such case"),
+        (inspect.Inspect(all=True, defaults=True), "--all and --defaults"),
+    ],
+)
+def test_flags_that_choose_nothing_are_errors(toys, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        inspect.choose(options)
+
+
+def test_missing_wheels_are_named_with_the_command_that_installs_them(monkeypatch):
+    find_spec = importlib.util.find_spec
+    missing = {"triton", *topology.PLUGINS}
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in missing else find_spec(name)
+    )
+    for call in (compile_offline.compiler, lambda: topology.topology(8)):
+        with pytest.raises(ImportError, match=r"pip install 'based-jax\[inspect\]'"):
+            call()
+
+
+def test_an_old_assembler_is_passed_over(monkeypatch, tmp_path):
+    tools = []
+    for name, text, status in [
+        ("old", "Unsupported .version 8.8; current version is '8.0'", 1),
+        ("new", "", 0),
+    ]:
+        tools.append(tmp_path / name)
+        tools[-1].write_text(f'#!/bin/sh\necho "{text}" >&2\necho used {name} >&2\nexit {status}\n')
+        tools[-1].chmod(0o755)
+    monkeypatch.setattr(compile_offline, "_programs", lambda name, used: map(str, tools))
+    report, tool = compile_offline._assemble(tmp_path / "a", tmp_path / "b", "xla")
+    assert report.strip() == "used new"
+    assert tool == str(tools[1])
+    monkeypatch.setattr(compile_offline, "_programs", lambda name, used: map(str, tools[:1]))
+    with pytest.raises(ImportError, match=r"no ptxas that is new enough .*Unsupported .version 8.8"):
+        compile_offline._assemble(tmp_path / "a", tmp_path / "b", "xla")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--registers"], "Unrecognized options: --registers"),
+        (["--devices", "0"], "--devices 0: expected 1 or more"),
+    ],
+)
+def test_wrong_flags_are_one_line_and_status_2(flags, message):
+    done = run_module("pallas_kernels.inspect", *flags)
+    assert done.returncode == 2
+    assert _message(done.stderr) == f"python -m pallas_kernels.inspect: {message}"
+
+
+def test_help():
+    done = run_module("pallas_kernels.inspect", "--help")
+    assert done.returncode == 0
+    assert all(flag in done.stdout for flag in ("--match", "--json", "--markdown", "--devices", "--defaults"))
+
+
+@pytest.mark.skipif(HAS_COMPILER, reason="the wheels are here")
+def test_the_command_without_wheels_is_one_line_and_status_2():
+    done = run_module("pallas_kernels.inspect")
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"python -m pallas_kernels.inspect: .*pip install 'based-jax\[inspect\]'.*\n", done.stderr
+    )
+
+
+@needs_compiler
+@pytest.mark.parametrize("warps", [4, 8])
+def test_numbers_of_a_compiled_kernel(warps):
+    case = toy.case(toy.Variant(warps=warps))
+    (found,) = inspect.inspect(case, compile_offline.compiler()).kernels
+    assert (found.kernel, found.warps) == ("gram", warps)
+    assert 16 <= found.registers <= 255
+    assert found.spill_stores == found.spill_loads == found.stack == 0
+    assert 8192 <= found.shared <= inspect.SHARED_LIMIT
+    assert found.blocks_per_sm >= 1
+    assert found.wgmma == 4, "64 tokens in steps of 16"
+    if found.loop is not None:
+        assert found.loop.tensor_cycles == 4 * 64 // 2
+        assert 20 <= found.loop.instructions <= 1000
+
+
+@needs_compiler
+def test_a_kernel_that_needs_too_many_registers_spills():
+    """The report can be bad: one warp cannot hold a 64 x 64 sum and its operands."""
+    (found,) = inspect.inspect(toy.case(toy.Variant(warps=1)), compile_offline.compiler()).kernels
+    assert found.registers == 255
+    assert found.spill_stores > 0
+
+
+@needs_compiler
+def test_the_command_compiles_a_case_of_the_catalogue(tmp_path):
+    name = next(case for case in catalog.cases() if case.op == "taylor_step").name
+    done = run_module("pallas_kernels.inspect", "--match", name, "--json", str(tmp_path / "report.json"))
+    assert done.returncode in (0, 1), done.stderr
+    (case,) = json.loads((tmp_path / "report.json").read_text())["cases"]
+    (kernel,) = case["kernels"]
+    assert kernel.keys() == {field.name for field in dataclasses.fields(Resources)}
+    assert "taylor_step" in done.stdout
+
+
+@needs_plugin
+def test_the_decoding_steps_need_no_collective_on_8_gpus():
+    from pallas_kernels import sharded
+
+    topology.use_cpu()
+    mesh = sharded.mesh(topology.topology(8))
+    for call in sharded.calls(batch=8, heads=4, length=64):
+        if "step" in call.name:
+            compiled = topology.compile_program(call.function, *call.sharded(mesh))
+            assert topology.collectives(compiled.as_text() or "") == []

@@ -1,0 +1,89 @@
+"""Every kernel on every realistic shape is lowered for CUDA: what the kernel compiler lacks shows here."""
+
+import importlib
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pallas_kernels import catalog, offline, tuning
+from pallas_kernels.launch import launch, whole
+
+CASES = catalog.cases()
+KERNEL = "__gpu$xla.gpu.triton"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_case_is_lowered_to_a_kernel(case):
+    assert KERNEL in offline.lower(case.function, *case.arguments).as_text()
+
+
+def test_case_names_are_unique():
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+
+
+def _run(body, *arrays, size):
+    """One program of `body`, from whole arrays to a vector."""
+    shape = jax.ShapeDtypeStruct((size,), jnp.float32)
+    return launch(
+        body, *arrays,
+        grid=(1,), in_specs=[whole(x) for x in arrays], out_specs=whole(shape), out_shape=shape,
+        warps=1, name="bad",
+    )  # fmt: skip
+
+
+def _twice(x_ref, out_ref):
+    out_ref[...] = 2 * x_ref[...]
+
+
+def _joined(x_ref, out_ref):
+    out_ref[...] = jnp.concatenate([x_ref[...], x_ref[...]])
+
+
+def _sliced(x_ref, out_ref):
+    out_ref[...] = x_ref[...][:32]
+
+
+@pytest.mark.parametrize(
+    ("body", "size_in", "size_out"), [(_twice, 48, 48), (_joined, 32, 64), (_sliced, 64, 32)]
+)
+def test_what_the_kernel_compiler_lacks_is_refused(body, size_in, size_out):
+    """The check can fail: these are the usual mistakes, and the interpreter accepts them all."""
+    x = jax.ShapeDtypeStruct((size_in,), jnp.float32)
+    with pytest.raises((ValueError, NotImplementedError)):
+        offline.lower(lambda x: _run(body, x, size=size_out), x)
+
+
+def test_a_sound_kernel_is_not_refused():
+    x = jax.ShapeDtypeStruct((64,), jnp.float32)
+    assert KERNEL in offline.lower(lambda x: _run(_twice, x, size=64), x).as_text()
+
+
+@dataclass(frozen=True)
+class _Row:
+    """In the place of a variant: which row it came from."""
+
+    row: int
+
+
+@pytest.mark.parametrize("op", catalog.OPS)
+def test_every_row_of_the_tuning_tables_loads_and_is_in_the_catalogue(op, monkeypatch):
+    rows = tuning.table(op)
+    kind = importlib.import_module(f"pallas_kernels.{op}").Variant
+    for row in rows:
+        assert row.keys() == {"device", "when", "variant"}
+        kind(**row["variant"])
+    assert [row for row in rows if row["device"] == "any"] == rows[-sum(r["device"] == "any" for r in rows) :]
+
+    defaults = [c for c in CASES if c.op == op and c.default and isinstance(c.variant, kind)]
+    # The same table with the number of each row in the place of its variant.
+    numbered = [{**row, "variant": {"row": number}} for number, row in enumerate(rows)]
+    monkeypatch.setattr(tuning, "table", lambda _: numbered)
+    used = {
+        tuning.choose(op, _Row, device=device, **catalog.facts(case)).row
+        for case in defaults
+        for device in {row["device"] for row in rows}
+    }
+    assert used == set(range(len(rows))), "a row that no case in the catalogue reaches"

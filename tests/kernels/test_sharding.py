@@ -1,0 +1,69 @@
+"""Rows and heads over 8 devices: the same numbers, the same sharding, nothing moved between devices."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from pallas_kernels import sharded
+from pallas_kernels.topology import collectives
+from tests.subprocesses import run_python
+
+BATCH, HEADS, LENGTH = 4, 2, 24
+
+PROGRAM = """
+from tests.kernels.test_sharding import {check} as check
+check({arguments})
+"""
+
+
+def _example(call: sharded.Call) -> list[np.ndarray]:
+    """Normal numbers; integers (segments, lengths) that do not decrease."""
+    rng = np.random.default_rng(0)
+    return [
+        np.sort(rng.integers(0, 4, x.shape), axis=-1).astype(x.dtype)
+        if np.issubdtype(x.dtype, np.integer)
+        else rng.standard_normal(x.shape).astype(x.dtype)
+        for x in call.arguments
+    ]
+
+
+def _calls() -> dict[str, sharded.Call]:
+    return {call.name: call for call in sharded.calls(BATCH, HEADS, LENGTH, np.float32)}
+
+
+def check_call(name: str) -> None:
+    """In a process with 8 devices."""
+    from pallas_kernels import interpreted
+    from tests.tolerances import FLOAT32_GRADIENT, assert_close
+
+    call, mesh = _calls()[name], sharded.mesh(jax.devices())
+    assert mesh.size == 8
+    arguments = _example(call)
+    split = [jax.device_put(*pair) for pair in zip(arguments, call.shardings(mesh), strict=True)]
+    with interpreted():
+        expected = jax.jit(call.function)(*arguments)
+        compiled = jax.jit(call.function).lower(*split).compile()
+    results = compiled(*split)
+    assert_close(results, expected, FLOAT32_GRADIENT, name)
+    assert collectives(compiled.as_text() or "") == []
+    for result in jax.tree.leaves(results):
+        places = {str(shard.index) for shard in result.addressable_shards}
+        assert len(places) == mesh.size, f"{name}: {result.sharding}"
+
+
+def check_detection() -> None:
+    """A sum over rows that are split needs a collective, and a forgotten wrapper would, too."""
+    mesh = sharded.mesh(jax.devices())
+    x = jax.device_put(np.ones((8, 4)), NamedSharding(mesh, PartitionSpec("data", "tensor")))
+    text = jax.jit(lambda x: x.sum(0)).lower(x).compile().as_text()
+    assert collectives(text or "") == ["all-reduce"]
+
+
+@pytest.mark.parametrize("name", _calls())
+def test_sharded_calls_need_no_collective(name):
+    run_python(PROGRAM.format(check="check_call", arguments=repr(name)), devices=8)
+
+
+def test_collectives_are_detected():
+    run_python(PROGRAM.format(check="check_detection", arguments=""), devices=8)

@@ -1,0 +1,264 @@
+"""Fused Taylor attention in the interpreter: values, states and gradients against float64.
+
+Lengths around the chunk of 64 tokens and several blocks, so that every kernel runs, every key size's tiles,
+value sizes that fill a tile and that do not. Elements that no program writes are NaN in the interpreter.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import pallas_kernels
+from based_jax import ops
+from pallas_kernels.launch import interpreted
+from pallas_kernels.taylor_attention import Variant, function
+from pallas_kernels.taylor_attention.layout import Layout
+from tests.ops import oracles
+from tests.ops.linear_attention_cases import (
+    Case,
+    cast,
+    inputs,
+    oracle,
+    oracle_parts,
+    parts,
+    place,
+    values_and_gradients,
+)
+from tests.tolerances import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    FLOAT32_GRADIENT,
+    FLOAT32_STATE,
+    FLOAT64,
+    assert_close,
+)
+
+# One token; ends of chunks and blocks; one block (state handed straight to it) and several.
+CASES = [
+    Case("taylor", (1, 1, 1, 1, 1), 1),
+    Case("taylor", (2, 1, 2, 16, 64), 1, options="segments state"),
+    Case("taylor", (1, 64, 1, 16, 64), 1),
+    Case("taylor", (2, 130, 1, 16, 64), 1, options="segments padded state"),
+    Case("taylor", (1, 300, 2, 8, 32), 1, options="state"),
+    Case("taylor", (2, 200, 1, 5, 3), 1, options="segments padded"),
+    Case("taylor", (1, 150, 1, 24, 48), 1, options="segments state"),
+    Case("taylor", (1, 129, 1, 32, 40), 1, options="padded state"),
+    Case("taylor", (1, 70, 1, 16, 112), 1, options="segments padded state"),
+]
+
+
+@pytest.fixture(autouse=True)
+def short_blocks(monkeypatch):
+    """Blocks of one chunk: the shortest lengths then have several."""
+    monkeypatch.setattr(function, "SHORTEST_BLOCK", 64)
+
+
+def on_kernels(*arguments, **options):
+    with interpreted():
+        return values_and_gradients(*arguments, **options, implementation="pallas")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_values_states_and_gradients(case):
+    """Against the recurrence, and the gradients of the quadratic form, both in float64."""
+
+    @settings(max_examples=4)
+    @given(inputs(case))
+    def law(drawn):
+        y, state = oracle(case, drawn)
+        with_segments = bool({"state", "segments"} & set(case.options.split()))
+        state = oracle_parts(state, with_segments)
+        with jax.enable_x64(True):
+            arguments = cast(drawn.arrays, jnp.float64), place(drawn.placement), place(drawn.weights)
+            _, exact = values_and_gradients(*arguments, case=case, implementation="reference")
+        arguments = cast(drawn.arrays, jnp.float32), place(drawn.placement), cast(drawn.weights, jnp.float32)
+        outputs, gradients = on_kernels(*arguments, case=case)
+        assert_close(outputs[0], y, FLOAT32, "y")
+        assert_close(parts(outputs[1]), state, FLOAT32_STATE, "state")
+        assert_close(gradients, exact, FLOAT32_GRADIENT, "gradient", magnitude=0.1)
+
+    law()
+
+
+def reference(q, k, v):
+    """y in float64 from arrays of any dtype."""
+    phi = oracles.symmetric_taylor_features
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    return oracles.linear_attention(phi(q), phi(k), v)[0]
+
+
+def drawn(seed, shape=(1, 150, 2, 16), value_size=64):
+    rng = np.random.default_rng(seed)
+    q, k = rng.normal(size=(2, *shape))
+    return q, k, rng.normal(size=(*shape[:-1], value_size))
+
+
+@functools.partial(jax.jit, static_argnames=("dtype",))
+def _attend(q, k, v, *, dtype):
+    q, k, v = (x.astype(dtype) for x in (q, k, v))
+    return q, k, v, pallas_kernels.taylor_attention(q, k, v)
+
+
+def attend(q, k, v, dtype="float32"):
+    """Inputs as rounded, and the kernels' y."""
+    with interpreted():
+        return _attend(*(jnp.asarray(x, jnp.float32) for x in (q, k, v)), dtype=dtype)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", BFLOAT16), ("float16", FLOAT16)])
+def test_half_precision(dtype, tolerance):
+    *rounded, y = attend(*drawn(0), dtype=dtype)
+    assert y.dtype == dtype
+    assert_close(y, reference(*rounded), tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 2 * BFLOAT16), ("float16", FLOAT16)])
+def test_gradients_in_half_precision(dtype, tolerance):
+    """bfloat16 gradients pass two rounded matmuls where the outputs pass one."""
+    q, k, v = (jnp.asarray(x, dtype) for x in drawn(1))
+    weights = np.random.default_rng(2).normal(size=v.shape)
+
+    def loss(attention, q, k, v):
+        return (attention(q, k, v).astype(jnp.float32) * weights).sum()
+
+    with interpreted():
+        got = jax.jit(jax.grad(functools.partial(loss, pallas_kernels.taylor_attention), (0, 1, 2)))(q, k, v)
+    assert {x.dtype for x in got} == {jnp.dtype(dtype)}
+    exact = functools.partial(ops.taylor_attention, implementation="reference")
+    with jax.enable_x64(True):
+        arrays = [jnp.asarray(np.asarray(x, np.float64)) for x in (q, k, v)]
+        want = jax.jit(jax.grad(lambda *x: (exact(*x) * weights).sum(), (0, 1, 2)))(*arrays)
+    assert_close(got, want, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("change", "tolerance"),
+    [
+        (lambda q, k, v: (q * 0, k * 0, v), FLOAT32),
+        (lambda q, k, v: (q, k * 0 + k[:, :1], v), FLOAT32),
+        (lambda q, k, v: (q, k, v * 0), FLOAT32),
+        # s near 1e4, s^2 / 2 near 1e8: sums of features lose what the largest of them round away.
+        (lambda q, k, v: (30 * abs(q), 30 * abs(k), v), FLOAT32),
+        (lambda q, k, v: (1e3 * q[:, :, :, :1] + 0 * q, 1e3 + 0 * k, v), FLOAT32),
+        (lambda q, k, v: (q * 1e-4, k * 1e-4, v + 1e3), FLOAT32),
+    ],
+    ids=["zeros", "equal keys", "no values", "large", "huge", "tiny q.k, large values"],
+)
+def test_extreme_values(change, tolerance):
+    arrays = change(*drawn(3))
+    *rounded, y = attend(*arrays)
+    assert_close(y, reference(*rounded), tolerance)
+
+
+def test_number_and_length_of_blocks_do_not_matter():
+    arrays = [jnp.asarray(x, jnp.float32) for x in drawn(4, (1, 333, 1, 16))]
+    with interpreted():
+        results = [
+            jax.jit(functools.partial(pallas_kernels.taylor_attention, block=block, return_state=True))(
+                *arrays
+            )
+            for block in (1, 64, 100, 128, 192, 333, 1000)
+        ]
+    for result in results:
+        assert_close(result, results[-1], FLOAT32)
+
+
+def test_other_variants_give_the_same():
+    """Chunk, tile, value tile: one unlike the defaults for each kernel."""
+    q, k, v = (jnp.asarray(x, jnp.float32) for x in drawn(5, (1, 200, 1, 16)))
+    kernels = ("key_sums", "query_sums", "outputs", "dq", "dk", "dv")
+
+    def gradients(variants):
+        attention = functools.partial(pallas_kernels.taylor_attention, variants=variants)
+        with interpreted():
+            loss = lambda *x: (attention(*x) ** 2).sum()  # noqa: E731
+            return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(q, k, v)
+
+    want = gradients(None)
+    for chunk, tile, value_tile in ((32, 64, 32), (128, 128, 64), (16, 16, 16)):
+        variant = Variant(chunk, tile, value_tile, warps=4)
+        assert_close(gradients(dict.fromkeys(kernels, variant)), want, FLOAT32_GRADIENT)
+
+
+def test_under_vmap():
+    q, k, v = drawn(6, (2, 3, 70, 1, 8), 16)
+    arrays = [jnp.asarray(x, jnp.float32) for x in (q, k[:1], v)]
+    loss = lambda *x: (pallas_kernels.taylor_attention(*x) ** 2).sum()  # noqa: E731
+    program = jax.value_and_grad(loss, (0, 1, 2))
+    with interpreted():
+        mapped = jax.jit(jax.vmap(program, (0, None, 0)))(arrays[0], arrays[1][0], arrays[2])
+        alone = [jax.jit(program)(arrays[0][i], arrays[1][0], arrays[2][i]) for i in range(2)]
+    assert_close(mapped, jax.tree.map(lambda *x: jnp.stack(x), *alone), FLOAT32_GRADIENT)
+
+
+@pytest.mark.parametrize("key_size", [1, 2, 8, 9, 16, 17, 24, 31, 32])
+def test_layout(key_size):
+    """The tables build each symmetric feature once, weighted for q . k, and states go there and back."""
+    layout = Layout(key_size, 32)
+    tables, size = layout.tables, ops.symmetric_taylor_size(key_size)
+    rng = np.random.default_rng(key_size)
+    q, k = rng.normal(size=(2, 5, layout.padded_key_size)) * (np.arange(layout.padded_key_size) < key_size)
+
+    def phi(x, two):
+        offsets = np.zeros((2, layout.size))
+        offsets[:, -layout.last :] = tables.one_offset, tables.two_offset
+        return (x @ tables.one + offsets[0]) * (x @ two + offsets[1])
+
+    s = (q * k).sum(-1) / np.sqrt(key_size)
+    phi_q, phi_k = phi(q / np.sqrt(key_size), tables.weighted), phi(k, tables.two)
+    assert_close((phi_q * phi_k).sum(-1), 1 + s + s**2 / 2, FLOAT64)
+    assert np.count_nonzero(np.abs(phi_k).sum(0)) == size <= layout.size
+
+    canonical = oracles.symmetric_taylor_features(k[None, :, None, :key_size])
+    v = rng.normal(size=(1, 5, 1, 3))
+    kv, z = np.einsum("bnhf,bnhv->bhfv", canonical, v), canonical.sum(1)
+    with jax.enable_x64(True):
+        rows, moments = layout.state_to_kernel(jnp.asarray(kv), jnp.asarray(z))
+        assert_close(rows[0, 0], phi_k.T @ v[0, :, 0], 1e-6, "rows")  # the scales are float32
+        assert_close(moments[0, 0, -1, 0], 5.0, FLOAT64, "count")
+        assert_close(layout.state_from_kernel(rows, moments), (kv, z), 1e-6, "back")
+
+
+def test_the_length_of_blocks_fills_the_chip_and_no_more():
+    for programs, length, expected in (
+        (256, 32768, 32768),  # rows and heads fill it
+        (16, 32768, 2048),  # one wave of 256
+        (1, 1000, 64),
+        (64, 8192, 2048),
+    ):
+        assert function.block_length(programs, length) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"k": (1, 4, 2, 9)}, r"shape of k = \(1, 4, 2, 9\): expected q's, \(1, 4, 2, 8\)"),
+        ({"v": (1, 5, 2, 3)}, r"shape of v = \(1, 5, 2, 3\): expected \(B, N, H\) of q"),
+        (
+            {"q": (1, 4, 2, 40), "k": (1, 4, 2, 40)},
+            "the last axis of q is 40 long; the kernel takes up to 32",
+        ),
+        ({"q": (4, 8)}, "q has 2 axes; the kernel takes 4"),
+        ({"q": (1, 0, 2, 8)}, "no empty axis"),
+        ({"dtype": jnp.int32}, "int32"),
+        ({"starts": (1, 3)}, r"shape of starts = \(1, 3\): expected \(1, 4\)"),
+        ({"counts": (2,)}, r"shape of counts = \(2,\): expected \(1,\)"),
+        ({"state": (1, 2, 44, 3)}, r"shape of initial_state\[0\] = \(1, 2, 44, 3\): .* \(1, 2, 45, 3\)"),
+        ({"block": 0}, "block = 0: expected at least 1 token"),
+        ({"precision": "low"}, "precision = 'low'"),
+    ],
+)
+def test_errors_name_the_argument(changes, message):
+    shapes = {"q": (1, 4, 2, 8), "k": (1, 4, 2, 8), "v": (1, 4, 2, 3)}
+    q, k, v = (jnp.ones(changes.get(name, shape), changes.get("dtype")) for name, shape in shapes.items())
+    options = {name: changes[name] for name in ("block", "precision") if name in changes}
+    options |= {name: jnp.zeros(changes[name], int) for name in ("starts", "counts") if name in changes}
+    if "state" in changes:
+        options["initial_state"] = jnp.zeros(changes["state"]), jnp.zeros((1, 2, 45))
+    with pytest.raises(ValueError, match=message):
+        pallas_kernels.taylor_attention(q, k, v, **options)

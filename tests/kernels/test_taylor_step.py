@@ -1,0 +1,326 @@
+"""The fused decoding step of Taylor attention: interpreted against float64, and lowered for CUDA."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from based_jax import ops
+from pallas_kernels import interpreted, offline, supports_taylor_step, taylor_step
+from pallas_kernels.taylor_step import Variant, formula
+from pallas_kernels.taylor_step.cases import cases
+from tests.ops import draw, oracles
+from tests.tolerances import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    FLOAT32_GRADIENT,
+    FLOAT32_STATE,
+    assert_close,
+)
+
+TOLERANCES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
+
+# B, H, K, V, dtype, rows per tile: one tile, tiles that divide F (K = 1: 3, K = 8: 45, K = 24: 325) or do
+# not, value widths that are no powers of two.
+SHAPES = [
+    (1, 1, 1, 1, "float32", 4),
+    (2, 3, 16, 64, "float32", 32),
+    (1, 2, 8, 112, "bfloat16", 64),
+    (2, 1, 24, 32, "float16", 16),
+    (1, 1, 32, 128, "bfloat16", 128),
+]
+
+
+def size(width: int) -> int:
+    return 1 + width + width * (width + 1) // 2
+
+
+def features(x: np.ndarray) -> np.ndarray:
+    return oracles.symmetric_taylor_features(np.asarray(x, np.float64))
+
+
+@functools.partial(jax.jit, static_argnames="variant")
+def decode(q, k, v, kv, z, *, variant: Variant | None = None):
+    """Steps in sequence; tokens are the first axis."""
+
+    def step(state, token):
+        y, *state = taylor_step(*token, *state, variant=variant)
+        return tuple(state), y
+
+    with interpreted():
+        state, y = jax.lax.scan(step, (kv, z), (q, k, v))
+    return y, *state
+
+
+def expected(q, k, v):
+    """The recurrence from an empty state, in float64; tokens are the first axis of the outputs."""
+    q, k, v = (np.asarray(x, np.float64).swapaxes(0, 1) for x in (q, k, v))
+    y, sums = oracles.linear_attention(features(q), features(k), v)
+    return y.swapaxes(0, 1), sums.kv, sums.k
+
+
+def empty(shape, dtype=jnp.float32):
+    batch, heads, width, value_size, *_ = shape
+    return jnp.zeros((batch, heads, size(width), value_size), dtype), jnp.zeros(
+        (batch, heads, size(width)), dtype
+    )
+
+
+def tokens(rng: np.random.Generator, kind: str, shape, count: int) -> list[Any]:
+    batch, heads, width, value_size, dtype, _ = shape
+    q, k, v = (rng.normal(size=(count, batch, heads, n)) for n in (width, width, value_size))
+    if "norm 1e3" in kind:  # near one direction: across it the features' products cancel in any float32 sum
+        direction = rng.choice([-1.0, 1.0], size=width)
+        q, k = (0.5 * x + direction for x in (q, k))
+        k *= 1e3 / np.linalg.norm(k, axis=-1, keepdims=True)
+        if "queries" in kind:
+            q *= 1e3 / np.linalg.norm(q, axis=-1, keepdims=True)
+    if kind == "equal keys":
+        k[:] = k[:1, :1, :1]
+    if kind == "zeros":
+        q, k = 0 * q, 0 * k
+    return [jnp.asarray(x, dtype) for x in (q, k, v)]
+
+
+KINDS = ["plain", "keys of norm 1e3", "queries and keys of norm 1e3", "equal keys", "zeros"]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_steps_from_an_empty_state_equal_the_recurrence(shape):
+    """Outputs and the state, for 9 tokens in sequence: every row and column written, none twice."""
+
+    @settings(max_examples=10)
+    @given(st.sampled_from(KINDS), draw.seeds)
+    def law(kind, seed):
+        q, k, v = tokens(np.random.default_rng(seed), kind, shape, 9)
+        y, kv, z = decode(q, k, v, *empty(shape), variant=Variant(rows=shape[-1]))
+        assert y.dtype == v.dtype
+        assert kv.dtype == z.dtype == jnp.float32
+        y_expected, *state = expected(q, k, v)
+        assert_close(y, y_expected, TOLERANCES[shape[4]], kind)
+        assert_close([kv, z], state, FLOAT32_STATE, kind)
+
+    law()
+
+
+def test_the_first_token_is_its_own_value():
+    """Even for a long key across the query, where the features' sum of 1e6s should be about 1."""
+    shape = (4, 2, 16, 64, "float32", 0)
+    q, k, v = (x[0] for x in tokens(np.random.default_rng(0), "plain", shape, 1))
+    q, k = 300 * q, 300 * k.at[..., ::2].set(q[..., 1::2]).at[..., 1::2].set(-q[..., ::2])
+    y, *_ = decode(*(x[None] for x in (q, k, v)), *empty(shape))
+    assert_close(y[0], v, FLOAT32)
+
+
+@pytest.mark.parametrize("value_size", [64, 112, 256])
+def test_the_variants_of_the_table_compute_the_same(value_size):
+    shape = (1, 2, 16, value_size, "float32", 0)
+    arrays = *tokens(np.random.default_rng(0), "plain", shape, 2), *empty(shape)
+    y, *_ = decode(*arrays)
+    assert_close(y, expected(*arrays[:3])[0], FLOAT32)
+
+
+@given(draw.seeds)
+def test_a_state_in_the_middle_of_a_text(seed):
+    """One step from a given state is the plain formula's."""
+    shape = (2, 2, 8, 112, "float32", 16)
+    rng = np.random.default_rng(seed)
+    q, k, v = (x[0] for x in tokens(rng, "plain", shape, 1))
+    past_k, past_v = rng.normal(size=(5, 2, 2, 8)), rng.normal(size=(5, 2, 2, 112))
+    kv = np.einsum("tbhf,tbhv->bhfv", features(past_k), past_v)
+    z = features(past_k).sum(axis=0)
+    y, new_kv, new_z = decode(*(x[None] for x in (q, k, v)), jnp.float32(kv), jnp.float32(z))
+    kv = kv + features(k)[..., None] * np.asarray(v, np.float64)[..., None, :]
+    z = z + features(k)
+    numerator = np.einsum("bhf,bhfv->bhv", features(q), kv)
+    assert_close(y[0], numerator / np.einsum("bhf,bhf->bh", features(q), z)[..., None], FLOAT32)
+    assert_close([new_kv, new_z], [kv, z], FLOAT32_STATE)
+
+
+@settings(max_examples=5)
+@given(draw.seeds)
+def test_a_bfloat16_state_keeps_its_dtype(seed):
+    """The sums are rounded once per token; outputs come from the sums before that rounding."""
+    shape = (1, 2, 16, 64, "float32", 16)
+    arrays = tokens(np.random.default_rng(seed), "plain", shape, 1)
+    y, kv, z = decode(*arrays, *empty(shape, jnp.bfloat16))
+    y_expected, *state = expected(*arrays)
+    assert kv.dtype == z.dtype == jnp.bfloat16
+    assert_close(y, y_expected, FLOAT32)
+    assert_close([kv, z], state, BFLOAT16)
+
+
+def test_rows_and_heads_do_not_meet():
+    """Another row's or head's token changes nothing, bit for bit."""
+    shape = (3, 2, 8, 112, "float32", 16)
+    q, k, v = tokens(np.random.default_rng(0), "plain", shape, 2)
+    before = decode(q, k, v, *empty(shape))
+    after = decode(q, k.at[:, 1, 1].add(1), v.at[:, 1, 1].add(1), *empty(shape))
+    differs = (before[0] != after[0]).any(axis=(0, 3))
+    assert np.argwhere(differs).tolist() == [[1, 1]]
+    differs = (before[1] != after[1]).any(axis=(2, 3))
+    assert np.argwhere(differs).tolist() == [[1, 1]]
+
+
+def loss(step, weights, *arrays):
+    return sum((w * x.astype(jnp.float32)).sum() for w, x in zip(weights, step(*arrays), strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradient(dtype):
+    """Through outputs and state, against autodiff of the map from the library's definition in float64."""
+    shape = (1, 2, 4, 3, dtype, 8)
+    rng = np.random.default_rng(0)
+    arrays = [x[0] for x in tokens(rng, "plain", shape, 1)]
+    past = features(rng.normal(size=(5, 1, 2, 4)))
+    arrays += [
+        jnp.float32(np.einsum("tbhf,tbhv->bhfv", past, rng.normal(size=(5, 1, 2, 3)))),
+        jnp.float32(past.sum(axis=0)),
+    ]
+    weights = [rng.normal(size=x.shape) for x in (arrays[2], *arrays[3:])]
+
+    with interpreted():
+        gradient = jax.jit(
+            jax.grad(functools.partial(loss, taylor_step, [jnp.float32(w) for w in weights]), range(5))
+        )
+        got = gradient(*arrays)
+    assert [x.dtype for x in got] == [x.dtype for x in arrays]
+
+    def objective(*arrays):
+        """By hand from s = q . k / sqrt(K) and the features of oracles: float64 NumPy."""
+        q, k, v, kv, z = arrays
+        s, n = kv + features(k)[..., None] * v[..., None, :], z + features(k)
+        y = np.einsum("bhf,bhfv->bhv", features(q), s) / np.einsum("bhf,bhf->bh", features(q), n)[..., None]
+        return sum((w * x).sum() for w, x in zip(weights, (y, s, n), strict=True))
+
+    exact = [np.asarray(x, np.float64) for x in arrays]
+    tolerance = FLOAT32_GRADIENT if dtype == "float32" else BFLOAT16
+    for i, x in enumerate(exact):
+        numeric = np.zeros_like(x)
+        for at in np.ndindex(x.shape):
+            ends = []
+            for move in (1e-5, -1e-5):
+                moved = [y.copy() for y in exact]
+                moved[i][at] += move
+                ends.append(objective(*moved))
+            numeric[at] = (ends[0] - ends[1]) / 2e-5
+        # The cotangent of y has the dtype of y, so its rounding reaches the state, too.
+        assert_close(got[i], numeric, tolerance, f"argument {i}")
+
+
+def test_vmap_equals_the_batch():
+    shape = (3, 2, 8, 112, "float32", 16)
+    arrays = [x[0] for x in tokens(np.random.default_rng(0), "plain", shape, 1)] + [*empty(shape)]
+    with interpreted():
+        together = jax.jit(lambda *x: taylor_step(*x))(*arrays)
+        apart = jax.jit(jax.vmap(lambda *x: taylor_step(*x)))(*(x[:, None] for x in arrays))
+        one_state = jax.jit(jax.vmap(lambda *x: taylor_step(*x), in_axes=(0, 0, 0, None, None)))(
+            *(x[:, None] for x in arrays[:3]), *(x[:1] for x in arrays[3:])
+        )
+    assert_close([x[:, 0] for x in apart], [*together], FLOAT32)
+    assert_close([x[:, 0] for x in one_state], [*together], FLOAT32)
+
+
+def test_a_donated_state_is_overwritten():
+    shape = (2, 2, 8, 64, "float32", 16)
+    arrays = [x[0] for x in tokens(np.random.default_rng(0), "plain", shape, 1)]
+    expect = expected(*(x[None] for x in arrays))
+    state = empty(shape)
+    with interpreted():
+        step = jax.jit(lambda *x: taylor_step(*x), donate_argnums=(3, 4))
+        text = str(step.lower(*arrays, *state).compile().as_text())
+        y, kv, z = step(*arrays, *state)
+    assert all(x.is_deleted() for x in state)
+    assert "may-alias" in text or "must-alias" in text
+    assert_close([y, kv, z], [expect[0][0], *expect[1:]], FLOAT32)
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_lowers_for_a_gpu_in_place(case):
+    text = offline.lower(case.function, *case.arguments).as_text()
+    assert "triton" in text
+    assert text.count("output_operand_alias<") == 2
+
+
+@pytest.mark.parametrize("implementation", ops.implementations("taylor_step"))
+def test_the_op_takes_its_state_from_a_prompt_and_moves_the_stream(implementation):
+    if implementation == "triton":
+        pytest.skip("no such kernel for a step yet")
+    shape = (2, 3, 16, 64, "float32", 0)
+    q, k, v = tokens(np.random.default_rng(0), "plain", shape, 8)
+    whole = expected(q, k, v)
+
+    @jax.jit
+    def decode(q, k, v):
+        rows = (x[:5].swapaxes(0, 1) for x in (q, k, v))
+        _, state = ops.taylor_attention(*rows, return_state=True, implementation="xla")
+
+        def step(state, token):
+            y, state = ops.taylor_step(*token, state, implementation=implementation)
+            return state, y
+
+        return jax.lax.scan(step, state, (q[5:], k[5:], v[5:]))
+
+    with interpreted():
+        state, y = decode(q, k, v)
+    assert_close([y, state.kv, state.k], [whole[0][5:], *whole[1:]], FLOAT32)
+    assert state.stream.length.tolist() == [8, 8]
+
+
+def test_the_op_names_what_the_kernel_cannot_take(unchecked):
+    state = ops.init_taylor_state(2, 3, 16, 64)
+    q, k, v = (x[0] for x in tokens(np.random.default_rng(0), "plain", (2, 3, 16, 64, "float32", 0), 1))
+    with interpreted():
+        with pytest.raises(ValueError, match=r"initial_state.kv has shape .*: expected \(2, 3, 153, 65\)"):
+            ops.taylor_step(q, k, jnp.ones((2, 3, 65)), state, implementation="pallas")
+        with pytest.raises(ValueError, match="implementation = 'pallas': the last axis of q is 40 long"):
+            ops.taylor_step(jnp.ones((2, 3, 40)), k, v, state, implementation="pallas")
+        with jax.enable_x64(True):
+            wide = ops.init_taylor_state(2, 3, 16, 64, jnp.float64)
+            with pytest.raises(ValueError, match="the kernel takes no float64 state"):
+                ops.taylor_step(q, k, v, wide, implementation="pallas")
+
+
+def test_the_formula_of_the_gradient_is_the_kernels():
+    shape = (2, 1, 16, 64, "float32", 16)
+    arrays = [x[0] for x in tokens(np.random.default_rng(1), "plain", shape, 1)] + [*empty(shape)]
+    expect = expected(*(x[None] for x in arrays[:3]))
+    assert_close([*formula(*arrays)], [expect[0][0], *expect[1:]], FLOAT32)
+
+
+def arguments(**changes) -> dict[str, Any]:
+    shapes = {"q": (2, 3, 4), "k": (2, 3, 4), "v": (2, 3, 5), "kv": (2, 3, 15, 5), "z": (2, 3, 15)}
+    return {name: jnp.ones(shape) for name, shape in shapes.items()} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"q": jnp.ones((2, 3, 1, 4))}, "q has 4 axes; the kernel takes 3"),
+        ({"q": jnp.ones((2, 3, 33))}, "the last axis of q is 33 long; the kernel takes up to 32"),
+        ({"v": jnp.ones((2, 3, 257))}, "the last axis of v is 257 long"),
+        ({"v": jnp.ones((2, 3, 0))}, "no empty axis"),
+        ({"v": jnp.ones((2, 3, 5), int)}, "v has dtype int32"),
+        ({"k": jnp.ones((2, 3, 5))}, r"shape of k = \(2, 3, 5\): expected \(2, 3, 4\)"),
+        ({"kv": jnp.ones((2, 3, 21, 5))}, r"shape of kv = \(2, 3, 21, 5\): expected \(2, 3, 15, 5\)"),
+        ({"z": jnp.ones((2, 3, 15), int)}, "dtype of z = 'int32': expected float32, bfloat16 or float16"),
+        ({"variant": Variant(rows=48)}, "rows = 48: expected a power of two"),
+    ],
+)
+def test_errors_name_the_argument(changes, message):
+    with pytest.raises(ValueError, match=message):
+        taylor_step(**arguments(**changes))
+
+
+def test_supports():
+    accepted = [x for name, x in arguments().items() if name in ("q", "k", "v")]
+    assert supports_taylor_step(*accepted) is None
+    wide = [jax.ShapeDtypeStruct(x.shape, "float64") for x in accepted]
+    assert "dtype float64" in str(supports_taylor_step(*wide))
+    assert "0 axes" in str(supports_taylor_step(*[jnp.float32(1)] * 3))
