@@ -140,22 +140,21 @@ class Chunk:
         assert self._packing is not None
         return self._packing.starts[jnp.minimum(token, self.plan.length - 1)]
 
-    def entering(self, k: jax.Array, v: jax.Array) -> tuple[Any, jax.Array, jax.Array, jax.Array]:
+    def entering(self, k: jax.Array, v: jax.Array) -> tuple[Any, jax.Array, jax.Array, Any]:
         """What the state behind the chunk is made of.
 
         Returns:
             Whether the state before the chunk stays in it (None: yes), keys and values with zeros in place of
             those of earlier segments, and how many are left.
         """
-        limit = self.plan.length if self._packing is None else self._packing.count[...]
-        first, stays = self.start, None
-        if self._packing is not None:
-            start = self.start_at(self.end - 1)
-            kept = (self.index >= start)[:, None]
-            k, v = jnp.where(kept, k, jnp.zeros_like(k)), jnp.where(kept, v, jnp.zeros_like(v))
-            first, stays = jnp.maximum(first, start), start < self.start
-        count = jnp.maximum(jnp.minimum(limit, self.end) - first, 0)
-        return stays, k, v, count.astype(f32)
+        if self._packing is None:
+            count = jnp.minimum(self.plan.length - self.start, self.plan.chunk) if self.plan.ragged else None
+            return None, k, v, float(self.plan.chunk) if count is None else jnp.maximum(count, 0).astype(f32)
+        start = self.start_at(self.end - 1)
+        kept = (self.index >= start)[:, None]
+        k, v = jnp.where(kept, k, jnp.zeros_like(k)), jnp.where(kept, v, jnp.zeros_like(v))
+        count = jnp.minimum(self._packing.count[...], self.end) - jnp.maximum(self.start, start)
+        return start < self.start, k, v, jnp.maximum(count, 0).astype(f32)
 
     def leaving(self, dn: jax.Array, dd: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
         """What the sums over the queries from this chunk on are made of, for the keys before it.

@@ -121,14 +121,14 @@ def key_value_gradients(
 
 def _visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:
     """As `outputs.visibility` with keys along the rows, and which keys the queries behind the chunk see."""
-    token = chunk.index
+    token = jnp.arange(chunk.plan.chunk)
     visible = token[:, None] <= token[None, :]
     if packing is None:
         return visible, None
+    starts = chunk.starts() - chunk.start
     # Padding is behind its row's last segment: the final state's gradient must not reach it.
-    return visible & (token[:, None] >= chunk.starts()[None, :]), chunk.real & (
-        token >= chunk.start_at(chunk.end)
-    )
+    sees = chunk.real & (chunk.index >= chunk.start_at(chunk.end))
+    return visible & (token[:, None] >= starts[None, :]), sees
 
 
 def _behind_state(

@@ -97,12 +97,12 @@ def outputs(
 
 def visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:
     """(C, C) which keys of the chunk a query sees, and (C,) which queries see the state (None: all)."""
-    token = chunk.index
+    token = jnp.arange(chunk.plan.chunk)  # within the chunk: the comparison is the same in every round
     visible = token[:, None] >= token[None, :]
     if packing is None:
         return visible, None
-    starts = chunk.starts()
-    return visible & (token[None, :] >= starts[:, None]), starts < chunk.start
+    starts = chunk.starts() - chunk.start
+    return visible & (token[None, :] >= starts[:, None]), starts < 0
 
 
 def _read_state(

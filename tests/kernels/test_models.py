@@ -1,0 +1,104 @@
+"""A whole model trains and decodes through the kernels, in the interpreter, with the numbers of "xla"."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import based_jax as bj
+from based_jax.models.config import MixerSpec
+from pallas_kernels.launch import interpreted
+from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, assert_close
+
+
+def config(implementation: str) -> bj.ModelConfig:
+    """A small Based: one layer of each kind, two windows long texts."""
+    options = {"num_heads": 2}
+    mixers = {
+        "C": MixerSpec("gated_conv"),
+        "L": MixerSpec(
+            "linear_attention", {**options, "feature_dim": 8, "implementation": implementation}
+        ),
+        "S": MixerSpec("sliding_window", {**options, "left": 6, "step_implementation": implementation}),
+    }
+    return dataclasses.replace(
+        bj.presets.get("based-tiny"), d_model=32, schedule="CLS", mixers=mixers, mlp_hidden=32, vocab_size=24
+    )
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return jnp.asarray(np.random.default_rng(0).integers(0, 24, size=(2, 70)), jnp.int32)
+
+
+@pytest.fixture(scope="module")
+def params(tokens):
+    return jax.jit(bj.LanguageModel(config("xla")).init)(jax.random.key(0), tokens)
+
+
+def test_training_steps(tokens, params):
+    """Three steps on packed text: losses, first gradients, and where the parameters end."""
+    segments = jnp.asarray(np.arange(70) // 31, jnp.int32)[None].repeat(2, axis=0)
+
+    def train(implementation):
+        model, optimizer = bj.LanguageModel(config(implementation)), optax.sgd(0.5)
+
+        def loss(params):
+            logits, _ = model.apply(params, tokens[:, :-1], segment_ids=segments[:, :-1])
+            return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
+
+        @jax.jit
+        def step(params, state):
+            value, gradients = jax.value_and_grad(loss)(params)
+            updates, state = optimizer.update(gradients, state)
+            return optax.apply_updates(params, updates), state, value, gradients
+
+        now, state, losses, first = params, optimizer.init(params), [], None
+        for _ in range(3):
+            now, state, value, gradients = step(now, state)
+            losses.append(value)
+            first = gradients if first is None else first
+        return jnp.stack(losses), first, now
+
+    with interpreted():
+        kernels = train("pallas")
+    plain = train("xla")
+    assert plain[0][-1] < plain[0][0]
+    assert_close(kernels[0], plain[0], FLOAT32, "losses")
+    assert_close(kernels[1], plain[1], FLOAT32_GRADIENT, "gradients", magnitude=1e-3)
+    assert_close(kernels[2], plain[2], FLOAT32_GRADIENT, "parameters")
+
+
+def test_prefill_and_decoding(tokens, params):
+    """A prompt longer than the window, then token by token until the ring has gone round."""
+
+    def decode(implementation):
+        model = bj.LanguageModel(config(implementation))
+        apply = jax.jit(model.apply)
+        logits, state = apply(params, tokens[:, :20], model.init_state(2, max_length=70))
+        outputs = [logits]
+        for t in range(20, 32):
+            logits, state = apply(params, tokens[:, t : t + 1], state)
+            outputs.append(logits)
+        return jnp.concatenate(outputs, axis=1), state
+
+    with interpreted():
+        kernels = decode("pallas")
+    assert_close(kernels, decode("xla"), FLOAT32)
+
+
+def test_generated_tokens(tokens, params):
+    """Prompts of different lengths; the kernels are the default where they can run."""
+    prompt, lengths = tokens[:, :9], [9, 4]
+    prompts = [np.asarray(prompt[i, :n]) for i, n in enumerate(lengths)]
+
+    def generate(implementation):
+        model = bj.LanguageModel(config(implementation))
+        return bj.generate(model, params, prompts, max_new_tokens=12, temperature=0.0)
+
+    with interpreted():
+        kernels = generate("pallas")
+    assert_close(kernels, generate("xla"), 0.0)
