@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from pallas_kernels.case import Case
 from pallas_kernels.taylor_attention import specs
-from pallas_kernels.taylor_attention.dkv import key_value_gradients
+from pallas_kernels.taylor_attention.dkv import key_or_value_gradient
 from pallas_kernels.taylor_attention.dq import query_gradients
 from pallas_kernels.taylor_attention.function import OPERANDS, Call, Variant
 from pallas_kernels.taylor_attention.outputs import outputs
@@ -114,17 +114,14 @@ def _run(
     if kernel == "key_sums":
         return key_sums(plan, tables, *inputs, packing=packing)
     if kernel == "query_sums":
-        return query_sums(plan, tables, *inputs, packing=packing)
+        return query_sums(plan, tables, *inputs, packing=packing, first=1)
     if kernel == "outputs":
         return outputs(
             plan, tables, 1e-12, *inputs, prefix=states, packing=packing, return_state=return_state
         )
     if kernel == "dq":
         return query_gradients(plan, tables, *inputs, prefix=states, packing=packing)
-    return key_value_gradients(
-        plan, tables, *inputs, suffix=states, packing=packing, wanted=(kernel,),
-        return_state=return_state and kernel == "dv",
-    )  # fmt: skip
+    return key_or_value_gradient(plan, tables, *inputs, suffix=states, packing=packing, wanted=kernel)
 
 
 def _scan(reverse: bool) -> Case:

@@ -26,20 +26,20 @@ from pallas_kernels.taylor_attention.blocks import (
     load_state,
     only_if,
     read_tile,
-    store_state,
     tile_gradient,
 )
 from pallas_kernels.taylor_attention.dq import share_dtype, sum_of_shares
 from pallas_kernels.taylor_attention.sums import output_gradients
 
 
-def key_value_gradients(
+def key_or_value_gradient(
     plan: Plan, tables: Any, q: jax.Array, k: jax.Array, v: jax.Array,
     do: jax.Array, rden: jax.Array, dd: jax.Array,
-    suffix: tuple[jax.Array, jax.Array] | None, packing: Sequence[jax.Array],
-    wanted: tuple[str, ...], return_state: bool,
-) -> tuple[jax.Array, ...]:  # fmt: skip
-    """Those of dk (B, N, H, K) and dv (B, N, H, V) that are `wanted`, and the gradient of the initial state.
+    suffix: tuple[jax.Array, jax.Array] | None, packing: Sequence[jax.Array], wanted: str,
+) -> jax.Array:  # fmt: skip
+    """dk (B, N, H, K) or dv (B, N, H, V), in the input's dtype.
+
+    One walk for both would keep more in registers than there are.
 
     Args:
         tables: of `specs.constant_tables`.
@@ -47,76 +47,65 @@ def key_value_gradients(
         suffix: (B, H, blocks, size, V) and (B, H, blocks, K + 1, last), the sums behind each block; None:
             empty ones.
         packing: as in `outputs`.
-        wanted: of "dk", "dv".
-        return_state: whether the sums at the front, the initial state's gradient, are returned too:
-            (B, H, size, V) and (B, H, K + 1, last).
+        wanted: "dk" or "dv".
     """
 
     def body(q_ref: Any, k_ref: Any, v_ref: Any, do_ref: Any, rden_ref: Any, dd_ref: Any, *refs: Any) -> None:
-        packing, suffix_refs, query_features, key_features, out_refs = specs.unpack(
+        packing, suffix_refs, query_features, key_features, (out_ref,) = specs.unpack(
             plan, refs, suffix is not None
         )
-        grad_refs = dict(zip(wanted, out_refs, strict=False))
         tile = specs.value_tile(plan)
         start = pl.program_id(2) * plan.block
         steps = plan.block // plan.chunk
 
         def step(i: Any, state: State) -> State:
             chunk = Chunk(plan, start + (steps - 1 - i) * plan.chunk, packing)
-            k, v = chunk.keys(k_ref), chunk.values(v_ref, tile)
-            visible, sees_state = _visibility(chunk, packing)
-            dk, dv = _behind_state(plan, key_features, state, k, v, tile, wanted)
-            # Loaded only now: registers are what this kernel has too few of.
-            dn = output_gradients(chunk, do_ref, rden_ref, tile)
-            x, dd = chunk.queries(q_ref), chunk.numbers(dd_ref)
-            # The normaliser counts once; the sums over later queries hold it in every tile.
-            dd_here = jnp.where(tile == 0, dd, 0.0) if plan.value_tiles > 1 else dd
-            scores = plan.dot(k, x, (1, 1))
-            if "dv" in wanted:
-                if packing:
-                    dv = jnp.where(sees_state[:, None], dv, 0.0)
+            k = chunk.keys(k_ref)
+            # Loaded late, and twice: registers are what this kernel has too few of.
+            if wanted == "dv":
+                dv = _dv_behind_state(plan, key_features, state, k)
+                dn, x = output_gradients(chunk, do_ref, rden_ref, tile), chunk.queries(q_ref)
+                visible, sees_state = _visibility(chunk, packing)
+                dv = dv if sees_state is None else jnp.where(sees_state[:, None], dv, 0.0)
+                scores = plan.dot(k, x, (1, 1))
                 p = jnp.where(visible, 1 + scores * (1 + scores * 0.5), 0.0)
-                chunk.put_values(grad_refs["dv"], plan.dot(p, dn, (1, 0), dv), tile)
-            if "dk" in wanted:
-                if packing:
-                    dk = jnp.where(sees_state[:, None], dk, 0.0)
-                dscores = plan.dot(v, dn, (1, 1)) + dd_here[None, :]
+                chunk.put_values(out_ref, plan.dot(p, dn, (1, 0), dv), tile)
+            else:
+                v = chunk.values(v_ref, tile)
+                dk = _dk_behind_state(plan, key_features, state, k, v, tile)
+                dn, x = output_gradients(chunk, do_ref, rden_ref, tile), chunk.queries(q_ref)
+                dd = _once(plan, tile, chunk.numbers(dd_ref))
+                visible, sees_state = _visibility(chunk, packing)
+                dk = dk if sees_state is None else jnp.where(sees_state[:, None], dk, 0.0)
+                scores = plan.dot(k, x, (1, 1))
+                dscores = plan.dot(v, dn, (1, 1)) + dd[None, :]
                 dscores = jnp.where(visible, dscores * (1 + scores), 0.0)
-                chunk.put_keys(grad_refs["dk"], plan.dot(dscores, x, (1, 0), dk))
-            # Loaded again: kept through the scores they would not fit into the registers.
-            dn = output_gradients(chunk, do_ref, rden_ref, tile)
-            x, dd = chunk.queries(q_ref), chunk.numbers(dd_ref)
-            stays, dn, dd = chunk.leaving(dn, dd)
-            count = jnp.sum(dd) if return_state else 0.0
-            return add_tokens(plan, query_features, only_if(stays, state), x, dn, dd, count)
+                chunk.put_keys(out_ref, plan.dot(dscores, x, (1, 0), dk))
+            x, dn = chunk.queries(q_ref), output_gradients(chunk, do_ref, rden_ref, tile)
+            stays, dn, dd = chunk.leaving(dn, chunk.numbers(dd_ref))
+            return add_tokens(plan, query_features, only_if(stays, state), x, dn, dd, 0.0)
 
         state = empty_state(plan) if suffix_refs is None else load_state(plan, *suffix_refs, tile)
-        state = lax.fori_loop(0, steps, step, state)
-        if return_state:
+        lax.fori_loop(0, steps, step, state)
 
-            @pl.when(pl.program_id(2) == 0)
-            def _store() -> None:
-                store_state(plan, state, out_refs[-2], out_refs[-1], tile)
-
-    shape = jax.ShapeDtypeStruct
-    outputs = {
-        "dk": (specs.key_gradients(plan), shape((plan.value_tiles, *k.shape), share_dtype(plan, k))),
-        "dv": (specs.values(plan), shape(v.shape, v.dtype)),
-    }
-    out_specs, out_shape = (list(x) for x in zip(*(outputs[name] for name in wanted), strict=True))
-    if return_state:
-        out_specs += specs.states(plan)
-        out_shape += specs.state_shapes(plan)
     keys, values, numbers = specs.keys(plan), specs.values(plan), specs.numbers(plan)
-    results = specs.run(
-        plan, body, "".join(wanted), blocks=plan.blocks,
+    shape = jax.ShapeDtypeStruct
+    if wanted == "dk":
+        out_spec, out_shape = specs.key_gradients(plan), (plan.value_tiles, *k.shape)
+    else:
+        out_spec, out_shape = values, v.shape
+    result = specs.run(
+        plan, body, wanted, blocks=plan.blocks,
         operands=[q, k, v, do, rden, dd], in_specs=[keys, keys, values, values, numbers, numbers],
-        packing=packing, states=suffix, tables=tables, out_specs=out_specs, out_shape=out_shape,
+        packing=packing, states=suffix, tables=tables, out_specs=out_spec,
+        out_shape=shape(out_shape, share_dtype(plan, k) if wanted == "dk" else v.dtype),
     )  # fmt: skip
-    results = dict(zip((*wanted, "kv", "moments"), results, strict=False))
-    if "dk" in results:
-        results["dk"] = sum_of_shares(results["dk"], k)
-    return tuple(results.values())
+    return sum_of_shares(result, k) if wanted == "dk" else result
+
+
+def _once(plan: Plan, tile: Any, x: jax.Array) -> jax.Array:
+    """x in the first value tile, 0 in the others: the normaliser is one for all."""
+    return jnp.where(tile == 0, x, 0.0) if plan.value_tiles > 1 else x
 
 
 def _visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:
@@ -125,26 +114,26 @@ def _visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:
     visible = token[:, None] <= token[None, :]
     if packing is None:
         return visible, None
-    starts = chunk.starts() - chunk.start
-    # Padding is behind its row's last segment: the final state's gradient must not reach it.
-    sees = chunk.real & (chunk.index >= chunk.start_at(chunk.end))
-    return visible & (token[:, None] >= starts[None, :]), sees
+    sees = chunk.index >= chunk.start_at(chunk.end)
+    return visible & (chunk.index[:, None] >= chunk.starts()[None, :]), sees
 
 
-def _behind_state(
-    plan: Plan, features: Features, state: State, k: jax.Array, v: jax.Array, tile: Any, wanted: Any
-) -> tuple[Any, Any]:
-    """(C, K) and (C, V) gradients of keys and values through what later queries read from them."""
-    dk: Any = None
+def _dv_behind_state(plan: Plan, features: Features, state: State, k: jax.Array) -> jax.Array:
+    """(C, V) gradient of the values through what later queries read from them."""
     dv: Any = None
-    last = len(state.tiles) - 1
-    for i in reversed(range(last + 1)):
+    for i in reversed(range(len(state.tiles))):
+        dv = read_tile(plan, state, i, features.by_token(k, i), dv)
+    return dv
+
+
+def _dk_behind_state(
+    plan: Plan, features: Features, state: State, k: jax.Array, v: jax.Array, tile: Any
+) -> jax.Array:
+    """(C, K) gradient of the keys through what later queries read from them."""
+    dk: Any = None
+    for i in reversed(range(len(state.tiles))):
         one, two = features.factors(k, i)
-        if "dv" in wanted:
-            dv = read_tile(plan, state, i, one * two, dv)
-        if "dk" in wanted:
-            if i == last:
-                dk = features.normaliser_gradient(state, one * two)
-                dk = jnp.where(tile == 0, dk, 0.0) if plan.value_tiles > 1 else dk
-            dk = features.gradient((one, two), i, tile_gradient(plan, state, i, v), dk)
-    return dk, dv
+        if dk is None:
+            dk = _once(plan, tile, features.normaliser_gradient(state, one * two))
+        dk = features.gradient((one, two), i, tile_gradient(plan, state, i, v), dk)
+    return dk

@@ -98,10 +98,9 @@ def _behind_state(
 ) -> jax.Array:
     """(C, K) gradient of the scaled queries through what they read from the state."""
     dx: Any = None
-    last = len(state.tiles) - 1
-    for tile in reversed(range(last + 1)):
+    for tile in reversed(range(len(state.tiles))):
         factors = features.factors(x, tile)
-        if tile == last:
+        if dx is None:
             dx = features.normaliser_gradient(state, factors[0] * factors[1]) * dd[:, None]
         dx = features.gradient(factors, tile, tile_gradient(plan, state, tile, dn), dx)
     return dx

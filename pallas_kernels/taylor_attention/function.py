@@ -4,7 +4,7 @@ y_i = sum_{j <= i} (1 + s + s^2 / 2) v_j / (sum_{j <= i} (1 + s + s^2 / 2) + eps
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -13,14 +13,15 @@ import jax.numpy as jnp
 from pallas_kernels import tuning
 from pallas_kernels.checks import expect, unsupported
 from pallas_kernels.partition import per_row_and_head
-from pallas_kernels.taylor_attention import specs
+from pallas_kernels.taylor_attention import specs, triton_forward
 from pallas_kernels.taylor_attention.blocks import Plan
-from pallas_kernels.taylor_attention.dkv import key_value_gradients
+from pallas_kernels.taylor_attention.dkv import key_or_value_gradient
 from pallas_kernels.taylor_attention.dq import query_gradients
 from pallas_kernels.taylor_attention.layout import MAX_KEY_SIZE, Layout, symmetric_size
 from pallas_kernels.taylor_attention.outputs import outputs
 from pallas_kernels.taylor_attention.scan import scan_states
 from pallas_kernels.taylor_attention.sums import key_sums, query_sums
+from pallas_kernels.triton_launch import expect_backend
 
 MAX_VALUE_SIZE = 256
 OPERANDS = {"bfloat16": "bfloat16", "float16": "float32", "float32": "float32"}
@@ -52,13 +53,15 @@ class Call:
     precision: str | None
     block: int | None
     variants: tuple[tuple[str, Variant], ...]
+    backend: str = "pallas"
+    """of the forward kernels"""
 
     def variant(self, kernel: str, q: Any, v: Any) -> Variant:
         """Block sizes of one of the kernels: the caller's, or the tuning table's."""
         return dict(self.variants).get(kernel) or tuning.choose(
             "taylor_attention", Variant,
             kernel=kernel, key_size=q.shape[-1], value_size=v.shape[-1], dtype=OPERANDS[q.dtype.name],
-            packed=int(self.packed),
+            packed=int(self.packed), backend=self.backend,
         )  # fmt: skip
 
     def plan(self, kernel: str, q: Any, v: Any) -> Plan:
@@ -116,6 +119,7 @@ def taylor_attention(
     precision: str | None = None,
     block: int | None = None,
     variants: dict[str, Variant] | None = None,
+    backend: str = "pallas",
 ) -> Any:
     """Causal Taylor linear attention; differentiable in q, k, v and the initial state.
 
@@ -135,13 +139,17 @@ def taylor_attention(
         block: tokens per program; None fills the chip.
         variants: kernel ("key_sums", "query_sums", "outputs", "dq", "dk", "dv") -> block sizes, instead of
             the tuning table's.
+        backend: "pallas", or "triton" for forward kernels in Triton's own language, launched through
+            jax-triton; the gradient is computed by the Pallas kernels either way.
 
     Returns:
         y (B, N, H, V) in v's dtype, or ``(y, (kv, z))`` with `return_state`.
 
     Raises:
         ValueError: arrays that do not fit together or that the kernels do not take.
+        ImportError: a package of the "triton" backend is missing.
     """
+    expect_backend(backend)
     reason = supports(q, k, v)
     if reason is not None:
         raise ValueError(reason)
@@ -167,7 +175,7 @@ def taylor_attention(
         expect(z.shape == wanted[:3], "shape of initial_state[1]", z.shape, f"(B, H, F) = {wanted[:3]}")
     call = Call(
         float(eps), len(packing) > 0, initial_state is not None, return_state, precision, block,
-        tuple(sorted((variants or {}).items())),
+        tuple(sorted((variants or {}).items())), backend,
     )  # fmt: skip
     layout = Layout(key_size, 1)
     if initial_state is not None:
@@ -193,12 +201,16 @@ def _attend_backward(call: Call, saved: Any, gradients: Any) -> tuple[Any, ...]:
     do, dfinal = gradients
     # Gradient of the normaliser: y = n / d, so dd = -(do . y) / d.
     dd = -jnp.einsum("bnhv,bnhv->bhn", do, y, preferred_element_type=jnp.float32) * rden
-    layout = Layout(q.shape[-1], 1)
+    layout, call = Layout(q.shape[-1], 1), replace(call, backend="pallas")
     if call.return_state:
         dfinal = dfinal[0], layout.moments_gradient_in(dfinal[1])
     dq, dk, dv, dstate = _backward(call, q, k, v, do, rden, dd, packing, state, dfinal)
     if state is not None:
         dstate = dstate[0], layout.moments_gradient_out(dstate[1])
+    if packing and call.return_state:
+        # Padding is behind the row's last segment, where the kernels let the final state's gradient in.
+        real = (jnp.arange(q.shape[1]) < packing[1][:, None])[..., None, None]
+        dk, dv = (jnp.where(real, x, jnp.zeros_like(x)) for x in (dk, dv))
     return dq, dk, dv, tuple(None for _ in packing), dstate
 
 
@@ -219,7 +231,8 @@ def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tu
         state = tuple(rest) if call.has_state else None
         plan = call.plan("outputs", q, v)
         prefix = _prefix(call, tables, q, k, v, packing, state)
-        return outputs(plan, tables, call.eps, q, k, v, prefix, packing, call.return_state)
+        run_outputs = triton_forward.outputs if call.backend == "triton" else outputs
+        return run_outputs(plan, tables, call.eps, q, k, v, prefix, packing, call.return_state)
 
     operands = [q, k, v, *packing, *(state if call.has_state else [])]
     axes = ["b n h k", "b n h k", "b n h v", *PACKING_AXES[: len(packing)]]
@@ -246,17 +259,13 @@ def _backward(
         plan = call.plan("dq", q, v)
         prefix = _prefix(call, tables, q, k, v, packing, state)
         dq = query_gradients(plan, tables, q, k, v, do, rden, dd, prefix, packing)
-        suffix = _suffix(call, tables, q, v, do, rden, dd, packing, dfinal)
+        suffix, dstate = _suffix(call, tables, q, v, do, rden, dd, packing, dfinal)
 
-        def walk(wanted: str, return_state: bool) -> tuple[jax.Array, ...]:
+        def walk(wanted: str) -> jax.Array:
             plan = call.plan(wanted, q, v)
-            return key_value_gradients(
-                plan, tables, q, k, v, do, rden, dd, suffix, packing, (wanted,), return_state
-            )
+            return key_or_value_gradient(plan, tables, q, k, v, do, rden, dd, suffix, packing, wanted=wanted)
 
-        # Two kernels: one for both keeps more in registers than there are.
-        (dk,), (dv, *dstate) = walk("dk", False), walk("dv", call.has_state)
-        return dq, dk, dv, *dstate
+        return dq, walk("dk"), walk("dv"), *dstate
 
     operands = [q, k, v, do, rden, dd, *packing]
     operands += [*(state if call.has_state else []), *(dfinal if call.return_state else [])]
@@ -274,34 +283,33 @@ def _prefix(call: Call, tables: Any, q: Any, k: Any, v: Any, packing: Any, state
     plan = call.plan("key_sums", q, v)
     if plan.blocks == 1:
         return None if state is None else tuple(x[:, :, None] for x in state)
-    sums = key_sums(plan, tables, k, v, packing)
+    twin = call.backend == "triton"
+    sums = (triton_forward.key_sums if twin else key_sums)(plan, tables, k, v, packing)
     keep = None
     if packing:  # the state before a block stays in it if the block's last token sees it
-        keep = _flags(packing[0][:, _edges(plan) - 1] < _edges(plan) - plan.block)
-    return tuple(scan_states(x, None if state is None else state[i], keep) for i, x in enumerate(sums))
+        ends = jnp.arange(1, plan.blocks) * plan.block
+        keep = (packing[0][:, ends - 1] < ends - plan.block).astype(jnp.float32)
+    scan: Any = triton_forward.scan_states if twin else scan_states
+    return tuple(scan(x, None if state is None else state[i], keep) for i, x in enumerate(sums))
 
 
 def _suffix(
     call: Call, tables: Any, q: Any, v: Any, do: Any, rden: Any, dd: Any, packing: Any, dfinal: Any
-) -> Any:
-    """The sums over the queries behind each block, the final state's gradient included."""
-    plan = call.plan("query_sums", q, v)
-    if plan.blocks == 1:
-        return None if dfinal is None else tuple(x[:, :, None] for x in dfinal)
-    sums = query_sums(plan, tables, q, do, rden, dd, packing)
+) -> tuple[Any, Any]:
+    """The sums over the queries behind each block, the final state's gradient included, and over all.
+
+    None where there is one block and nothing behind it; the latter empty without an initial state.
+    """
+    plan, first = call.plan("query_sums", q, v), 0 if call.has_state else 1
+    if plan.blocks == first:
+        return None if dfinal is None else tuple(x[:, :, None] for x in dfinal), ()
+    sums = query_sums(plan, tables, q, do, rden, dd, packing, first)
     keep = None
     if packing:  # the sums behind a block stay in it if the first token there sees what is before the block
-        behind = jnp.minimum(_edges(plan) + plan.block, plan.length - 1)
-        keep = _flags(packing[0][:, behind] < _edges(plan))
-    return tuple(
+        starts = jnp.arange(first, plan.blocks) * plan.block
+        behind = jnp.minimum(starts + plan.block, plan.length - 1)
+        keep = (packing[0][:, behind] < starts).astype(jnp.float32)
+    sums = [
         scan_states(x, None if dfinal is None else dfinal[i], keep, reverse=True) for i, x in enumerate(sums)
-    )
-
-
-def _edges(plan: Plan) -> jax.Array:
-    """Where the blocks behind the first one begin."""
-    return jnp.arange(1, plan.blocks) * plan.block
-
-
-def _flags(condition: jax.Array) -> jax.Array:
-    return condition.astype(jnp.float32)
+    ]
+    return tuple(x[:, :, 1 - first :] for x in sums), () if first else tuple(x[:, :, 0] for x in sums)

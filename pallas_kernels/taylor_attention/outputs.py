@@ -101,8 +101,8 @@ def visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:
     visible = token[:, None] >= token[None, :]
     if packing is None:
         return visible, None
-    starts = chunk.starts() - chunk.start
-    return visible & (token[None, :] >= starts[:, None]), starts < 0
+    starts = chunk.starts()
+    return visible & (chunk.index[None, :] >= starts[:, None]), starts < chunk.start
 
 
 def _read_state(

@@ -52,14 +52,23 @@ def key_sums(
         state = lax.fori_loop(0, plan.block // plan.chunk, step, empty_state(plan))
         store_state(plan, state, out_refs[0], out_refs[1], tile)
 
-    return _run(plan, tables, body, [k, v], [specs.keys(plan), specs.values(plan)], packing, "key_sums")
+    return _run(
+        plan,
+        tables,
+        body,
+        [k, v],
+        [specs.keys(plan), specs.values(plan)],
+        packing,
+        "key_sums",
+        plan.blocks - 1,
+    )
 
 
 def query_sums(
     plan: Plan, tables: Any, q: jax.Array, do: jax.Array, rden: jax.Array, dd: jax.Array,
-    packing: Sequence[jax.Array],
+    packing: Sequence[jax.Array], first: int,
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-    """Sums over the queries of every block but the first, for the gradients of keys and values before it.
+    """Sums over the queries of each block from number `first` on, for the gradients of what is before it.
 
     Args:
         q: (B, N, H, K).
@@ -67,15 +76,16 @@ def query_sums(
         rden: (B, H, N) reciprocal normalisers, 0 in padding.
         dd: (B, H, N) gradient of the normalisers.
         packing: as in `key_sums`.
+        first: 1 for the gradients of keys and values, 0 for the initial state's too.
 
     Returns:
-        (B, H, blocks - 1, size, V) and (B, H, blocks - 1, K + 1, last), float32.
+        (B, H, blocks - first, size, V) and (B, H, blocks - first, K + 1, last), float32.
     """
 
     def body(q_ref: Any, do_ref: Any, rden_ref: Any, dd_ref: Any, *refs: Any) -> None:
         packing, _, features, _, out_refs = specs.unpack(plan, refs, False)
         tile = specs.value_tile(plan)
-        start, steps = (pl.program_id(2) + 1) * plan.block, plan.block // plan.chunk
+        start, steps = (pl.program_id(2) + first) * plan.block, plan.block // plan.chunk
 
         def step(c: Any, state: Any) -> Any:
             chunk = Chunk(plan, start + (steps - 1 - c) * plan.chunk, packing)
@@ -87,7 +97,7 @@ def query_sums(
         store_state(plan, state, out_refs[0], out_refs[1], tile)
 
     in_specs = [specs.keys(plan), specs.values(plan), specs.numbers(plan), specs.numbers(plan)]
-    return _run(plan, tables, body, [q, do, rden, dd], in_specs, packing, "query_sums")
+    return _run(plan, tables, body, [q, do, rden, dd], in_specs, packing, "query_sums", plan.blocks - first)
 
 
 def output_gradients(chunk: Chunk, do_ref: Any, rden_ref: Any, tile: Any) -> jax.Array:
@@ -97,9 +107,8 @@ def output_gradients(chunk: Chunk, do_ref: Any, rden_ref: Any, tile: Any) -> jax
 
 
 def _run(
-    plan: Plan, tables: Any, body: Any, operands: Any, in_specs: Any, packing: Any, name: str
+    plan: Plan, tables: Any, body: Any, operands: Any, in_specs: Any, packing: Any, name: str, blocks: int
 ) -> tuple[jax.Array, jax.Array]:
-    blocks = plan.blocks - 1
     return specs.run(
         plan, body, name, blocks=blocks, operands=operands, in_specs=in_specs, packing=packing, states=None,
         tables=tables, out_specs=specs.block_states(plan), out_shape=specs.state_shapes(plan, blocks),

@@ -1,0 +1,72 @@
+"""What the tests of kernels rely on: where kernels are interpreted, and that unwritten elements show."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+
+import pallas_kernels
+from pallas_kernels.launch import dot, interpreted, is_interpreted, launch, load, store, whole
+from tests.tolerances import FLOAT32, assert_close
+
+
+def run(body, *arrays, shape, grid=(1,)):
+    """`body` on whole arrays."""
+    out = jax.ShapeDtypeStruct(shape, jnp.float32)
+    return launch(
+        body, *arrays, grid=grid, in_specs=[whole(x) for x in arrays], out_specs=whole(out), out_shape=out,
+        warps=1, name="test",
+    )  # fmt: skip
+
+
+def test_interpreted_is_scoped():
+    assert not is_interpreted()
+    with interpreted():
+        assert is_interpreted()
+        assert pallas_kernels.is_interpreted()
+        with interpreted():
+            assert is_interpreted()
+        assert is_interpreted()
+    assert not is_interpreted()
+
+
+def test_without_a_gpu_a_kernel_does_not_run_in_silence():
+    with pytest.raises(ValueError, match="interpret"):
+        run(lambda x, y: store(y, (slice(None),), x[...]), jnp.ones(8), shape=(8,))
+
+
+def test_elements_that_nobody_writes_are_nan():
+    def body(x_ref, y_ref):
+        store(y_ref, (slice(None),), x_ref[...], jnp.arange(8) < 5)
+
+    with interpreted():
+        y = run(body, jnp.ones(8), shape=(8,))
+    assert np.array_equal(np.isnan(y), np.arange(8) >= 5)
+
+
+def test_masked_elements_are_not_read():
+    """A block larger than the array: behind the edge is NaN here and another array on a GPU."""
+
+    def body(x_ref, y_ref):
+        store(y_ref, (slice(None),), load(x_ref, (pl.ds(0, 8),), jnp.arange(8) < 5, other=2))
+
+    with interpreted():
+        y = launch(
+            body, jnp.arange(5.0), grid=(1,), in_specs=[pl.BlockSpec((8,), lambda i: (0,))],
+            out_specs=pl.BlockSpec((8,), lambda i: (0,)), out_shape=jax.ShapeDtypeStruct((8,), jnp.float32),
+            warps=1, name="test",
+        )  # fmt: skip
+    assert y.tolist() == [0, 1, 2, 3, 4, 2, 2, 2]
+
+
+def test_dot_accumulates_in_float32():
+    rng = np.random.default_rng(0)
+    a, b = (jnp.asarray(rng.normal(size=(16, 16)), jnp.bfloat16) for _ in "ab")
+
+    def body(a_ref, b_ref, y_ref):
+        y_ref[...] = dot(a_ref[...], b_ref[...], (0, 1), jnp.ones((16, 16)))
+
+    with interpreted():
+        y = run(body, a, b, shape=(16, 16))
+    assert_close(y, 1 + np.asarray(a, np.float64).T @ np.asarray(b, np.float64).T, FLOAT32)
