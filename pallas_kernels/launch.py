@@ -101,8 +101,17 @@ def store(ref: Any, index: Any, value: jax.Array, valid: Any = None) -> None:
         plgpu.store(ref.at[index], value, mask=jnp.broadcast_to(valid, value.shape))
 
 
-def dot(a: jax.Array, b: jax.Array, contract: tuple[int, int], into: Any = None, precision: Any = None):
-    """a . b over one axis of each, accumulated in float32 (onto `into`)."""
+def dot(
+    a: jax.Array, b: jax.Array, contract: tuple[int, int], into: Any = None, precision: str | None = None
+) -> jax.Array:
+    """a . b over one axis of each, accumulated in float32 (onto `into`).
+
+    float32 operands are rounded to TF32, or with precision "highest" split into three products that keep
+    float32's digits: the GPU has no tensor cores for float32 itself.
+    """
+    algorithm: Any = None
+    if precision == "highest" and a.dtype == jnp.float32:
+        algorithm = lax.Precision.HIGHEST if is_interpreted() else lax.DotAlgorithmPreset.TF32_TF32_F32_X3
     axes = (((contract[0],), (contract[1],)), ((), ()))
-    product = lax.dot_general(a, b, axes, precision=precision, preferred_element_type=jnp.float32)
+    product = lax.dot_general(a, b, axes, precision=algorithm, preferred_element_type=jnp.float32)
     return product if into is None else into + product

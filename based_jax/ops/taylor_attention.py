@@ -79,7 +79,7 @@ def _fused(q, k, v, eps, state, return_state, segment_ids, mask, backend) -> Any
     result = pallas_kernels.taylor_attention(
         q, k, v, eps=eps, initial_state=None if state is None else (state.kv, state.k),
         return_state=return_state, starts=starts, counts=None if mask is None else mask.sum(axis=1),
-        precision="highest" if highest else None,
+        precision="highest" if highest else None, backend=backend,
     )  # fmt: skip
     if not return_state:
         return result
@@ -107,7 +107,7 @@ def taylor_step(
 ) -> tuple[Float[Array, "B H V"], LinearAttentionState]:
     """One decoding step: add the token to the state, then read it (a token sees itself).
 
-    The fused kernel ("pallas") updates the state in place where `jit` was given it to donate, and keeps its
+    The fused kernels update the state in place where `jit` was given it to donate, and keep its
     dtype; the others return a float32 state.
 
     Returns:
@@ -117,12 +117,12 @@ def taylor_step(
         expect_array(name, array, ("B", "H", "dim"), "floating")
     wide = "the kernel takes no float64 state" if state.kv.dtype == jnp.float64 else None
     chosen = implementation_for("taylor_step", q, k, v, implementation=implementation, unsupported=wide)
-    if chosen == "pallas":
+    if chosen in KERNELS:
         kv, k_sum = state.kv, state.k
         rows = (*q.shape[:2], symmetric_taylor_size(q.shape[-1]))
         expect_array("initial_state.kv", kv, (*rows, v.shape[-1]), "floating")
         expect_array("initial_state.k", k_sum, rows, "floating")
-        y, kv, k_sum = pallas_kernels.taylor_step(q, k, v, kv, k_sum, eps=eps)
+        y, kv, k_sum = pallas_kernels.taylor_step(q, k, v, kv, k_sum, eps=eps, backend=chosen)
         return y, LinearAttentionState(kv, k_sum, advance(state.stream, len(q), 1)[1])
     y, state = taylor_attention(
         q[:, None], k[:, None], v[:, None],

@@ -47,8 +47,8 @@ class Plan:
     stages: int
     operand: Any
     """dtype of the operands of matmuls"""
-    precision: Any
-    """of matmuls on float32 operands"""
+    precision: str | None
+    """"highest" for float32's digits of float32 operands instead of TF32's"""
     packed: bool
     """whether segments or padding are given"""
 

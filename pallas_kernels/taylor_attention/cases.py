@@ -66,6 +66,7 @@ def facts(of: Case) -> dict[str, int | str]:
     return {
         "kernel": of.kernel, "key_size": int(words[0][1:]), "value_size": int(words[1][1:]),
         "dtype": OPERANDS[words[2]], "packed": int("packed" in words),
+        "backend": "pallas",
     }  # fmt: skip
 
 

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from pallas_kernels.checks import expect, expect_array, unsupported
 from pallas_kernels.partition import per_row_and_head
-from pallas_kernels.taylor_step import kernel
+from pallas_kernels.taylor_step import kernel, triton_step
 from pallas_kernels.taylor_step.kernel import Variant
+from pallas_kernels.triton_launch import expect_backend
 from pallas_kernels.tuning import choose
 
 __all__ = ["Variant", "supports", "taylor_step"]
@@ -40,6 +41,7 @@ def taylor_step(
     *,
     eps: float = 1e-12,
     variant: Variant | None = None,
+    backend: str = "pallas",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Add a token to the state, then read it: S += phi(k) v^T, z += phi(k), y = phi(q) S / (phi(q) z + eps).
 
@@ -56,13 +58,16 @@ def taylor_step(
         z: (B, H, F) normaliser.
         eps: added to the denominator.
         variant: block sizes; None takes them from the tuning table.
+        backend: "pallas", or "triton" for the same kernel launched through jax-triton.
 
     Returns:
         y: (B, H, V) in v's dtype, and the new kv and z.
 
     Raises:
         ValueError: an argument of a shape or dtype that the kernel does not take.
+        ImportError: a package of the "triton" backend is missing.
     """
+    expect_backend(backend)
     reason = supports(q, k, v)
     if reason:
         raise ValueError(f"taylor_step: {reason}")
@@ -76,13 +81,14 @@ def taylor_step(
         variant = choose("taylor_step", Variant, **facts_of(q, k, v, kv))
     rows = variant.rows
     expect(rows > 0 and rows & (rows - 1) == 0, "rows", rows, "a power of two")
-    return _step(q, k, v, kv, z, float(eps), variant)
+    return _step(q, k, v, kv, z, float(eps), variant, backend)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def _step(q, k, v, kv, z, eps: float, variant: Variant) -> Any:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
+def _step(q, k, v, kv, z, eps: float, variant: Variant, backend: str) -> Any:
+    step = triton_step.step if backend == "triton" else kernel.step
     run = per_row_and_head(
-        functools.partial(kernel.step, eps=eps, variant=variant),
+        functools.partial(step, eps=eps, variant=variant),
         operands=("b h k", "b h k", "b h v", "b h f v", "b h f"),
         results=("b h v", "b h f v", "b h f"),
         constants=kernel.constants(q.shape[-1], variant),
@@ -90,11 +96,11 @@ def _step(q, k, v, kv, z, eps: float, variant: Variant) -> Any:
     return run(q, k, v, kv, z)
 
 
-def _forward(q, k, v, kv, z, eps: float, variant: Variant):
-    return _step(q, k, v, kv, z, eps, variant), (q, k, v, kv, z)
+def _forward(q, k, v, kv, z, eps: float, variant: Variant, backend: str):
+    return _step(q, k, v, kv, z, eps, variant, backend), (q, k, v, kv, z)
 
 
-def _backward(eps: float, variant: Variant, saved, cotangents):
+def _backward(eps: float, variant: Variant, backend: str, saved, cotangents):
     """Decoding is rarely differentiated: through the plain formula, recomputed."""
     return jax.vjp(functools.partial(formula, eps=eps), *saved)[1](cotangents)
 

@@ -19,9 +19,7 @@ def config(implementation: str) -> bj.ModelConfig:
     options = {"num_heads": 2}
     mixers = {
         "C": MixerSpec("gated_conv"),
-        "L": MixerSpec(
-            "linear_attention", {**options, "feature_dim": 8, "implementation": implementation}
-        ),
+        "L": MixerSpec("linear_attention", {**options, "feature_dim": 8, "implementation": implementation}),
         "S": MixerSpec("sliding_window", {**options, "left": 6, "step_implementation": implementation}),
     }
     return dataclasses.replace(

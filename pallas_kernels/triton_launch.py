@@ -1,0 +1,103 @@
+"""The one place that knows jax-triton: the second way of launching kernels, and the way on that JAX names.
+
+`triton` and `jax_triton` are optional and slow to import, so both are imported at the first launch.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from pallas_kernels.checks import expect
+from pallas_kernels.launch import is_interpreted
+from pallas_kernels.offline import is_lowered_for_gpu
+
+BACKENDS = ("pallas", "triton")
+"""Names of the ways to launch a kernel, for the argument `backend`."""
+
+PACKAGES = ("triton", "jax_triton")
+
+INSTALL = "pip install 'based-jax[triton]'"
+
+HOPPER = 90
+"""Compute capability of the GPU that is not there when a kernel is only lowered."""
+
+
+def expect_backend(backend: str) -> None:
+    """Check the argument, and that the packages it needs are there.
+
+    Raises:
+        ValueError: no such backend, or the interpreter of Pallas is asked for the kernels of another.
+        ImportError: a package is missing.
+    """
+    expect(backend in BACKENDS, "backend", backend, "'pallas' or 'triton'")
+    if backend == "triton":
+        expect(not is_interpreted(), "backend", backend, "'pallas', the only one that `interpreted` runs")
+        require()
+
+
+def require() -> None:
+    """Import what the twins need.
+
+    Raises:
+        ImportError: a package is missing, or jax has no GPU plugin.
+    """
+    for package in PACKAGES:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise ImportError(f"backend = 'triton' needs {package} ({INSTALL}): {error}") from error
+
+
+def kernels(module: str) -> ModuleType:
+    """A module of `triton.jit` functions, below this package.
+
+    Raises:
+        ImportError: as `require`.
+    """
+    require()
+    return importlib.import_module(f"pallas_kernels.{module}")
+
+
+def launch(
+    kernel: Any,
+    *operands: jax.Array,
+    grid: Sequence[int],
+    out_shape: Sequence[Any],
+    warps: int,
+    stages: int = 1,
+    aliases: Mapping[int, int] | None = None,
+    name: str,
+    **constants: Any,
+) -> tuple[jax.Array, ...]:
+    """Run a `triton.jit` function once per grid point.
+
+    Args:
+        kernel: takes a pointer per operand, then one per output, then `constants` by name.
+        grid: up to three axes.
+        out_shape: shape and dtype of each output.
+        warps: warps of 32 threads per program.
+        stages: depth of the software pipeline of loads.
+        aliases: operand number -> output number that may share its memory.
+        name: shown by profilers.
+        constants: hashable; the kernel is compiled for them. None for a pointer that is not there.
+    """
+    import jax_triton
+
+    return tuple(
+        jax_triton.triton_call(
+            *operands,
+            kernel=kernel,
+            out_shape=list(out_shape),
+            grid=tuple(grid),
+            num_warps=warps,
+            num_stages=stages,
+            input_output_aliases=dict(aliases or {}),
+            # Else it asks the driver, which is there on a machine with a GPU only.
+            compute_capability=HOPPER if is_lowered_for_gpu() else None,
+            name=name,
+            **constants,
+        )
+    )

@@ -1,0 +1,125 @@
+"""What the jax-triton twins take of an H200: as `inspect` says it of the Pallas kernels, without a GPU.
+
+jax-triton compiles a kernel to PTX when it is lowered, so the lowered program holds what will run; only the
+assembler is left. Needs `triton`, `jax_triton`, jax's CUDA plugin and an assembler (extra `inspect`).
+"""
+
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from pallas_kernels import compile_offline, offline, sass
+from pallas_kernels.compile_offline import Resources, blocks_per_sm
+
+_CUSTOM_CALL = "triton_kernel_call"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One kernel of a lowered program."""
+
+    name: str
+    ptx: str
+    warps: int
+    shared: int
+    """bytes of shared memory"""
+
+
+def report(function: Callable[..., Any], *arguments: Any, stages: int = 1) -> list[Resources]:
+    """Lower `function` for an H200 and assemble the kernels that it launches through jax-triton.
+
+    Args:
+        arguments: arrays or `jax.ShapeDtypeStruct`s.
+        stages: of the kernels; copied into the result, since the program does not say.
+
+    Raises:
+        ImportError: a wheel is missing.
+        LookupError: `function` launches no kernel through jax-triton.
+    """
+    found = kernels(offline.lower(function, *arguments))
+    if not found:
+        raise LookupError(f"no {_CUSTOM_CALL} in the lowered program")
+    return [assemble(kernel, stages) for kernel in found]
+
+
+def kernels(lowered: jax.stages.Lowered) -> list[Compiled]:
+    """The kernels of a program from `offline.lower` that are launched through jax-triton, in order."""
+    from jaxlib.mlir import ir
+
+    found: list[Compiled] = []
+
+    def visit(operation: Any) -> Any:
+        attributes = operation.attributes
+        is_call = operation.name == "stablehlo.custom_call"
+        if is_call and ir.StringAttr(attributes["call_target_name"]).value == _CUSTOM_CALL:
+            found.append(_decode(ir.StringAttr(attributes["backend_config"]).value_bytes))
+        return ir.WalkResult.ADVANCE
+
+    module: Any = lowered.compiler_ir("stablehlo")
+    module.operation.walk(visit)
+    return found
+
+
+def assemble(kernel: Compiled, stages: int = 1) -> Resources:
+    """Registers, spills, shared memory and the main loop of one kernel.
+
+    Raises:
+        ImportError: no assembler.
+        RuntimeError: the assembler refuses the kernel.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        source, binary = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(kernel.ptx)
+        # XLA's assembler comes first: it is the one that a GPU's process uses, for these kernels too.
+        said, assembler = compile_offline._assemble(source, binary, "xla")
+        disassembler = next(compile_offline._programs("nvdisasm", "xla"), None)
+        code = compile_offline._run(disassembler, "-c", binary) if disassembler else ""
+    number = compile_offline._number
+    registers, shared = number(r"Used (\d+) registers", said), kernel.shared
+    return Resources(
+        kernel=kernel.name, warps=kernel.warps, stages=stages, registers=registers,
+        stack=number(r"(\d+) bytes stack frame", said),
+        spill_stores=number(r"(\d+) bytes spill stores", said),
+        spill_loads=number(r"(\d+) bytes spill loads", said),
+        shared=shared, blocks_per_sm=blocks_per_sm(registers, kernel.warps, shared),
+        wgmma=kernel.ptx.count("wgmma.mma_async"), mma=kernel.ptx.count("mma.sync"),
+        loop=sass.main_loop(code, kernel.warps), ptxas=compile_offline._release(assembler),
+    )  # fmt: skip
+
+
+def _decode(config: bytes) -> Compiled:
+    """jaxlib's TritonAnyKernelCall: field 1 is the call, its field 1 the kernel."""
+    call = dict(_fields(zlib.decompress(config)))[1]
+    kernel = dict(_fields(dict(_fields(call))[1]))
+    # A field that is 0 is left out.
+    return Compiled(kernel[1].decode(), kernel[4].decode(), warps=kernel[2], shared=kernel.get(3, 0))
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """(number, value) of a protocol-buffer message: integers, or bytes that may be messages themselves."""
+    at = 0
+
+    def integer() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        key = integer()
+        value: Any = integer()
+        if key & 7 == 2:  # the integer was a length
+            value, at = message[at : at + value], at + value
+        elif key & 7 != 0:
+            raise ValueError(f"wire type {key & 7} in the description of a kernel")
+        yield key >> 3, value
