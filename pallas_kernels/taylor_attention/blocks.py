@@ -45,6 +45,8 @@ class Plan:
     value_tile: int
     warps: int
     stages: int
+    hoist: bool
+    """whether the constant tables stay in shared memory"""
     operand: Any
     """dtype of the operands of matmuls"""
     precision: str | None
@@ -188,17 +190,28 @@ class Features:
 
     def __init__(self, plan: Plan, columns: Any, rows: Any, offsets: Any, linear: Any):
         self.plan = plan
-        slices = [pl.ds(first, size) for first, size in plan.layout.tiles]
-        # Loaded once, before the loop over chunks: in the loop each use cost a copy and a barrier.
-        self._columns = [tuple(ref[:, tile] for ref in columns) for tile in slices]
-        self._rows = [tuple(ref[tile, :] for ref in rows) for tile in slices]
+        self._refs = {"columns": columns, "rows": rows}
         self._offsets = tuple(ref[...] for ref in offsets)
         self._linear = tuple(ref[...] for ref in linear)
+        # Loaded once, before the loop over chunks: in the loop each use costs a copy and a barrier.
+        self._hoisted = {}
+        if plan.hoist:
+            tiles = range(plan.layout.pure + 1)
+            self._hoisted = {(side, i): self._load(side, i) for side in self._refs for i in tiles}
+
+    def _load(self, side: str, tile: int) -> tuple[jax.Array, ...]:
+        rows = pl.ds(*self.plan.layout.tiles[tile])
+        index = (slice(None), rows) if side == "columns" else (rows, slice(None))
+        return tuple(ref[index] for ref in self._refs[side])
+
+    def _tables(self, side: str, tile: int) -> tuple[jax.Array, ...]:
+        """R and T of a tile: (K, F) as "columns", (F, K) as "rows"."""
+        return self._hoisted.get((side, tile)) or self._load(side, tile)
 
     def factors(self, x: jax.Array, tile: int) -> tuple[jax.Array, jax.Array]:
         """(C, F) x R + r and x T + t."""
-        one, two = (self.plan.dot(x, table, (1, 0)) for table in self._columns[tile])
-        if tile == len(self._columns) - 1:
+        one, two = (self.plan.dot(x, table, (1, 0)) for table in self._tables("columns", tile))
+        if tile == self.plan.layout.pure:
             one, two = one + self._offsets[0][None, :], two + self._offsets[1][None, :]
         return one, two
 
@@ -209,12 +222,12 @@ class Features:
 
     def by_feature(self, x: jax.Array, tile: int) -> jax.Array:
         """(F, C) phi(x)^T of a pure tile."""
-        one, two = (self.plan.dot(table, x, (1, 1)) for table in self._rows[tile])
+        one, two = (self.plan.dot(table, x, (1, 1)) for table in self._tables("rows", tile))
         return one * two
 
     def gradient(self, factors: Any, tile: int, dphi: jax.Array, into: Any) -> jax.Array:
         """(C, K) gradient of x behind dphi (C, F), added onto `into`."""
-        (one, two), (one_table, two_table) = factors, self._columns[tile]
+        (one, two), (one_table, two_table) = factors, self._tables("columns", tile)
         into = self.plan.dot(dphi * two, one_table, (1, 1), into)
         return self.plan.dot(dphi * one, two_table, (1, 1), into)
 

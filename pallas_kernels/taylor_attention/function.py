@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
 
 from pallas_kernels import tuning
 from pallas_kernels.checks import expect, unsupported
@@ -40,6 +41,8 @@ class Variant:
     """value channels per program, a power of two"""
     warps: int
     stages: int = 1
+    hoist: bool = True
+    """keep the tables of the feature map in shared memory; they do not fit for the largest"""
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,21 @@ class Call:
         block = self.block or block_length(batch * heads, length)
         return Plan(
             layout=Layout(key_size, variant.tile),
-            batch=batch, length=length, heads=heads, value_size=value_size, chunk=variant.chunk,
-            block=-(-min(block, length) // variant.chunk) * variant.chunk, value_tile=variant.value_tile,
-            warps=variant.warps, stages=variant.stages, operand=jnp.dtype(OPERANDS[dtype]),
-            precision=self.precision, packed=self.packed,
-        )  # fmt: skip
+            batch=batch,
+            length=length,
+            heads=heads,
+            value_size=value_size,
+            chunk=variant.chunk,
+            block=-(-min(block, length) // variant.chunk) * variant.chunk,
+            # No wider than the values need, no narrower than a matmul may be.
+            value_tile=min(variant.value_tile, max(16, pl.next_power_of_2(value_size))),
+            warps=variant.warps,
+            stages=variant.stages,
+            hoist=variant.hoist,
+            operand=jnp.dtype(OPERANDS[dtype]),
+            precision=self.precision,
+            packed=self.packed,
+        )
 
 
 SLOTS = 264
