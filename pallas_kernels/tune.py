@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print("\n".join(describe(outcomes[-1])), highlight=False, markup=False)
     if options.write:
         for path in write(outcomes, device):
-            console.print(f"wrote {path}", highlight=False, markup=False)
+            console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

@@ -25,7 +25,19 @@ SHAPES = (
 )  # fmt: skip
 """(K, V, dtype): Based-360M and -1.3B first."""
 
-BATCH, LENGTH, HEADS, BLOCK = 4, 8192, 16, 2048
+
+@dataclass(frozen=True)
+class Sizes:
+    """The rest of a shape."""
+
+    batch: int = 4
+    length: int = 8192
+    heads: int = 16
+    block: int = 2048
+    """tokens per program"""
+
+
+SIZES = Sizes()
 
 
 @dataclass(frozen=True)
@@ -37,16 +49,16 @@ class Programs:
     stages: int = 1
 
 
-def cases(shapes: Sequence[tuple[int, int, str]] = SHAPES) -> list[Case]:
+def cases(shapes: Sequence[tuple[int, int, str]] = SHAPES, sizes: Sizes = SIZES) -> list[Case]:
     """Every kernel on every shape, plain; in bfloat16 with V 64 also with segments and states; the scan."""
-    found = [case(kernel, *shape) for shape in shapes for kernel in KERNELS]
+    found = [case(kernel, *shape, sizes=sizes) for shape in shapes for kernel in KERNELS]
     packed = [shape for shape in shapes if shape[1:] == (64, "bfloat16")]
-    found += [case(kernel, *shape, packed=True) for shape in packed for kernel in KERNELS]
-    return [*found, _scan(False), _scan(True)]
+    found += [case(kernel, *shape, packed=True, sizes=sizes) for shape in packed for kernel in KERNELS]
+    return [*found, _scan(sizes, False), _scan(sizes, True)]
 
 
-def candidates(of: Case) -> list[Case]:
-    """Other block sizes to measure on the same shape."""
+def candidates(of: Case, sizes: Sizes = SIZES) -> list[Case]:
+    """Other block sizes to measure on the same shape, which `of` has with these `sizes`."""
     if of.kernel == "scan":
         return [of]
     tried = {of.variant}
@@ -57,7 +69,7 @@ def candidates(of: Case) -> list[Case]:
     words = of.shape.split()
     size, dtype, packed = words[0][1:], words[2], "packed" in words
     return [
-        case(of.kernel, int(size), int(words[1][1:]), dtype, packed, variant)
+        case(of.kernel, int(size), int(words[1][1:]), dtype, packed, variant, sizes)
         for variant in sorted(tried, key=str)
     ]
 
@@ -79,14 +91,15 @@ def case(
     dtype: str,
     packed: bool = False,
     variant: Variant | None = None,
+    sizes: Sizes = SIZES,
 ) -> Case:
-    """One kernel on B 4, N 8192, H 16 in blocks of 2048 tokens."""
+    """One kernel; `packed` comes with states at both ends."""
     variants = () if variant is None else ((kernel, variant),)
-    call = Call(1e-12, packed, True, packed, None, BLOCK, variants)
+    call = Call(1e-12, packed, True, packed, None, sizes.block, variants)
     shape = jax.ShapeDtypeStruct
-    keys = shape((BATCH, LENGTH, HEADS, key_size), dtype)
-    values = shape((BATCH, LENGTH, HEADS, value_size), dtype)
-    numbers = shape((BATCH, HEADS, LENGTH), "float32")
+    keys = shape((sizes.batch, sizes.length, sizes.heads, key_size), dtype)
+    values = shape((sizes.batch, sizes.length, sizes.heads, value_size), dtype)
+    numbers = shape((sizes.batch, sizes.heads, sizes.length), "float32")
     plan = call.plan(kernel, keys, values)
     arrays = {
         "key_sums": [keys, values],
@@ -96,7 +109,7 @@ def case(
     count = len(arrays)
     if "sums" not in kernel:
         arrays += specs.state_shapes(plan, plan.blocks)
-    arrays += [shape((BATCH, LENGTH), "int32"), shape((BATCH,), "int32")] if packed else []
+    arrays += [shape((sizes.batch, sizes.length), "int32"), shape((sizes.batch,), "int32")] if packed else []
 
     def function(*arrays: jax.Array) -> Any:
         tables = [jnp.asarray(table) for table in specs.constant_tables(plan)]
@@ -127,11 +140,11 @@ def _run(
     return key_or_value_gradient(plan, tables, *inputs, suffix=states, packing=packing, wanted=kernel)
 
 
-def _scan(reverse: bool) -> Case:
-    blocks = LENGTH // BLOCK
-    sums = jax.ShapeDtypeStruct((BATCH, HEADS, blocks - 1, 160, 64), "float32")
-    initial = jax.ShapeDtypeStruct((BATCH, HEADS, 160, 64), "float32")
-    keep = jax.ShapeDtypeStruct((BATCH, blocks - 1), "float32")
+def _scan(sizes: Sizes, reverse: bool) -> Case:
+    blocks = sizes.length // sizes.block
+    sums = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, blocks - 1, 160, 64), "float32")
+    initial = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, 160, 64), "float32")
+    keep = jax.ShapeDtypeStruct((sizes.batch, blocks - 1), "float32")
     return Case(
         "taylor_attention", "scan", "K16 V64 float32" + (" reversed" if reverse else ""), Programs(),
         lambda *arrays: scan_states(*arrays, reverse=reverse), (sums, initial, keep),

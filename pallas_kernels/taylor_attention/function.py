@@ -71,7 +71,9 @@ class Call:
         """Sizes for one of the kernels on one device's share of the rows and heads."""
         batch, length, heads, key_size = q.shape
         value_size, dtype, variant = v.shape[-1], q.dtype.name, self.variant(kernel, q, v)
-        block = self.block or block_length(batch * heads, length)
+        expect(LONGEST_CHUNK % variant.chunk == 0, "chunk", variant.chunk, f"a divisor of {LONGEST_CHUNK}")
+        # The kernels' chunks may differ; their blocks must not.
+        block = -(-(self.block or block_length(batch * heads, length)) // LONGEST_CHUNK) * LONGEST_CHUNK
         return Plan(
             layout=Layout(key_size, variant.tile),
             batch=batch,
@@ -79,7 +81,7 @@ class Call:
             heads=heads,
             value_size=value_size,
             chunk=variant.chunk,
-            block=-(-min(block, length) // variant.chunk) * variant.chunk,
+            block=-(-length // variant.chunk) * variant.chunk if block >= length else block,
             # No wider than the values need, no narrower than a matmul may be.
             value_tile=min(variant.value_tile, max(16, pl.next_power_of_2(value_size))),
             warps=variant.warps,
@@ -90,6 +92,9 @@ class Call:
             packed=self.packed,
         )
 
+
+LONGEST_CHUNK = 128
+"""Tokens; blocks are multiples of it."""
 
 SLOTS = 264
 """Programs that an H100 or H200 runs at once: 2 on each of 132 multiprocessors."""
@@ -149,7 +154,7 @@ def taylor_attention(
             are 0. Their starts are those of the last real token.
         precision: of matmuls on float32 operands: "highest" or None for JAX's default on the GPU, TF32.
             float16 inputs take the same path; bfloat16 inputs use bfloat16 operands.
-        block: tokens per program; None fills the chip.
+        block: tokens per program, rounded up to a multiple of 128; None fills the chip.
         variants: kernel ("key_sums", "query_sums", "outputs", "dq", "dk", "dv") -> block sizes, instead of
             the tuning table's.
         backend: "pallas", or "triton" for forward kernels in Triton's own language, launched through

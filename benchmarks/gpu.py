@@ -1,0 +1,210 @@
+"""`gpu`: everything that there is to know about the kernels on a GPU, in one run of some minutes.
+
+A first process only watches; a second one measures and writes the report after every step. Where that one
+dies, hangs or loses its device, the first starts another, which leaves out what ended the last.
+"""
+
+import dataclasses
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Console
+
+from based_jax.validate import expect, expect_choice
+from benchmarks import report
+from benchmarks.flags import comma_list, expect_writable
+from benchmarks.gpu_sections import supervisor
+from benchmarks.gpu_sections.targets import targets
+
+SECTIONS: dict[str, tuple[str, str, float]] = {
+    "machine": ("device", "steps", 2),
+    "correctness": ("correctness", "steps", 10),
+    "forward": ("forward", "forward_steps", 9),
+    "backward": ("forward", "backward_steps", 7),
+    "blocks": ("forward", "block_steps", 2),
+    "kernels": ("kernels", "steps", 3),
+    "tuning": ("kernels", "tuning_steps", 5),
+    "decode": ("decode", "decode_steps", 4),
+    "window": ("decode", "window_steps", 3),
+    "model": ("model", "steps", 4),
+}
+"""Name -> module of `gpu_sections`, its function that lists the steps, share of the time. In this order."""
+
+CALIBRATION = "machine"
+"""Always runs: every bound is made of its two rates."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Correctness and speed of the fused kernels on this GPU, beside their peers.
+
+    Writes the JSON after every step, so a run that is cut short keeps its numbers. See benchmarks/gpu.md.
+    """
+
+    json: Path | None = None
+    """Write every number here."""
+    minutes: float = 8.0
+    """Time for the whole run, shared out over the sections; what does not fit is skipped with the reason."""
+    sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(SECTIONS)
+    """What to measure: machine (always), correctness, forward, backward, blocks, kernels, tuning, decode,
+    window, model."""
+    samples: int = 10
+    """Samples per median."""
+    quick: bool = False
+    """Tiny sizes, one sample: does the command itself work?"""
+    interpret: bool = False
+    """Run the kernels in the interpreter, on a machine without a GPU; only with --quick."""
+    resume: bool = False
+    """Go on with the run whose numbers --json has: what it measured stays, what ended it is left out."""
+    worker: bool = False
+    """Measure in this process instead of watching another one that does."""
+    stuck: float = 180.0
+    """Seconds without news from the measuring process after which it is replaced."""
+
+    def run(self, command: str) -> int:
+        """Measure; 0, or 1 if numbers are wrong or something of ours failed, 130 after Ctrl-C.
+
+        Raises:
+            ValueError: a flag makes no sense, or there is no GPU.
+        """
+        self._check()
+        # Read when the device is first used: torch needs some of its memory, too.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.85")
+        if self.worker or self.interpret:
+            return self._measure(command)
+        return self._watch()
+
+    def _check(self) -> None:
+        expect(len(self.sections) > 0, "--sections", "", "at least one section")
+        for section in self.sections:
+            expect_choice("--sections", section, tuple(SECTIONS))
+        for flag, value in (
+            ("--minutes", self.minutes),
+            ("--samples", self.samples),
+            ("--stuck", self.stuck),
+        ):
+            expect(value > 0, flag, value, "more than 0")
+        expect(not self.interpret or self.quick, "--interpret", True, "--quick, the interpreter is slow")
+        expect(not self.resume or self.json is not None, "--resume", True, "--json FILE of the run to resume")
+        expect_writable("--json", self.json)
+
+    def _watch(self) -> int:
+        """Start workers until one reaches the end."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = self.json or Path(folder, "gpu.json")
+            flags = [f"--json={path}", f"--minutes={self.minutes}", f"--sections={','.join(self.sections)}"]
+            flags += [f"--samples={self.samples}", *(["--quick"] if self.quick else []), "--worker"]
+            command = [sys.executable, "-m", "benchmarks", "gpu", *flags]
+            return supervisor.watch(command, path, self.stuck, _printer(), self.resume)
+
+    def _measure(self, command: str) -> int:
+        import jax
+
+        from benchmarks.gpu_sections.session import DEVICE_LOST, DeviceLostError, Session, Sizing, resume
+        from pallas_kernels import interpreted
+
+        if not self.interpret:
+            expect((found := _backend()) == "gpu", "device", found, NO_GPU)
+            # Compiled once, also for a process that replaces this one.
+            cache = Path(tempfile.gettempdir(), f"based_jax_gpu_benchmark_{os.getuid()}")
+            jax.config.update("jax_compilation_cache_dir", str(cache))
+        settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        settings |= {"json": None if self.json is None else self.json.name, "sections": list(self.sections)}
+        fresh = report.new_report("gpu", command, settings, [], [NOTE])
+        fresh |= {"elapsed_seconds": 0.0, "running": None, "broken": [], "done": []}
+        results = resume(self.json, fresh) if self.resume and self.json else fresh
+        sizing = Sizing(self.quick, self.interpret, 1 if self.quick else self.samples)
+        session = Session(results, self.json, self.minutes, sizing, _printer())
+        try:
+            # jax 0.11 says at every lowering that the Triton backend of Pallas will go; see docs/kernels.md.
+            with warnings.catch_warnings(), interpreted() if self.interpret else nullcontext():
+                warnings.filterwarnings(
+                    "ignore", "The Pallas Triton backend is deprecated", DeprecationWarning
+                )
+                run_sections(session, self.sections)
+        except KeyboardInterrupt:
+            results["running"] = None
+            session.save()
+            return 130
+        except DeviceLostError as error:
+            session.say(f"the device is lost: {error}")
+            session.save()
+            return DEVICE_LOST
+        results |= {"complete": True, "running": None, "summary": summary(results["rows"])}
+        session.save()
+        return say_result(session)
+
+
+def _backend() -> str:
+    """The platform of the first device, or why there is none."""
+    import jax
+
+    try:
+        return jax.default_backend()
+    except (RuntimeError, AssertionError) as error:  # jax 0.10 asserts that JAX_PLATFORMS has one
+        return str(error) or "none"
+
+
+NO_GPU = "a GPU; `--quick --interpret` tries the command without one"
+
+NOTE = (
+    "seconds are medians per operation; ratio_to_first is over the first contestant of the step (ours); "
+    "bound_fraction is the least time that the measured copy bandwidth and matmul rate allow for the bytes "
+    "and FLOPs of our kernels (of softmax for softmax), over the time."
+)
+
+
+def run_sections(session: Any, names: Sequence[str]) -> None:
+    """Run the sections in order; each gets its share of the time left: what one saves, the next has."""
+    import importlib
+
+    wanted = [name for name in SECTIONS if name in names or name == CALIBRATION]
+    for position, name in enumerate(wanted):
+        module, function, share = SECTIONS[name]
+        shares = sum(SECTIONS[other][2] for other in wanted[position:])
+        left = 60 * session.minutes - session.elapsed
+        session.section = name
+        steps: Any = []
+        with session.guarded("listing", "all"):
+            steps = getattr(importlib.import_module(f"benchmarks.gpu_sections.{module}"), function)(session)
+        session.run_section(name, steps, max(0.0, left * share / shares))
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """How many rows of each status, by section; the targets."""
+    counts: dict[str, dict[str, int]] = {}
+    for row in rows:
+        section = counts.setdefault(row["section"], {})
+        section[row["status"]] = section.get(row["status"], 0) + 1
+    return {"rows": counts, "targets": [target.as_dict() for target in targets(rows)]}
+
+
+def say_result(session: Any) -> int:
+    """The last lines; the exit status."""
+    rows, found = session.report["rows"], session.report["summary"]
+    for section, counts in found["rows"].items():
+        session.say(f"{section}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
+    for target in found["targets"]:
+        verdict = {True: "met", False: "MISSED", None: "not measured"}[target["met"]]
+        value = "" if target["measured"] is None else f" {target['measured']:.3g},"
+        session.say(f"{target['target']}:{value} wanted {target['wanted']}: {verdict}")
+    bad = [row for row in rows if row["status"] in ("wrong", "failed")]
+    for row in bad:
+        session.say(
+            f"{row['status'].upper()}: {row['section']}, {row['step']}, {row['what']}: {row['reason']}"
+        )
+    ours = [row for row in bad if row.get("ours", True)]
+    return int(bool(ours) or not any(row["status"] in ("measured", "passed") for row in rows))
+
+
+def _printer() -> Callable[[str], None]:
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    return console.print

@@ -1,0 +1,325 @@
+"""Every kernel variant against float64: small problems with every option, for the command and the tests."""
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import pallas_kernels
+from benchmarks.gpu_sections import reference
+from benchmarks.gpu_sections.reference import FeatureMap, Problem
+from pallas_kernels import Rotary
+from pallas_kernels.taylor_attention.cases import SHAPES
+
+TOLERANCES = {
+    ("bfloat16", None): 2e-2,  # operands of 8 bits, as the inputs have
+    ("float16", None): 5e-3,  # TF32 operands, 11 bits
+    ("float32", None): 5e-3,
+    ("float32", "highest"): 2e-5,
+}
+"""(dtype, precision) -> largest error of an array over its largest value."""
+
+BY_TOKEN = ("y", "dq", "dk", "dv")
+"""Arrays with an axis of tokens."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check found."""
+
+    errors: dict[str, float]
+    """array -> largest difference over the largest value; inf where not finite"""
+    tolerance: float
+    deterministic: bool
+    """two runs gave the same bits"""
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, or an empty text."""
+        wrong = [f"{name} is off by {e:.2g}" for name, e in self.errors.items() if not e <= self.tolerance]
+        return "; ".join(wrong + ([] if self.deterministic else ["two runs differ"]))
+
+
+class Check(Protocol):
+    """A problem of its own size."""
+
+    @property
+    def name(self) -> str:
+        """A line for reports and test ids."""
+        ...
+
+    def run(self) -> Outcome:
+        """Run the kernel twice and compare with float64."""
+        ...
+
+    def tiny(self) -> "Check":
+        """The same options on sizes for the interpreter."""
+        ...
+
+
+@dataclass(frozen=True)
+class Attention:
+    """`taylor_attention`, its final state, and all gradients."""
+
+    key_size: int = 16
+    value_size: int = 64
+    dtype: str = "bfloat16"
+    precision: str | None = None
+    length: int = 1000
+    batch: int = 2
+    heads: int = 2
+    packed: bool = False
+    """segments, padding, an initial state and a gradient of the final one"""
+    block: int | None = None
+    implementation: str = "pallas"
+
+    @property
+    def name(self) -> str:
+        words = [f"K{self.key_size} V{self.value_size} {self.dtype}", f"N{self.length}"]
+        words += [self.precision] if self.precision else []
+        words += ["packed with state"] if self.packed else []
+        words += [f"block {self.block}"] if self.block else []
+        words += [self.implementation] if self.implementation != "pallas" else []
+        return " ".join(["attention", *words])
+
+    def tiny(self) -> "Attention":
+        return replace(self, length=130, batch=1, heads=1, block=130 if self.block else 64)
+
+    def run(self) -> Outcome:
+        problem = self._problem()
+        arrays = [jnp.asarray(x, self.dtype) for x in problem[:4]]
+        state = [jnp.asarray(x, jnp.float32) for x in problem[4:8]] if self.packed else []
+        # The reference starts from what the kernel is given, not from what was rounded away before.
+        rounded = problem._replace(
+            **{
+                name: np.asarray(x.astype(jnp.float32), np.float64)
+                for name, x in zip(Problem._fields, [*arrays, *state], strict=False)
+            }
+        )
+        expected = reference.taylor_attention(rounded)._asdict()
+        call = jax.jit(self._call)
+        packing = [jnp.asarray(x, jnp.int32) for x in problem[8:]] if self.packed else []
+        results, again = (jax.block_until_ready(call(arrays, state, packing)) for _ in range(2))
+        return Outcome(
+            {
+                name: (error_by_part if name in BY_TOKEN else error)(expected[name], x)
+                for name, x in results.items()
+            },
+            self.tolerance,
+            same_bits(results, again),
+        )
+
+    @property
+    def tolerance(self) -> float:
+        """Twice as much where queries are rounded a second time, when they are scaled by K^(-1/2)."""
+        rounded_twice = self.dtype == "bfloat16" and math.log2(self.key_size) % 2 != 0
+        return TOLERANCES[self.dtype, self.precision] * (2 if rounded_twice else 1)
+
+    def _call(self, arrays: Any, state: Any, packing: Any) -> dict[str, jax.Array]:
+        q, k, v, dy = arrays
+        if self.implementation != "pallas":
+            from based_jax import ops
+
+            return {"y": ops.taylor_attention(q, k, v, implementation=self.implementation)}
+        function = functools.partial(
+            pallas_kernels.taylor_attention, precision=self.precision, block=self.block
+        )
+        if not self.packed:
+            y, pull_back = jax.vjp(function, q, k, v)
+            return dict(zip(("y", "dq", "dk", "dv"), (y, *pull_back(dy)), strict=True))
+        kv, z, dkv, dz = state
+
+        def packed(q, k, v, kv, z):
+            starts, counts = packing
+            return function(q, k, v, initial_state=(kv, z), return_state=True, starts=starts, counts=counts)
+
+        (y, last), pull_back = jax.vjp(packed, q, k, v, kv, z)
+        names = ("y", "kv", "z", "dq", "dk", "dv", "dkv", "dz")
+        return dict(zip(names, (y, *last, *pull_back((dy, (dkv, dz)))), strict=True))
+
+    def _problem(self) -> Problem:
+        rng = np.random.default_rng(0)
+        batch, length, heads = self.batch, self.length, self.heads
+        q, k, v, dy = (
+            rng.standard_normal((batch, length, heads, size))
+            for size in (self.key_size, self.key_size, self.value_size, self.value_size)
+        )
+        state = (x if self.packed else 0 * x for x in self._states(rng))
+        starts, counts = np.full((batch, length), -1), np.full(batch, length)
+        if self.packed:
+            edges = [int(length * x) for x in (0.31, 0.32, 0.7)]
+            for row in range(batch):
+                # Row 0 continues from the initial state, row 1 starts anew.
+                starts[row] = np.array([-(1 - row % 2), *edges])[
+                    np.searchsorted(edges, range(length), "right")
+                ]
+                counts[row] = length - 7 * (row + 1)
+                starts[row, counts[row] :] = starts[row, counts[row] - 1]
+        return Problem(q, k, v, dy, *state, starts=starts, counts=counts)
+
+    def _states(self, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+        """Sums over 50 tokens, as a state is; gradients that weigh about as much as those of y."""
+        rows = (self.batch, self.heads)
+        phi = FeatureMap(self.key_size)(rng.standard_normal((*rows, 50, self.key_size)))
+        kv = phi.swapaxes(-1, -2) @ rng.standard_normal((*rows, 50, self.value_size))
+        z = phi.sum(-2)
+        return kv, z, *(1e-3 * rng.standard_normal(x.shape) for x in (kv, z))
+
+
+@dataclass(frozen=True)
+class Step:
+    """`taylor_step`, the state updated in place."""
+
+    key_size: int = 16
+    value_size: int = 64
+    dtype: str = "bfloat16"
+    state: str = "float32"
+    batch: int = 5
+    heads: int = 3
+
+    @property
+    def name(self) -> str:
+        return f"step K{self.key_size} V{self.value_size} {self.dtype} state {self.state}"
+
+    def tiny(self) -> "Step":
+        return replace(self, batch=1, heads=1)
+
+    def run(self) -> Outcome:
+        rng, rows = np.random.default_rng(0), (self.batch, self.heads)
+        phi = FeatureMap(self.key_size)(rng.standard_normal((*rows, 50, self.key_size)))
+        numbers = [
+            *(rng.standard_normal((*rows, n)) for n in (self.key_size, self.key_size, self.value_size)),
+            phi.swapaxes(-1, -2) @ rng.standard_normal((*rows, 50, self.value_size)),
+            phi.sum(-2),
+        ]
+        dtypes = [self.dtype] * 3 + [self.state] * 2
+        tolerance = max(TOLERANCES[dtype, None] for dtype in (self.dtype, self.state))
+        if self.dtype == self.state == "float32":
+            tolerance = TOLERANCES["float32", "highest"]  # no matmul: arithmetic is float32 throughout
+        return _in_place(
+            pallas_kernels.taylor_step, reference.taylor_step, numbers, dtypes, (3, 4), tolerance
+        )
+
+
+@dataclass(frozen=True)
+class Window:
+    """`window_step` on rows of several lengths, the rings updated in place."""
+
+    slots: int = 64
+    heads: int = 4
+    kv_heads: int = 4
+    size: int = 64
+    dtype: str = "bfloat16"
+    rotary: Rotary | None = None
+    lengths: tuple[int, ...] = (0, 1, 63, 64, 65, 750)
+
+    @property
+    def name(self) -> str:
+        turned = f"rotary {self.rotary.dim}" if self.rotary else "no rotary"
+        return f"window W{self.slots} H{self.heads} G{self.kv_heads} K{self.size} {self.dtype} {turned}"
+
+    def tiny(self) -> "Window":
+        return replace(self, heads=self.heads // self.kv_heads, kv_heads=1, lengths=(2, 70))
+
+    def run(self) -> Outcome:
+        rng, batch = np.random.default_rng(0), len(self.lengths)
+        shapes = [(batch, n, self.size) for n in (self.heads, self.kv_heads, self.kv_heads)]
+        shapes += [(batch, self.slots, self.kv_heads, self.size)] * 2
+        numbers = [*(rng.standard_normal(shape) for shape in shapes), np.array(self.lengths)]
+        highest = "highest" if self.dtype == "float32" else None  # no matmul
+        return _in_place(
+            functools.partial(pallas_kernels.window_step, rotary=self.rotary), self._expected, numbers,
+            [self.dtype] * 5 + ["int32"], (3, 4), TOLERANCES[self.dtype, highest],
+        )  # fmt: skip
+
+    def _expected(self, q: Any, k: Any, v: Any, k_ring: Any, v_ring: Any, length: Any) -> Any:
+        length = length.astype(int)
+        q, k = (self._turned(x, length) for x in (q, k))
+        return reference.window_step(q, k, v, k_ring, v_ring, length)
+
+    def _turned(self, x: np.ndarray, length: np.ndarray) -> np.ndarray:
+        """Pairs of channels as complex numbers."""
+        if self.rotary is None:
+            return x
+        pairs = math.ceil(self.rotary.dim / 2)
+        angle = length[:, None, None] * self.rotary.base ** (-2 * np.arange(pairs) / self.rotary.dim)
+        one = slice(0, 2 * pairs, 2) if self.rotary.interleaved else slice(0, pairs)
+        two = slice(1, 2 * pairs, 2) if self.rotary.interleaved else slice(pairs, 2 * pairs)
+        turned, x = (x[..., one] + 1j * x[..., two]) * np.exp(1j * angle), x.copy()
+        x[..., one], x[..., two] = turned.real, turned.imag
+        return x
+
+
+def checks() -> list[Check]:
+    """What a wrong index or a race would show in, the most used first."""
+    attention: list[Check] = [
+        Attention(),
+        Attention(packed=True),
+        Attention(dtype="float32", precision="highest", packed=True),
+        Attention(length=2048, batch=1, heads=1, block=2048),
+        Attention(block=1000, packed=True),
+    ]
+    attention += [Attention(*shape) for shape in SHAPES[1:]]
+    attention += [Attention(key_size=k, value_size=v, packed=True) for k, v in ((16, 112), (8, 64), (32, 64))]
+    attention += [Attention(dtype=dtype, packed=True) for dtype in ("float32", "float16")]
+    attention.append(Attention(key_size=24, dtype="float32", precision="highest"))
+    steps: list[Check] = [
+        Step(), Step(state="bfloat16"), Step(dtype="float32"), Step(value_size=112), Step(value_size=256),
+        Step(key_size=8), Step(key_size=24), Step(key_size=32, dtype="float16"),
+    ]  # fmt: skip
+    windows: list[Check] = [
+        Window(), Window(rotary=Rotary(64)), Window(dtype="float32", rotary=Rotary(32)),
+        Window(slots=65), Window(slots=128, kv_heads=1, rotary=Rotary(64, interleaved=True)),
+        Window(size=112, rotary=Rotary(56)), Window(size=70, slots=16),
+    ]  # fmt: skip
+    return [*attention[:3], steps[0], windows[0], *attention[3:], *steps[1:], *windows[1:]]
+
+
+def triton_twins() -> list[Check]:
+    """The forward pass of the twin kernel."""
+    return [Attention(implementation="triton"), Attention(dtype="float32", implementation="triton")]
+
+
+def error(expected: np.ndarray, result: Any) -> float:
+    """Largest difference over the largest expected value; inf where the result is not finite."""
+    result = np.asarray(result.astype(jnp.float32), np.float64)
+    worst = float(np.abs(result - expected).max() / max(np.abs(expected).max(), 1e-30))
+    return worst if math.isfinite(worst) else math.inf
+
+
+def error_by_part(expected: np.ndarray, result: Any, part: int = 64) -> float:
+    """The worst `error` of any `part` tokens (axis 1): the first ones, who see few keys, have gradients that
+    would hide what is wrong with later ones. Parts of next to nothing count against a hundredth of all."""
+    least = 0.01 * np.abs(expected).max()
+    parts = range(0, expected.shape[1], part)
+    slices = [np.s_[:, i : i + part] for i in parts]
+    return max(
+        error(expected[at], result[at]) * np.abs(expected[at]).max() / max(np.abs(expected[at]).max(), least)
+        for at in slices
+    )
+
+
+def same_bits(one: Any, two: Any) -> bool:
+    """Whether two trees of arrays are equal to the last bit."""
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
+    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
+
+
+def _in_place(
+    function: Any, expected: Any, numbers: Any, dtypes: Any, donated: tuple[int, ...], tolerance: float
+) -> Outcome:
+    """Run a decoding step twice from the same state, which it is given to overwrite."""
+
+    def arguments() -> list[jax.Array]:
+        return [jnp.asarray(x, dtype) for x, dtype in zip(numbers, dtypes, strict=True)]
+
+    call = jax.jit(function, donate_argnums=donated)
+    results, again = (jax.block_until_ready(call(*arguments())) for _ in range(2))
+    rounded = [np.asarray(x.astype(jnp.float32), np.float64) for x in arguments()]
+    wanted = expected(*rounded)
+    errors = {f"result {i}": error(x, y) for i, (x, y) in enumerate(zip(wanted, results, strict=True))}
+    return Outcome(errors, tolerance, same_bits(results, again))

@@ -1,0 +1,135 @@
+"""Sections `decode` and `window`: one token, by batch (Based, Figures 6 and 7).
+
+"calls" starts one step per call of the compiled function, as a framework's loop would; "loop" runs steps
+inside one program, as `generate` does, so that a step of some microseconds is not hidden by its start. The
+state is given away and updated in place.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax import ops
+from benchmarks import io_model
+from benchmarks.gpu_sections.contestants import require, softmax_for
+from benchmarks.gpu_sections.device import rates
+from benchmarks.gpu_sections.session import Session, Step, UnavailableError
+from benchmarks.gpu_sections.stopwatch import Contestant, Prepared, compare, jitted
+
+KEY_SIZE, SIZE, HEADS, WINDOW = 16, 64, 16, 64
+
+LOOP_STEPS = 32
+"""Tokens of one "loop" call."""
+
+POSITION = 750
+"""Tokens that every row has seen: the window is full. The paper's last position."""
+
+BATCHES = (128, 1, 32, 512, 8, 64, 2, 4, 16, 256)
+"""Figures 6 and 7, what has a target first."""
+
+NARROW = (32, 128, 512)
+"""Batches that are also measured with a bfloat16 state."""
+
+One = Callable[..., tuple[jax.Array, Any]]
+
+
+def decode_steps(session: Session) -> list[Step]:
+    """Batch by batch."""
+    if session.sizing.quick:
+        return [Step("B2", partial(_decode, 2, "float32"))]
+    steps = [Step(f"B{batch}", partial(_decode, batch, "float32")) for batch in BATCHES]
+    narrow = [Step(f"B{batch} bfloat16 state", partial(_decode, batch, "bfloat16")) for batch in NARROW]
+    return [*steps[:4], *narrow, *steps[4:]]
+
+
+def window_steps(session: Session) -> list[Step]:
+    """Batch by batch."""
+    batches = (2,) if session.sizing.quick else BATCHES
+    return [Step(f"B{batch}", partial(_window, batch)) for batch in batches]
+
+
+def _decode(batch: int, dtype: str, session: Session) -> None:
+    heads = 1 if session.sizing.quick else HEADS
+    itemsize = jnp.dtype(dtype).itemsize
+    bound = rates(session).bound(io_model.taylor_step(batch, heads, KEY_SIZE, SIZE, state_itemsize=itemsize))
+    state = ops.init_taylor_state(batch, heads, KEY_SIZE, SIZE, jnp.dtype(dtype))
+
+    def one(name: str) -> One:
+        require("taylor_step", name)
+        if name == "xla" and dtype != "float32":
+            raise UnavailableError("keeps its state in float32")
+        return partial(ops.taylor_step, implementation=name)
+
+    names = ("pallas", "triton", "xla")
+    rows = _rows(session, names, one, (KEY_SIZE, KEY_SIZE, SIZE), state, (batch, heads), bound)
+    step = f"B{batch}" + (f" {dtype} state" if dtype != "float32" else "")
+    compare(session, step, rows, batch=batch, heads=heads, state=dtype)
+
+
+def _window(batch: int, session: Session) -> None:
+    heads = 1 if session.sizing.quick else HEADS
+    bound = rates(session).bound(io_model.window_step(batch, heads, WINDOW, SIZE))
+    cache = ops.init_kv_cache(batch, WINDOW, heads, SIZE, SIZE, jnp.bfloat16)
+    stream = dataclasses.replace(cache.stream, length=jnp.full((batch,), POSITION, jnp.int32))
+    cache = dataclasses.replace(cache, stream=stream)
+
+    def one(name: str) -> One:
+        if name == "softmax_cudnn":
+            return partial(_dot_product_step, softmax_for(session, is_causal=False))
+        require("window_step", name)
+        return partial(ops.window_step, implementation=name)
+
+    names = ("pallas", "xla", "softmax_cudnn")
+    rows = _rows(session, names, one, (SIZE, SIZE, SIZE), cache, (batch, heads), bound)
+    compare(session, f"B{batch}", rows, batch=batch, heads=heads, window=WINDOW)
+
+
+def _dot_product_step(attend: Any, q: Any, k: Any, v: Any, cache: Any) -> tuple[jax.Array, Any]:
+    """Write into the ring, then attend to all of it: right once the window is full."""
+    rows, slot = jnp.arange(len(q)), cache.stream.length % cache.slots
+    keys, values = cache.k.at[rows, slot].set(k), cache.v.at[rows, slot].set(v)
+    y = attend(q[:, None], keys, values)[:, 0]
+    stream = dataclasses.replace(cache.stream, length=cache.stream.length + 1)
+    return y, dataclasses.replace(cache, k=keys, v=values, stream=stream)
+
+
+def _rows(
+    session: Session, names: tuple[str, ...], one: Callable[[str], One], widths: tuple[int, ...], state: Any,
+    lead: tuple[int, int], bound: float,
+) -> list[Contestant]:  # fmt: skip
+    """Every implementation, call by call and in a loop."""
+    steps = 2 if session.sizing.quick else LOOP_STEPS
+    keys = jax.random.split(jax.random.key(0), len(widths))
+    tokens = [
+        jax.random.normal(key, (steps, *lead, width), jnp.bfloat16)
+        for key, width in zip(keys, widths, strict=True)
+    ]
+
+    def call(name: str) -> Prepared:
+        function = one(name)
+        token = [x[0] for x in tokens]
+        return jitted(lambda token, state: function(*token, state), [token, state], {1: 1})
+
+    def loop(name: str) -> Prepared:
+        function = one(name)
+
+        def run(tokens: Any, state: Any) -> Any:
+            def body(state: Any, token: Any) -> Any:
+                y, state = function(*token, state)
+                return state, y
+
+            state, y = lax.scan(body, state, tokens)
+            return y, state
+
+        return jitted(run, [tokens, state], {1: 1}, per_call=steps)
+
+    return [
+        Contestant(f"{name} {mode}", partial(prepare, name), {"mode": mode}, bound, ours=name == "pallas")
+        for mode, prepare in (("loop", loop), ("calls", call))
+        for name in names
+    ]

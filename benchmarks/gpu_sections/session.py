@@ -1,0 +1,198 @@
+"""One run on the GPU: its clock, its report on disk after every step, and what survives a crash.
+
+A kernel that never ran before may end the process, or the device's context. So a step says in the report
+what it is about to run (`running`); a later process that finds this line knows who broke the last one,
+leaves it out with that reason, and goes on (`resume`).
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import report as reports
+from pallas_kernels.flags import one_line
+
+DEVICE_LOST = 75
+"""Exit status of a worker whose device stopped answering; the supervisor starts another one."""
+
+BROKE = "the process ended, or the device was lost, while it ran"
+
+
+class DeviceLostError(RuntimeError):
+    """The device does not even add two numbers any more: only a new process gets it back."""
+
+
+class UnavailableError(RuntimeError):
+    """Something that need not be there is not: no failure."""
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """How large and how long."""
+
+    quick: bool = False
+    """sizes of a second, on the CPU"""
+    interpret: bool = False
+    """kernels run in the interpreter"""
+    samples: int = 10
+    """at least so many samples per median"""
+
+
+@dataclass
+class Session:
+    """The state of one run. Rows are dicts; each names its section, step and what ran."""
+
+    report: dict[str, Any]
+    path: Path | None
+    minutes: float
+    sizing: Sizing
+    tell: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    begun: float = field(init=False)
+    section_ends: float = field(init=False, default=0.0)
+    section: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        # A resumed run has spent what its predecessors spent.
+        self.begun = self.clock() - self.report["elapsed_seconds"]
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the first process began."""
+        return self.clock() - self.begun
+
+    def left(self) -> float:
+        """Seconds until this section must end."""
+        return min(self.section_ends, 60 * self.minutes) - self.elapsed
+
+    def say(self, text: str) -> None:
+        """A line of progress with the seconds since the start."""
+        self.tell(f"[{self.elapsed:6.1f} s] {self.section}: {text}" if self.section else text)
+
+    def save(self) -> None:
+        """Bring the file up to date, in one move: a process killed in between leaves the old one."""
+        self.report["elapsed_seconds"] = round(self.elapsed, 1)
+        if self.path is not None:
+            partial = self.path.with_name(self.path.name + ".partial")
+            reports.save(self.report, partial)
+            partial.replace(self.path)
+
+    def add(self, **row: Any) -> None:
+        """Keep a row and save. Numbers that are not finite become None: JSON has no word for them."""
+        self.report["rows"].append({"section": self.section, **{k: _finite(v) for k, v in row.items()}})
+        self.save()
+
+    def skip(self, step: str, what: str, reason: str) -> None:
+        """Keep the reason why there is no number."""
+        self.add(step=step, what=what, status="skipped", reason=reason)
+        self.say(f"{step}: {what} skipped, {reason}")
+
+    @contextmanager
+    def guarded(self, step: str, what: str, ours: bool = True) -> Iterator[None]:
+        """Errors inside become a row, and if `ours` a reason for exit status 1; a lost device raises.
+
+        Raises:
+            DeviceLostError: nothing works on the device any more.
+        """
+        before = self.report["running"]
+        self.running(step, what)
+        try:
+            yield
+        except Exception as error:  # compilers and devices raise all kinds, and the others are worth running
+            if isinstance(error, DeviceLostError):
+                raise
+            if isinstance(error, UnavailableError):
+                self.skip(step, what, str(error))
+            else:
+                check_device(error)
+                self.add(step=step, what=what, status="failed", reason=one_line(error)[:500], ours=ours)
+                self.say(f"{step}: {what} FAILED, {one_line(error)[:160]}")
+        self.report["running"] = before
+
+    def running(self, step: str, what: str) -> None:
+        """Write down what is about to run."""
+        self.report["running"] = [self.section, step, what]
+        self.save()
+
+    def broken(self, step: str, what: str) -> bool:
+        """Whether this ended an earlier process."""
+        return [self.section, step, what] in self.report["broken"]
+
+    def run_section(self, name: str, steps: Iterator["Step"] | Sequence["Step"], seconds: float) -> None:
+        """Run the steps that no earlier process has run, until `seconds` are spent.
+
+        The first step always runs: a section without a number tells nothing.
+        """
+        self.section, self.section_ends = name, self.elapsed + seconds
+        self.say(f"up to {seconds:.0f} s")
+        ran = False
+        for step in steps:
+            if [name, step.name] in self.report["done"]:
+                continue
+            if ran and self.left() <= 0:
+                self.skip(step.name, "all", f"the section's {seconds:.0f} s were spent")
+                continue
+            if self.elapsed >= 60 * self.minutes:
+                self.skip(step.name, "all", f"the {self.minutes:g} minutes were spent")
+                continue
+            ran = True
+            before = self.elapsed
+            with self.guarded(step.name, "all"):
+                if self.broken(step.name, "all"):
+                    self.skip(step.name, "all", BROKE)
+                else:
+                    step.run(self)
+            self.report["done"].append([name, step.name])
+            self.save()
+            self.say(f"{step.name}: done in {self.elapsed - before:.1f} s")
+        self.section = ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of a section that is run as a whole; a later process does not run it again."""
+
+    name: str
+    run: Callable[[Session], None]
+
+
+def check_device(error: BaseException) -> None:
+    """Ask the device for the simplest sum.
+
+    Raises:
+        DeviceLostError: it does not answer, so `error` was the end of its context.
+    """
+    try:
+        answer = int(jax.block_until_ready(jnp.arange(4) + 1).sum())
+    except Exception:
+        raise DeviceLostError(one_line(error)) from error
+    if answer != 10:
+        raise DeviceLostError(f"the device says 1 + 2 + 3 + 4 = {answer} after {one_line(error)}")
+
+
+def resume(path: Path, fresh: dict[str, Any]) -> dict[str, Any]:
+    """The report of an earlier process of the same run, or `fresh`; who ended it is named `broken`."""
+    try:
+        old = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return fresh
+    if old.get("benchmark") != fresh["benchmark"] or old.get("schema") != fresh["schema"]:
+        return fresh
+    if old["running"]:
+        old["broken"].append(old["running"])
+    # What is not done runs again from its beginning.
+    old["rows"] = [row for row in old["rows"] if [row["section"], row["step"]] in old["done"]]
+    return old | {"running": None, "complete": False}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return None
+    return value

@@ -1,0 +1,187 @@
+"""Medians of calls on a device: compiled side by side, warmed up, in turns, each sample ended by a wait."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from benchmarks.gpu_sections.session import BROKE, Session, Sizing
+from pallas_kernels.flags import one_line
+
+SAMPLE_SECONDS = 0.02
+"""A sample is as many calls as this takes: what starting and waiting cost then vanishes."""
+
+LONGEST_SECONDS = 4.0
+"""All samples of one contestant together; a slow one gets fewer than asked, never fewer than 3."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Something to time."""
+
+    name: str
+    prepare: Callable[[], "Prepared"]
+    """cheap: traces, allocates; whatever it raises is the reason why this one does not take part"""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """further columns of its row"""
+    bound: float | None = None
+    """seconds that the device's bandwidth and arithmetic allow"""
+    ours: bool = False
+    """whether it must work"""
+
+
+@dataclass
+class Prepared:
+    """A call that is ready to be compiled, if it needs to be."""
+
+    call: Callable[[], Any]
+    """starts it; does not wait"""
+    wait: Callable[[Any], Any] = jax.block_until_ready
+    compile: Callable[[], Any] | None = None
+    """may run in a thread beside others"""
+    per_call: int = 1
+    """operations that one call makes; the times are per operation"""
+    free: Callable[[], None] = lambda: None
+
+
+def jitted(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    carried: Mapping[int, int] | None = None,
+    memory_limit: float = math.inf,
+    per_call: int = 1,
+) -> Prepared:
+    """A jitted function on arrays; `carried` arguments are donated and replaced by a result.
+
+    Traced here, in the caller's context; compiled later.
+
+    Raises:
+        MemoryError: on `compile`, where it would need more than `memory_limit` bytes.
+    """
+    carried = dict(carried or {})
+    lowered = jax.jit(function, donate_argnums=tuple(carried)).lower(*arguments)
+    current = [jax.tree.map(jax.numpy.copy, x) if i in carried else x for i, x in enumerate(arguments)]
+    compiled: list[Any] = []
+
+    def compile_it() -> None:
+        compiled.append(lowered.compile())
+        if (memory := compiled[0].memory_analysis()) is not None:
+            needed = memory.temp_size_in_bytes + memory.output_size_in_bytes
+            if needed > memory_limit:
+                raise MemoryError(f"would need {needed / 2**30:.0f} GiB of scratch memory and results")
+
+    def call() -> Any:
+        results = compiled[0](*current)
+        for argument, result in carried.items():
+            current[argument] = results[result]
+        return results
+
+    return Prepared(call, compile=compile_it, per_call=per_call, free=current.clear)
+
+
+def compare(session: Session, step: str, contestants: Sequence[Contestant], **facts: Any) -> dict[str, float]:
+    """Time contestants against each other; a row for each, with its time over the first one's.
+
+    Returns:
+        Median seconds of those that ran.
+    """
+    ready: dict[str, Prepared] = {}
+    for contestant in contestants:
+        if session.broken(step, contestant.name):
+            session.skip(step, contestant.name, BROKE)
+            continue
+        with session.guarded(step, contestant.name, contestant.ours):
+            ready[contestant.name] = contestant.prepare()
+    ours = {contestant.name for contestant in contestants if contestant.ours}
+    _compile(session, step, ready, ours)
+    turns: dict[str, tuple[int, int]] = {}
+    for name, prepared in list(ready.items()):
+        with session.guarded(step, name, name in ours):
+            _timed(prepared, 1)
+            turns[name] = _turns(_timed(prepared, 2) * prepared.per_call, session.sizing)
+        if name not in turns:
+            ready.pop(name).free()
+    session.running(step, "all")
+    samples: dict[str, list[float]] = {name: [] for name in turns}
+    for turn in range(max((taken for taken, _ in turns.values()), default=0)):
+        order = list(ready)
+        shift = turn % len(order)
+        for name in order[shift:] + order[:shift]:
+            wanted, calls = turns[name]
+            if turn < wanted:
+                samples[name].append(_timed(ready[name], calls))
+    medians = {name: statistics.median(taken) for name, taken in samples.items() if taken}
+    first = medians.get(contestants[0].name)
+    for contestant in contestants:
+        name = contestant.name
+        if name in medians:
+            median = medians[name]
+            session.add(
+                step=step, what=name, status="measured", seconds=median,
+                seconds_min=min(samples[name]), seconds_max=max(samples[name]), samples=len(samples[name]),
+                calls_per_sample=turns[name][1], ratio_to_first=None if first is None else median / first,
+                bound_fraction=None if contestant.bound is None else contestant.bound / median,
+                **facts, **contestant.facts,
+            )  # fmt: skip
+            ready[name].free()
+    if medians:
+        shown = ", ".join(f"{n} {1e3 * s:.4g}" for n, s in sorted(medians.items(), key=lambda x: x[1]))
+        session.say(f"{step}: ms: {shown}")
+    return medians
+
+
+def _compile(session: Session, step: str, ready: dict[str, Prepared], ours: set[str]) -> None:
+    """All at once in threads, or one by one if that ended an earlier process; failures leave `ready`."""
+
+    def attempt(name: str) -> str | None:
+        compile_it = ready[name].compile
+        try:
+            if compile_it is not None:
+                compile_it()
+        except Exception as error:  # compilers raise all kinds
+            return one_line(error)[:500]
+        return None
+
+    together = "compiling together"
+    session.running(step, together)
+    reasons: dict[str, str | None] = {}
+    if session.broken(step, together):
+        for name in ready:
+            if not session.broken(step, f"compiling {name}"):
+                session.running(step, f"compiling {name}")
+                reasons[name] = attempt(name)
+            else:
+                reasons[name] = BROKE
+    else:
+        with ThreadPoolExecutor(8) as pool:
+            reasons = dict(zip(ready, pool.map(attempt, ready), strict=True))
+    session.report["running"] = [session.section, step, "all"]
+    for name, reason in reasons.items():
+        if reason is not None:
+            ready.pop(name).free()
+            session.add(step=step, what=name, status="failed", reason=reason, ours=name in ours)
+            session.say(f"{step}: {name} FAILED, {reason[:160]}")
+
+
+def _timed(prepared: Prepared, calls: int) -> float:
+    """Seconds per operation."""
+    start = time.perf_counter()
+    result = None
+    for _ in range(calls):
+        result = prepared.call()
+    prepared.wait(result)
+    return (time.perf_counter() - start) / calls / prepared.per_call
+
+
+def _turns(seconds: float, sizing: Sizing) -> tuple[int, int]:
+    """Samples, and calls per sample, for a call of so many seconds."""
+    if sizing.quick:
+        return 1, 1
+    calls = max(1, min(200, math.ceil(SAMPLE_SECONDS / max(seconds, 1e-7))))
+    fitting = int(LONGEST_SECONDS / max(seconds * calls, 1e-9))
+    return max(3, min(sizing.samples, fitting)), calls

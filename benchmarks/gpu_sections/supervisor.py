@@ -1,0 +1,75 @@
+"""Watch the process that measures: replace it if it crashed, hung or lost its device, until one finishes."""
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+MAX_WORKERS = 12
+"""More deaths than this, and something is wrong that leaving out kernels does not mend."""
+
+POLL_SECONDS = 0.2
+
+PARTING_SECONDS = 5
+
+FINAL = (0, 1, 2, 130)
+"""Exit statuses after which there is nothing left to do: done, done with wrong numbers, wrong flags or no
+GPU, interrupted."""
+
+
+def watch(
+    command: Sequence[str], path: Path, stuck: float, tell: Callable[[str], None], resume: bool = False
+) -> int:
+    """Run `command`, again with ``--resume`` after it ended early; returns the last one's exit status.
+
+    Args:
+        command: writes `path` whenever it has news.
+        stuck: seconds without news, or the first news, after which it is killed.
+        resume: whether the first one resumes an earlier run.
+    """
+    status, before = 1, _modified(path)
+    for _ in range(MAX_WORKERS):
+        # A report that is there already may be of another run.
+        begun = _modified(path) != before
+        process = subprocess.Popen([*command, *(["--resume"] if resume or begun else [])])
+        try:
+            status = _wait(process, path, stuck, tell)
+        except BaseException:
+            # Ctrl-C reaches it, too: it gets the time to write down what it has.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(PARTING_SECONDS)
+            process.kill()
+            process.wait()
+            raise
+        begun = _modified(path) != before
+        # An uncaught error has status 1, too: a report that is complete tells them apart. Without any report
+        # it never got as far as measuring.
+        if status in FINAL and (status != 1 or not begun or _complete(path)):
+            return status
+        tell(f"the measuring process ended with status {status}; a new one goes on without what ended it")
+    tell(f"gave up after {MAX_WORKERS} processes")
+    return status
+
+
+def _wait(process: "subprocess.Popen[bytes]", path: Path, stuck: float, tell: Callable[[str], None]) -> int:
+    news, heard = _modified(path), time.monotonic()
+    while (status := process.poll()) is None:
+        time.sleep(POLL_SECONDS)
+        if (now := _modified(path)) != news:
+            news, heard = now, time.monotonic()
+        elif time.monotonic() - heard > stuck:
+            tell(f"no news for {stuck:.0f} s")
+            process.kill()
+    return status
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0.0
+
+
+def _complete(path: Path) -> bool:
+    return path.exists() and '"complete": true' in path.read_text()

@@ -1,0 +1,317 @@
+"""`python -m benchmarks gpu`: every section in the interpreter, and what happens to a run that goes wrong."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from based_jax.command import run
+from benchmarks import report
+from benchmarks.__main__ import main
+from benchmarks.flags import PROGRAM
+from benchmarks.gpu import SECTIONS, run_sections, say_result, summary
+from benchmarks.gpu_sections import peers, supervisor
+from benchmarks.gpu_sections.session import BROKE, DeviceLostError, Session, Sizing, Step, resume
+from benchmarks.gpu_sections.stopwatch import Contestant, Prepared, compare, jitted
+from benchmarks.gpu_sections.targets import targets
+from benchmarks.io_model import Sizes
+
+ABSENT = ("triton", "torch", "softmax_cudnn")
+"""Contestants that may not be there."""
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gpu") / "gpu.json"
+    assert main(["gpu", "--quick", "--interpret", "--json", str(path)]) == 0
+    return json.loads(path.read_text())
+
+
+def test_every_section_runs_to_its_end(result):
+    assert result["complete"]
+    assert set(result["summary"]["rows"]) == set(SECTIONS)
+    for section in SECTIONS:
+        rows = [row for row in result["rows"] if row["section"] == section]
+        assert any(row["status"] in ("measured", "passed") for row in rows), section
+        reasons = [row["reason"] for row in rows if row["status"] not in ("measured", "passed")]
+        # Only peers that are not installed are left out.
+        assert all("needs triton" in reason or "torch" in reason for reason in reasons), reasons
+    assert result["broken"] == []
+    assert result["running"] is None
+
+
+def test_rows_hold_times_ratios_and_shares_of_the_bound(result):
+    measured = [row for row in result["rows"] if row["status"] == "measured"]
+    assert all(row["seconds"] > 0 and row["samples"] == 1 for row in measured)
+    first = [row for row in measured if row["what"] == "pallas"]
+    assert {row["section"] for row in first} == {"forward", "backward"}
+    assert all(row["ratio_to_first"] == 1 and row["bound_fraction"] > 0 for row in first)
+    rates = [row["per_second"] for row in measured if row["section"] == "machine"]
+    assert len(rates) == 2
+    assert all(rate > 0 for rate in rates)
+
+
+def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
+    command = [sys.executable, "-m", "benchmarks", "gpu", "--json", str(tmp_path / "gpu.json")]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr.count("\n") == 1
+    assert "expected a GPU" in finished.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--sections", "fast"], "--sections = 'fast': expected one of 'machine'"),
+        (["--sections", ""], "at least one section"),
+        (["--minutes", "0"], "--minutes = 0.0: expected more than 0"),
+        (["--samples", "-1"], "--samples = -1"),
+        (["--interpret"], "--quick"),
+        (["--resume"], "--json FILE"),
+        (["--json", "/no/such/folder/gpu.json"], "cannot be written"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_status_2(flags, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run(PROGRAM, lambda: main(["gpu", *flags]))
+    captured = capsys.readouterr()
+    assert (stop.value.code, captured.out) == (2, "")
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+# The session: what one thing that goes wrong does to the others.
+
+
+class Clock:
+    """Time that passes only when told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fresh() -> dict[str, Any]:
+    extra: dict[str, Any] = {"elapsed_seconds": 0.0, "running": None, "broken": [], "done": []}
+    return report.new_report("gpu", "", {}, [], []) | extra
+
+
+def session(path=None, minutes: float = 1.0, clock: Any = None, old: Any = None) -> Session:
+    return Session(old or fresh(), path, minutes, Sizing(quick=True), lambda _: None, clock or Clock())
+
+
+def working(name: str) -> Contestant:
+    return Contestant(name, lambda: jitted(lambda x: x + 1, [jnp.ones(4)]))
+
+
+def broken(name: str, message: str = "no") -> Contestant:
+    def prepare() -> Prepared:
+        raise ValueError(message)
+
+    return Contestant(name, prepare)
+
+
+def rows_of(session: Session) -> list[tuple[str, str, str]]:
+    return [(row["step"], row["what"], row["status"]) for row in session.report["rows"]]
+
+
+def test_a_contestant_that_fails_does_not_stop_the_others():
+    s = session()
+    dies_compiling = Contestant("b", lambda: dying(working("b").prepare()))
+    compare(s, "one", [working("a"), dies_compiling, broken("c"), working("d")])
+    assert sorted(rows_of(s)) == [
+        ("one", "a", "measured"), ("one", "b", "failed"), ("one", "c", "failed"), ("one", "d", "measured"),
+    ]  # fmt: skip
+
+
+def dying(prepared: Prepared) -> Prepared:
+    def fail() -> None:
+        raise MemoryError("too large")
+
+    return replace(prepared, compile=fail)
+
+
+def test_a_step_that_fails_does_not_stop_the_next(tmp_path):
+    def fails(_):
+        raise KeyError("x")
+
+    s = session(tmp_path / "gpu.json")
+    s.run_section(
+        "forward", [Step("one", fails), Step("two", lambda s: s.add(step="two", status="passed"))], 9
+    )
+    saved = json.loads((tmp_path / "gpu.json").read_text())
+    assert [row["status"] for row in saved["rows"]] == ["failed", "passed"]
+    assert "KeyError" in saved["rows"][0]["reason"]
+
+
+def test_sections_share_the_time_and_say_what_they_left_out():
+    clock = Clock()
+
+    def slow(s):
+        clock.now += 20
+
+    s = session(clock=clock)
+    s.run_section("forward", [Step("one", slow), Step("two", slow), Step("three", slow)], 30)
+    assert s.report["done"] == [["forward", "one"], ["forward", "two"]]
+    (row,) = s.report["rows"]
+    assert (row["step"], row["status"]) == ("three", "skipped")
+    s.run_section("decode", [Step("one", slow)], 1)  # the first step of a section runs in any case
+    assert ["decode", "one"] in s.report["done"]
+    s.run_section("window", [Step("one", slow)], 1)  # but not behind the end of the whole run
+    assert "minutes were spent" in s.report["rows"][-1]["reason"]
+
+
+def test_a_lost_device_ends_the_process_and_the_next_one_goes_on(tmp_path, monkeypatch):
+    path = tmp_path / "gpu.json"
+    s = session(path)
+
+    def compares(s):
+        compare(s, "two", [working("a"), broken("b", "illegal address"), working("c")])
+
+    def passes(s):
+        s.add(step="one", what="check", status="passed")
+
+    def lost(error):
+        raise DeviceLostError(str(error))
+
+    steps = [Step("one", passes), Step("two", compares)]
+    monkeypatch.setattr("benchmarks.gpu_sections.session.check_device", lost)
+    with pytest.raises(DeviceLostError):
+        s.run_section("forward", steps, 30)
+
+    again = session(path, old=resume(path, fresh()))
+    assert again.report["broken"] == [["forward", "two", "b"]]
+    again.run_section("forward", steps, 30)
+    assert rows_of(again) == [
+        ("one", "check", "passed"),
+        ("two", "b", "skipped"), ("two", "a", "measured"), ("two", "c", "measured"),
+    ]  # fmt: skip
+    assert again.report["rows"][1]["reason"] == BROKE
+
+
+@pytest.mark.parametrize(("ours", "status"), [(False, 0), (True, 1)])
+def test_only_what_is_ours_must_work(ours, status):
+    s = session()
+    compare(s, "one", [working("a"), replace(broken("b"), ours=ours)])
+    s.report["summary"] = summary(s.report["rows"])
+    assert say_result(s) == status
+
+
+def test_a_time_that_is_no_number_is_written_as_null(tmp_path):
+    s = session(tmp_path / "gpu.json")
+    s.add(step="one", what="a", status="measured", seconds=float("nan"))
+    assert json.loads((tmp_path / "gpu.json").read_text())["rows"][0]["seconds"] is None
+
+
+def test_a_section_that_cannot_be_listed_fails_alone(monkeypatch):
+    monkeypatch.setitem(SECTIONS, "forward", ("device", "no_such_function", 1))
+    s = session()
+    run_sections(s, ["forward"])
+    assert [row["status"] for row in s.report["rows"] if row["section"] == "forward"] == ["failed"]
+    assert [row["status"] for row in s.report["rows"] if row["section"] == "machine"] == ["measured"] * 2
+
+
+# flash-linear-attention, with a plain torch function in its place.
+
+
+@pytest.mark.parametrize("sequence_first", [True, False])
+def test_a_peer_is_called_in_the_layout_that_it_takes(sequence_first, monkeypatch):
+    torch = pytest.importorskip("torch")
+
+    def parallel_based(q, k, v):
+        if sequence_first:
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+        weights = (1 + s + s * s / 2).tril()
+        y = weights @ v / (weights.sum(-1, keepdim=True) + 1e-6)
+        return y.transpose(1, 2) if sequence_first else y
+
+    module = SimpleNamespace(parallel_based=parallel_based)
+    monkeypatch.setitem(sys.modules, "fla.ops.based", module)
+    monkeypatch.setattr(peers, "DEVICE", "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    peers._checked.cache_clear()
+    sizes = Sizes(2, 96, 3)
+    shape = (2, 96, 3) if sequence_first else (2, 3, 96)
+    y = peers.prepare("fla_parallel_based", sizes, gradients=False).call()
+    assert tuple(y.shape) == (*shape, 64)
+    prepared = peers.prepare("fla_parallel_based", sizes, gradients=True)
+    assert [tuple(x.shape) for x in prepared.call()] == [(*shape, n) for n in (16, 16, 64)]
+    prepared.wait(None)
+    prepared.free()
+    peers._checked.cache_clear()
+
+
+# The supervisor, with small programs in the place of the measuring process.
+
+PROGRAM_HEAD = """
+import json, os, pathlib, sys, time
+path, resumed = pathlib.Path(sys.argv[1]), "--resume" in sys.argv
+def write(**fields): path.write_text(json.dumps(fields))
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "workers"),
+    [
+        ("write(complete=True); sys.exit(0)", 0, 1),
+        ("write(complete=True); sys.exit(1)", 1, 1),
+        ("sys.exit(2)", 2, 1),
+        ("raise ImportError('typo')", 1, 1),
+        ("write(complete=resumed); sys.exit(0 if resumed else 75)", 0, 2),
+        ("write(complete=resumed); sys.exit(0) if resumed else os.abort()", 0, 2),
+        ("write(complete=resumed); sys.exit(0) if resumed else time.sleep(60)", 0, 2),
+        ("write(complete=False); sys.exit(75)", 75, 3),
+    ],
+    ids=["done", "wrong numbers", "no GPU", "cannot start", "device lost", "crash", "hang", "hopeless"],
+)
+def test_the_supervisor(body, status, workers, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(supervisor, "MAX_WORKERS", 3)
+    started = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda command, **kw: started.append(command) or popen(command, **kw)
+    )
+    path = tmp_path / "gpu.json"
+    path.write_text('{"complete": true}')  # of an earlier run: it must not count, nor be lost
+    command = [sys.executable, "-c", PROGRAM_HEAD + body, str(path)]
+    assert supervisor.watch(command, path, 2.0, lambda _: None) == status
+    assert len(started) == workers
+    assert ["--resume" in command for command in started] == [False] + [True] * (workers - 1)
+    assert path.exists()
+
+
+# The targets.
+
+
+def measured(section: str, step: str, what: str, seconds: float, **facts: Any) -> dict[str, Any]:
+    return {"section": section, "step": step, "what": what, "status": "measured", "seconds": seconds, **facts}
+
+
+def test_targets_from_rows():
+    rows = [
+        measured("forward", "B4 N8192", "pallas", 1e-3),
+        measured("forward", "B4 N8192", "fla_parallel_based", 3e-3),
+        measured("forward", "B4 N8192", "fla_fused_chunk_based", 1.5e-3),
+        measured("forward", "B16 N32768", "pallas", 2e-3),
+        measured("backward", "B16 N32768", "pallas", 8e-3),
+        measured("decode", "B128", "pallas loop", 1e-5, bound_fraction=0.85),
+        *(measured("window", f"B{n}", "pallas loop", 1e-5, batch=n) for n in (1, 32, 64)),
+        *(
+            measured("window", f"B{n}", "xla loop", t, batch=n)
+            for n, t in ((1, 1e-5), (32, 3e-5), (64, 4e-5))
+        ),
+    ]
+    found = [(target.value and round(target.value, 6), target.met) for target in targets(rows)]
+    assert found == [
+        (1.5, False), (None, None), (2.0, True), (None, None), (3.0, True), (0.85, True), (3.0, True),
+    ]  # fmt: skip
+    assert all(target["measured"] is None for target in summary([])["targets"])

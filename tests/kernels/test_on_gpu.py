@@ -1,0 +1,165 @@
+"""On a GPU: every variant against float64 and against itself, in place, by default, and in a whole model.
+
+`JAX_PLATFORMS=cuda,cpu pytest -m gpu tests/kernels`. The checks are those of `python -m benchmarks gpu`. Some
+run in the interpreter, too, on small sizes, so that they do not rot where there is no GPU.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import based_jax as bj
+import pallas_kernels
+from based_jax import ops
+from benchmarks.gpu_sections.checks import (
+    TOLERANCES,
+    Attention,
+    Outcome,
+    Step,
+    Window,
+    checks,
+    same_bits,
+    triton_twins,
+)
+from benchmarks.gpu_sections.model import with_implementation
+from pallas_kernels import interpreted
+from tests.tolerances import assert_close
+
+pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
+
+KERNEL = "__gpu$xla.gpu.triton"
+
+TF32, BFLOAT16 = TOLERANCES["float32", None], TOLERANCES["bfloat16", None]
+
+SMALL = [
+    Attention(key_size=8, value_size=32, dtype="float16", packed=True).tiny(),
+    Step(state="bfloat16").tiny(),
+    Window(slots=65, rotary=pallas_kernels.Rotary(32), dtype="float32").tiny(),
+]
+"""Together every part of the checks, and other options than the command's own test has."""
+
+
+def assert_passes(check) -> None:
+    assert not (problem := check.run().problem), f"{check.name}: {problem}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("check", checks(), ids=lambda check: check.name)
+def test_a_variant_against_float64_and_against_itself(check):
+    assert_passes(check)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("check", triton_twins(), ids=lambda check: check.name)
+def test_the_triton_twin_against_float64(check):
+    pytest.importorskip("jax_triton")
+    assert_passes(check)
+
+
+@pytest.mark.parametrize("check", SMALL, ids=lambda check: check.name)
+def test_the_checks_pass_in_the_interpreter(check):
+    with interpreted():
+        assert_passes(check)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda y: 1.1 * y, lambda y: y.at[0, 0, 0].set(jnp.nan)], ids=["10 %", "NaN"]
+)
+def test_the_checks_can_fail(change, monkeypatch):
+    step = pallas_kernels.taylor_step
+    monkeypatch.setattr(pallas_kernels, "taylor_step", lambda *x: (change(step(*x)[0]), *step(*x)[1:]))
+    with interpreted():
+        outcome = Step().tiny().run()
+    assert "result 0 is off by" in outcome.problem
+    assert "result 1" not in outcome.problem
+
+
+def test_results_that_differ_between_runs_are_a_problem():
+    assert same_bits([np.ones(3)], [np.ones(3)])
+    assert not same_bits([np.ones(3)], [np.array([1, 1, 1 + 1e-15])])
+    assert Outcome({"y": 0.0}, 1e-2, deterministic=False).problem == "two runs differ"
+
+
+def example(length: int, dtype=jnp.bfloat16) -> list[jax.Array]:
+    keys = jax.random.split(jax.random.key(0), 3)
+    return [
+        jax.random.normal(key, (2, length, 4, n), dtype) for key, n in zip(keys, (16, 16, 64), strict=True)
+    ]
+
+
+@pytest.mark.gpu
+def test_the_kernels_are_what_runs_by_default():
+    q, k, v = example(128)
+    assert ops.implementation_for("taylor_attention", q, k, v) == "pallas"
+    assert KERNEL in jax.jit(ops.taylor_attention).lower(q, k, v).as_text()
+    state, cache = ops.init_taylor_state(2, 4, 16, 64), ops.init_kv_cache(2, 8, 4, 64, 64, jnp.bfloat16)
+    assert KERNEL in jax.jit(ops.taylor_step).lower(q[:, 0], k[:, 0], v[:, 0], state).as_text()
+    assert KERNEL in jax.jit(ops.window_step).lower(v[:, 0], v[:, 0], v[:, 0], cache).as_text()
+
+
+@pytest.mark.gpu
+def test_decoding_overwrites_the_state():
+    q, k, v = (x[:, 0] for x in example(1))
+    state, cache = ops.init_taylor_state(2, 4, 16, 64), ops.init_kv_cache(2, 8, 4, 64, 64, jnp.bfloat16)
+    for step, tokens, before in ((ops.taylor_step, (q, k, v), state), (ops.window_step, (v, v, v), cache)):
+        large = {x.unsafe_buffer_pointer() for x in jax.tree.leaves(before) if x.ndim > 2}
+        _, after = jax.jit(step, donate_argnums=3)(*tokens, before)
+        assert {x.unsafe_buffer_pointer() for x in jax.tree.leaves(after) if x.ndim > 2} == large
+
+
+@pytest.mark.gpu
+def test_an_address_beyond_32_bits():
+    """The last row of arrays of more than 2^31 elements has the numbers that it has alone."""
+    rows, length = 33, 65536
+    key = jax.random.key(0)
+    q = jax.random.normal(key, (rows, length, 16, 16), jnp.bfloat16)
+    v = jax.random.normal(key, (rows, length, 16, 64), jnp.bfloat16)
+    assert v.size > 2**31
+    y = jax.jit(pallas_kernels.taylor_attention)(q, q, v)[-1:]
+    alone = pallas_kernels.taylor_attention(q[-1:], q[-1:], v[-1:], block=length)
+    assert_close(y.astype(jnp.float32), alone.astype(jnp.float32), BFLOAT16)
+
+
+def train_and_decode(implementation: str | None) -> tuple[jax.Array, jax.Array]:
+    """Losses of three steps of based-tiny on packed text, and the logits of decoding with what came out."""
+    config = with_implementation(bj.presets.get("based-tiny"), implementation)
+    model = bj.LanguageModel(dataclasses.replace(config, max_length=300))
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 301)), jnp.int32)
+    segments = (jnp.arange(300) // 130)[None].repeat(2, axis=0)
+    params = jax.jit(model.init)(jax.random.key(0), tokens[:, :8])
+    optimizer = optax.sgd(0.1)
+
+    def loss(params):
+        logits, _ = model.apply(params, tokens[:, :-1], segment_ids=segments)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
+
+    @jax.jit
+    def step(params, state):
+        value, gradients = jax.value_and_grad(loss)(params)
+        updates, state = optimizer.update(gradients, state)
+        return optax.apply_updates(params, updates), state, value
+
+    state, losses = optimizer.init(params), []
+    for _ in range(3):
+        params, state, value = step(params, state)
+        losses.append(value)
+    apply = jax.jit(model.apply)
+    logits, state = apply(params, tokens[:, :40], model.init_state(2, 64))
+    steps = [logits[:, -1]]
+    for t in range(40, 50):
+        logits, state = apply(params, tokens[:, t : t + 1], state)
+        steps.append(logits[:, 0])
+    return jnp.stack(losses), jnp.stack(steps)
+
+
+@pytest.mark.gpu
+def test_a_model_trains_and_decodes_with_the_numbers_of_xla():
+    (losses, logits), (plain_losses, plain_logits) = train_and_decode(None), train_and_decode("xla")
+    assert losses[-1] < losses[0]
+    assert_close(losses, plain_losses, TF32, "losses")
+    # Three steps with gradients of TF32 operands each, then a whole model again.
+    assert_close(logits, plain_logits, BFLOAT16, "logits")
