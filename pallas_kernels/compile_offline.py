@@ -144,26 +144,40 @@ def compile_kernel(kernel: Kernel, used: Compiler | None = None) -> Resources:
     """
     used = used or compiler()
     ptx, shared = _ptx_of_xla(kernel) if used == "xla" else _ptx_of_triton(kernel)
+    return assemble(kernel.name, ptx, kernel.warps, kernel.stages, shared, used)
+
+
+def assemble(name: str, ptx: str, warps: int, stages: int, shared: int, used: Compiler) -> Resources:
+    """Turn PTX into machine code and read what it takes.
+
+    Args:
+        shared: bytes of dynamic shared memory, which PTX does not say.
+        used: the compiler whose assembler is tried first.
+
+    Raises:
+        ImportError: no assembler.
+        RuntimeError: the assembler refuses the kernel.
+    """
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
         report, assembler = _assemble(source, binary, used)
         disassembler = next(_programs("nvdisasm", used), None)
-        loop = sass.main_loop(_run(disassembler, "-c", binary), kernel.warps) if disassembler else None
+        loop = sass.main_loop(_run(disassembler, "-c", binary), warps) if disassembler else None
     registers = _number(r"Used (\d+) registers", report)
     if not registers:
         raise RuntimeError(f"ptxas {_release(assembler)} did not say how many registers it used")
     shared += _number(r"(\d+) bytes smem", report)
     return Resources(
-        kernel=kernel.name,
-        warps=kernel.warps,
-        stages=kernel.stages,
+        kernel=name,
+        warps=warps,
+        stages=stages,
         registers=registers,
         stack=_number(r"(\d+) bytes stack frame", report),
         spill_stores=_number(r"(\d+) bytes spill stores", report),
         spill_loads=_number(r"(\d+) bytes spill loads", report),
         shared=shared,
-        blocks_per_sm=blocks_per_sm(registers, kernel.warps, shared),
+        blocks_per_sm=blocks_per_sm(registers, warps, shared),
         wgmma=ptx.count("wgmma.mma_async"),
         mma=ptx.count("mma.sync"),
         loop=loop,

@@ -4,17 +4,15 @@ jax-triton compiles a kernel to PTX when it is lowered, so the lowered program h
 assembler is left. Needs `triton`, `jax_triton`, jax's CUDA plugin and an assembler (extra `inspect`).
 """
 
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
 
-from pallas_kernels import compile_offline, offline, sass
-from pallas_kernels.compile_offline import Resources, blocks_per_sm
+from pallas_kernels import offline
+from pallas_kernels.compile_offline import Resources, assemble
 
 _CUSTOM_CALL = "triton_kernel_call"
 
@@ -44,7 +42,8 @@ def report(function: Callable[..., Any], *arguments: Any, stages: int = 1) -> li
     found = kernels(offline.lower(function, *arguments))
     if not found:
         raise LookupError(f"no {_CUSTOM_CALL} in the lowered program")
-    return [assemble(kernel, stages) for kernel in found]
+    # XLA's assembler comes first: it is the one that a GPU's process uses, for these kernels too.
+    return [assemble(k.name, k.ptx, k.warps, stages, k.shared, "xla") for k in found]
 
 
 def kernels(lowered: jax.stages.Lowered) -> list[Compiled]:
@@ -63,33 +62,6 @@ def kernels(lowered: jax.stages.Lowered) -> list[Compiled]:
     module: Any = lowered.compiler_ir("stablehlo")
     module.operation.walk(visit)
     return found
-
-
-def assemble(kernel: Compiled, stages: int = 1) -> Resources:
-    """Registers, spills, shared memory and the main loop of one kernel.
-
-    Raises:
-        ImportError: no assembler.
-        RuntimeError: the assembler refuses the kernel.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        source, binary = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(kernel.ptx)
-        # XLA's assembler comes first: it is the one that a GPU's process uses, for these kernels too.
-        said, assembler = compile_offline._assemble(source, binary, "xla")
-        disassembler = next(compile_offline._programs("nvdisasm", "xla"), None)
-        code = compile_offline._run(disassembler, "-c", binary) if disassembler else ""
-    number = compile_offline._number
-    registers, shared = number(r"Used (\d+) registers", said), kernel.shared
-    return Resources(
-        kernel=kernel.name, warps=kernel.warps, stages=stages, registers=registers,
-        stack=number(r"(\d+) bytes stack frame", said),
-        spill_stores=number(r"(\d+) bytes spill stores", said),
-        spill_loads=number(r"(\d+) bytes spill loads", said),
-        shared=shared, blocks_per_sm=blocks_per_sm(registers, kernel.warps, shared),
-        wgmma=kernel.ptx.count("wgmma.mma_async"), mma=kernel.ptx.count("mma.sync"),
-        loop=sass.main_loop(code, kernel.warps), ptxas=compile_offline._release(assembler),
-    )  # fmt: skip
 
 
 def _decode(config: bytes) -> Compiled:
