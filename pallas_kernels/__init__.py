@@ -5,6 +5,7 @@ Each folder is one op: its kernels, its table of block sizes, and a note on the 
 
 from pallas_kernels.launch import interpreted, is_interpreted
 from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
+from pallas_kernels.taylor_attention import is_slow as is_slow_taylor_attention
 from pallas_kernels.taylor_attention import supports as supports_taylor_attention
 from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_step import supports as supports_taylor_step
@@ -17,6 +18,7 @@ __all__ = [
     "interpreted",
     "is_interpreted",
     "is_lowered_for_gpu",
+    "is_slow_taylor_attention",
     "lowering_for",
     "supports_taylor_attention",
     "supports_taylor_step",

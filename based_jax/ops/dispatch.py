@@ -31,6 +31,9 @@ _SUPPORTS = {
 }
 """Op -> why its kernels cannot take these arrays (shapes, dtypes), or None if they can."""
 
+_IS_SLOW = {"taylor_attention": pallas_kernels.is_slow_taylor_attention}
+"""Op -> whether its kernels take these arrays but should run only on request."""
+
 KERNELS = ("pallas", "triton")
 
 
@@ -72,9 +75,9 @@ def implementation_for(
             if reason:
                 raise ValueError(f"implementation = {implementation!r}: {reason}")
         return implementation
-    if "pallas" in available and not unsupported and not _cannot_run(op, "pallas", arrays):
-        return "pallas"
-    return "xla"
+    if "pallas" not in available or unsupported or _cannot_run(op, "pallas", arrays):
+        return "xla"
+    return "xla" if arrays and op in _IS_SLOW and _IS_SLOW[op](*arrays) else "pallas"
 
 
 def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:

@@ -1,5 +1,5 @@
 """Fused Taylor linear attention: forward and backward, parallel over the sequence."""
 
-from pallas_kernels.taylor_attention.function import Variant, supports, taylor_attention
+from pallas_kernels.taylor_attention.function import Variant, is_slow, supports, taylor_attention
 
-__all__ = ["Variant", "supports", "taylor_attention"]
+__all__ = ["Variant", "is_slow", "supports", "taylor_attention"]

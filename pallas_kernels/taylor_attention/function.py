@@ -124,6 +124,16 @@ def supports(q: Any, k: Any, v: Any) -> str | None:
     return reason
 
 
+def is_slow(q: Any, k: Any, v: Any) -> bool:
+    """Whether the kernels should not be picked for these arrays unless asked for.
+
+    Their float32 operands and tables of more than 16 channels fit into neither registers nor shared memory:
+    compiled, `outputs` takes some 80 to 150 times the instructions per token of bfloat16 at K = 16
+    (docs/kernels_report.md).
+    """
+    return q.shape[-1] > 16 and OPERANDS[q.dtype.name] == "float32"
+
+
 def taylor_attention(
     q: jax.Array,
     k: jax.Array,

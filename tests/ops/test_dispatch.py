@@ -51,6 +51,15 @@ def test_where_kernels_run_they_are_the_default_for_what_they_take(op):
                 ops.implementation_for(op, *arrays(op), implementation="pallas", unsupported="no such option")
 
 
+def test_kernels_that_would_be_slow_run_on_request_only():
+    wide = arrays("taylor_attention", key_size=24)
+    with pallas_kernels.interpreted():
+        assert ops.implementation_for("taylor_attention", *wide) == "xla"
+        assert ops.implementation_for("taylor_attention", *wide, implementation="pallas") == "pallas"
+        narrow = arrays("taylor_attention", jnp.bfloat16, key_size=24)
+        assert ops.implementation_for("taylor_attention", *narrow) == "pallas"
+
+
 @pytest.mark.parametrize("op", ["taylor_attention", "taylor_step"])
 def test_what_the_kernels_do_not_take(op):
     wide = arrays(op, key_size=33)
