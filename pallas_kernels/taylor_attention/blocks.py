@@ -9,6 +9,7 @@ The last tile's features include x and 1, so `moments` holds sum w x x^T and sum
 q . z = count + q . sum w x + q^T (sum w x x^T) q / 2, without a sum per feature.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -68,8 +69,13 @@ class Plan:
         return self.length % self.block != 0
 
     @property
-    def scale(self) -> float:
-        return self.layout.key_size**-0.5
+    def scales(self) -> tuple[float, float]:
+        """K^(-1/2) as two factors: of queries before they are rounded to operands, and of products behind.
+
+        A power of two is exact before; any other factor would round bfloat16 queries a second time.
+        """
+        scale = self.layout.key_size**-0.5
+        return (scale, 1.0) if math.log2(scale).is_integer() else (1.0, scale)
 
     def dot(self, a: jax.Array, b: jax.Array, contract: tuple[int, int], into: Any = None) -> jax.Array:
         return dot(a.astype(self.operand), b.astype(self.operand), contract, into, self.precision)
@@ -102,8 +108,10 @@ class Chunk:
         return self._rows(ref, self.plan.layout.key_size, self.plan.layout.padded_key_size, 0)
 
     def queries(self, ref: Any) -> jax.Array:
-        """(C, K) as `keys`, times K^(-1/2)."""
-        return (self.keys(ref).astype(f32) * self.plan.scale).astype(self.plan.operand)
+        """(C, K) as `keys`, times the first of the plan's `scales`."""
+        before, _ = self.plan.scales
+        keys = self.keys(ref)
+        return keys if before == 1 else (keys.astype(f32) * before).astype(self.plan.operand)
 
     def values(self, ref: Any, tile: Any) -> jax.Array:
         """(C, V) of value tile number `tile`."""
@@ -185,11 +193,12 @@ class Features:
     """phi and its gradient, tile by tile, from the tables in the kernel's refs.
 
     `columns` are R, T as (K, size); `rows` the same transposed; `offsets` r, t of the last tile; `linear`
-    1 at its linear features and its constant, 0 elsewhere, and the same with 1/2 at the linear ones.
+    1 at its linear features and its constant, 0 elsewhere, and the same with 1/2 at the linear ones. `scale`
+    is what x has still to be multiplied by.
     """
 
-    def __init__(self, plan: Plan, columns: Any, rows: Any, offsets: Any, linear: Any):
-        self.plan = plan
+    def __init__(self, plan: Plan, columns: Any, rows: Any, offsets: Any, linear: Any, scale: float = 1.0):
+        self.plan, self.scale = plan, scale
         self._refs = {"columns": columns, "rows": rows}
         self._offsets = tuple(ref[...] for ref in offsets)
         self._linear = tuple(ref[...] for ref in linear)
@@ -208,6 +217,15 @@ class Features:
         """R and T of a tile: (K, F) as "columns", (F, K) as "rows"."""
         return self._hoisted.get((side, tile)) or self._load(side, tile)
 
+    def _scaled(self, phi: jax.Array, tile: int) -> jax.Array:
+        """(C, F) features or their gradients times `scale` to the order of each."""
+        if self.scale == 1:
+            return phi
+        if tile < self.plan.layout.pure:
+            return phi * self.scale**2
+        first_order = jnp.where(self._linear[1] == 0.5, self.scale, 1.0)
+        return phi * jnp.where(self._linear[0] == 0, self.scale**2, first_order)[None, :]
+
     def factors(self, x: jax.Array, tile: int) -> tuple[jax.Array, jax.Array]:
         """(C, F) x R + r and x T + t."""
         one, two = (self.plan.dot(x, table, (1, 0)) for table in self._tables("columns", tile))
@@ -217,28 +235,34 @@ class Features:
 
     def by_token(self, x: jax.Array, tile: int) -> jax.Array:
         """(C, F) phi(x)."""
-        one, two = self.factors(x, tile)
-        return one * two
+        return self.product(self.factors(x, tile), tile)
+
+    def product(self, factors: Any, tile: int) -> jax.Array:
+        """(C, F) phi(x) from its `factors`."""
+        return self._scaled(factors[0] * factors[1], tile)
 
     def by_feature(self, x: jax.Array, tile: int) -> jax.Array:
         """(F, C) phi(x)^T of a pure tile."""
         one, two = (self.plan.dot(table, x, (1, 1)) for table in self._tables("rows", tile))
-        return one * two
+        return self._scaled(one * two, tile)
 
     def gradient(self, factors: Any, tile: int, dphi: jax.Array, into: Any) -> jax.Array:
         """(C, K) gradient of x behind dphi (C, F), added onto `into`."""
         (one, two), (one_table, two_table) = factors, self._tables("columns", tile)
+        dphi = self._scaled(dphi, tile)
         into = self.plan.dot(dphi * two, one_table, (1, 1), into)
         return self.plan.dot(dphi * one, two_table, (1, 1), into)
 
     def normaliser(self, state: "State", x: jax.Array, phi_last: jax.Array) -> jax.Array:
         """(C,) q . z of queries x with features phi_last (C, last)."""
         read = self.plan.dot(x, state.moments * self._linear[1][None, :], (1, 0))
+        read = read if self.scale == 1 else read * self.scale
         return jnp.sum(read * phi_last, axis=1) + state.count
 
     def normaliser_gradient(self, state: "State", phi_last: jax.Array) -> jax.Array:
         """(C, K) sum w x + (sum w x x^T) x: what the other side of q . z gets per unit of weight."""
-        return self.plan.dot(phi_last, state.moments * self._linear[0][None, :], (1, 1))
+        gradient = self.plan.dot(phi_last, state.moments * self._linear[0][None, :], (1, 1))
+        return gradient if self.scale == 1 else gradient * self.scale
 
 
 def turned(plan: Plan, tile: int) -> bool:
@@ -302,7 +326,10 @@ def add_tokens(
             tiles.append(plan.dot(features.by_feature(x, i), u, (1, 0), into))  # (F, C) (C, V)
     phi_last = features.by_token(x, len(tiles)).astype(plan.operand)
     tiles.append(plan.dot(u, phi_last, (0, 0), state.tiles[-1]))
-    weighted = x if weight is None else x.astype(f32) * weight[:, None]
+    weighted = x
+    if weight is not None:
+        weight = weight if features.scale == 1 else weight * features.scale
+        weighted = x.astype(f32) * weight[:, None]
     return State(tuple(tiles), plan.dot(weighted, phi_last, (0, 0), state.moments), state.count + count)
 
 

@@ -28,7 +28,8 @@ from pallas_kernels.taylor_attention.blocks import (
     read_tile,
     tile_gradient,
 )
-from pallas_kernels.taylor_attention.dq import share_dtype, sum_of_shares
+from pallas_kernels.taylor_attention.dq import share_dtype, slope, sum_of_shares
+from pallas_kernels.taylor_attention.outputs import scaled_scores
 from pallas_kernels.taylor_attention.sums import output_gradients
 
 
@@ -67,7 +68,7 @@ def key_or_value_gradient(
                 dn, x = output_gradients(chunk, do_ref, rden_ref, tile), chunk.queries(q_ref)
                 visible, sees_state = _visibility(chunk, packing)
                 dv = dv if sees_state is None else jnp.where(sees_state[:, None], dv, 0.0)
-                scores = plan.dot(k, x, (1, 1))
+                scores = scaled_scores(plan, k, x)
                 p = jnp.where(visible, 1 + scores * (1 + scores * 0.5), 0.0)
                 chunk.put_values(out_ref, plan.dot(p, dn, (1, 0), dv), tile)
             else:
@@ -77,9 +78,9 @@ def key_or_value_gradient(
                 dd = _once(plan, tile, chunk.numbers(dd_ref))
                 visible, sees_state = _visibility(chunk, packing)
                 dk = dk if sees_state is None else jnp.where(sees_state[:, None], dk, 0.0)
-                scores = plan.dot(k, x, (1, 1))
+                scores = scaled_scores(plan, k, x)
                 dscores = plan.dot(v, dn, (1, 1)) + dd[None, :]
-                dscores = jnp.where(visible, dscores * (1 + scores), 0.0)
+                dscores = jnp.where(visible, dscores * slope(plan, scores), 0.0)
                 chunk.put_keys(out_ref, plan.dot(dscores, x, (1, 0), dk))
             x, dn = chunk.queries(q_ref), output_gradients(chunk, do_ref, rden_ref, tile)
             stays, dn, dd = chunk.leaving(dn, chunk.numbers(dd_ref))
@@ -134,6 +135,6 @@ def _dk_behind_state(
     for i in reversed(range(len(state.tiles))):
         one, two = features.factors(k, i)
         if dk is None:
-            dk = _once(plan, tile, features.normaliser_gradient(state, one * two))
+            dk = _once(plan, tile, features.normaliser_gradient(state, features.product((one, two), i)))
         dk = features.gradient((one, two), i, tile_gradient(plan, state, i, v), dk)
     return dk

@@ -25,7 +25,7 @@ from pallas_kernels.taylor_attention.blocks import (
     only_if,
     tile_gradient,
 )
-from pallas_kernels.taylor_attention.outputs import visibility
+from pallas_kernels.taylor_attention.outputs import scaled_scores, visibility
 from pallas_kernels.taylor_attention.sums import output_gradients
 
 
@@ -62,11 +62,11 @@ def query_gradients(
                 dx = jnp.where(sees_state[:, None], dx, 0.0)
             # Loaded only now: registers are what this kernel has too few of.
             k, v = chunk.keys(k_ref), chunk.values(v_ref, tile)
-            scores = plan.dot(x, k, (1, 1))
+            scores = scaled_scores(plan, x, k)
             dscores = plan.dot(dn, v, (1, 1)) + dd[:, None]
-            dscores = jnp.where(visible, dscores * (1 + scores), 0.0)
+            dscores = jnp.where(visible, dscores * slope(plan, scores), 0.0)
             dx = plan.dot(dscores, k, (1, 0), dx)
-            chunk.put_keys(dq_ref, dx * plan.scale)
+            chunk.put_keys(dq_ref, dx * plan.scales[0])
             stays, k, v, count = chunk.entering(k, v)
             return add_tokens(plan, key_features, only_if(stays, state), k, v, None, count)
 
@@ -83,6 +83,11 @@ def query_gradients(
     return sum_of_shares(shares, q)
 
 
+def slope(plan: Plan, scores: jax.Array) -> jax.Array:
+    """(C, C) derivative of 1 + s + s^2 / 2 by the products that `scaled_scores` scales."""
+    return (1 + scores) if plan.scales[1] == 1 else (1 + scores) * plan.scales[1]
+
+
 def share_dtype(plan: Plan, like: jax.Array) -> Any:
     """Shares of several value tiles are added in float32."""
     return like.dtype if plan.value_tiles == 1 else jnp.float32
@@ -96,11 +101,11 @@ def sum_of_shares(shares: jax.Array, like: jax.Array) -> jax.Array:
 def _behind_state(
     plan: Plan, features: Features, state: State, x: jax.Array, dn: jax.Array, dd: jax.Array
 ) -> jax.Array:
-    """(C, K) gradient of the scaled queries through what they read from the state."""
+    """(C, K) gradient of the queries through what they read from the state."""
     dx: Any = None
     for tile in reversed(range(len(state.tiles))):
         factors = features.factors(x, tile)
         if dx is None:
-            dx = features.normaliser_gradient(state, factors[0] * factors[1]) * dd[:, None]
+            dx = features.normaliser_gradient(state, features.product(factors, tile)) * dd[:, None]
         dx = features.gradient(factors, tile, tile_gradient(plan, state, tile, dn), dx)
     return dx

@@ -59,7 +59,7 @@ def outputs(
             numerator, normaliser = _read_state(plan, query_features, state, x, sees_state)
             # Loaded only now: registers are what this kernel has too few of.
             k, v = chunk.keys(k_ref), chunk.values(v_ref, tile)
-            scores = plan.dot(x, k, (1, 1))
+            scores = scaled_scores(plan, x, k)
             p = jnp.where(visible, 1 + scores * (1 + scores * 0.5), 0.0)
             normaliser = normaliser + jnp.sum(p, axis=1) + eps
             numerator = plan.dot(p, v, (1, 0), numerator)
@@ -93,6 +93,12 @@ def outputs(
         operands=[q, k, v], in_specs=[specs.keys(plan), specs.keys(plan), specs.values(plan)],
         packing=packing, states=prefix, tables=tables, out_specs=out_specs, out_shape=out_shape,
     )  # fmt: skip
+
+
+def scaled_scores(plan: Plan, a: jax.Array, b: jax.Array) -> jax.Array:
+    """(C, C) products of queries and keys, or of keys and queries, over sqrt(K)."""
+    scores, (_, behind) = plan.dot(a, b, (1, 1)), plan.scales
+    return scores if behind == 1 else scores * behind
 
 
 def visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:

@@ -126,7 +126,7 @@ class Refs(NamedTuple):
     packing: Packing | None
     states: tuple[Any, Any] | None
     query_features: Features
-    """of scaled queries, with their weights"""
+    """of queries, with their weights"""
     key_features: Features
     outputs: tuple[Any, ...]
 
@@ -139,7 +139,9 @@ def unpack(plan: Plan, refs: Sequence[Any], has_states: bool) -> Refs:
     tables, outputs = rest[:TABLES], tuple(rest[TABLES:])
     one, two, weighted, one_rows, two_rows, weighted_rows, *vectors = tables
     # Both factors' offsets have weight 1, for queries too.
-    query_features = Features(plan, (one, weighted), (one_rows, weighted_rows), vectors[:2], vectors[2:])
+    query_features = Features(
+        plan, (one, weighted), (one_rows, weighted_rows), vectors[:2], vectors[2:], plan.scales[1]
+    )
     key_features = Features(plan, (one, two), (one_rows, two_rows), vectors[:2], vectors[2:])
     return Refs(packing, states, query_features, key_features, outputs)
 

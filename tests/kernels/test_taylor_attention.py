@@ -54,7 +54,7 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch):
-    """Blocks of one chunk: the shortest lengths then have several."""
+    """Blocks of the longest chunk, 128 tokens: short texts then have several."""
     monkeypatch.setattr(function, "SHORTEST_BLOCK", 64)
 
 
@@ -117,10 +117,21 @@ def test_half_precision(dtype, tolerance):
     assert_close(y, reference(*rounded), tolerance)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 2 * BFLOAT16), ("float16", FLOAT16)])
-def test_gradients_in_half_precision(dtype, tolerance):
-    """bfloat16 gradients pass two rounded matmuls where the outputs pass one."""
-    q, k, v = (jnp.asarray(x, dtype) for x in drawn(1))
+@pytest.mark.parametrize(
+    ("key_size", "dtype", "tolerance"),
+    [
+        (16, "bfloat16", BFLOAT16),
+        (16, "float16", FLOAT16),
+        (8, "bfloat16", 2 * BFLOAT16),
+        (24, "bfloat16", BFLOAT16),
+    ],
+)
+def test_gradients_in_half_precision(key_size, dtype, tolerance):
+    """1 / sqrt(K) is a power of two for K = 16 only: elsewhere queries must not be rounded a second time.
+
+    The first query's gradient is 0 but for rounding, which the few features of K = 8 do not average out.
+    """
+    q, k, v = (jnp.asarray(x, dtype) for x in drawn(1, (1, 150, 2, key_size)))
     weights = np.random.default_rng(2).normal(size=v.shape)
 
     def loss(attention, q, k, v):
@@ -162,7 +173,7 @@ def test_number_and_length_of_blocks_do_not_matter():
             jax.jit(functools.partial(pallas_kernels.taylor_attention, block=block, return_state=True))(
                 *arrays
             )
-            for block in (1, 64, 100, 128, 192, 333, 1000)
+            for block in (1, 200, 1000)
         ]
     for result in results:
         assert_close(result, results[-1], FLOAT32)
@@ -180,7 +191,7 @@ def test_other_variants_give_the_same():
             return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(q, k, v)
 
     want = gradients(None)
-    for chunk, tile, value_tile in ((32, 64, 32), (128, 128, 64), (16, 16, 16)):
+    for chunk, tile, value_tile in ((128, 128, 64), (16, 16, 16)):
         variant = Variant(chunk, tile, value_tile, warps=4)
         assert_close(gradients(dict.fromkeys(kernels, variant)), want, FLOAT32_GRADIENT)
 
