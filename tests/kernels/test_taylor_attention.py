@@ -42,7 +42,6 @@ from tests.tolerances import (
 CASES = [
     Case("taylor", (1, 1, 1, 1, 1), 1),
     Case("taylor", (2, 1, 2, 16, 64), 1, options="segments state"),
-    Case("taylor", (1, 64, 1, 16, 64), 1),
     Case("taylor", (2, 130, 1, 16, 64), 1, options="segments padded state"),
     Case("taylor", (1, 300, 2, 8, 32), 1, options="state"),
     Case("taylor", (2, 200, 1, 5, 3), 1, options="segments padded"),
@@ -123,7 +122,6 @@ def test_half_precision(dtype, tolerance):
         (16, "bfloat16", BFLOAT16),
         (16, "float16", FLOAT16),
         (8, "bfloat16", 2 * BFLOAT16),
-        (24, "bfloat16", BFLOAT16),
     ],
 )
 def test_gradients_in_half_precision(key_size, dtype, tolerance):
@@ -180,7 +178,7 @@ def test_number_and_length_of_blocks_do_not_matter():
 
 
 def test_other_variants_give_the_same():
-    """Chunk, tile, value tile: one unlike the defaults for each kernel."""
+    """Chunk, tile, value tile: unlike the defaults, and unlike each other."""
     q, k, v = (jnp.asarray(x, jnp.float32) for x in drawn(5, (1, 200, 1, 16)))
     kernels = ("key_sums", "query_sums", "outputs", "dq", "dk", "dv")
 
@@ -191,9 +189,10 @@ def test_other_variants_give_the_same():
             return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(q, k, v)
 
     want = gradients(None)
-    for chunk, tile, value_tile in ((128, 128, 64), (16, 16, 16)):
-        variant = Variant(chunk, tile, value_tile, warps=4)
-        assert_close(gradients(dict.fromkeys(kernels, variant)), want, FLOAT32_GRADIENT)
+    wide, small = Variant(128, 128, 64, warps=8), Variant(16, 16, 16, warps=4)
+    # Kernels of one call need not agree on anything but the length of blocks.
+    mixed = {kernel: (wide, small)[i % 2] for i, kernel in enumerate(kernels)}
+    assert_close(gradients(mixed), want, FLOAT32_GRADIENT)
 
 
 def test_under_vmap():
@@ -207,7 +206,7 @@ def test_under_vmap():
     assert_close(mapped, jax.tree.map(lambda *x: jnp.stack(x), *alone), FLOAT32_GRADIENT)
 
 
-@pytest.mark.parametrize("key_size", [1, 2, 8, 9, 16, 17, 24, 31, 32])
+@pytest.mark.parametrize("key_size", [1, 8, 9, 16, 24, 32])
 def test_layout(key_size):
     """The tables build each symmetric feature once, weighted for q . k, and states go there and back."""
     layout = Layout(key_size, 32)
@@ -229,10 +228,10 @@ def test_layout(key_size):
     v = rng.normal(size=(1, 5, 1, 3))
     kv, z = np.einsum("bnhf,bnhv->bhfv", canonical, v), canonical.sum(1)
     with jax.enable_x64(True):
-        rows, moments = layout.state_to_kernel(jnp.asarray(kv), jnp.asarray(z))
+        rows, moments = jax.jit(layout.state_to_kernel)(jnp.asarray(kv), jnp.asarray(z))
         assert_close(rows[0, 0], phi_k.T @ v[0, :, 0], 1e-6, "rows")  # the scales are float32
         assert_close(moments[0, 0, -1, 0], 5.0, FLOAT64, "count")
-        assert_close(layout.state_from_kernel(rows, moments), (kv, z), 1e-6, "back")
+        assert_close(jax.jit(layout.state_from_kernel)(rows, moments), (kv, z), 1e-6, "back")
 
 
 def test_the_length_of_blocks_fills_the_chip_and_no_more():
