@@ -42,13 +42,14 @@ def test_kernels_need_a_gpu(op):
 @pytest.mark.parametrize("op", WITH_KERNELS)
 def test_where_kernels_run_they_are_the_default_for_what_they_take(op):
     """Lowered for a GPU that is not there, and in the interpreter."""
+    plain, half = arrays(op), arrays(op, jnp.bfloat16)
     for context in (pallas_kernels.lowering_for, pallas_kernels.interpreted):
         with context():
-            assert ops.implementation_for(op, *arrays(op)) == "pallas"
-            assert ops.implementation_for(op, *arrays(op, jnp.bfloat16), implementation="pallas") == "pallas"
-            assert ops.implementation_for(op, *arrays(op), unsupported="no such option") == "xla"
+            assert ops.implementation_for(op, *plain) == "pallas"
+            assert ops.implementation_for(op, *half, implementation="pallas") == "pallas"
+            assert ops.implementation_for(op, *plain, unsupported="no such option") == "xla"
             with pytest.raises(ValueError, match="'pallas': no such option"):
-                ops.implementation_for(op, *arrays(op), implementation="pallas", unsupported="no such option")
+                ops.implementation_for(op, *plain, implementation="pallas", unsupported="no such option")
 
 
 def test_kernels_that_would_be_slow_run_on_request_only():
