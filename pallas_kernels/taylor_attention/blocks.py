@@ -69,13 +69,17 @@ class Plan:
         return self.length % self.block != 0
 
     @property
+    def scale(self) -> float:
+        """K^(-1/2)."""
+        return self.layout.key_size**-0.5
+
+    @property
     def scales(self) -> tuple[float, float]:
         """K^(-1/2) as two factors: of queries before they are rounded to operands, and of products behind.
 
         A power of two is exact before; any other factor would round bfloat16 queries a second time.
         """
-        scale = self.layout.key_size**-0.5
-        return (scale, 1.0) if math.log2(scale).is_integer() else (1.0, scale)
+        return (self.scale, 1.0) if math.log2(self.scale).is_integer() else (1.0, self.scale)
 
     def dot(self, a: jax.Array, b: jax.Array, contract: tuple[int, int], into: Any = None) -> jax.Array:
         return dot(a.astype(self.operand), b.astype(self.operand), contract, into, self.precision)
