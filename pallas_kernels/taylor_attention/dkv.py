@@ -28,7 +28,7 @@ from pallas_kernels.taylor_attention.blocks import (
     read_tile,
     tile_gradient,
 )
-from pallas_kernels.taylor_attention.dq import share_dtype, slope, sum_of_shares
+from pallas_kernels.taylor_attention.dq import once, share_dtype, slope, sum_of_shares
 from pallas_kernels.taylor_attention.outputs import scaled_scores
 from pallas_kernels.taylor_attention.sums import output_gradients
 
@@ -75,7 +75,7 @@ def key_or_value_gradient(
                 v = chunk.values(v_ref, tile)
                 dk = _dk_behind_state(plan, key_features, state, k, v, tile)
                 dn, x = output_gradients(chunk, do_ref, rden_ref, tile), chunk.queries(q_ref)
-                dd = _once(plan, tile, chunk.numbers(dd_ref))
+                dd = once(plan, tile, chunk.numbers(dd_ref))
                 visible, sees_state = _visibility(chunk, packing)
                 dk = dk if sees_state is None else jnp.where(sees_state[:, None], dk, 0.0)
                 scores = scaled_scores(plan, k, x)
@@ -104,11 +104,6 @@ def key_or_value_gradient(
     return sum_of_shares(result, k) if wanted == "dk" else result
 
 
-def _once(plan: Plan, tile: Any, x: jax.Array) -> jax.Array:
-    """x in the first value tile, 0 in the others: the normaliser is one for all."""
-    return jnp.where(tile == 0, x, 0.0) if plan.value_tiles > 1 else x
-
-
 def _visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:
     """As `outputs.visibility` with keys along the rows, and which keys the queries behind the chunk see."""
     token = jnp.arange(chunk.plan.chunk)
@@ -135,6 +130,6 @@ def _dk_behind_state(
     for i in reversed(range(len(state.tiles))):
         one, two = features.factors(k, i)
         if dk is None:
-            dk = _once(plan, tile, features.normaliser_gradient(state, features.product((one, two), i)))
+            dk = once(plan, tile, features.normaliser_gradient(state, features.product((one, two), i)))
         dk = features.gradient((one, two), i, tile_gradient(plan, state, i, v), dk)
     return dk

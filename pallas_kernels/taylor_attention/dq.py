@@ -54,8 +54,8 @@ def query_gradients(
         def step(c: Any, state: State) -> State:
             chunk = Chunk(plan, start + c * plan.chunk, packing)
             x = chunk.queries(q_ref)
-            dn, dd = output_gradients(chunk, do_ref, rden_ref, tile), chunk.numbers(dd_ref)
-            dd = jnp.where(tile == 0, dd, 0.0) if plan.value_tiles > 1 else dd  # the normaliser counts once
+            dn = output_gradients(chunk, do_ref, rden_ref, tile)
+            dd = once(plan, tile, chunk.numbers(dd_ref))
             visible, sees_state = visibility(chunk, packing)
             dx = _behind_state(plan, query_features, state, x, dn, dd)
             if sees_state is not None:
@@ -81,6 +81,11 @@ def query_gradients(
         out_shape=jax.ShapeDtypeStruct((plan.value_tiles, *q.shape), share_dtype(plan, q)),
     )  # fmt: skip
     return sum_of_shares(shares, q)
+
+
+def once(plan: Plan, tile: Any, x: jax.Array) -> jax.Array:
+    """x in the first value tile, 0 in the others: the normaliser is one for all."""
+    return jnp.where(tile == 0, x, 0.0) if plan.value_tiles > 1 else x
 
 
 def slope(plan: Plan, scores: jax.Array) -> jax.Array:

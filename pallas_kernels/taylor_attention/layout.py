@@ -3,7 +3,7 @@
     phi(x) = (x R + r) * (x T + t)      R, T of zeros and ones, r, t zero but for the last tile
 
 Two matmuls with constant matrices build any list of products on the tensor cores, exactly (each output is
-one input), and leave them in registers as the next matmul's operand. Queries are scaled by K^(-1/2) and
+one input), and leave them in registers as the next matmul's operand. Queries, times K^(-1/2),
 carry the weights (squares 1/2, all others 1); keys and the sums over them carry none:
 
     phi_q(q) . phi_k(k) = 1 + s + s^2 / 2,   s = q . k / sqrt(K)

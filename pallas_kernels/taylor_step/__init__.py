@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from pallas_kernels.checks import expect, expect_array, unsupported
 from pallas_kernels.partition import per_row_and_head
+from pallas_kernels.taylor_attention.layout import symmetric_size
 from pallas_kernels.taylor_step import kernel, triton_step
 from pallas_kernels.taylor_step.kernel import Variant
 from pallas_kernels.triton_launch import expect_backend
@@ -72,7 +73,7 @@ def taylor_step(
     if reason:
         raise ValueError(f"taylor_step: {reason}")
     batch, heads, width = q.shape
-    count, value_size = kernel.size(width), v.shape[-1]
+    count, value_size = symmetric_size(width), v.shape[-1]
     expect_array("k", k, q.shape)
     expect_array("v", v, (batch, heads, value_size))
     expect_array("kv", kv, (batch, heads, count, value_size))

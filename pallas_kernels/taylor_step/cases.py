@@ -6,7 +6,8 @@ import jax
 from jax.experimental import pallas as pl
 
 from pallas_kernels.case import Case
-from pallas_kernels.taylor_step import Variant, facts_of, kernel, taylor_step
+from pallas_kernels.taylor_attention.layout import symmetric_size
+from pallas_kernels.taylor_step import Variant, facts_of, taylor_step
 from pallas_kernels.tuning import choose
 
 BATCH, HEADS = 128, 16
@@ -52,7 +53,7 @@ def facts(case: Case) -> dict[str, int | str]:
 
 
 def _arguments(key_size: int, value_size: int, dtype: str, state: str) -> tuple[jax.ShapeDtypeStruct, ...]:
-    rows, count = (BATCH, HEADS), kernel.size(key_size)
+    rows, count = (BATCH, HEADS), symmetric_size(key_size)
     tokens = (jax.ShapeDtypeStruct((*rows, size), dtype) for size in (key_size, key_size, value_size))
     sums = (jax.ShapeDtypeStruct((*rows, *size), state) for size in ((count, value_size), (count,)))
     return *tokens, *sums

@@ -16,6 +16,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from pallas_kernels.launch import launch, load, store, whole
+from pallas_kernels.taylor_attention.layout import symmetric_size
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,9 @@ def features(width: int, rows: int) -> Features:
     )
 
 
-def size(width: int) -> int:
-    """F, the rows of the state: 1 + K + K (K + 1) / 2."""
-    return 1 + width + width * (width + 1) // 2
-
-
 def constants(width: int, variant: Variant) -> Features:
     """The tables that `step` takes, padded to whole tiles."""
-    return features(width, math.ceil(size(width) / variant.rows) * variant.rows)
+    return features(width, math.ceil(symmetric_size(width) / variant.rows) * variant.rows)
 
 
 def step(
