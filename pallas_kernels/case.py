@@ -24,6 +24,8 @@ class Case:
     arguments: tuple[jax.ShapeDtypeStruct, ...]
     default: bool = True
     """the variant that a call with this shape gets from the tuning table"""
+    on_request: bool = False
+    """whether a call with this shape runs plain XLA unless it names the kernels"""
 
     @property
     def name(self) -> str:

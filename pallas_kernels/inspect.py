@@ -76,6 +76,8 @@ class Entry:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns 1 if a default variant spills, does not fit or does not compile.
 
+    Kernels that run on request only may spill; the report says which do.
+
     Raises:
         SystemExit: status 2 for flags that do not parse, 0 after `--help`.
         ImportError: a wheel of the extra `inspect` is missing.
@@ -104,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.markdown.write_text(as_markdown(entries, versions, options.spill))
     for line in problems(entries, options.spill):
         stderr.print(line, highlight=False, markup=False, soft_wrap=True)
-    return int(any(entry.problem(options.spill) and entry.case.default for entry in entries))
+    return int(any(entry.problem(options.spill) and _is_picked(entry.case) for entry in entries))
 
 
 def choose(options: Inspect) -> list[Case]:
@@ -165,8 +167,13 @@ def inspect_sharded(devices: int) -> int:
 
 def problems(entries: Iterable[Entry], spill: int = 0) -> list[str]:
     """What is wrong with which case, one line each; that a variant which nobody gets spills is no problem."""
-    wrong = [entry for entry in entries if entry.error or (entry.problem(spill) and entry.case.default)]
+    wrong = [entry for entry in entries if entry.error or (entry.problem(spill) and _is_picked(entry.case))]
     return [f"{entry.case.name}: {entry.problem(spill)}" for entry in wrong]
+
+
+def _is_picked(case: Case) -> bool:
+    """Whether calls that name no implementation run this variant."""
+    return case.default and not case.on_request
 
 
 def as_dict(entry: Entry) -> dict[str, Any]:
@@ -178,6 +185,7 @@ def as_dict(entry: Entry) -> dict[str, Any]:
         "shape": case.shape,
         "variant": dataclasses.asdict(case.variant),
         "default": case.default,
+        "on_request": case.on_request,
         "problem": entry.problem(),
         "kernels": [dataclasses.asdict(kernel) for kernel in entry.kernels],
     }
@@ -195,8 +203,21 @@ def as_markdown(entries: Sequence[Entry], versions: dict[str, str], spill: int =
     headings = ["case", "variant", *(heading for heading, _, _ in COLUMNS)]
     rows = [headings, ["---", "---", *(["---:"] * len(COLUMNS))], *rows_of(entries)]
     lines += [f"| {' | '.join(row)} |" for row in rows]
-    if found := problems(entries, spill):
-        lines += ["", "Problems:", "", *(f"- {line}" for line in found)]
+    picked = [entry for entry in entries if _is_picked(entry.case)]
+    found = problems(entries, spill)
+    lines += [
+        "",
+        f"Problems of the {len(picked)} variants that calls get by default: {len(found) or 'none'}.",
+    ]
+    lines += ["", *(f"- {line}" for line in found)] if found else []
+    asked = [entry for entry in entries if entry.case.on_request and entry.problem(spill)]
+    if asked:
+        lines += [
+            "",
+            "On request only (calls that name no implementation run plain XLA on these shapes):",
+            "",
+        ]
+        lines += [f"- {entry.case.name}: {entry.problem(spill)}" for entry in asked]
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,7 @@ The last tile's features include x and 1, so `moments` holds sum w x x^T and sum
 q . z = count + q . sum w x + q^T (sum w x x^T) q / 2, without a sum per feature.
 """
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -47,7 +48,7 @@ class Plan:
     warps: int
     stages: int
     hoist: bool
-    """whether the constant tables stay in shared memory"""
+    """whether the constant tables stay in shared memory, or are loaded anew in every round"""
     operand: Any
     """dtype of the operands of matmuls"""
     precision: str | None
@@ -206,14 +207,30 @@ class Features:
         self._refs = {"columns": columns, "rows": rows}
         self._offsets = tuple(ref[...] for ref in offsets)
         self._linear = tuple(ref[...] for ref in linear)
+        self._shift: Any = 0
+        # r is 1 at the constant only, which is never the first row.
+        self._zero = None if plan.hoist else offsets[0][0].astype(jnp.int32)
         # Loaded once, before the loop over chunks: in the loop each use costs a copy and a barrier.
         self._hoisted = {}
         if plan.hoist:
             tiles = range(plan.layout.pure + 1)
             self._hoisted = {(side, i): self._load(side, i) for side in self._refs for i in tiles}
 
+    def at(self, step: Any) -> "Features":
+        """The features for use in round `step` of a loop.
+
+        Tables that are not meant to stay are read from an address that the compiler cannot know to be the
+        same in every round: it would load them before the loop, into more registers than there are.
+        """
+        if self._zero is None:
+            return self
+        features = copy.copy(self)
+        features._shift = self._zero * step
+        return features
+
     def _load(self, side: str, tile: int) -> tuple[jax.Array, ...]:
-        rows = pl.ds(*self.plan.layout.tiles[tile])
+        first, size = self.plan.layout.tiles[tile]
+        rows = pl.ds(first + self._shift, size)
         index = (slice(None), rows) if side == "columns" else (rows, slice(None))
         return tuple(ref[index] for ref in self._refs[side])
 

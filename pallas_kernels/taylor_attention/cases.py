@@ -11,7 +11,7 @@ from pallas_kernels.case import Case
 from pallas_kernels.taylor_attention import specs
 from pallas_kernels.taylor_attention.dkv import key_or_value_gradient
 from pallas_kernels.taylor_attention.dq import query_gradients
-from pallas_kernels.taylor_attention.function import OPERANDS, Call, Variant
+from pallas_kernels.taylor_attention.function import OPERANDS, Call, Variant, is_slow
 from pallas_kernels.taylor_attention.outputs import outputs
 from pallas_kernels.taylor_attention.scan import ELEMENTS, WARPS, scan_states
 from pallas_kernels.taylor_attention.sums import key_sums, query_sums
@@ -120,7 +120,7 @@ def case(
     words = f"K{key_size} V{value_size} {dtype}{' packed' if packed else ''}"
     return Case(
         "taylor_attention", kernel, words, call.variant(kernel, keys, values), function,
-        tuple(arrays), variant is None,
+        tuple(arrays), variant is None, is_slow(keys, keys, values),
     )  # fmt: skip
 
 

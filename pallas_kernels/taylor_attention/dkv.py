@@ -28,7 +28,7 @@ from pallas_kernels.taylor_attention.blocks import (
     read_tile,
     tile_gradient,
 )
-from pallas_kernels.taylor_attention.dq import once, share_dtype, slope, sum_of_shares
+from pallas_kernels.taylor_attention.dq import share_dtype, share_of_normaliser, slope, sum_of_shares
 from pallas_kernels.taylor_attention.outputs import scaled_scores
 from pallas_kernels.taylor_attention.sums import output_gradients
 
@@ -57,6 +57,7 @@ def key_or_value_gradient(
         )
         tile = specs.value_tile(plan)
         start = pl.program_id(2) * plan.block
+        share = share_of_normaliser(plan, tile)
         steps = plan.block // plan.chunk
 
         def step(i: Any, state: State) -> State:
@@ -64,7 +65,7 @@ def key_or_value_gradient(
             k = chunk.keys(k_ref)
             # Loaded late, and twice: registers are what this kernel has too few of.
             if wanted == "dv":
-                dv = _dv_behind_state(plan, key_features, state, k)
+                dv = _dv_behind_state(plan, key_features.at(i), state, k)
                 dn, x = output_gradients(chunk, do_ref, rden_ref, tile), chunk.queries(q_ref)
                 visible, sees_state = _visibility(chunk, packing)
                 dv = dv if sees_state is None else jnp.where(sees_state[:, None], dv, 0.0)
@@ -73,9 +74,9 @@ def key_or_value_gradient(
                 chunk.put_values(out_ref, plan.dot(p, dn, (1, 0), dv), tile)
             else:
                 v = chunk.values(v_ref, tile)
-                dk = _dk_behind_state(plan, key_features, state, k, v, tile)
+                dk = _dk_behind_state(plan, key_features.at(i), state, k, v, share)
                 dn, x = output_gradients(chunk, do_ref, rden_ref, tile), chunk.queries(q_ref)
-                dd = once(plan, tile, chunk.numbers(dd_ref))
+                dd = chunk.numbers(dd_ref) * share
                 visible, sees_state = _visibility(chunk, packing)
                 dk = dk if sees_state is None else jnp.where(sees_state[:, None], dk, 0.0)
                 scores = scaled_scores(plan, k, x)
@@ -84,7 +85,7 @@ def key_or_value_gradient(
                 chunk.put_keys(out_ref, plan.dot(dscores, x, (1, 0), dk))
             x, dn = chunk.queries(q_ref), output_gradients(chunk, do_ref, rden_ref, tile)
             stays, dn, dd = chunk.leaving(dn, chunk.numbers(dd_ref))
-            return add_tokens(plan, query_features, only_if(stays, state), x, dn, dd, 0.0)
+            return add_tokens(plan, query_features.at(i), only_if(stays, state), x, dn, dd, 0.0)
 
         state = empty_state(plan) if suffix_refs is None else load_state(plan, *suffix_refs, tile)
         lax.fori_loop(0, steps, step, state)
@@ -123,13 +124,13 @@ def _dv_behind_state(plan: Plan, features: Features, state: State, k: jax.Array)
 
 
 def _dk_behind_state(
-    plan: Plan, features: Features, state: State, k: jax.Array, v: jax.Array, tile: Any
+    plan: Plan, features: Features, state: State, k: jax.Array, v: jax.Array, share: Any
 ) -> jax.Array:
     """(C, K) gradient of the keys through what later queries read from them."""
     dk: Any = None
     for i in reversed(range(len(state.tiles))):
         one, two = features.factors(k, i)
         if dk is None:
-            dk = once(plan, tile, features.normaliser_gradient(state, features.product((one, two), i)))
+            dk = features.normaliser_gradient(state, features.product((one, two), i)) * share
         dk = features.gradient((one, two), i, tile_gradient(plan, state, i, v), dk)
     return dk

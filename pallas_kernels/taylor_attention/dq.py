@@ -50,14 +50,15 @@ def query_gradients(
         )
         tile = specs.value_tile(plan)
         start = pl.program_id(2) * plan.block
+        share = share_of_normaliser(plan, tile)
 
         def step(c: Any, state: State) -> State:
             chunk = Chunk(plan, start + c * plan.chunk, packing)
             x = chunk.queries(q_ref)
             dn = output_gradients(chunk, do_ref, rden_ref, tile)
-            dd = once(plan, tile, chunk.numbers(dd_ref))
+            dd = chunk.numbers(dd_ref) * share
             visible, sees_state = visibility(chunk, packing)
-            dx = _behind_state(plan, query_features, state, x, dn, dd)
+            dx = _behind_state(plan, query_features.at(c), state, x, dn, dd)
             if sees_state is not None:
                 dx = jnp.where(sees_state[:, None], dx, 0.0)
             # Loaded only now: registers are what this kernel has too few of.
@@ -68,7 +69,7 @@ def query_gradients(
             dx = plan.dot(dscores, k, (1, 0), dx)
             chunk.put_keys(dq_ref, dx * plan.scales[0])
             stays, k, v, count = chunk.entering(k, v)
-            return add_tokens(plan, key_features, only_if(stays, state), k, v, None, count)
+            return add_tokens(plan, key_features.at(c), only_if(stays, state), k, v, None, count)
 
         state = empty_state(plan) if prefix_refs is None else load_state(plan, *prefix_refs, tile)
         lax.fori_loop(0, plan.block // plan.chunk, step, state)
@@ -83,9 +84,12 @@ def query_gradients(
     return sum_of_shares(shares, q)
 
 
-def once(plan: Plan, tile: Any, x: jax.Array) -> jax.Array:
-    """x in the first value tile, 0 in the others: the normaliser is one for all."""
-    return jnp.where(tile == 0, x, 0.0) if plan.value_tiles > 1 else x
+def share_of_normaliser(plan: Plan, tile: Any) -> Any:
+    """1 for the first value tile, 0 for the others: the normaliser is one for all, and counts once.
+
+    A factor made before the loop takes a register less than a condition inside it.
+    """
+    return (tile == 0).astype(jnp.float32) if plan.value_tiles > 1 else 1.0
 
 
 def slope(plan: Plan, scores: jax.Array) -> jax.Array:

@@ -56,7 +56,7 @@ def outputs(
             chunk = Chunk(plan, start + c * plan.chunk, packing)
             x = chunk.queries(q_ref)
             visible, sees_state = visibility(chunk, packing)
-            numerator, normaliser = _read_state(plan, query_features, state, x, sees_state)
+            numerator, normaliser = _read_state(plan, query_features.at(c), state, x, sees_state)
             # Loaded only now: registers are what this kernel has too few of.
             k, v = chunk.keys(k_ref), chunk.values(v_ref, tile)
             scores = scaled_scores(plan, x, k)
@@ -69,7 +69,7 @@ def outputs(
             chunk.put_values(out_refs[0], numerator * reciprocal[:, None], tile)
             chunk.put_numbers(out_refs[1], reciprocal, tile == 0)
             stays, k, v, count = chunk.entering(k, v)
-            return add_tokens(plan, key_features, only_if(stays, state), k, v, None, count)
+            return add_tokens(plan, key_features.at(c), only_if(stays, state), k, v, None, count)
 
         state = empty_state(plan) if prefix_refs is None else load_state(plan, *prefix_refs, tile)
         state = lax.fori_loop(0, plan.block // plan.chunk, step, state)

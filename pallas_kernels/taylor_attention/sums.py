@@ -47,7 +47,7 @@ def key_sums(
         def step(c: Any, state: Any) -> Any:
             chunk = Chunk(plan, start + c * plan.chunk, packing)
             stays, x, u, count = chunk.entering(chunk.keys(k_ref), chunk.values(v_ref, tile))
-            return add_tokens(plan, features, only_if(stays, state), x, u, None, count)
+            return add_tokens(plan, features.at(c), only_if(stays, state), x, u, None, count)
 
         state = lax.fori_loop(0, plan.block // plan.chunk, step, empty_state(plan))
         store_state(plan, state, out_refs[0], out_refs[1], tile)
@@ -91,7 +91,7 @@ def query_sums(
             chunk = Chunk(plan, start + (steps - 1 - c) * plan.chunk, packing)
             u, x = output_gradients(chunk, do_ref, rden_ref, tile), chunk.queries(q_ref)
             stays, u, weight = chunk.leaving(u, chunk.numbers(dd_ref))
-            return add_tokens(plan, features, only_if(stays, state), x, u, weight, jnp.sum(weight))
+            return add_tokens(plan, features.at(c), only_if(stays, state), x, u, weight, jnp.sum(weight))
 
         state = lax.fori_loop(0, steps, step, empty_state(plan))
         store_state(plan, state, out_refs[0], out_refs[1], tile)

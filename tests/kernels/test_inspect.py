@@ -131,6 +131,14 @@ def test_spills_of_other_variants_and_small_ones_on_request_are_no_problem():
     assert inspect.problems([_entry(spill_stores=40)], spill=40) == []
 
 
+def test_kernels_that_run_on_request_only_may_spill_but_are_named():
+    asked = _entry(replace(toy.case(), on_request=True), spill_stores=40)
+    assert inspect.problems([asked]) == []
+    page = inspect.as_markdown([asked, _entry()], {})
+    assert "Problems of the 1 variants that calls get: none." in page
+    assert page.endswith(f"- {asked.case.name}: spills 40 bytes per thread\n")
+
+
 def test_rows_name_the_kernels_of_a_case_that_runs_several():
     case = toy.case()
     entry = Entry(case, (RESOURCES, replace(RESOURCES, kernel="sum", loop=None)))
