@@ -5,6 +5,7 @@ value sizes that fill a tile and that do not. Elements that no program writes ar
 """
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,9 @@ from hypothesis import given, settings
 
 import pallas_kernels
 from based_jax import ops
+from pallas_kernels import tuning
 from pallas_kernels.launch import interpreted
-from pallas_kernels.taylor_attention import Variant, function
+from pallas_kernels.taylor_attention import Variant, function, layout
 from pallas_kernels.taylor_attention.layout import Layout
 from tests.ops import oracles
 from tests.ops.linear_attention_cases import (
@@ -55,6 +57,19 @@ CASES = [
 def short_blocks(monkeypatch):
     """Blocks of the longest chunk, 128 tokens: short texts then have several."""
     monkeypatch.setattr(function, "SHORTEST_BLOCK", 64)
+
+
+@pytest.fixture(autouse=True)
+def two_tiles(monkeypatch):
+    """Two tiles of products besides the mixed one: compiling takes time per tile, and K = 32 has eight."""
+    choose = tuning.choose
+
+    def wide(op, kind, *, key_size, **facts):
+        variant = choose(op, kind, key_size=key_size, **facts)
+        products = next(products for largest, products, _ in layout.ROWS if key_size <= largest)
+        return replace(variant, tile=max(variant.tile, products // 2))
+
+    monkeypatch.setattr(function.tuning, "choose", wide)
 
 
 def on_kernels(*arguments, **options):
