@@ -54,11 +54,18 @@ def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedul
 
 
 def decay_mask(params: Params, decay_norms: bool = False) -> Any:
-    """True where weight decay applies: not on biases, the embedding and (by default) norm scales."""
-    exempt = {"bias", "conv_bias", "embedding"} | (set() if decay_norms else {"scale"})
+    """True where weight decay applies: on maps and on the taps of short convolutions.
+
+    Not on biases, embeddings, the filters of long convolutions, whatever describes a recurrence (decays, step
+    sizes, skips, mixes of neighbouring tokens) and, by default, norm scales.
+    """
+    endings = ("kernel", "_conv", "head", *(("scale",) if decay_norms else ()))
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
-        return not exempt & {getattr(entry, "key", None) for entry in path}
+        names = [str(getattr(entry, "key", "")) for entry in path]
+        # A parameter with logical axis names is a box, whose own entry has no key.
+        name = next(name for name in reversed(names) if name)
+        return name.endswith(endings) and "filter" not in names
 
     return jax.tree_util.tree_map_with_path(decays, params)
 

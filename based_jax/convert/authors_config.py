@@ -1,9 +1,10 @@
 """The authors' config.json (spec of Based, 9.1) to a `ModelConfig`, with the defaults of their code.
 
-Their language models are flash-attention's GPT with the mixer of each layer chosen so: a layer in
-`alt_mixer_2_layers` takes `alt_mixer_2`, else one in `alt_mixer_layers` takes `alt_mixer`, else `mixer`, or
-multi-head attention where the config names no mixer. Entries that their code ignores are ignored here too:
-`kernel_sizes`, `ff_mult`, `special_initializer`, `l_max`, the decay's, and the sliding mixer's `num_heads`.
+Their Mamba models are those of Mamba's own code. The others are flash-attention's GPT with the mixer of each
+layer chosen so: a layer in `alt_mixer_2_layers` takes `alt_mixer_2`, else one in `alt_mixer_layers` takes
+`alt_mixer`, else `mixer`, or multi-head attention where the config names no mixer. Entries that their code
+ignores are ignored here too: `kernel_sizes`, `ff_mult`, `special_initializer`, `l_max`, the decay's, and the
+sliding mixer's `num_heads`.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,6 +23,9 @@ GATED_ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "glu": "sigmoid"}
 
 GPT2_VOCAB_SIZE = 50257
 
+MAMBA_VOCAB_SIZE = 50277
+"""of their Mamba models where the config does not say"""
+
 
 def model_config(config: Config, shapes: Shapes) -> ModelConfig:
     """Describe the model of a checkpoint.
@@ -35,7 +39,7 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
         ValueError: a model, mixer or option that is not here; an entry that is missing.
     """
     if kind(config) == "mamba":
-        raise ValueError("kind = 'mamba': expected based or attn, the mamba mixer is not here yet")
+        return _mamba_model(config)
     for entry in ("n_embd", "n_head", "n_layer"):
         expect(entry in config, "config.json", sorted(config), f"an entry {entry!r}")
     for entry in ("scale_attn_by_inverse_layer_idx", "parallel_block"):
@@ -65,16 +69,45 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
     )
 
 
+def _mamba_model(config: Config) -> ModelConfig:
+    for entry in ("d_model", "n_layer"):
+        expect(entry in config, "config.json", sorted(config), f"an entry {entry!r}")
+    for entry in ("attn_layer_idx", "d_intermediate"):
+        expect(not config.get(entry), entry, config.get(entry), "none: other models are not here")
+    for entry in ("tie_embeddings", "tie_word_embeddings"):
+        expect(config.get(entry, True), entry, config.get(entry), "true: other models are not here")
+    ssm = dict(config.get("ssm_cfg") or {})
+    for entry, only in (("layer", "Mamba1"), ("bias", False), ("conv_bias", True)):
+        expect(
+            ssm.get(entry, only) == only, f"ssm_cfg.{entry}", ssm.get(entry), f"{only}: others are not here"
+        )
+    known = {"dt_init_floor": "dt_floor"} | {
+        name: name for name in ("d_state", "d_conv", "expand", "dt_rank", "dt_min", "dt_max")
+    }
+    options = {known[name]: value for name, value in ssm.items() if name in known and value != "auto"}
+    return ModelConfig(
+        vocab_size=config.get("vocab_size", MAMBA_VOCAB_SIZE),
+        d_model=config["d_model"],
+        schedule="M" * config["n_layer"],
+        mixers={"M": MixerSpec("mamba", {"num_layers": config["n_layer"], **options})},
+        mlp="none",
+        norm="rms" if config.get("rms_norm", True) else "layer",
+        norm_eps=config.get("norm_epsilon", 1e-5),
+        pad_vocab_multiple=config.get("pad_vocab_size_multiple", 8),
+        max_length=config.get("n_positions", 2048),
+    )
+
+
 def kind(config: Config) -> str:
     """ "based", "attn" or "mamba", as the authors' loaders are called.
 
     Raises:
         ValueError: neither of them.
     """
+    if "ssm_cfg" in config or ("d_model" in config and "n_embd" not in config):
+        return "mamba"  # may have GPT's entries too, with no effect
     if "n_embd" in config:
         return "based" if config.get("mixer") or config.get("alt_mixer") else "attn"
-    if "ssm_cfg" in config or "d_model" in config:
-        return "mamba"
     raise ValueError(
         f"entries {sorted(config)}: expected those of a based or attn model (n_embd, n_layer, ...)"
     )

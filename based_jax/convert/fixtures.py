@@ -28,7 +28,7 @@ def from_torch(meta: Meta, state_dict: Mapping[str, Any]) -> tuple[nn.Module, Pa
 
     Returns:
         An unbound Flax module and ``{"params": ...}`` in float32. An op's module takes the fixture's inputs
-        in the fixture's layout.
+        in the fixture's layout and returns y, or (y, final state) where the op has a state.
 
     Raises:
         ValueError: an unknown module (the message lists the known ones) or option; missing, unexpected or
@@ -45,13 +45,14 @@ def from_torch(meta: Meta, state_dict: Mapping[str, Any]) -> tuple[nn.Module, Pa
         inputs = jnp.zeros((1, 1), jnp.int32)
     else:
         inputs = jnp.zeros((1, 1, reference.width(meta, shapes)), jnp.float32)
+    state_dict = {key: tensor for key, tensor in state_dict.items() if key not in reference.dropped}
     return module, to_params(reference.rules(meta), state_dict, shapes_of(module, inputs))
 
 
 def to_torch(meta: Meta, params: Params) -> dict[str, Any]:
     """The torch state dict of our parameters, or of gradients with respect to them; inverts `from_torch`.
 
-    A tied head is left out, as in the fixtures' gradients.
+    A tied head, constants and second names of shared tensors are left out, as in the fixtures' gradients.
 
     Args:
         meta: as for `from_torch`.

@@ -79,13 +79,13 @@ def vector(keys: str | Iterable[str], paths: str | Iterable[str]) -> Rule:
 
 
 def taps(key: str, path: str) -> Rule:
-    """Depthwise convolution weights (channels, 1, taps) <-> (taps, channels); both newest tap last."""
+    """Depthwise convolution weights (channels, 1, taps) <-> (taps, channels...); both newest tap last."""
     return Rule(
         (key,),
         (path,),
         Layout(
-            lambda tensors, shapes: [tensor[:, 0, :].T for tensor in tensors],
-            lambda leaves, count: [leaf.T[:, None, :] for leaf in leaves],
+            lambda tensors, shapes: [tensors[0][:, 0, :].T.reshape(shapes[0])],
+            lambda leaves, count: [leaves[0].reshape(leaves[0].shape[0], -1).T[:, None, :]],
         ),
     )
 

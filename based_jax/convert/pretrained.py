@@ -24,7 +24,7 @@ from based_jax.convert import authors_config, hub
 from based_jax.convert.fixtures import drop_tied_head, to_params
 from based_jax.convert.layouts import Rules, Shapes, flatten, shapes_of, to_tensors
 from based_jax.convert.state_dict import read_state_dict, write_safetensors
-from based_jax.convert.tables import AUTHORS, mixer_rules, model_rules
+from based_jax.convert.tables import AUTHORS, MAMBA_MODEL, Names, mixer_rules, model_rules
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -51,7 +51,7 @@ def load_pretrained(
 
     Raises:
         ValueError: a config that is not understood; missing, unexpected or misshapen weights, or NaN among
-            them, by name; an untied head.
+            them, by name; an untied head where the config says tied.
         FileNotFoundError: no such directory, or nothing to fetch from the hub.
         ImportError: a hub id without huggingface_hub.
     """
@@ -63,12 +63,14 @@ def load_pretrained(
     if dtype is not None:
         model_config = model_config.replace(dtype=dtype)
     rules = language_model_rules(model_config)
-    params = to_params(rules, drop_tied_head(tensors, AUTHORS), language_model_shapes(model_config))
+    if model_config.tie_embeddings:
+        tensors = drop_tied_head(tensors, names_of(model_config))
+    params = to_params(rules, tensors, language_model_shapes(model_config))
     return LanguageModel(model_config), params
 
 
 def save_pretrained(directory: str | os.PathLike[str], model: LanguageModel, params: Params) -> None:
-    """Write config.json and model.safetensors under the authors' torch names, the tied head included.
+    """Write config.json and model.safetensors under the authors' torch names, a tied head too.
 
     Args:
         directory: created if need be; files of the same names are replaced.
@@ -89,7 +91,7 @@ def save_pretrained(directory: str | os.PathLike[str], model: LanguageModel, par
 
 
 def state_dict(model: LanguageModel, params: Params) -> dict[str, np.ndarray]:
-    """The parameters as numpy arrays under the authors' torch names, the tied head included.
+    """The parameters as numpy arrays under the authors' torch names, a tied head too.
 
     Raises:
         ValueError: parameters of another model.
@@ -100,7 +102,8 @@ def state_dict(model: LanguageModel, params: Params) -> dict[str, np.ndarray]:
     wrong = sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
     expect(not wrong, "params", wrong[:10], "this model's; these are missing, extra or misshapen")
     tensors = to_tensors(language_model_rules(model.config), leaves)
-    return {**tensors, AUTHORS.head: tensors[AUTHORS.embedding]}
+    names = names_of(model.config)
+    return {names.head: tensors[names.embedding], **tensors}
 
 
 def language_model_rules(config: ModelConfig) -> Rules:
@@ -111,7 +114,13 @@ def language_model_rules(config: ModelConfig) -> Rules:
         prefix = f"layers_{index}/mixer/"
         own = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
         layers.append(mixer_rules(config.layer(index).mixer, own))
-    return model_rules(layers)
+    return model_rules(layers, names_of(config))
+
+
+def names_of(config: ModelConfig) -> Names:
+    """What the authors' code calls a model's parts; Mamba models come from another code base."""
+    mixers = {config.layer(index).mixer for index in range(config.num_layers)}
+    return MAMBA_MODEL if config.mlp == "none" and mixers == {"mamba"} else AUTHORS
 
 
 @functools.lru_cache(maxsize=16)  # tracing 36 layers takes about a second

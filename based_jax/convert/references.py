@@ -22,6 +22,7 @@ from based_jax.convert.tables import (
     AUTHORS,
     GATED_CONV,
     LINEAR_ATTENTION,
+    MAMBA_MODEL,
     MIXERS,
     MLP,
     NORM,
@@ -50,6 +51,8 @@ class Reference(NamedTuple):
     """channels of its input"""
     names: Names | None = None
     """of a language model"""
+    dropped: tuple[str, ...] = ()
+    """torch keys that we have no use for"""
 
 
 def find(meta: Meta) -> Reference:
@@ -76,12 +79,12 @@ def module_name(meta: Meta) -> str:
     return str(meta.get("module", "a meta that names no module"))
 
 
-def _mixer(spec: Callable[[Meta], MixerSpec], rules: Rules) -> Reference:
+def _mixer(spec: Callable[[Meta], MixerSpec], rules: Rules, dropped: tuple[str, ...] = ()) -> Reference:
     def build(meta: Meta, shapes: Shapes) -> nn.Module:
         mixer, options = dataclasses.astuple(spec(meta))
         return mixers.make(mixer, d_model=meta["d_model"], **options)
 
-    return Reference(build, lambda meta: rules)
+    return Reference(build, lambda meta: rules, dropped=dropped)
 
 
 def _base_conv(meta: Meta) -> MixerSpec:
@@ -182,7 +185,8 @@ def _authors_model(meta: Meta, shapes: Shapes) -> nn.Module:
 
 def _authors_model_rules(meta: Meta) -> Rules:
     config = model_config(meta["config"], {})
-    return model_rules([MIXERS[config.layer(index).mixer] for index in range(config.num_layers)])
+    mixers = [MIXERS[config.layer(index).mixer] for index in range(config.num_layers)]
+    return model_rules(mixers, MAMBA_MODEL if kind(meta["config"]) == "mamba" else AUTHORS)
 
 
 REFERENCES: dict[str, Reference] = {
@@ -204,8 +208,9 @@ REFERENCES: dict[str, Reference] = {
     "based.models.block.Block": Reference(
         _block, lambda meta: block_rules(GATED_CONV), lambda meta, shapes: shapes["norm1.weight"][0]
     ),
+    "checkpoint mamba": Reference(_authors_model, _authors_model_rules, names=MAMBA_MODEL),
     "checkpoint": Reference(_authors_model, _authors_model_rules, names=AUTHORS),
-    **{name: _mixer(mixer.spec, mixer.rules) for name, mixer in zoology.MIXERS.items()},
+    **{name: _mixer(*mixer) for name, mixer in zoology.MIXERS.items()},
     "zoology.mixers.mlp.MLP": Reference(zoology.mlp, lambda meta: MLP),
     "zoology.mixers.mlp.GLU": Reference(zoology.glu, lambda meta: zoology.GLU),
     "zoology.model.LanguageModel": Reference(

@@ -34,12 +34,25 @@ SOFTMAX_ATTENTION: Rules = (
     vector("out_proj.bias", "out/bias"),
 )
 
+MAMBA: Rules = (
+    linear("in_proj.weight", "in_proj/kernel"),  # rows [convolved branch | gate]
+    taps("conv1d.weight", "conv_kernel"),
+    vector("conv1d.bias", "conv_bias"),
+    linear("x_proj.weight", "x_proj/kernel"),  # rows [dt | B | C]
+    linear("dt_proj.weight", "dt_kernel"),
+    vector("dt_proj.bias", "dt_bias"),
+    same("A_log", "A_log"),
+    same("D", "D"),
+    linear("out_proj.weight", "out/kernel"),
+)
+
 SHORT_CONV: Rules = (taps("conv.weight", "kernel"), vector("conv.bias", "bias"))
 
 MIXERS: dict[str, Rules] = {
     "attention": SOFTMAX_ATTENTION,
     "gated_conv": GATED_CONV,
     "linear_attention": LINEAR_ATTENTION,
+    "mamba": MAMBA,
     "short_conv": SHORT_CONV,
     "sliding_window": SOFTMAX_ATTENTION,
 }
@@ -69,13 +82,17 @@ class Names:
     backbone: str = "transformer"
     mixer: str = "mixer"
     mlp: str = "mlp"
+    norm: str = "norm1"
+    """before the mixer"""
+    final_norm: str = "ln_f"
+    word_embedding: str = "embeddings.word_embeddings"
     head: str = "lm_head.weight"
-    """the tied head: the embedding once more"""
+    """the head; a tied one is the embedding once more"""
 
     @property
     def embedding(self) -> str:
         """Key of the token embedding."""
-        return f"{self.backbone}.embeddings.word_embeddings.weight"
+        return f"{self.backbone}.{self.word_embedding}.weight"
 
     def layer(self, index: int) -> str:
         """Prefix of a block."""
@@ -83,13 +100,14 @@ class Names:
 
 
 AUTHORS = Names()
+MAMBA_MODEL = Names("backbone", norm="norm", final_norm="norm_f", word_embedding="embedding")
 ZOOLOGY = Names(backbone="backbone", mixer="sequence_mixer", mlp="state_mixer")
 
 
 def block_rules(mixer: Iterable[Rule], names: Names = AUTHORS) -> Rules:
     """A residual block around a mixer with the given rules."""
     return (
-        *under(NORM, "norm1", "norm1"),
+        *under(NORM, names.norm, "norm1"),
         *under(mixer, names.mixer, "mixer"),
         *under(NORM, "norm2", "norm2"),
         *under(MLP, names.mlp, "mlp"),
@@ -97,12 +115,13 @@ def block_rules(mixer: Iterable[Rule], names: Names = AUTHORS) -> Rules:
 
 
 def model_rules(mixers: Sequence[Iterable[Rule]], names: Names = AUTHORS) -> Rules:
-    """A language model, given each layer's mixer rules; the tied head is not among them."""
-    positions = names.embedding.replace("word", "position")
+    """A language model, given each layer's mixer rules; a tied head is not among them."""
+    positions = f"{names.backbone}.embeddings.position_embeddings.weight"
     rules: list[Rule] = [same(names.embedding, "embedding"), same(positions, "position_embedding")]
+    rules.append(same(names.head, "head"))
     for index, mixer in enumerate(mixers):
         rules += under(block_rules(mixer, names), names.layer(index), f"layers_{index}")
-    rules += under(NORM, f"{names.backbone}.ln_f", "final_norm")
+    rules += under(NORM, f"{names.backbone}.{names.final_norm}", "final_norm")
     return tuple(rules)
 
 

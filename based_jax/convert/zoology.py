@@ -4,23 +4,11 @@ The model is the pre-norm one with LayerNorms, a plain MLP (GELU) and a tied hea
 import path of its class and the keywords that it was built with.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
-
+from based_jax.convert.baselines import Meta, TorchMixer, convolutions, delta, recurrences, scans
 from based_jax.convert.layouts import Rules, Shapes, linear, renamed, vector
 from based_jax.convert.tables import LINEAR_ATTENTION, SOFTMAX_ATTENTION, ZOOLOGY, model_rules
 from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig
 from based_jax.validate import expect, expect_choice
-
-Meta = Mapping[str, Any]
-
-
-class ZoologyMixer(NamedTuple):
-    """Our mixer for one of theirs."""
-
-    spec: Callable[[Meta], MixerSpec]
-    """their keywords to our mixer and its options"""
-    rules: Rules
 
 
 def _based(meta: Meta) -> MixerSpec:
@@ -42,10 +30,14 @@ def _sliding_window(meta: Meta) -> MixerSpec:
     return MixerSpec("sliding_window", options | {"qkv_bias": True, "out_bias": True})
 
 
-MIXERS: dict[str, ZoologyMixer] = {
-    "zoology.mixers.attention.MHA": ZoologyMixer(_attention, SOFTMAX_ATTENTION),
-    "zoology.mixers.based.Based": ZoologyMixer(_based, renamed(LINEAR_ATTENTION, "out_proj", "proj_o")),
-    "zoology.mixers.slide_attn.SlidingAttn": ZoologyMixer(_sliding_window, SOFTMAX_ATTENTION),
+MIXERS: dict[str, TorchMixer] = {
+    "zoology.mixers.attention.MHA": TorchMixer(_attention, SOFTMAX_ATTENTION),
+    "zoology.mixers.based.Based": TorchMixer(_based, renamed(LINEAR_ATTENTION, "out_proj", "proj_o")),
+    "zoology.mixers.slide_attn.SlidingAttn": TorchMixer(_sliding_window, SOFTMAX_ATTENTION),
+    **convolutions.MIXERS,
+    **delta.MIXERS,
+    **recurrences.MIXERS,
+    **scans.MIXERS,
 }
 """By import path."""
 
@@ -95,7 +87,7 @@ def language_model_rules(meta: Meta) -> Rules:
     return model_rules([_mixer(meta).rules] * meta["n_layers"], ZOOLOGY)
 
 
-def _mixer(meta: Meta) -> ZoologyMixer:
+def _mixer(meta: Meta) -> TorchMixer:
     name = meta.get("mixer", {}).get("name")
     expect_choice("mixer of a zoology language model", name, tuple(MIXERS))
     return MIXERS[name]

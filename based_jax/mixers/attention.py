@@ -3,8 +3,9 @@
 y_i = sum_{j<=i} softmax_j(q_i . k_j / sqrt(d)) v_j,   rotary positions on part of each head
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
+from based_jax.mixers.contract import Card
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import State
 from based_jax.validate import expect
@@ -12,6 +13,18 @@ from based_jax.validate import expect
 
 class Attention(SoftmaxHeads):
     """Full attention. Its state grows with the text: `init_state` needs `max_length`."""
+
+    card: ClassVar[Card] = Card(
+        equation="softmax(q k^T / sqrt(d_h)) v, rotary positions",
+        training="N^2 D",
+        state="2 D N",
+        decoding="read 2 D N",
+        source="Vaswani et al. 2017; Based, Table 8",
+        parity=(
+            "based/mha_rotary",
+            "zoology/mha",
+        ),
+    )
 
     @property
     def reach(self) -> None:

@@ -8,6 +8,7 @@ That one call is training (state None), prefill, chunked prefill and decoding (l
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
@@ -18,6 +19,28 @@ from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_array, expect_divisible
 
 Initializer = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Card:
+    """A mixer's row in docs/mixers.md. Costs are per sequence and layer, without the projections' N D^2.
+
+    Letters: N tokens, D d_model, H heads, d_h channels of a head (d_k of keys, d_v of values), E inner
+    channels, S states per channel, F features, C tokens of a chunk, w window, k taps, p channels per H3 head.
+    """
+
+    equation: str
+    """in one line"""
+    training: str
+    """order of the multiplications"""
+    state: str
+    """floats kept between steps, as `state_size` counts"""
+    decoding: str
+    """order of the multiplications of one step"""
+    source: str
+    """paper and section"""
+    parity: tuple[str, ...]
+    """cases in tests/fixtures; without any, the tests compare with the equations"""
 
 
 class Mixer(nn.Module):
@@ -41,6 +64,8 @@ class Mixer(nn.Module):
     """can continue from a state"""
     packing: ClassVar[bool] = True
     """honours segment_ids"""
+    card: ClassVar[Card]
+    """its row in docs/mixers.md"""
 
     def __call__(
         self,
@@ -146,5 +171,16 @@ def uniform(bound: float) -> Initializer:
 
     def initializer(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
         return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return initializer
+
+
+def log_uniform_steps(low: float = 1e-3, high: float = 0.1, floor: float = 1e-4) -> Initializer:
+    """Biases with a log-uniform softplus from `low` to `high`, at least `floor`: Mamba's step sizes."""
+
+    def initializer(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+        steps = jnp.exp(jax.random.uniform(key, shape, dtype, math.log(low), math.log(high)))
+        steps = jnp.maximum(steps, floor)
+        return steps + jnp.log(-jnp.expm1(-steps))
 
     return initializer

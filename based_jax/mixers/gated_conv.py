@@ -6,13 +6,13 @@ conv is depthwise, causal and `kernel_size` tokens long. As in the code, not the
 expand * d_model / 2 wide, the bias comes before the convolution, and the gate u2 stays linear.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.mixers.contract import Mixer, Projection, named, uniform
+from based_jax.mixers.contract import Card, Mixer, Projection, named, uniform
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_divisible
 
@@ -26,6 +26,15 @@ class GatedConv(Mixer):
         bias: biases of both projections.
         conv_bias: bias of the convolution (none in the released models).
     """
+
+    card: ClassVar[Card] = Card(
+        equation="(silu(conv(x W_1)) * x W_2) W_o",
+        training="N k E + N D E",
+        state="k E",
+        decoding="k E",
+        source="Based, section 4.2",
+        parity=("based/base_conv",),
+    )
 
     expand: int = 4
     kernel_size: int = 3

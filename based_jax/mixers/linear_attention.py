@@ -8,13 +8,10 @@ gamma and g are Appendix C's optional decay: gamma_h = 1 - 2^(decay_const - h) f
 coarse input-dependent gate g = x W_dec + b_dec. The released models run without either.
 """
 
-from typing import Any
-
-import jax.numpy as jnp
-import numpy as np
+from typing import Any, ClassVar
 
 from based_jax import ops
-from based_jax.mixers.contract import Mixer, Projection, head_layout
+from based_jax.mixers.contract import Card, Mixer, Projection, head_layout
 from based_jax.ops.feature_maps import symmetric_taylor_size
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_choice
@@ -33,6 +30,18 @@ class LinearAttention(Mixer):
         decay_const: exponent of gamma for head 0.
         implementation: of `ops.taylor_attention`, and of `ops.taylor_step` for one token.
     """
+
+    card: ClassVar[Card] = Card(
+        equation="sum_j p(q_i.k_j) v_j / sum_j p(q_i.k_j), p(s) = 1 + s + s^2/2",
+        training="N F D",
+        state="F (D + H), F = 1 + 3d'/2 + d'^2/2",
+        decoding="F D",
+        source="Based, section 4.1",
+        parity=(
+            "based/linear_attention_taylor",
+            "feature_maps/linear_attention_taylor_exp",
+        ),
+    )
 
     num_heads: int | None = None
     feature_dim: int = 16
@@ -70,8 +79,7 @@ class LinearAttention(Mixer):
         heads, _, _ = head_layout(self.d_model, self.num_heads)
         log_decay = None
         if self.decay != "none":
-            exponents = self.decay_const - np.arange(heads, dtype=np.float64)
-            log_decay = jnp.asarray(np.log1p(-(2.0**exponents)), jnp.float32)[None, None]
+            log_decay = ops.fixed_log_decay(heads, self.decay_const)[None, None]
         q, k, v = self.q(x), self.k(x), self.v(x)
         options: dict[str, Any] = {"eps": self.eps, "implementation": self.implementation}
         if state is not None and x.shape[1] == 1 and log_decay is segment_ids is mask is None:

@@ -4,17 +4,49 @@ import dataclasses
 from typing import Any
 
 from based_jax.mixers.attention import Attention
-from based_jax.mixers.contract import Mixer
+from based_jax.mixers.base_conv import BaseConv
+from based_jax.mixers.blocked_window import BlockedWindow
+from based_jax.mixers.contract import Card, Mixer
+from based_jax.mixers.delta_net import DeltaNet
 from based_jax.mixers.gated_conv import GatedConv
+from based_jax.mixers.gated_delta_net import GatedDeltaNet
+from based_jax.mixers.gla import GLA
+from based_jax.mixers.h3 import H3
+from based_jax.mixers.hyena import Hyena
 from based_jax.mixers.linear_attention import LinearAttention
+from based_jax.mixers.liquid_s4 import LiquidS4
+from based_jax.mixers.long_conv import LongConv
+from based_jax.mixers.mamba import Mamba
+from based_jax.mixers.mamba2 import Mamba2
+from based_jax.mixers.retnet import RetNet
+from based_jax.mixers.rwkv4 import RWKV4
+from based_jax.mixers.rwkv5 import RWKV5
+from based_jax.mixers.rwkv7 import RWKV7
+from based_jax.mixers.rwkv_channel_mix import RWKVChannelMix
 from based_jax.mixers.short_conv import ShortConv
 from based_jax.mixers.sliding_window import SlidingWindow
 from based_jax.validate import expect, expect_choice
 
 _MIXERS: dict[str, type[Mixer]] = {
     "attention": Attention,
+    "base_conv": BaseConv,
+    "blocked_window": BlockedWindow,
+    "delta_net": DeltaNet,
     "gated_conv": GatedConv,
+    "gated_delta_net": GatedDeltaNet,
+    "gla": GLA,
+    "h3": H3,
+    "hyena": Hyena,
     "linear_attention": LinearAttention,
+    "liquid_s4": LiquidS4,
+    "long_conv": LongConv,
+    "mamba": Mamba,
+    "mamba2": Mamba2,
+    "retnet": RetNet,
+    "rwkv4": RWKV4,
+    "rwkv5": RWKV5,
+    "rwkv7": RWKV7,
+    "rwkv_channel_mix": RWKVChannelMix,
     "short_conv": ShortConv,
     "sliding_window": SlidingWindow,
 }
@@ -34,6 +66,8 @@ class MixerInfo:
     """honours segment_ids"""
     options: tuple[str, ...]
     """what `make` takes beside d_model"""
+    card: Card
+    """equation, costs and sources"""
 
     def state_size(self, d_model: int, length: int, **options: Any) -> int:
         """Floats kept per sequence after `length` tokens, by the papers' formulas."""
@@ -74,6 +108,7 @@ def info(name: str) -> MixerInfo:
         stateful=mixer.stateful,
         packing=mixer.packing,
         options=_options(mixer),
+        card=mixer.card,
     )
 
 

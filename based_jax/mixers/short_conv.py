@@ -1,11 +1,11 @@
 """A bare depthwise causal convolution as a mixer: y[t] = sum_j kernel[T-1-j] * x[t-j] + bias."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.mixers.contract import Mixer, named, uniform
+from based_jax.mixers.contract import Card, Mixer, named, uniform
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect
 
@@ -17,6 +17,15 @@ class ShortConv(Mixer):
         kernel_size: taps.
         bias: add a bias per channel.
     """
+
+    card: ClassVar[Card] = Card(
+        equation="conv_k(x), depthwise",
+        training="N k D",
+        state="k D",
+        decoding="k D",
+        source="Zoology, spec 3.5",
+        parity=("based/short_convolution",),
+    )
 
     kernel_size: int = 3
     bias: bool = False

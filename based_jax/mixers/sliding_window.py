@@ -5,8 +5,9 @@
 `left` counts past keys: the paper's width w is left = w - 1, the torch code's window_size W is W // 2.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
+from based_jax.mixers.contract import Card
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import State
 from based_jax.validate import expect
@@ -18,6 +19,18 @@ class SlidingWindow(SoftmaxHeads):
     Attributes:
         left: past keys that a query sees beside its own; 63 is the paper's width of 64.
     """
+
+    card: ClassVar[Card] = Card(
+        equation="softmax over the last w keys, rotary positions",
+        training="N w D",
+        state="2 D min(N, w)",
+        decoding="read 2 D w",
+        source="Based, section 4.2",
+        parity=(
+            "based/sliding_attention",
+            "zoology/sliding_attn",
+        ),
+    )
 
     left: int = 63
 

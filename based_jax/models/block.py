@@ -2,6 +2,7 @@
 
     residual = residual + h;  residual = residual + mixer(norm1(residual));  h = mlp(norm2(residual))
 
+or, without an MLP (Mamba, RWKV), residual = residual + h;  h = mixer(norm1(residual)).
 The residual stream is carried beside the branch output h and stays in float32: with a bfloat16 model the
 sum over dozens of layers would otherwise lose the small contributions.
 """
@@ -23,16 +24,16 @@ class Block(nn.Module):
 
     Attributes:
         mixer: an unbound mixer.
-        mlp: an unbound MLP.
+        mlp: an unbound MLP; None for a block of one norm and a mixer.
         norm: "rms" or "layer".
-        norm_eps: epsilon of both norms.
+        norm_eps: epsilon of the norms.
         dtype: dtype in which mixer and MLP see the stream.
         prenorm: False gives the authors' post-norm block, h = norm2(mlp(a) + a), a = norm1(mixer(h) + h),
             which carries no residual.
     """
 
     mixer: Mixer
-    mlp: MLP
+    mlp: MLP | None
     norm: str = "rms"
     norm_eps: float = 1e-5
     dtype: Any = jnp.float32
@@ -40,7 +41,8 @@ class Block(nn.Module):
 
     def setup(self) -> None:
         self.norm1 = make_norm(self.norm, self.norm_eps, self.dtype)
-        self.norm2 = make_norm(self.norm, self.norm_eps, self.dtype)
+        if self.mlp is not None:
+            self.norm2 = make_norm(self.norm, self.norm_eps, self.dtype)
 
     def __call__(
         self,
@@ -55,7 +57,7 @@ class Block(nn.Module):
         """Run the block.
 
         Args:
-            h: output of the previous block's MLP (or the embedding).
+            h: output of the previous block (or the embedding).
             residual: the stream before h was added; None for the first block.
 
         Returns:
@@ -63,11 +65,15 @@ class Block(nn.Module):
         """
         context: dict[str, Any] = {"segment_ids": segment_ids, "positions": positions, "mask": mask}
         if not self.prenorm:
+            if self.mlp is None:
+                raise ValueError("mlp = None: expected an MLP in a post-norm block")
             mixed, state = self.mixer(h, state, **context)
             h = self.norm1(mixed + h)
             return self.norm2(self.mlp(h) + h), None, state
         wide = accumulation_dtype(h)
         residual = h.astype(wide) if residual is None else residual + h.astype(wide)
         mixed, state = self.mixer(self.norm1(residual), state, **context)
+        if self.mlp is None:
+            return mixed, residual, state
         residual = residual + mixed.astype(wide)
         return self.mlp(self.norm2(residual)), residual, state

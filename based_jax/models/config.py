@@ -11,7 +11,7 @@ from flax.core import FrozenDict
 from based_jax.validate import expect, expect_choice
 
 ACTIVATIONS = ("silu", "gelu", "sigmoid")
-MLPS = ("gated", "plain")
+MLPS = ("gated", "plain", "none")
 NORMS = ("rms", "layer")
 REMAT = ("none", "block")
 
@@ -42,10 +42,10 @@ class ModelConfig:
     """one letter per layer, e.g. "CLSCC" """
     mixers: Mapping[str, MixerSpec]
     """what each letter of the schedule stands for"""
-    mlp_hidden: int
-    """width inside the MLP"""
+    mlp_hidden: int = 0
+    """width inside the MLP; 0, or anything, where there is none"""
     mlp: str = "gated"
-    """gated (SwiGLU and relatives) or plain"""
+    """gated (SwiGLU and relatives), plain, or none: a block is then a norm and a mixer, as Mamba's"""
     mlp_activation: str = "silu"
     """activation of the gate, or of a plain MLP: silu, gelu (exact) or sigmoid"""
     mlp_bias: bool = False
@@ -56,6 +56,8 @@ class ModelConfig:
     """epsilon of every norm"""
     max_positions: int = 0
     """rows of a learned position embedding, which then limits the length; 0 for none"""
+    tie_embeddings: bool = True
+    """whether the output head is the embedding; otherwise it has a matrix of its own"""
     pad_vocab_multiple: int = 8
     """the embedding's rows are a multiple of this"""
     init_std: float = 0.02
@@ -71,6 +73,8 @@ class ModelConfig:
         object.__setattr__(self, "mixers", FrozenDict(self.mixers))
         for name in ("vocab_size", "d_model", "mlp_hidden", "pad_vocab_multiple", "max_length"):
             value = getattr(self, name)
+            if name == "mlp_hidden" and self.mlp == "none":
+                continue
             expect(isinstance(value, int) and value >= 1, name, value, "a positive integer")
         expect(len(self.schedule) >= 1, "schedule", self.schedule, "at least one layer")
         for letter in self.schedule:

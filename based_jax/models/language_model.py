@@ -1,4 +1,4 @@
-"""The decoder-only language model: embedding, blocks, final norm, tied head (spec 1.1).
+"""The decoder-only language model: embedding, blocks, final norm, head (spec 1.1).
 
 It keeps the mixers' contract one floor up: `logits, state = model.apply(params, tokens, state)` is training
 (state None), prefill, chunked prefill and decoding.
@@ -40,6 +40,12 @@ class LanguageModel(nn.Module):
             named(nn.initializers.normal(config.init_std), "vocab", "embed"),
             (config.padded_vocab_size, config.d_model),
         )
+        if not config.tie_embeddings:
+            self.head = self.param(
+                "head",
+                named(nn.initializers.normal(config.init_std), "vocab", "embed"),
+                (config.padded_vocab_size, config.d_model),
+            )
         if config.max_positions:
             self.position_embedding = self.param(
                 "position_embedding",
@@ -151,11 +157,12 @@ class LanguageModel(nn.Module):
         return jnp.take(self.position_embedding, index, axis=0, mode="fill", fill_value=jnp.nan)
 
     def unembed(self, hidden: Float[Array, "... D"]) -> Float[Array, "... vocab"]:
-        """Logits of hidden vectors: the tied head, accumulated in float32 (float64 for a float64 model)."""
+        """Logits of hidden vectors, accumulated in float32 (float64 for a float64 model)."""
+        head = self.embedding if self.config.tie_embeddings else self.head
         dtype = self.config.jnp_dtype
         wide = jnp.promote_types(dtype, jnp.float32)
         return jnp.einsum(
-            "...d,vd->...v", hidden.astype(dtype), self.embedding.astype(dtype), preferred_element_type=wide
+            "...d,vd->...v", hidden.astype(dtype), head.astype(dtype), preferred_element_type=wide
         )
 
     @nn.nowrap
@@ -185,8 +192,15 @@ class LanguageModel(nn.Module):
 
 
 def make_mixer(config: ModelConfig, index: int) -> Mixer:
-    """The unbound mixer of layer `index`, initialised as the config says."""
+    """The unbound mixer of layer `index`, initialised as the config says.
+
+    Mixers whose initial values depend on their depth (RWKV) are numbered among their like.
+    """
     spec = config.layer(index)
+    depth = {}
+    if "layer" in mixers.info(spec.mixer).options:
+        alike = [i for i in range(config.num_layers) if config.layer(i).mixer == spec.mixer]
+        depth = {"layer": alike.index(index), "num_layers": len(alike)}
     return mixers.make(
         spec.mixer,
         d_model=config.d_model,
@@ -194,14 +208,19 @@ def make_mixer(config: ModelConfig, index: int) -> Mixer:
             "dtype": config.jnp_dtype,
             "init_std": config.init_std,
             "out_init_std": config.residual_init_std,
+            **depth,
             **spec.options,
         },
     )
 
 
 def param_count(config: ModelConfig) -> int:
-    """Number of parameters, by abstract evaluation; the tied embedding counts once."""
-    model = LanguageModel(config)
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens)
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    """Number of parameters, from the shapes of one layer of each kind; a tied embedding counts once."""
+    kinds = sorted(set(config.schedule))
+    model = LanguageModel(config.replace(schedule="".join(kinds)))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
+    times = {f"layers_{index}": config.schedule.count(kind) for index, kind in enumerate(kinds)}
+    return sum(
+        times.get(part, 1) * sum(leaf.size for leaf in jax.tree.leaves(tree))
+        for part, tree in shapes["params"].items()
+    )

@@ -65,6 +65,6 @@ class GatedMLP(MLP):
     gated: ClassVar[bool] = True
 
 
-def make_mlp(kind: str, **options: Any) -> MLP:
-    """The MLP called `kind`: "gated" or "plain"."""
-    return {"gated": GatedMLP, "plain": MLP}[kind](**options)
+def make_mlp(kind: str, **options: Any) -> MLP | None:
+    """The MLP called `kind`: "gated", "plain" or "none"."""
+    return None if kind == "none" else {"gated": GatedMLP, "plain": MLP}[kind](**options)

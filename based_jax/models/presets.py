@@ -1,4 +1,12 @@
-"""Named models. A preset is data: sizes and a layer schedule (Based, Tables 7 and 8; spec 1.4, 1.10)."""
+"""Named models: sizes and layer schedules of the papers' language models.
+
+Based: Tables 7 to 13 (spec 4.2 to 4.8, 1.10). Zoology: its Pile suite (spec 6.3), under "zoology-". What the
+papers print as parameter counts, beside ours and with the reason where they differ, is in `printed.py` and
+docs/presets.md.
+"""
+
+from collections.abc import Mapping
+from typing import Any
 
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.ops.softmax_attention import left_from_paper_window
@@ -30,16 +38,77 @@ def _based(d_model: int, schedule: str) -> ModelConfig:
     )
 
 
-def _transformer(d_model: int, layers: int, num_heads: int, mlp_hidden: int) -> ModelConfig:
-    """Transformer++: full attention with rotary positions on half of each head."""
+def _transformer(
+    d_model: int, layers: int, num_heads: int, mlp_hidden: int, rotary: float = 0.5
+) -> ModelConfig:
+    """Transformer++: full attention with rotary positions on a part of each head."""
     return ModelConfig(
         vocab_size=GPT2_VOCAB,
         d_model=d_model,
         schedule="A" * layers,
-        mixers={"A": MixerSpec("attention", {"num_heads": num_heads, "rotary_fraction": 0.5})},
+        mixers={"A": MixerSpec("attention", {"num_heads": num_heads, "rotary_fraction": rotary})},
         mlp_hidden=mlp_hidden,
         pad_vocab_multiple=16,
     )
+
+
+def _baseline(
+    d_model: int, layers: int, mixer: str, options: Mapping[str, Any], mlp_hidden: int, **fields: Any
+) -> ModelConfig:
+    """The same mixer in every layer, a gated MLP and root-mean-square norms unless `fields` say otherwise."""
+    mixers = {"M": MixerSpec(mixer, options)}
+    return ModelConfig(GPT2_VOCAB, d_model, "M" * layers, mixers, mlp_hidden, **fields)
+
+
+_PLAIN: dict[str, Any] = {"mlp": "plain", "mlp_activation": "gelu", "mlp_bias": True, "norm": "layer"}
+"""The two-matrix MLP and LayerNorm of the convolution models' code."""
+
+_LM_FILTERS = {"l_max": 2048, "sine_frequency": 14.0, "slow_decay": 1.2}
+
+
+def _mamba(d_model: int) -> ModelConfig:
+    """Mamba blocks have no MLP (Based, Table 9)."""
+    return _baseline(d_model, 46, "mamba", {"num_layers": 46}, 0, mlp="none", pad_vocab_multiple=16)
+
+
+def _rwkv(d_model: int, layers: int, time_mix: str, expand: float) -> ModelConfig:
+    """A time mix (T) and a channel mix (C) per layer, each a residual block of its own; an untied head."""
+    return ModelConfig(
+        vocab_size=GPT2_VOCAB,
+        d_model=d_model,
+        schedule="TC" * layers,
+        mixers={"T": MixerSpec(time_mix), "C": MixerSpec("rwkv_channel_mix", {"expand": expand})},
+        mlp="none",
+        norm="layer",
+        tie_embeddings=False,
+    )
+
+
+def _base_conv(d_model: int, layers: int) -> ModelConfig:
+    """Explicit short filters (S) and implicit long ones (L) in turn."""
+    return ModelConfig(
+        vocab_size=GPT2_VOCAB,
+        d_model=d_model,
+        schedule="SL" * (layers // 2),
+        mixers={
+            "S": MixerSpec("base_conv", {"kernel_size": 3}),
+            "L": MixerSpec("base_conv", {"kernel_size": -1, "l_max": 2048}),
+        },
+        mlp_hidden=2 * d_model,
+        **_PLAIN,
+    )
+
+
+def _hyena(d_model: int, layers: int) -> ModelConfig:
+    return _baseline(d_model, layers, "hyena", _LM_FILTERS, 2 * d_model, **_PLAIN)
+
+
+def _h3(d_model: int, layers: int) -> ModelConfig:
+    return _baseline(d_model, layers, "h3", {"d_state": 64}, 2 * d_model, **_PLAIN)
+
+
+def _long_conv(d_model: int, layers: int) -> ModelConfig:
+    return _baseline(d_model, layers, "long_conv", {"l_max": 2048, "project": True}, 4 * d_model, **_PLAIN)
 
 
 _BASED_1B = _based(1792, "CLSCC" * 5 + "C" + "CLSCCC" + "CLSC")
@@ -50,6 +119,38 @@ _PRESETS = {
     "based-1b-50b": _BASED_1B,
     "attn-360m": _transformer(1024, layers=24, num_heads=16, mlp_hidden=2816),
     "attn-1b": _transformer(1680, layers=36, num_heads=24, mlp_hidden=4608),
+    "mamba-360m": _mamba(1024),
+    "mamba-1b": _mamba(2048),
+    "hyena-355m": _baseline(1024, 29, "hyena", _LM_FILTERS, 2048, norm="layer"),
+    "h3-360m": _baseline(1024, 24, "h3", {"d_state": 64}, 4096, **_PLAIN),
+    "rwkv5-360m": _rwkv(1024, 19, "rwkv5", 3.5),
+    "gla-360m": _baseline(1024, 24, "gla", {"num_heads": 4}, 2816),
+    "zoology-attention-73m": _transformer(704, layers=6, num_heads=8, mlp_hidden=2048, rotary=1.0),
+    "zoology-attention-125m": _transformer(768, layers=12, num_heads=12, mlp_hidden=2048, rotary=1.0),
+    "zoology-attention-360m": _transformer(1024, layers=24, num_heads=16, mlp_hidden=2816, rotary=1.0),
+    "zoology-base-conv-168m": _base_conv(864, 30),
+    "zoology-base-conv-354m": _base_conv(1080, 48),
+    "zoology-hyena-72m": _hyena(736, 8),
+    "zoology-hyena-158m": _hyena(864, 18),
+    "zoology-hyena-358m": _hyena(1024, 36),
+    "zoology-h3-72m": _h3(720, 8),
+    "zoology-h3-168m": _h3(864, 19),
+    "zoology-h3-357m": _h3(1024, 33),
+    "zoology-rwkv4-72m": _rwkv(624, 6, "rwkv4", 4.0),
+    "zoology-rwkv4-169m": _rwkv(768, 12, "rwkv4", 4.0),
+    "zoology-rwkv4-351m": _rwkv(984, 20, "rwkv4", 4.0),
+    "zoology-retnet-152m": _baseline(
+        768,
+        12,
+        "retnet",
+        {"num_heads": 4, "expand_v": 1280 / 768, "chunk_size": 128},
+        1280,
+        tie_embeddings=False,
+        **_PLAIN,
+    ),
+    "zoology-long-conv-76m": _long_conv(704, 6),
+    "zoology-long-conv-128m": _long_conv(768, 12),
+    "zoology-long-conv-360m": _long_conv(1024, 24),
     # Byte-level models that train on a laptop CPU; the two have about the same number of parameters.
     "based-tiny": ModelConfig(
         vocab_size=BYTE_VOCAB,

@@ -1,5 +1,18 @@
 """What the mixers compute: pure array functions, (batch, length, heads, dim), no Flax."""
 
+from based_jax.ops.delta_rule import delta_rule, generalized_delta_rule
+from based_jax.ops.diagonal_scan import (
+    DiagonalScanState,
+    diagonal_scan,
+    init_diagonal_scan_state,
+    selective_scan,
+)
+from based_jax.ops.diagonal_ssm import (
+    DiagonalSSMState,
+    diagonal_ssm,
+    discretize_bilinear,
+    init_diagonal_ssm_state,
+)
 from based_jax.ops.dispatch import implementation_for, implementations
 from based_jax.ops.feature_maps import (
     IDENTITY,
@@ -17,7 +30,14 @@ from based_jax.ops.linear_attention import (
     init_linear_attention_state,
     linear_attention,
 )
-from based_jax.ops.norm import layer_norm, rms_norm
+from based_jax.ops.linear_recurrence import (
+    LinearRecurrenceState,
+    fixed_log_decay,
+    init_linear_recurrence_state,
+    linear_recurrence,
+)
+from based_jax.ops.long_conv import LongConvState, init_long_conv_state, long_conv
+from based_jax.ops.norm import l2_norm, layer_norm, rms_norm
 from based_jax.ops.rotary import rotary
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.ops.softmax_attention import (
@@ -28,30 +48,53 @@ from based_jax.ops.softmax_attention import (
 )
 from based_jax.ops.stream import Places, Stream, advance, init_stream
 from based_jax.ops.taylor_attention import init_taylor_state, taylor_attention, taylor_step
+from based_jax.ops.token_shift import init_token_shift_state, token_shift
+from based_jax.ops.wkv import WKVState, init_wkv_state, wkv
 
 __all__ = [
     "IDENTITY",
     "TAYLOR",
+    "DiagonalSSMState",
+    "DiagonalScanState",
     "FeatureMap",
     "KVCache",
     "LinearAttentionState",
+    "LinearRecurrenceState",
+    "LongConvState",
     "Places",
     "ShortConvState",
     "Stream",
+    "WKVState",
     "advance",
+    "delta_rule",
+    "diagonal_scan",
+    "diagonal_ssm",
+    "discretize_bilinear",
+    "fixed_log_decay",
+    "generalized_delta_rule",
     "implementation_for",
     "implementations",
+    "init_diagonal_scan_state",
+    "init_diagonal_ssm_state",
     "init_kv_cache",
     "init_linear_attention_state",
+    "init_linear_recurrence_state",
+    "init_long_conv_state",
     "init_short_conv_state",
     "init_stream",
     "init_taylor_state",
+    "init_token_shift_state",
+    "init_wkv_state",
+    "l2_norm",
     "layer_norm",
     "left_from_paper_window",
     "left_from_torch_window",
     "linear_attention",
+    "linear_recurrence",
+    "long_conv",
     "rms_norm",
     "rotary",
+    "selective_scan",
     "short_conv",
     "softmax_attention",
     "symmetric_taylor_features",
@@ -61,5 +104,7 @@ __all__ = [
     "taylor_features",
     "taylor_size",
     "taylor_step",
+    "token_shift",
     "window_step",
+    "wkv",
 ]

@@ -17,11 +17,18 @@ from based_jax.validate import expect, expect_choice
 # Best first: `implementation=None` picks the first name of the row that runs on these arguments, and
 # "triton" only on request.
 _IMPLEMENTATIONS = {
+    "delta_rule": ("xla", "reference"),
+    "diagonal_scan": ("xla", "reference"),
+    "diagonal_ssm": ("xla", "reference"),
     "linear_attention": ("xla", "reference"),
+    "linear_recurrence": ("xla", "reference"),
+    "long_conv": ("xla", "reference"),
     "taylor_attention": ("pallas", "triton", "xla", "reference"),
     "taylor_step": ("pallas", "triton", "xla", "reference"),
+    "selective_scan": ("xla", "reference"),
     "softmax_attention": ("xla", "reference"),
     "window_step": ("pallas", "xla", "reference"),
+    "wkv": ("xla", "reference"),
 }
 
 _SUPPORTS = {

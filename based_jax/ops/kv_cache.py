@@ -1,7 +1,6 @@
 """Keys and values kept between calls: a ring of `left + 1` slots for a window, all of them otherwise.
 
-The token with index p (counted over calls, per row) lives in slot p mod W, so a window's cache stays as
-long as the window however long the text grows, and rows of one batch may be at different lengths.
+A window's cache stays as long as the window however long the text grows.
 """
 
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from based_jax.ops.ring import latest, put
 from based_jax.ops.stream import Places, Stream, init_stream
 from based_jax.typing import Array, Float, Int
 
@@ -48,23 +48,10 @@ def slot_index(length: Int[Array, " B"], slots: int) -> Int[Array, "B W"]:
 
 def write(cache: KVCache, k: Array, v: Array, places: Places, stream: Stream) -> KVCache:
     """Put the real tokens of one call into their slots; of more than W only the last W stay."""
-    batch, length = k.shape[:2]
-    slots = cache.slots
-    index = jnp.broadcast_to(places.index, (batch, length))
-    stays = index >= (stream.length - slots)[:, None]
-    if places.mask is not None:
-        stays &= places.mask
-    slot = jnp.where(stays, index % slots, slots)  # slot W does not exist: those writes are dropped
-    rows = jnp.arange(batch)[:, None]
-
-    def put(into: Array, values: Array) -> Array:
-        return into.at[rows, slot].set(values.astype(into.dtype), mode="drop", unique_indices=False)
-
-    return KVCache(put(cache.k, k), put(cache.v, v), stream)
+    return KVCache(put(cache.k, k, places, stream), put(cache.v, v, places, stream), stream)
 
 
 def recent(cache: KVCache, count: int) -> tuple[Array, Array, Int[Array, "B count"]]:
     """The last `count` <= W keys and values in order, and their indices (negative: not there yet)."""
-    index = cache.stream.length[:, None] - count + jnp.arange(count)
-    slot = (index % cache.slots)[..., None, None]
-    return jnp.take_along_axis(cache.k, slot, axis=1), jnp.take_along_axis(cache.v, slot, axis=1), index
+    k, index = latest(cache.k, cache.stream.length, count)
+    return k, latest(cache.v, cache.stream.length, count)[0], index

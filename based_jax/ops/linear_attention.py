@@ -14,11 +14,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
+from based_jax.ops.chunks import heads_first, relative_start, scan_chunks, sight
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
+from based_jax.ops.linear_recurrence import decayed_chunk
 from based_jax.ops.stream import Stream, advance, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -112,13 +113,12 @@ def linear_attention(
         if mask is not None:
             log_decay = jnp.where(mask[..., None], log_decay, 0)
 
-    # Starts relative to this call's first token; None when no token can lie in another segment.
-    start = None if segment_ids is None else places.start - (0 if fresh else state.stream.length[:, None])
+    start = relative_start(places, None if fresh else state.stream, segment_ids)
     compute = _reference if chosen == "reference" else _chunked
     y, kv, k_sum = compute(
         q.astype(dtype), k.astype(dtype), v.astype(dtype), log_decay, start, mask,
         (state.kv.astype(dtype), state.k.astype(dtype)),
-        feature_map, eps if normalize else None, min(chunk_size or CHUNK, length),
+        feature_map, eps if normalize else None, chunk_size or CHUNK,
     )  # fmt: skip
     y = y.astype(v.dtype)
     return (y, LinearAttentionState(kv, k_sum, stream)) if return_state else y
@@ -150,42 +150,19 @@ def _chunk_outputs(q, k, v, log_decay, start, mask, state, feature_map, eps):
     """
     kv, k_sum = state
     width, size = q.shape[-1], q.shape[-2]
-    visible = jnp.tril(jnp.ones((size, size), bool))
-    if start is not None:
-        visible = visible & (jnp.arange(size) >= start[:, None, :, None])
-    if mask is not None:
-        visible = visible & mask[:, None, None, :]
+    seen = sight(size, start, mask)
     scores = feature_map.similarity(jnp.einsum("bhik,bhjk->bhij", q, k), width)
     # A masked similarity is zeroed, not sent to -inf: phi(q).phi(k) of an unrelated pair is not small.
-    scores = jnp.where(visible, scores, 0)
+    scores = jnp.where(seen.visible, scores, 0)
 
-    phi_q, phi_k = feature_map.features(q), feature_map.features(k)
-    if mask is not None:
-        phi_k = jnp.where(mask[:, None, :, None], phi_k, 0)
-    if (
-        start is not None
-    ):  # queries behind a boundary do not see the state, keys before the last one do not enter it
-        phi_q = jnp.where((start < 0)[:, None, :, None], phi_q, 0)
-        last = start[:, -1:]
-        phi_k = jnp.where((jnp.arange(size) >= last)[:, None, :, None], phi_k, 0)
-        keep = (last < 0)[..., None]
-        kv, k_sum = jnp.where(keep[..., None], kv, 0), jnp.where(keep, k_sum, 0)
-
-    normaliser = scores.sum(-1) + jnp.einsum("bhif,bhf->bhi", phi_q, state[1])
-    new_k_sum = k_sum + phi_k.sum(-2)
+    phi_q, phi_k = seen.reading(feature_map.features(q)), seen.entering(feature_map.features(k))
+    normaliser = scores.sum(-1) + jnp.einsum("bhif,bhf->bhi", phi_q, k_sum)
+    new_k_sum = seen.kept(k_sum[..., None])[..., 0] + phi_k.sum(-2)
     if log_decay is None:
-        numerator = scores @ v + phi_q @ state[0]
-        new_kv = kv + jnp.einsum("bhjf,bhjv->bhfv", phi_k, v)
+        numerator = scores @ v + phi_q @ kv
+        new_kv = seen.kept(kv) + jnp.einsum("bhjf,bhjv->bhfv", phi_k, v)
     else:
-        # Sums over j < t <= i, each from its own j: differences of one running total would cost digits
-        # (7e-4 in float32 behind gates of -1e4) and give NaN where a gate is exactly shut, exp(-inf).
-        steps = jnp.where(jnp.tri(size, k=-1, dtype=bool), log_decay[..., :, None], 0)
-        decay = jnp.exp(jnp.cumsum(steps, axis=-2))
-        # Inclusive: S_i = gamma_i S_{i-1} + phi(k_i) v_i^T.
-        since_start = jnp.exp(jnp.cumsum(log_decay, axis=-1))
-        numerator = (scores * decay) @ v + (phi_q * since_start[..., None]) @ state[0]
-        new_kv = kv * since_start[..., -1, None, None]
-        new_kv = new_kv + jnp.einsum("bhjf,bhj,bhjv->bhfv", phi_k, decay[..., -1, :], v)
+        numerator, new_kv = decayed_chunk(phi_q, phi_k, v, log_decay[..., None], kv, seen, scores)
 
     y = numerator if eps is None else numerator / (normaliser + eps)[..., None]
     if mask is not None:  # also keeps 0 / eps of rows without any token out of the gradients
@@ -207,47 +184,18 @@ def _reference(q, k, v, log_decay, start, mask, state, feature_map, eps, chunk_s
     return heads_first(y), kv, k_sum
 
 
-def heads_first(x: Float[Array, "B N H D"]) -> Float[Array, "B H N D"]:
-    """(B, N, H, D) <-> (B, H, N, D); its own inverse."""
-    return x.swapaxes(1, 2)
-
-
 def _chunked(q, k, v, log_decay, start, mask, state, feature_map, eps, chunk_size):
     """A scan over chunks; the backward pass recomputes a chunk's features instead of keeping them."""
-    batch, length, heads, _ = q.shape
-    chunks = -(-length // chunk_size)
-    padding = chunks * chunk_size - length
-    if padding and mask is None:
-        mask = jnp.ones((batch, length), bool)
 
-    def split(x: Array, mode: str = "constant") -> Array:
-        """(B, N, ...) -> (chunks, B, C, ...), padded behind."""
-        x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2), mode=mode) if padding else x
-        return x.reshape(batch, chunks, chunk_size, *x.shape[2:]).swapaxes(0, 1)
-
-    if start is not None:
-        first = chunk_size * jnp.arange(chunks)[:, None, None]
-        start = split(jnp.broadcast_to(start, (batch, length)), "edge") - first
-    parts = (
-        *(split(x) for x in (q, k, v)),
-        None if log_decay is None else split(log_decay),
-        start,
-        None if mask is None else split(mask),
-    )
-
-    def body(state, chunk):
+    def step(state, chunk, start, mask):
         # Heads move to the front here, where a chunk is in cache: moved in the whole arrays beforehand, long
         # sequences paid for the memory traffic (forward + backward ~ N^1.07 instead of N^0.95 on a CPU).
         q, k, v = map(heads_first, chunk[:3])
-        log_decay, start, mask = chunk[3:]
-        log_decay = None if log_decay is None else log_decay.swapaxes(1, 2)
+        log_decay = None if chunk[3] is None else chunk[3].swapaxes(1, 2)
         y, state = _chunk_outputs(q, k, v, log_decay, start, mask, state, feature_map, eps)
-        return state, heads_first(y)
+        return heads_first(y), state
 
-    if chunks == 1:
-        (kv, k_sum), y = body(state, jax.tree.map(lambda part: part[0], parts))
-        y = y[None]
-    else:
-        (kv, k_sum), y = lax.scan(jax.checkpoint(body, prevent_cse=False), state, parts)
-    y = y.swapaxes(0, 1).reshape(batch, chunks * chunk_size, heads, v.shape[-1])
-    return y[:, :length], kv, k_sum
+    y, (kv, k_sum) = scan_chunks(
+        step, state, (q, k, v, log_decay), length=q.shape[1], chunk_size=chunk_size, start=start, mask=mask
+    )
+    return y, kv, k_sum

@@ -8,9 +8,14 @@ from based_jax.typing import Array, Float
 from based_jax.validate import expect_array
 
 
-def rms_norm(x: Float[Array, "... D"], scale: Float[Array, " D"], eps: float = 1e-5) -> Float[Array, "... D"]:
-    """x / sqrt(mean(x^2) + eps) * scale over the last axis, in the dtype of x."""
-    expect_array("scale", scale, (x.shape[-1],), "floating")
+def rms_norm(
+    x: Float[Array, "... D"], scale: Float[Array, "*heads D"], eps: float = 1e-5
+) -> Float[Array, "... D"]:
+    """x / sqrt(mean(x^2) + eps) * scale over the last axis, in the dtype of x.
+
+    The scale may have more of x's last axes: (H, D) norms each head by itself, with scales of its own.
+    """
+    _expect_last_axes("scale", scale, x)
     dtype = accumulation_dtype(x)
     y = x.astype(dtype)
     y = y * lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + eps)
@@ -19,16 +24,29 @@ def rms_norm(x: Float[Array, "... D"], scale: Float[Array, " D"], eps: float = 1
 
 def layer_norm(
     x: Float[Array, "... D"],
-    scale: Float[Array, " D"],
-    bias: Float[Array, " D"] | None = None,
+    scale: Float[Array, "*heads D"],
+    bias: Float[Array, "*heads D"] | None = None,
     eps: float = 1e-5,
 ) -> Float[Array, "... D"]:
-    """(x - mean) / sqrt(variance + eps) * scale + bias over the last axis, in the dtype of x."""
-    expect_array("scale", scale, (x.shape[-1],), "floating")
+    """(x - mean) / sqrt(variance + eps) * scale + bias over the last axis, in the dtype of x.
+
+    Scale and bias may have more of x's last axes: with (H, D) it is the group norm of H heads.
+    """
+    _expect_last_axes("scale", scale, x)
     if bias is not None:
-        expect_array("bias", bias, (x.shape[-1],), "floating")
+        _expect_last_axes("bias", bias, x)
     dtype = accumulation_dtype(x)
     y = x.astype(dtype)
     y = y - jnp.mean(y, axis=-1, keepdims=True)
     y = y * lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + eps) * scale.astype(dtype)
     return (y if bias is None else y + bias.astype(dtype)).astype(x.dtype)
+
+
+def l2_norm(x: Float[Array, "... D"], eps: float = 1e-6) -> Float[Array, "... D"]:
+    """x / sqrt(sum(x^2) + eps) over the last axis, in the dtype of x; zeros stay zeros."""
+    y = x.astype(accumulation_dtype(x))
+    return (y * lax.rsqrt(jnp.sum(y * y, axis=-1, keepdims=True) + eps)).astype(x.dtype)
+
+
+def _expect_last_axes(argument: str, array: Array, x: Array) -> None:
+    expect_array(argument, array, x.shape[-max(array.ndim, 1) :], "floating")

@@ -10,14 +10,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.core import Tracer
 
 import pallas_kernels
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
+from based_jax.ops.ring import expect_room
 from based_jax.ops.rotary import rotary
 from based_jax.ops.stream import Places, advance
 from based_jax.typing import Array, Bool, Float, Int
@@ -203,24 +202,10 @@ def _check(q, k, v, causal, left, cache, return_state, mask) -> tuple[int, int]:
     if left is not None:
         expect(cache.slots == left + 1, "slots of initial_state", cache.slots, f"left + 1 = {left + 1}")
     else:
-        if mask is not None:
-            expect_array("mask", mask, (batch, length), "bool")
-        # Padding takes no slots. What is not known under `jit` counts as 0 here and gives NaN later.
-        used = _concrete(cache.stream.length, 0)
-        new = length if mask is None else _concrete(mask, np.zeros((1, 1), int)).sum(axis=1)
-        longest = int(np.max(used + new))
-        expect(
-            longest <= cache.slots,
-            "length",
-            longest,
-            f"at most max_length = {cache.slots} tokens, the size of the state",
-        )
+        # What is not known under `jit` gives NaN later.
+        what = f"max_length = {cache.slots} tokens, the size of the state"
+        expect_room(cache.stream, length, mask, cache.slots, what)
     return batch, length
-
-
-def _concrete(array, otherwise):
-    """The array's values where they are known; NumPy's, because jnp would trace even those under `jit`."""
-    return otherwise if isinstance(array, Tracer) else np.asarray(array)
 
 
 def _same_segment(places: Places) -> Bool[Array, "rows N M"]:

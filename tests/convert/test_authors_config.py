@@ -61,6 +61,37 @@ def test_models_that_are_not_here(changes, message):
         model_config(BASED_360M | changes, {})
 
 
-def test_mamba():
-    with pytest.raises(ValueError, match="mamba"):
-        model_config({"d_model": 32, "n_layer": 2, "ssm_cfg": {}}, {})
+MAMBA = {"d_model": 1024, "n_layer": 46, "ssm_cfg": {"dt_rank": "auto"}, "pad_vocab_size_multiple": 16}
+
+
+def test_mamba_has_the_papers_parameters():
+    """With GPT's entries too, which have no effect."""
+    config = model_config(MAMBA | {"n_embd": 768, "n_head": 12, "n_inner": None}, {})
+    assert (config.mlp, config.norm, config.schedule) == ("none", "rms", "M" * 46)
+    assert (config.vocab_size, config.padded_vocab_size) == (50277, 50288)
+    assert bj.param_count(config) == 358_190_080
+
+
+def test_mamba_options():
+    ssm = {"d_state": 8, "dt_init_floor": 1e-3, "dt_scale": 2.0, "layer": "Mamba1", "bias": False}
+    options = model_config(MAMBA | {"ssm_cfg": ssm}, {}).mixers["M"].options
+    assert dict(options) == {"num_layers": 46, "d_state": 8, "dt_floor": 1e-3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ssm_cfg": {"layer": "Mamba2"}}, r"ssm_cfg\.layer = 'Mamba2': expected Mamba1"),
+        ({"ssm_cfg": {"bias": True}}, r"ssm_cfg\.bias = True"),
+        ({"attn_layer_idx": [3]}, r"attn_layer_idx = \[3\]"),
+        ({"tie_embeddings": False}, "tie_embeddings = False"),
+    ],
+)
+def test_mamba_models_that_are_not_here(changes, message):
+    with pytest.raises(ValueError, match=message):
+        model_config(MAMBA | changes, {})
+
+
+def test_mamba_without_its_depth():
+    with pytest.raises(ValueError, match="an entry 'n_layer'"):
+        model_config({"d_model": 32, "ssm_cfg": {}}, {})

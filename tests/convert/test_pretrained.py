@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -36,7 +37,7 @@ EMBEDDING = "transformer.embeddings.word_embeddings.weight"
 FC2 = "transformer.layers.1.mlp.fc2.weight"
 
 
-@pytest.fixture(params=["based-tiny", "attn-tiny"])
+@pytest.fixture(params=["based-tiny", "attn-tiny", "mamba-tiny"])
 def torch_directory(request) -> Path:
     return CHECKPOINTS / request.param
 
@@ -128,6 +129,17 @@ class TestTheAuthorsDirectories:
         assert config.mixers["S"].options["left"] == 8  # window_size 16
         assert config.mixers["C"].options["kernel_size"] == 3
         assert (config.mlp_hidden, config.vocab_size, config.padded_vocab_size) == (256, 125, 128)
+
+    def test_mamba_keeps_its_own_names(self, tmp_path):
+        """In a model of another build the same mixer lies under the names of Based."""
+        model, params = load_pretrained(CHECKPOINTS / "mamba-tiny")
+        assert {key.partition(".")[0] for key in state_dict(model, params)} == {"backbone", "lm_head"}
+        hybrid = small(
+            mixers={"M": MixerSpec("mamba"), "C": MixerSpec("gated_conv")}, schedule="MC", mlp="none"
+        )
+        keys = state_dict(bj.LanguageModel(hybrid), drawn(bj.LanguageModel(hybrid)))
+        assert "transformer.layers.0.mixer.A_log" in keys
+        assert not [key for key in keys if "mlp" in key or "norm2" in key]
 
     def test_computation_dtype(self, torch_directory):
         model, params = load_pretrained(torch_directory, dtype="bfloat16")
@@ -221,18 +233,26 @@ class TestRefusals:
         assert not (tmp_path / "x").exists()
 
 
+def kind_of(name: str) -> tuple[Any, ...]:
+    """What presets of one family have in common."""
+    preset = bj.presets.get(name)
+    names = {spec.mixer for spec in preset.mixers.values()}
+    return (*sorted(names), preset.mlp, preset.norm, preset.tie_embeddings)
+
+
 class TestOurDirectories:
-    @pytest.mark.parametrize("name", bj.presets.names())
-    def test_every_preset_at_a_tiny_size(self, name, tmp_path):
+    @pytest.mark.parametrize("name", sorted({kind_of(name): name for name in bj.presets.names()}.values()))
+    def test_every_kind_of_preset_at_a_tiny_size(self, name, tmp_path):
         preset = bj.presets.get(name)
-        options = {"num_heads": 2, "feature_dim": 4, "left": 3}
+        options = {"num_heads": 2, "feature_dim": 4, "left": 3, "l_max": 16, "d_state": 4, "expand_v": 2.0}
         specs = {
             letter: MixerSpec(
                 spec.mixer, {key: options.get(key, value) for key, value in spec.options.items()}
             )
             for letter, spec in preset.mixers.items()
         }
-        config = preset.replace(d_model=8, mlp_hidden=8, vocab_size=11, mixers=specs)
+        layers = "".join(dict.fromkeys(preset.schedule))
+        config = preset.replace(d_model=8, mlp_hidden=8, vocab_size=11, mixers=specs, schedule=layers)
         self.there_and_back(config, tmp_path)
 
     @pytest.mark.parametrize("name", mixers.names())

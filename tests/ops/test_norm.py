@@ -64,6 +64,28 @@ def test_errors_name_the_argument(unchecked, norm):
         norm(jnp.ones((2, 4)), jnp.ones(4, jnp.int32))
 
 
+def test_scales_of_several_axes_norm_each_head_by_itself():
+    rng = np.random.default_rng(0)
+    x, (scale, bias) = rng.normal(size=(2, 3, 4)).astype(np.float32), rng.normal(size=(2, 3, 4))
+    arrays = [jnp.asarray(a, jnp.float32) for a in (scale, bias)]
+    assert_close(ops.rms_norm(jnp.asarray(x), arrays[0]), rms_formula(x, scale, 1e-5), FLOAT32)
+    assert_close(ops.layer_norm(jnp.asarray(x), *arrays), layer_formula(x, scale, bias, 1e-5), FLOAT32)
+
+
 def test_layer_norm_names_its_bias(unchecked):
     with pytest.raises(ValueError, match=r"bias has shape \(1,\): expected \(4,?\)"):
         ops.layer_norm(jnp.ones((2, 4)), jnp.ones(4), jnp.ones(1))
+
+
+def test_l2_norm():
+    """Unit length but for eps; zeros stay zeros, with a finite gradient; low precision does not overflow."""
+    x = np.random.default_rng(0).normal(size=(3, 4))
+    expected = x / np.sqrt((x**2).sum(-1, keepdims=True) + 1e-6)
+    with jax.enable_x64(True):
+        assert_close(ops.l2_norm(jnp.asarray(x)), expected, FLOAT64)
+    y = ops.l2_norm(jnp.asarray(1e3 * x, jnp.float16))
+    assert y.dtype == jnp.float16
+    assert_close(y, expected, FLOAT16)
+    zeros, gradient = jax.value_and_grad(lambda x: ops.l2_norm(x).sum())(jnp.zeros((2, 4)))
+    assert zeros == 0
+    assert np.isfinite(gradient).all()

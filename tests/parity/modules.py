@@ -58,7 +58,8 @@ def output(module: Any, params: Any, inputs: dict[str, Any]) -> Any:
         case GatedMLP() | MLP():
             return module.apply(params, inputs["x"])
         case TorchOp():
-            return module.apply(params, *inputs.values())
+            result = module.apply(params, *inputs.values())
+            return result[0] if isinstance(result, tuple) else result
     raise TypeError(f"{type(module).__name__}: the parity tests do not know how to call it")
 
 
@@ -158,6 +159,13 @@ def sum_with_residual(module, params, inputs, fixture: Fixture) -> Iterator[Comp
         yield "res", np.asarray(inputs["x"]) + np.asarray(inputs["residual"]), None
 
 
+def final_state(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
+    """The state behind the last token, of an op that has one."""
+    result = jax.jit(module.apply)(params, *inputs.values())
+    if isinstance(result, tuple):
+        yield "final_state", result[1], None
+
+
 EXTRAS: tuple[tuple[type, Callable[..., Iterator[Comparison]]], ...] = (
     (Mixer, continued),
     (mixers.Attention, rotary_tables),
@@ -165,5 +173,6 @@ EXTRAS: tuple[tuple[type, Callable[..., Iterator[Comparison]]], ...] = (
     (mixers.LinearAttention, features),
     (Block, both_streams),
     (RMSNorm, sum_with_residual),
+    (TorchOp, final_state),
 )
 """What else to compare for modules of a type."""

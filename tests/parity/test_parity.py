@@ -21,7 +21,15 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize("path", paths, ids=ids)
 
 
+QUIRKS = {
+    "quirk_long_conv_wraparound": "the authors' transform is too short: the end leaks into the beginning",
+}
+"""What we do not reproduce, and why; these cases must fail."""
+
+
 def test_parity(path: Path, tmp_path: Path, request):
+    if path.stem in QUIRKS:
+        request.applymarker(pytest.mark.xfail(raises=AssertionError, strict=True, reason=QUIRKS[path.stem]))
     is_checkpoint = path.name in WEIGHTS
     fixture = Fixture(path.parent / "logits.npz" if is_checkpoint else path)
     if is_checkpoint:

@@ -5,7 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
 
+from based_jax import mixers
 from based_jax.models import LanguageModel
 from train.optimizer import OptimizerConfig, decay_mask, learning_rate_schedule, make_optimizer
 
@@ -41,6 +43,24 @@ def test_decay_groups(tiny_config, decay_norms):
     assert not mask["layers_0"]["mixer"]["in_proj"]["bias"]
     assert mask["layers_1"]["mixer"]["q"]["kernel"]
     assert mask["layers_2"]["mlp"]["out"]["kernel"]
+
+
+@pytest.mark.parametrize(
+    ("name", "decayed", "kept"),
+    [
+        ("mamba", "dt_kernel", ["A_log", "D", "dt_bias", "conv_bias"]),  # spec of Based, 4.1
+        ("hyena", "conv_kernel", ["filter/taps", "filter/out/kernel", "filter/embedding", "skip"]),
+        ("h3", "q/kernel", ["c", "log_dt", "frequency", "shift_c"]),
+        ("gated_delta_net", "q_conv", ["A_log", "norm_scale"]),
+        ("rwkv5", "key/kernel", ["decay", "bonus", "mix_k", "norm_bias"]),
+    ],
+)
+def test_what_describes_a_recurrence_or_a_filter_is_not_decayed(name, decayed, kept):
+    mixer = mixers.make(name, d_model=8)
+    params = jax.eval_shape(mixer.init, jax.random.key(0), jnp.zeros((1, 1, 8)))
+    mask = traverse_util.flatten_dict(nn.meta.unbox(decay_mask(params)["params"]), sep="/")
+    assert mask[decayed]
+    assert not any(mask.get(path, False) for path in kept)
 
 
 def test_only_decayed_parameters_shrink_without_gradient():

@@ -1,0 +1,71 @@
+"""DeltaNet: linear attention that corrects what it remembers (Schlag et al. 2021; Yang et al. 2024a).
+
+    q, k = norm(f(conv(x W_q))), norm(f(conv(x W_k)));   v = silu(conv(x W_v));   beta = sigmoid(x W_b)
+    S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T;   y_t = RMSNorm(S_t^T q_t / sqrt(d_k)) W_o
+
+Per head; each convolution is depthwise, causal, of 4 tokens (spec of Zoology 3.16).
+"""
+
+from typing import ClassVar
+
+import jax
+
+from based_jax import ops
+from based_jax.mixers.contract import Card
+from based_jax.mixers.delta_heads import DeltaHeads
+from based_jax.typing import Array
+from based_jax.validate import expect, expect_choice
+
+ACTIVATIONS = {
+    "silu": jax.nn.silu,
+    "relu": jax.nn.relu,
+    "elu": lambda x: jax.nn.elu(x) + 1,
+    "identity": lambda x: x,
+}
+"""f by name; "elu" is elu + 1, which is positive."""
+
+SUM_EPS = 1e-6
+"""Keys that a relu has left empty stay zero."""
+
+
+class DeltaNet(DeltaHeads):
+    """DeltaNet: the delta rule without decay.
+
+    Attributes:
+        qk_activation: f, "silu", "relu", "elu" (elu + 1) or "identity".
+        qk_norm: "l2" (unit length), or "sum" (entries that sum to 1; needs entries >= 0, "relu" or "elu").
+        allow_neg_eigval: beta up to 2 rather than 1: the state's transition can have eigenvalue -1.
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T",
+        training="N (C + d_k) D",
+        state="d_k d_v H",
+        decoding="d_k d_v H",
+        source="Yang et al. 2024a; Zoology, spec 3.16",
+        parity=(
+            "zoology/delta_net",
+            "ops/delta_rule",
+        ),
+    )
+
+    qk_activation: str = "silu"
+    qk_norm: str = "l2"
+    allow_neg_eigval: bool = False
+
+    def queries_and_keys(self, q: Array, k: Array) -> tuple[Array, Array]:
+        expect_choice("qk_activation", self.qk_activation, tuple(ACTIVATIONS))
+        expect_choice("qk_norm", self.qk_norm, ("l2", "sum"))
+        expect(
+            self.qk_norm == "l2" or self.qk_activation in ("relu", "elu"),
+            "qk_activation", self.qk_activation, "'relu' or 'elu' with qk_norm = 'sum'",
+        )  # fmt: skip
+        q, k = (ACTIVATIONS[self.qk_activation](x) for x in (q, k))
+        if self.qk_norm == "l2":
+            return ops.l2_norm(q), ops.l2_norm(k)
+        q, k = (x / (x.sum(-1, keepdims=True) + SUM_EPS) for x in (q, k))
+        return q, k
+
+    def gates(self, x: Array) -> tuple[Array, None]:
+        beta = jax.nn.sigmoid(self.per_head(x, "beta"))
+        return (2 * beta if self.allow_neg_eigval else beta), None

@@ -1,0 +1,60 @@
+"""Gated DeltaNet: the delta rule with a decay per head (Yang et al. 2024b, section 3; spec of Zoology 3.17).
+
+    q, k = l2norm(silu(conv(x W_q))), l2norm(silu(conv(x W_k)));   v = silu(conv(x W_v))
+    beta = sigmoid(x W_b);   g = -exp(A_log) softplus(x W_a + dt_bias)
+    S_t = e^{g_t} (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T
+    y_t = (RMSNorm(S_t^T q_t / sqrt(d_k)) * silu(x W_g)) W_o
+
+Per head; each convolution is depthwise, causal, of 4 tokens; values are twice as wide as keys.
+"""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from based_jax import ops
+from based_jax.mixers.contract import Card, log_uniform_steps, named
+from based_jax.mixers.delta_heads import DeltaHeads
+from based_jax.typing import Array
+
+
+class GatedDeltaNet(DeltaHeads):
+    """Gated DeltaNet: the delta rule with a decay per head.
+
+    The parameter D of the torch code is read by nothing and does not exist here.
+
+    Attributes:
+        expand_v: value channels over query/key channels.
+        use_gate: gate the normed output with silu(x W_g).
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="S_t = e^{g_t} (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T",
+        training="N (C + d_k) D",
+        state="d_k d_v H",
+        decoding="d_k d_v H",
+        source="Yang et al. 2024b; Zoology, spec 3.17",
+        parity=(
+            "zoology/gated_delta_net",
+            "ops/gated_delta_rule",
+        ),
+    )
+
+    expand_v: int = 2
+    use_gate: bool = True
+
+    def queries_and_keys(self, q: Array, k: Array) -> tuple[Array, Array]:
+        return ops.l2_norm(jax.nn.silu(q)), ops.l2_norm(jax.nn.silu(k))
+
+    def gates(self, x: Array) -> tuple[Array, Array]:
+        heads, _, _ = self.layout()
+        A_log = self.param("A_log", named(_init_A_log, "heads"), (heads,))
+        dt_bias = self.param("dt_bias", named(log_uniform_steps(), "heads"), (heads,))
+        steps = jax.nn.softplus(self.per_head(x, "step") + dt_bias)
+        return jax.nn.sigmoid(self.per_head(x, "beta")), -jnp.exp(A_log) * steps
+
+
+def _init_A_log(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """A ~ U(0, 16), without the zero that has no logarithm."""
+    return jnp.log(jax.random.uniform(key, shape, dtype, 1e-4, 16.0))

@@ -1,0 +1,129 @@
+"""Liquid S4 with a diagonal state (Hasani et al. 2022, section 3; the state of S4D, Gu et al. 2022).
+
+    h_t = (Abar + Bbar u_t) * h_{t-1} + Bbar u_t,     y_t = 2 Re(C . h_t) + D u_t,     out = gelu(y) W_out + b
+    Abar = (1 + dt A / 2) / (1 - dt A / 2),     Bbar = dt B / (1 - dt A / 2),     A = -exp(A_log) + i A_imag
+
+Each channel u has d_state / 2 complex states (and their conjugates, hence 2 Re) and its own step size dt.
+
+From the paper: the liquid term Bbar u_t * h_{t-1}, which makes the transition depend on the input, the
+bilinear discretisation, and the layer around it. The paper evaluates a truncation of this recurrence as a sum
+of convolutions over products of up to P inputs (its kernels KB, and PB, which leaves Abar out of them); here
+the recurrence itself is run, all orders at once, and neither kernel has a form of its own. Instead of S4's
+diagonal-plus-low-rank A it takes S4D's diagonal one.
+
+|Abar + Bbar u_t| may be above 1: long runs of large inputs of one sign make the state grow, without bound if
+they do not end. Nothing is clamped, as in the paper; behind a norm, and with dt <= 0.1, inputs of both signs
+keep it small.
+"""
+
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jax import lax
+
+from based_jax import ops
+from based_jax.mixers.contract import Card, Initializer, Mixer, Projection, named
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect
+
+
+class LiquidS4(Mixer):
+    """Liquid S4: a diagonal state space model whose transition depends on the input.
+
+    Attributes:
+        d_state: states per channel, an even number: half as many complex ones.
+        dt_min, dt_max: at initialisation step sizes are log-uniform between these.
+        implementation: of `ops.diagonal_scan`.
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="h_t = (A + B u_t) * h_{t-1} + B u_t, y_t = 2 Re(C h_t) + D u_t",
+        training="N D S",
+        state="D S",
+        decoding="D S",
+        source="Hasani et al. 2022",
+        parity=(),
+    )
+
+    d_state: int = 64
+    dt_min: float = 0.001
+    dt_max: float = 0.1
+    implementation: str | None = None
+
+    @property
+    def modes(self) -> int:
+        """Complex states per channel."""
+        expect(self.d_state >= 2 and self.d_state % 2 == 0, "d_state", self.d_state, "an even number >= 2")
+        return self.d_state // 2
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        x = self.check_input(x)
+        wide = accumulation_dtype(x)
+
+        def param(name: str, initializer: Initializer, *sizes: int) -> Array:
+            axes = ("embed", *[None] * len(sizes))
+            return self.param(name, named(initializer, *axes), (self.d_model, *sizes)).astype(wide)
+
+        decay = param("A_log", nn.initializers.constant(math.log(0.5)), self.modes)
+        turn = param("A_imag", _frequencies, self.modes)
+        B = param("B", _ones, self.modes, 2)
+        C = param("C", nn.initializers.normal(0.5**0.5), self.modes, 2)
+        D = param("D", nn.initializers.normal(1.0))
+        dt = jnp.exp(param("dt_log", self._init_dt_log))[:, None]
+        half = lax.complex(-jnp.exp(decay), turn) * (dt / 2)
+        transition = (1 + half) / (1 - half)
+        entry = lax.complex(B[..., 0], B[..., 1]) * dt / (1 - half)
+
+        def terms(u: Array) -> tuple[Array, Array]:
+            b = entry * u.astype(wide)[..., None]
+            return transition + b, b
+
+        def readout(h: Array, u: Array) -> Array:
+            return 2 * (h.real * C[..., 0] - h.imag * C[..., 1]).sum(-1) + D * u.astype(wide)
+
+        y, new_state = ops.diagonal_scan(
+            x, terms, readout, initial_state=state, return_state=True,
+            segment_ids=segment_ids, mask=mask, implementation=self.implementation,
+        )  # fmt: skip
+        out_std = self.init_std if self.out_init_std is None else self.out_init_std
+        y = Projection(
+            (self.d_model,), ("embed", "mlp"), bias=True, dtype=self.dtype, init_std=out_std, name="out"
+        )(jax.nn.gelu(y, approximate=False).astype(self.dtype))
+        return y, None if state is None else new_state
+
+    def _init_dt_log(self, key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+        return jax.random.uniform(key, shape, dtype, math.log(self.dt_min), math.log(self.dt_max))
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        wide = jnp.promote_types(self.dtype, jnp.float32)
+        return ops.init_diagonal_scan_state(
+            batch_size, (self.d_model, self.modes), jnp.promote_types(wide, jnp.complex64)
+        )
+
+    def state_size(self, length: int) -> int:
+        """d d_state, as H3's."""
+        return self.d_model * self.d_state
+
+
+def _frequencies(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """pi n for the n-th mode (S4D-Lin)."""
+    return jnp.broadcast_to(jnp.asarray(np.pi * np.arange(shape[-1]), dtype), shape)
+
+
+def _ones(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """1 + 0i."""
+    return jnp.broadcast_to(jnp.asarray([1, 0], dtype), shape)

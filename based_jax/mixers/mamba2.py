@@ -1,0 +1,178 @@
+"""Mamba-2, the state space dual (Dao and Gu 2024, sections 6 and 7; spec of Zoology 3.13).
+
+    z, x, B, C, dt = split(u W_in);   x, B, C = silu(conv(x, B, C));   dt = softplus(dt + dt_bias)
+    S_t = exp(dt_t A) S_{t-1} + B_t (dt_t x_t)^T,   y_t = S_t^T C_t + D x_t,   A = -exp(A_log)     per head
+    out = (RMSNorm(y * silu(z)) * scale) W_out
+
+A, D and dt are one number per head of x; the heads of a group share B and C, and are normed together, behind
+the gate.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from based_jax import ops
+from based_jax.mixers.contract import (
+    Card,
+    Mixer,
+    Projection,
+    default_heads,
+    log_uniform_steps,
+    named,
+    uniform,
+)
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.stream import Stream
+from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect, expect_divisible
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Mamba2State:
+    """What the convolution and the state space model remember."""
+
+    conv: ops.ShortConvState
+    ssm: ops.LinearRecurrenceState
+
+    @property
+    def stream(self) -> Stream:
+        """How far each row has come."""
+        return self.ssm.stream
+
+
+class Mamba2(Mixer):
+    """Mamba-2: heads of a state space model with one decay each.
+
+    Attributes:
+        d_state: states per channel, 128 as in Mamba-2's code (Zoology's grid: 8, 16, 24).
+        head_dim: channels per head; default 64, or what comes closest and divides.
+        num_groups: pairs of B and C, each shared by neighbouring heads.
+        d_conv: taps of the convolution.
+        expand: channels over d_model.
+        norm_eps: of the root-mean-square norm, which takes each group by itself.
+        num_layers: None initialises the projections as all mixers here do; otherwise as the papers' Mamba
+            models of this many layers, see `Mamba`.
+        chunk_size: tokens per chunk (256 in Mamba-2's code); the result does not depend on it.
+        implementation: of `ops.linear_recurrence`.
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="S_t = exp(dt_t a) S_{t-1} + B_t (dt_t x_t)^T, y_t = C_t S_t + D x_t",
+        training="N (C + S) E",
+        state="2 D S",
+        decoding="E S",
+        source="Dao and Gu 2024; Zoology, spec 3.13",
+        parity=(
+            "zoology/mamba2",
+            "ops/ssd",
+        ),
+    )
+
+    d_state: int = 128
+    head_dim: int | None = None
+    num_groups: int = 1
+    d_conv: int = 4
+    expand: int = 2
+    norm_eps: float = 1e-5
+    num_layers: int | None = None
+    chunk_size: int | None = None
+    implementation: str | None = None
+
+    @nn.nowrap
+    def layout(self) -> tuple[int, int]:
+        """Heads, and channels per head."""
+        for name in ("d_state", "num_groups", "d_conv", "expand"):
+            expect(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        channels = self.expand * self.d_model
+        if self.head_dim is None:
+            heads = default_heads(channels)
+        else:
+            expect_divisible("expand * d_model", channels, "head_dim", self.head_dim)
+            heads = channels // self.head_dim
+        expect_divisible("heads", heads, "num_groups", self.num_groups)
+        return heads, channels // heads
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        x = self.check_input(x)
+        heads, head_dim = self.layout()
+        channels, groups, states = heads * head_dim, self.num_groups, self.d_state
+        in_std, out_std = self.init_std, self.init_std if self.out_init_std is None else self.out_init_std
+        if self.num_layers is not None:
+            expect(self.num_layers >= 1, "num_layers", self.num_layers, "at least 1")
+            in_std = (3 * self.d_model) ** -0.5
+            out_std = (3 * channels * self.num_layers) ** -0.5
+        options: dict[str, Any] = {"dtype": self.dtype, "init_std": in_std}
+        context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "return_state": True}
+        lead, wide = x.shape[:2], accumulation_dtype(x)
+
+        inner = Projection((2, channels), ("embed", None, "mlp"), name="in_proj", **options)(x)
+        maps = Projection((2, groups, states), ("embed", None, None, None), name="maps", **options)(x)
+        steps = Projection((heads,), ("embed", "heads"), name="step", **options)(x)
+
+        z, u = inner[..., 0, :], inner[..., 1, :]
+        u = jnp.concatenate([u, maps.reshape(*lead, -1)], axis=-1)
+        init = uniform(self.d_conv**-0.5)
+        u, conv_state = ops.short_conv(
+            u,
+            self.param("conv_kernel", named(init, None, "mlp"), (self.d_conv, u.shape[-1])),
+            self.param("conv_bias", named(init, "mlp"), (u.shape[-1],)),
+            initial_state=None if state is None else state.conv, **context,
+        )  # fmt: skip
+        u, B, C = jnp.split(jax.nn.silu(u), [channels, channels + groups * states], axis=-1)
+        u = u.reshape(*lead, heads, head_dim).astype(wide)
+        B, C = (a.reshape(*lead, groups, states) for a in (B, C))
+
+        dt = jax.nn.softplus(
+            steps.astype(wide) + self.param("dt_bias", named(log_uniform_steps(), "heads"), (heads,))
+        )
+        A = -jnp.exp(self.param("A_log", named(_init_A_log, "heads"), (heads,)))
+        D = self.param("D", named(nn.initializers.ones_init(), "heads"), (heads,))
+        y, ssm_state = ops.linear_recurrence(
+            C, B, u * dt[..., None], dt * A,
+            scale=1.0, initial_state=None if state is None else state.ssm, chunk_size=self.chunk_size,
+            implementation=self.implementation, **context,
+        )  # fmt: skip
+        y = (y + D[:, None] * u).reshape(*lead, groups, -1).astype(self.dtype)
+
+        y = y * jax.nn.silu(z).reshape(y.shape)
+        scale = self.param(
+            "norm_scale", named(nn.initializers.ones_init(), None, "mlp"), (groups, channels // groups)
+        )
+        y = ops.rms_norm(y, scale, self.norm_eps).reshape(*lead, channels)
+        y = Projection((self.d_model,), ("mlp", "embed"), dtype=self.dtype, init_std=out_std, name="out")(y)
+        return y, None if state is None else Mamba2State(conv_state, ssm_state)
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        heads, head_dim = self.layout()
+        inputs = heads * head_dim + 2 * self.num_groups * self.d_state
+        wide = jnp.promote_types(self.dtype, jnp.float32)
+        return Mamba2State(
+            conv=ops.init_short_conv_state(
+                batch_size, inputs, self.d_conv, self.dtype if dtype is None else dtype
+            ),
+            ssm=ops.init_linear_recurrence_state(batch_size, heads, self.d_state, head_dim, wide),
+        )
+
+    def state_size(self, length: int) -> int:
+        """2 d d_state for expand = 2 (spec of Zoology 3.13); the convolution's inputs are not counted."""
+        heads, head_dim = self.layout()
+        return heads * head_dim * self.d_state
+
+
+def _init_A_log(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """-A uniform between 1 and 16."""
+    return jnp.log(jax.random.uniform(key, shape, dtype, 1.0, 16.0))

@@ -1,0 +1,87 @@
+"""RetNet's multi-scale retention (Sun et al. 2023, section 2; spec of Zoology 3.15).
+
+    q, k = rotary(x W_q), rotary(x W_k);   v = x W_v;   gamma_h = 1 - 2^(-5 - h) for head h
+    S_t = gamma S_{t-1} + k_t v_t^T,   y_t = S_t^T q_t / sqrt(d_k)        (recurrent)
+    Y = ((Q K^T) * D) V / sqrt(d_k),   D_nm = gamma^(n - m) for n >= m    (parallel, the same numbers)
+    out = (GroupNorm(y) * silu(x W_g)) W_o
+
+xPos is rotary embeddings and a decay; the decay is gamma. Of the paper's normalisations only 1 / sqrt(d_k) is
+here: the others scale a token's head as a whole, and the norm per head takes that out again.
+"""
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from based_jax import ops
+from based_jax.mixers.contract import Card, named
+from based_jax.mixers.gated_heads import GatedHeads
+from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+
+
+class RetNet(GatedHeads):
+    """Multi-scale retention.
+
+    Attributes:
+        num_heads: heads H; default d_model / 256, as in the paper, and at least 1.
+        expand_v: 2 in the paper; 5 / 3 in Zoology's language model (768 to 1280).
+        chunk_size: tokens per chunk (128 in Zoology's language model); the result does not depend on it.
+        rotary: turn queries and keys by their positions, which count from the start of each segment.
+        rotary_base: base of the wavelengths.
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="S_t = gamma S_{t-1} + k_t v_t^T, y_t = q_t S_t, rotary q and k",
+        training="N (C + d_k) D",
+        state="d_k d_v H",
+        decoding="d_k d_v H",
+        source="Sun et al. 2023; Zoology, spec 3.15",
+        parity=("ops/retention",),
+    )
+
+    expand_v: float = 2.0
+    rotary: bool = True
+    rotary_base: float = 10000.0
+
+    @nn.nowrap
+    def most_heads(self) -> int:
+        return max(self.d_model // 256, 1)
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        x = self.check_input(x)
+        heads, key_size, value_size = self.layout()
+        q, k = self.project(x, "q", key_size), self.project(x, "k", key_size)
+        if self.rotary and key_size > 1:  # an odd channel stays as it is
+            if positions is None:
+                stream = None if state is None else state.stream
+                positions = ops.advance(stream, x.shape[0], x.shape[1], segment_ids, mask)[0].positions
+            options: dict[str, Any] = {"dim": key_size - key_size % 2, "base": self.rotary_base}
+            q, k = (ops.rotary(a, positions, interleaved=True, **options) for a in (q, k))
+        y, new_state = self.recur(
+            q, k, self.project(x, "v", value_size), ops.fixed_log_decay(heads)[None, None],
+            initial_state=state, segment_ids=segment_ids, mask=mask,
+        )  # fmt: skip
+        scale, bias = (
+            self.param(name, named(init, "heads", "head_dim"), (heads, value_size))
+            for name, init in (
+                ("norm_scale", nn.initializers.ones_init()),
+                ("norm_bias", nn.initializers.zeros_init()),
+            )
+        )
+        y = self.read_out(ops.layer_norm(y, scale, bias, self.norm_eps), x)
+        return y, None if state is None else new_state
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        heads, key_size, value_size = self.layout()
+        wide = jnp.promote_types(self.dtype, jnp.float32)
+        return ops.init_linear_recurrence_state(batch_size, heads, key_size, value_size, wide)

@@ -1,0 +1,88 @@
+"""RWKV-4's channel mixing (RWKV, section 3.1; spec of Zoology 3.9): the other half of an RWKV block.
+
+    x~ = the previous token;   k = relu((mu_k x + (1 - mu_k) x~) W_k)^2,   r = (mu_r x + (1 - mu_r) x~) W_r
+    y = sigmoid(r) * (k W_v)
+
+It takes the place of an MLP but reads the previous token, so it has a state: a mixer, scheduled as a layer of
+its own behind a time mixing, in a model with mlp = "none".
+"""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from based_jax import ops
+from based_jax.mixers.contract import Card, Mixer, Projection, named
+from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect
+
+
+class RWKVChannelMix(Mixer):
+    """RWKV-4 channel mixing: a gated MLP on two neighbouring tokens.
+
+    Attributes:
+        expand: hidden width over d_model (3.5 in RWKV-5), rounded.
+        layer: this block's number from 0, which the initial mixes depend on.
+        num_layers: blocks of the model.
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="sigmoid(x_r W_r) * (relu(x_k W_k)^2 W_v), x_i a blend of two tokens",
+        training="N D^2",
+        state="D",
+        decoding="D",
+        source="Peng et al. 2023; Zoology, spec 3.9",
+        parity=("zoology/rwkv4_channel_mix",),
+    )
+
+    expand: float = 4.0
+    layer: int = 0
+    num_layers: int = 12
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        x = self.check_input(x)
+        hidden = round(self.expand * self.d_model)
+        expect(hidden >= 1, "expand", self.expand, "at least 1 hidden channel")
+        expect(
+            0 <= self.layer < self.num_layers,
+            "layer",
+            self.layer,
+            f"0 to {self.num_layers - 1}",
+        )
+        previous, new_state = ops.token_shift(
+            x, initial_state=state, return_state=True, segment_ids=segment_ids, mask=mask
+        )
+        initial = (np.arange(self.d_model) / self.d_model) ** (1 - self.layer / self.num_layers)
+        mix = named(lambda key, shape, dtype=jnp.float32: jnp.asarray(initial, dtype), "embed")
+
+        def mixed(name: str, letter: str, width: int) -> Array:
+            """The map of a blend of both tokens."""
+            mu = self.param(f"mix_{letter}", mix, (self.d_model,)).astype(self.dtype)
+            axes = ("embed", "mlp" if name == "key" else None)
+            project = Projection((width,), axes, dtype=self.dtype, init_std=self.init_std, name=name)
+            return project(x * mu + previous * (1 - mu))
+
+        k = jnp.square(jax.nn.relu(mixed("key", "k", hidden)))
+        r = mixed("receptance", "r", self.d_model)
+        out_std = self.init_std if self.out_init_std is None else self.out_init_std
+        y = Projection((self.d_model,), ("mlp", "embed"), dtype=self.dtype, init_std=out_std, name="out")(k)
+        return jax.nn.sigmoid(r) * y, None if state is None else new_state
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        return ops.init_token_shift_state(batch_size, self.d_model, self.dtype if dtype is None else dtype)
+
+    def state_size(self, length: int) -> int:
+        """The last token."""
+        return self.d_model

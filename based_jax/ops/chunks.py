@@ -1,0 +1,148 @@
+"""Scanning a sequence in chunks behind a state: the frame of every op with a running sum.
+
+Inside a chunk an op works on all pairs of its tokens; between chunks it carries a state of fixed size. Who
+sees what when documents are packed or rows are padded is the same for all of them, and answered here.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.ops.stream import Places, Stream
+from based_jax.typing import Array, Bool, Float, Int
+
+Step = Callable[[Any, Any, Int[Array, "B C"] | None, Bool[Array, "B C"] | None], tuple[Any, Any]]
+"""state, a chunk of the inputs, `start`, `mask` -> outputs (B, C, ...), the state behind the chunk"""
+
+
+def scan_chunks(
+    step: Step,
+    state: Any,
+    inputs: Any,
+    *,
+    length: int,
+    chunk_size: int,
+    start: Int[Array, "rows N"] | None,
+    mask: Bool[Array, "B N"] | None,
+) -> tuple[Any, Any]:
+    """Outputs and final state of `step` over chunks; the backward pass computes a chunk's insides again.
+
+    Args:
+        step: see `Step`; its `start` is relative to the chunk's first token.
+        state: before the first token.
+        inputs: a pytree of (B, N, ...) arrays.
+        length: N.
+        chunk_size: C; a shorter sequence is one chunk of its own length.
+        start: (1 or B, N) where each token's segment began, relative to this call (negative: before it);
+            None when no token can lie in another segment than the first.
+        mask: True for real tokens; where the last chunk is not full, padding is masked too.
+
+    Returns:
+        A pytree of (B, N, ...) outputs, and the state.
+    """
+    batch = jax.tree.leaves(inputs)[0].shape[0]
+    chunk_size = min(chunk_size, length)
+    chunks = -(-length // chunk_size)
+    padding = chunks * chunk_size - length
+    if padding and mask is None:
+        mask = jnp.ones((batch, length), bool)
+
+    def split(x: Array, mode: str = "constant") -> Array:
+        """(B, N, ...) -> (chunks, B, C, ...), padded behind."""
+        x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2), mode=mode) if padding else x
+        return x.reshape(batch, chunks, chunk_size, *x.shape[2:]).swapaxes(0, 1)
+
+    if start is not None:
+        first = chunk_size * jnp.arange(chunks)[:, None, None]
+        start = split(jnp.broadcast_to(start, (batch, length)), "edge") - first
+    parts = (jax.tree.map(split, inputs), start, None if mask is None else split(mask))
+
+    def body(state: Any, chunk: Any) -> tuple[Any, Any]:
+        y, state = step(state, *chunk)
+        return state, y
+
+    if chunks == 1:
+        state, y = body(state, jax.tree.map(lambda part: part[0], parts))
+        return y, state
+    state, y = lax.scan(jax.checkpoint(body, prevent_cse=False), state, parts)
+
+    def join(x: Array) -> Array:
+        return x.swapaxes(0, 1).reshape(batch, chunks * chunk_size, *x.shape[3:])[:, :length]
+
+    return jax.tree.map(join, y), state
+
+
+def relative_start(
+    places: Places, before: Stream | None, segment_ids: Int[Array, "B N"] | None
+) -> Int[Array, "rows N"] | None:
+    """`start` for `scan_chunks`, of a call behind the stream `before` (None: behind nothing)."""
+    if segment_ids is None:
+        return None
+    return places.start - (0 if before is None else before.length[:, None])
+
+
+class Sight(NamedTuple):
+    """Who sees what in a chunk. Batch first, then an axis of size 1 per axis of heads."""
+
+    visible: Bool[Array, "... C C"]
+    """key j to query i"""
+    reads: Bool[Array, "... C"] | None
+    """queries that see the state; None: all"""
+    enters: Bool[Array, "... C"] | None
+    """keys that the state behind the chunk contains; None: all"""
+    keeps: Bool[Array, "..."] | None
+    """rows whose state stays in the state behind the chunk; None: all"""
+
+    def kept(self, state: Float[Array, "... K V"]) -> Float[Array, "... K V"]:
+        """What is left of the old state behind the chunk."""
+        return state if self.keeps is None else jnp.where(self.keeps[..., None, None], state, 0)
+
+    def entering(self, x: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
+        """Rows of what enters the state."""
+        return rows_where(self.enters, x)
+
+    def reading(self, x: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
+        """Rows of what reads the state."""
+        return rows_where(self.reads, x)
+
+
+def sight(
+    size: int,
+    start: Int[Array, "B C"] | None,
+    mask: Bool[Array, "B C"] | None,
+    head_axes: int = 1,
+    diagonal: bool = True,
+) -> Sight:
+    """Who sees what in a chunk of `size` tokens, for `start` and `mask` of a `Step`.
+
+    Args:
+        diagonal: whether a token sees itself.
+    """
+
+    def lift(x: Array) -> Array:
+        return x.reshape(x.shape[0], *[1] * head_axes, *x.shape[1:])
+
+    visible = jnp.tri(size, k=0 if diagonal else -1, dtype=bool)
+    reads = enters = keeps = None
+    if start is not None:
+        visible = visible & lift(jnp.arange(size) >= start[:, :, None])
+        last = start[:, -1:]
+        reads, enters, keeps = lift(start < 0), lift(jnp.arange(size) >= last), lift(last[:, 0] < 0)
+    if mask is not None:
+        real = lift(mask)
+        visible = visible & real[..., None, :]
+        enters = real if enters is None else enters & real
+    return Sight(visible, reads, enters, keeps)
+
+
+def rows_where(condition: Bool[Array, "... C"] | None, x: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
+    """x with zeros in the rows where the condition is False; None keeps all."""
+    return x if condition is None else jnp.where(condition[..., None], x, 0)
+
+
+def heads_first(x: Float[Array, "B N H D"]) -> Float[Array, "B H N D"]:
+    """(B, N, H, D) <-> (B, H, N, D); its own inverse."""
+    return x.swapaxes(1, 2)

@@ -1,0 +1,212 @@
+"""Linear recurrences with an elementwise state: Mamba's selective scan, S4's diagonal relatives.
+
+    h_t = a_t * h_{t-1} + b_t,        y_t = readout(h_t, inputs_t)
+
+The state is much larger than a token ((E, S) numbers in Mamba), so a and b are formed, scanned and read out
+chunk by chunk, and the history of states is never in memory as a whole. Inside a chunk the pairs (a, b) are
+combined as a tree, (a2 a1, a2 b1 + b2). Nothing is divided: a shut gate, a = 0, is as good as any other, and
+it is also what a segment begins with. (Only an overflow survives it: 0 times inf is NaN.)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.ops.chunks import relative_start, scan_chunks
+from based_jax.ops.dispatch import implementation_for
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.stream import Stream, advance, init_stream
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array
+
+CHUNK = 64
+"""Tokens per chunk."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DiagonalScanState:
+    """The state behind the last token; float32 or complex64 (twice as wide for float64 inputs)."""
+
+    h: Array
+    """(B, *state)"""
+    stream: Stream
+
+
+def init_diagonal_scan_state(
+    batch_size: int, shape: tuple[int, ...], dtype: Any = jnp.float32
+) -> DiagonalScanState:
+    """The state of the given shape before the first token."""
+    return DiagonalScanState(jnp.zeros((batch_size, *shape), dtype), init_stream(batch_size))
+
+
+def selective_scan(
+    x: Float[Array, "B N E"],
+    dt: Float[Array, "B N E"],
+    A: Float[Array, "E S"],
+    B: Float[Array, "B N S"],
+    C: Float[Array, "B N S"],
+    D: Float[Array, " E"] | None = None,
+    *,
+    initial_state: DiagonalScanState | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+    chunk_size: int | None = None,
+    implementation: str | None = None,
+) -> Any:
+    """Mamba's state space model, whose step size, input and output maps depend on the token.
+
+        h_t = exp(dt_t A) * h_{t-1} + dt_t x_t B_t,        y_t = h_t . C_t + D * x_t
+
+    (Mamba, Algorithm 2; its code takes the exact step for A and Euler's for B; spec of Zoology 3.12.)
+
+    Args:
+        x: inputs, one per channel.
+        dt: step sizes, >= 0, after their softplus.
+        A: <= 0; one decay rate for each of the S states of a channel.
+        B, C: input and output maps, shared by the channels.
+        D: the skip connection; None for none.
+        initial_state: continue from here, h of shape (B, E, S); None starts with zeros.
+        return_state: also return the state behind the last real token.
+        segment_ids: (B, N) integers; a new segment starts with zeros.
+        mask: (B, N) booleans, right padding: masked tokens leave the state and the outputs of others alone.
+        chunk_size: tokens per chunk; default `CHUNK`.
+        implementation: "xla", "reference" (token by token) or None for the best.
+
+    Returns:
+        y: (B, N, E) in the dtype of x, or ``(y, state)`` with `return_state`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
+    """
+    chosen = implementation_for("selective_scan", x, dt, B, implementation=implementation)
+    expect_array("x", x, ("B", "N", "E"), "floating")
+    batch, length, channels = x.shape
+    expect_array("dt", dt, x.shape, "floating")
+    expect_array("A", A, (channels, "S"), "floating")
+    for name, array in (("B", B), ("C", C)):
+        expect_array(name, array, (batch, length, A.shape[1]), "floating")
+    if D is not None:
+        expect_array("D", D, (channels,), "floating")
+    if initial_state is not None:
+        expect_array("initial_state.h", initial_state.h, (batch, *A.shape), "floating")
+    dtype = accumulation_dtype(x)
+    rate = A.astype(dtype)
+
+    def terms(tokens: Any) -> tuple[Array, Array]:
+        x, dt, B, _ = (array.astype(dtype) for array in tokens)
+        return jnp.exp(dt[..., None] * rate), (dt * x)[..., None] * B[..., None, :]
+
+    def readout(h: Array, tokens: Any) -> Array:
+        y = jnp.einsum("bces,bcs->bce", h, tokens[3].astype(dtype))
+        if D is not None:
+            y = y + D.astype(dtype) * tokens[0].astype(dtype)
+        return y.astype(x.dtype)
+
+    return diagonal_scan(
+        (x, dt, B, C), terms, readout, initial_state=initial_state, return_state=return_state,
+        segment_ids=segment_ids, mask=mask, chunk_size=chunk_size, implementation=chosen,
+    )  # fmt: skip
+
+
+def diagonal_scan(
+    inputs: Any,
+    terms: Callable[[Any], tuple[Array, Array]],
+    readout: Callable[[Array, Any], Any],
+    *,
+    initial_state: DiagonalScanState | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+    chunk_size: int | None = None,
+    implementation: str | None = None,
+) -> Any:
+    """Scan h_t = a_t * h_{t-1} + b_t behind a state and read it out, a chunk at a time.
+
+    Args:
+        inputs: a pytree of (B, N, ...) arrays.
+        terms: the inputs of some tokens, (B, C, ...), to a and b, both (B, C, *state) of one real or complex
+            dtype, which is the state's.
+        readout: states (B, C, *state) and inputs of the same tokens, to a pytree of (B, C, ...) outputs.
+        initial_state: continue from here; None starts with zeros.
+        return_state, segment_ids, mask, chunk_size, implementation: as in `selective_scan`.
+
+    Returns:
+        A pytree of (B, N, ...) outputs, or ``(outputs, state)`` with `return_state`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
+    """
+    chosen = implementation_for("diagonal_scan", implementation=implementation)
+    expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
+    batch, length = jax.tree.leaves(inputs)[0].shape[:2]
+    before = None if initial_state is None else initial_state.stream
+    places, stream = advance(before, batch, length, segment_ids, mask)
+
+    wanted = jax.eval_shape(terms, jax.tree.map(lambda x: x[:, :1], inputs))[1]
+    if initial_state is None:
+        h = jnp.zeros((batch, *wanted.shape[2:]), wanted.dtype)
+    else:
+        expect_array("initial_state.h", initial_state.h, (batch, *wanted.shape[2:]))
+        h = initial_state.h.astype(wanted.dtype)
+
+    def step(h: Array, tokens: Any, start: Array | None, mask: Array | None) -> tuple[Any, Array]:
+        a, b = terms(tokens)
+        if start is not None:
+            a = jnp.where(_lift(start == jnp.arange(a.shape[1]), a), 0, a)
+        if mask is not None:
+            a, b = jnp.where(_lift(mask, a), a, 1), jnp.where(_lift(mask, b), b, 0)
+        history = scan_along(a, b.at[:, 0].add(a[:, 0] * h))
+        return readout(history, tokens), history[:, -1]
+
+    y, h = scan_chunks(
+        step, h, inputs,
+        length=length, chunk_size=1 if chosen == "reference" else even_chunks(length, chunk_size or CHUNK),
+        start=relative_start(places, before, segment_ids), mask=mask,
+    )  # fmt: skip
+    return (y, DiagonalScanState(h, stream)) if return_state else y
+
+
+def even_chunks(length: int, chunk_size: int) -> int:
+    """The size, at most `chunk_size`, of equal chunks that need the least padding."""
+    return -(-length // -(-length // chunk_size))
+
+
+@jax.custom_vjp
+def scan_along(a: Array, b: Array) -> Array:
+    """h_t = a_t * h_{t-1} + b_t along axis 1, h_{-1} = 0, as a tree; no forward-mode derivative."""
+    return _scan(a, b)
+
+
+def _scan(a: Array, b: Array, reverse: bool = False) -> Array:
+    return lax.associative_scan(_combine, (a, b), axis=1, reverse=reverse)[1]
+
+
+def _forward(a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
+    h = _scan(a, b)
+    return h, (a, h)
+
+
+def _backward(residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    # The transpose is the same recurrence backwards: half the work of differentiating the tree.
+    a, h = residuals
+    of_b = _scan(jnp.roll(a, -1, axis=1), g, reverse=True)  # the first factor, a_0, meets nothing
+    of_a = (of_b * jnp.roll(h, 1, axis=1)).at[:, 0].set(0)
+    return of_a, of_b
+
+
+scan_along.defvjp(_forward, _backward)
+
+
+def _combine(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
+    (a1, b1), (a2, b2) = first, second
+    return a2 * a1, a2 * b1 + b2
+
+
+def _lift(x: Bool[Array, "B C"], like: Array) -> Bool[Array, "B C ..."]:
+    return x.reshape(*x.shape, *[1] * (like.ndim - 2))

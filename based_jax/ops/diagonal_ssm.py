@@ -1,0 +1,213 @@
+"""Time-invariant state space with diagonal complex transitions, S4D (H3, section 3; spec of Zoology 3.8).
+
+    h_t = a h_{t-1} + x_t;   y_t = 2 Re sum_s w_s h_{t,s} + skip x_t
+
+a and w are complex, S modes per head, each of which stands for itself and its conjugate. The same map is a
+convolution with the kernel K_l = 2 Re sum_s w_s a_s^l: so it runs where no state is asked for; with a state
+it runs in chunks. Powers of a come from its logarithm: powers of the rounded a would lose a digit with every
+decade of lags. Complex numbers are pairs along a last axis of 2.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.ops.chunks import heads_first, relative_start, scan_chunks, sight
+from based_jax.ops.dispatch import implementation_for
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.long_conv import long_conv
+from based_jax.ops.stream import Stream, advance, init_stream
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array
+
+CHUNK = 64
+"""Tokens per chunk where a state is carried."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class DiagonalSSMState:
+    """The modes of each channel over its row's current segment; float32 (float64 for float64 inputs)."""
+
+    modes: Float[Array, "B H V S 2"]
+    """h, real and imaginary part"""
+    stream: Stream
+
+
+def init_diagonal_ssm_state(
+    batch_size: int, num_heads: int, value_size: int, modes: int, dtype: Any = jnp.float32
+) -> DiagonalSSMState:
+    """The state before the first token; `dtype` is float32, or float64 for a float64 computation."""
+    shape = (batch_size, num_heads, value_size, modes, 2)
+    return DiagonalSSMState(jnp.zeros(shape, dtype), init_stream(batch_size))
+
+
+def discretize_bilinear(
+    a: Float[Array, "H S 2"], b: Float[Array, "H S 2"], c: Float[Array, "H S 2"], dt: Float[Array, " H"]
+) -> tuple[Float[Array, "H S 2"], Float[Array, "H S 2"]]:
+    """`log_a` and `weight` of h' = a h + b x, y = 2 Re c h by the bilinear rule with step dt.
+
+    exp(log_a) = (1 + dt a / 2) / (1 - dt a / 2),   weight = c b dt / (1 - dt a / 2).
+    """
+    u, v = (dt[:, None] * a[..., part] / 2 for part in (0, 1))
+    u = jnp.where((u == -1) & (v == 0), -1 + 1e-6, u)  # zero has no logarithm
+    above, below = (1 + u) ** 2 + v**2, (1 - u) ** 2 + v**2
+    # No digits cancel: neither near 1, where dt is small, nor near 0.
+    small = above < below / 2
+    log_square = jnp.where(
+        small, jnp.log(above) - jnp.log(below), jnp.log1p(jnp.where(small, 0, 4 * u / below))
+    )
+    log_a = jnp.stack([log_square / 2, jnp.arctan2(2 * v, (1 - u) * (1 + u) - v**2)], axis=-1)
+    inverse = jnp.stack([1 - u, v], axis=-1) * (dt[:, None] / below)[..., None]
+    return log_a, _product(_product(c, b), inverse)
+
+
+def diagonal_ssm_kernel(
+    log_a: Float[Array, "H S 2"], weight: Float[Array, "H S 2"], length: int
+) -> Float[Array, "N H"]:
+    """K_l = 2 Re sum_s weight_s a_s^l for l < length, without the (N, H, S) array of all powers."""
+    low = 1 << (max(length - 1, 0).bit_length() + 1) // 2  # about the square root
+    lows = _powers(log_a, jnp.arange(low)[:, None, None])
+    highs = _powers(log_a, low * jnp.arange(-(-length // low))[:, None, None])
+    kernel = jnp.einsum("lhsr,chsr->clh", lows, _conjugate(_product(weight, highs)))
+    return 2 * kernel.reshape(-1, log_a.shape[0])[:length]
+
+
+def _powers(log_a: Array, steps: Array) -> Array:
+    """exp(steps log_a) as pairs; steps broadcasts against log_a without its last axis."""
+    radius, angle = jnp.exp(steps * log_a[..., 0]), steps * log_a[..., 1]
+    return jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=-1)
+
+
+def _product(x: Array, y: Array) -> Array:
+    """Product of complex pairs."""
+    (a, b), (c, d) = ((z[..., 0], z[..., 1]) for z in (x, y))
+    return jnp.stack([a * c - b * d, a * d + b * c], axis=-1)
+
+
+def _conjugate(x: Array) -> Array:
+    """Conjugate of pairs: Re(x y) is the inner product of the conjugate of x with y."""
+    return x * jnp.asarray([1, -1], x.dtype)
+
+
+def diagonal_ssm(
+    x: Float[Array, "B N H V"],
+    log_a: Float[Array, "H S 2"],
+    weight: Float[Array, "H S 2"],
+    *,
+    skip: Float[Array, " H"] | None = None,
+    initial_state: DiagonalSSMState | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+    chunk_size: int | None = None,
+    implementation: str | None = None,
+) -> Any:
+    """Run each of a head's V channels through its S modes.
+
+    Args:
+        x: inputs.
+        log_a: logarithm of the transition: real part, <= 0, and angle.
+        weight: factor of each mode in the output, as `discretize_bilinear` returns it.
+        skip: factor of the current input.
+        initial_state: continue from here; None starts with zeros.
+        return_state: also return the state behind the last real token; needs `initial_state`.
+        segment_ids: (B, N) integers; the modes start anew with each segment.
+        mask: (B, N) booleans, right padding: masked tokens enter neither the state nor an output of others.
+        chunk_size: tokens per chunk where a state is carried; default 64.
+        implementation: "reference" (token by token), "xla" (FFT, or chunks behind a state) or None for the
+            best.
+
+    Returns:
+        y: (B, N, H, V) in the dtype of x, or ``(y, state)`` with `return_state`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong shape or dtype, named in the message.
+    """
+    chosen = implementation_for("diagonal_ssm", x, log_a, weight, implementation=implementation)
+    expect_array("x", x, ("B", "N", "H", "V"), "floating")
+    batch, length, heads, channels = x.shape
+    expect_array("log_a", log_a, (heads, "S", 2), "floating")
+    expect_array("weight", weight, log_a.shape, "floating")
+    modes = log_a.shape[1]
+    if skip is not None:
+        expect_array("skip", skip, (heads,), "floating")
+    expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
+    state = initial_state
+    expect(state is not None or not return_state, "return_state", return_state, "False without a state")
+    if state is not None:
+        expect_array("initial_state.modes", state.modes, (batch, heads, channels, modes, 2), "floating")
+    before = None if state is None else state.stream
+    places, stream = advance(before, batch, length, segment_ids, mask)
+
+    dtype = accumulation_dtype(x)
+    values = x.astype(dtype)
+    if mask is not None:
+        values = jnp.where(mask[..., None, None], values, 0)
+    log_a, weight = log_a.astype(dtype), weight.astype(dtype)
+    new = None
+    if state is None and chosen == "xla":
+        kernel = jnp.repeat(diagonal_ssm_kernel(log_a, weight, length), channels, axis=1)
+        flat = values.reshape(batch, length, heads * channels)
+        y = long_conv(flat, kernel, segment_ids=segment_ids).reshape(values.shape)
+    else:
+        if state is None:
+            state = init_diagonal_ssm_state(batch, heads, channels, modes, dtype)
+        start = relative_start(places, before, segment_ids)
+        run = _token_by_token if chosen == "reference" else _chunked
+        y, kept = run(values, log_a, weight, state.modes.astype(dtype), start, mask, chunk_size or CHUNK)
+        new = DiagonalSSMState(kept, stream)
+    if skip is not None:
+        y = y + skip.astype(dtype)[:, None] * values
+    y = y.astype(x.dtype)
+    return (y, new) if return_state else y
+
+
+def _chunked(x, log_a, weight, modes, start, mask, chunk_size):
+    """A scan over chunks; inside, all pairs of tokens through the kernel's Toeplitz matrix."""
+    size = min(chunk_size, x.shape[1])
+    powers = _powers(log_a[:, None], jnp.arange(size + 1)[:, None])  # (H, C + 1, S, 2)
+    weighted = 2 * _conjugate(_product(weight[:, None], powers))
+    kernel, readout = weighted[:, :-1, :, 0].sum(-1), weighted[:, 1:]
+    matrix = kernel[:, jnp.maximum(jnp.arange(size)[:, None] - jnp.arange(size), 0)]
+    ages = powers[:, -2::-1]
+
+    def step(modes, x, start, mask):
+        seen = sight(size, start, mask)
+        x = heads_first(x)
+        y = jnp.where(seen.visible, matrix, 0) @ x
+        y = y + seen.reading(jnp.einsum("hcsr,bhvsr->bhcv", readout, modes))
+
+        x, decay = seen.entering(x), powers[:, -1]
+        if mask is not None:  # the last real token moves to the end, where its power is 0
+            count = mask.sum(axis=1)[:, None, None]
+            index = jnp.arange(size) - (size - count)
+            moved = jnp.take_along_axis(x, jnp.maximum(index, 0)[..., None], axis=2)
+            x, decay = jnp.where(index[..., None] >= 0, moved, 0), _powers(log_a, count)
+        if seen.keeps is not None:
+            modes = jnp.where(seen.keeps[..., None, None, None], modes, 0)
+        modes = _product(decay[..., None, :, :], modes) + jnp.einsum("hcsr,bhcv->bhvsr", ages, x)
+        return heads_first(y), modes
+
+    return scan_chunks(step, modes, x, length=x.shape[1], chunk_size=chunk_size, start=start, mask=mask)
+
+
+def _token_by_token(x, log_a, weight, modes, start, mask, chunk_size):
+    """The recurrence, as it is written."""
+    batch, length = x.shape[:2]
+    begins = jnp.broadcast_to(-1 if start is None else start, (batch, length)) == jnp.arange(length)
+    real = jnp.ones((batch, length), bool) if mask is None else mask
+    transition, readout = (z[:, None] for z in (_powers(log_a, jnp.ones(())), 2 * _conjugate(weight)))
+
+    def step(modes, token):
+        x, begins, real = token
+        begins, real = (flag[:, None, None, None, None] for flag in (begins, real))
+        moved = _product(transition, jnp.where(begins, 0, modes)).at[..., 0].add(x[..., None])
+        modes = jnp.where(real, moved, modes)
+        return modes, jnp.sum(readout * modes, axis=(-2, -1))
+
+    modes, y = lax.scan(step, modes, (x.swapaxes(0, 1), begins.T, real.T))
+    return y.swapaxes(0, 1), modes

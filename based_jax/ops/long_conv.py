@@ -1,0 +1,202 @@
+"""Causal convolution with as many taps as tokens, by FFT (spec of Zoology, 3.6).
+
+    y[t] = sum_{s < T, s <= t} kernel[s] * x[t - s] + skip * x[t]
+
+Tap 0 multiplies the current token (in `short_conv` the last tap does). The transform is long enough that
+nothing wraps around (the authors' explicit filters longer than the text let its end leak into its beginning).
+An FFT mixes all tokens, so causality holds up to rounding only, and an inf or NaN spoils its whole row.
+
+A Toeplitz product has no state of fixed size: the state is the last inputs themselves.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from based_jax.ops.chunks import relative_start
+from based_jax.ops.dispatch import implementation_for
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.ring import expect_room, latest, put
+from based_jax.ops.stream import Stream, advance, init_stream
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array
+
+NEAR = 8
+"""Taps that packed rows apply one by one before the levels of `_packed`; a power of two."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LongConvState:
+    """The last W inputs of each row, a ring. With T <= W + 1 taps a row may have any length."""
+
+    inputs: Float[Array, "B W E"]
+    stream: Stream
+
+
+def init_long_conv_state(
+    batch_size: int, slots: int, channels: int, dtype: Any = jnp.float32
+) -> LongConvState:
+    """The state before the first token."""
+    return LongConvState(jnp.zeros((batch_size, slots, channels), dtype), init_stream(batch_size))
+
+
+def long_conv(
+    x: Float[Array, "B N E"],
+    kernel: Float[Array, "T E"],
+    *,
+    skip: Float[Array, " E"] | None = None,
+    initial_state: LongConvState | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+    implementation: str | None = None,
+) -> Any:
+    """Convolve each channel with its own long filter, in float32 (float64 for float64 inputs).
+
+    Args:
+        x: inputs.
+        kernel: taps, the current token's first. Of more than there are tokens the first ones are used.
+        skip: factor of the current input, added to tap 0.
+        initial_state: continue from here; one token is then a dot product with the inputs kept.
+        return_state: also return the state behind the last real token; needs `initial_state`.
+        segment_ids: (B, N) integers; taps do not reach across a boundary. This costs log2(N) transforms.
+        mask: (B, N) booleans, right padding: masked tokens enter neither the state nor an output of others.
+        implementation: "reference" (Toeplitz matrices), "xla" (FFT) or None for the best.
+
+    Returns:
+        y: (B, N, E) in the dtype of x, or ``(y, state)`` with `return_state`. With more than W + 1 taps, all
+        outputs of a row that has outgrown its state are NaN: under `jit` no error can be raised.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong shape or dtype, named in the message; a text longer
+            than the state, where lengths are known.
+    """
+    chosen = implementation_for("long_conv", x, kernel, implementation=implementation)
+    expect_array("x", x, ("B", "N", "E"), "floating")
+    batch, length, channels = x.shape
+    expect_array("kernel", kernel, ("T", channels), "floating")
+    if skip is not None:
+        expect_array("skip", skip, (channels,), "floating")
+    state, taps = initial_state, kernel.shape[0]
+    expect(state is not None or not return_state, "return_state", return_state, "False without a state")
+    before = None if state is None else state.stream
+    places, stream = advance(before, batch, length, segment_ids, mask)
+
+    dtype = accumulation_dtype(x)
+    values, kernel = x.astype(dtype), kernel.astype(dtype)
+    if mask is not None:  # an FFT would spread the rounding of large padding over the row
+        values = jnp.where(mask[..., None], values, 0)
+    start, kept, outgrown = relative_start(places, before, segment_ids), 0, None
+    if start is not None:
+        start = jnp.broadcast_to(start, (batch, length))
+    whole = values
+    if state is not None:
+        expect_array("initial_state.inputs", state.inputs, (batch, "W", channels), "floating")
+        slots = state.inputs.shape[1]
+        if taps - 1 > slots:
+            outgrown = stream.length > slots
+            expect_room(before, length, mask, slots, f"max_length = {slots} tokens, the size of the state")
+        kept = min(slots, taps - 1)
+        past, index = latest(state.inputs, state.stream.length, kept)
+        past = jnp.where((index >= state.stream.start[:, None])[..., None], past, 0).astype(dtype)
+        whole = jnp.concatenate([past, values], axis=1)
+        if start is not None:  # the inputs kept are now one segment: those of older ones are zeros
+            start = jnp.where(start < 0, 0, start + kept)
+            start = jnp.concatenate([jnp.zeros((batch, kept), start.dtype), start], axis=1)
+
+    taps = min(taps, kept + length)
+    kernel = kernel[:taps]
+    if chosen == "reference":
+        y = _toeplitz(whole, kernel, start)[:, kept:]
+    elif length == 1:
+        y = _newest(whole, kernel, start)
+    elif start is None:  # what wraps around falls on the inputs kept, whose outputs nobody needs
+        y = _by_fft(whole, kernel, whole.shape[1] + taps - 1 - kept)[:, kept : kept + length]
+    else:
+        y = _packed(whole, kernel, start)[:, kept:]
+    if skip is not None:
+        y = y + skip.astype(dtype) * values
+    if state is None:
+        return y.astype(x.dtype)
+    if outgrown is not None:
+        y = jnp.where(outgrown[:, None, None], jnp.nan, y)
+    y = y.astype(x.dtype)
+    return (y, LongConvState(put(state.inputs, x, places, stream), stream)) if return_state else y
+
+
+def _toeplitz(x, kernel, start):
+    """y = T x with T[t, j] = kernel[t - j] where token t sees j; x: (B, N, E), start: (B, N) or None."""
+    index = jnp.arange(x.shape[1])
+    lag = index[:, None] - index
+    visible = (lag >= 0) & (lag < kernel.shape[0])
+    matrix = jnp.where(visible[..., None], kernel[jnp.clip(lag, 0, kernel.shape[0] - 1)], 0)
+    if start is None:
+        return jnp.einsum("tje,bje->bte", matrix, x)
+    seen = (index >= start[..., None]).astype(x.dtype)
+    return jnp.einsum("btj,tje,bje->bte", seen, matrix, x)
+
+
+def _newest(x, kernel, start):
+    """The last output alone: (B, 1, E)."""
+    length, taps = x.shape[1], kernel.shape[0]
+    index = jnp.arange(length - taps, length)
+    x = x[:, length - taps :]
+    if start is not None:
+        x = jnp.where((index >= start[:, -1:])[..., None], x, 0)
+    return jnp.sum(x * kernel[::-1], axis=1, keepdims=True)
+
+
+def _by_fft(x, kernel, size):
+    """Circular convolution over the last axis but one of a length of at least `size`."""
+    size = fft_size(size)
+    y = jnp.fft.rfft(x, size, axis=-2) * jnp.fft.rfft(kernel, size, axis=-2)
+    return jnp.fft.irfft(y, size, axis=-2)
+
+
+def fft_size(size: int) -> int:
+    """The smallest 2^a, 3 2^a, 5 2^a, 9 2^a or 15 2^a >= size: transforms of other lengths are slow."""
+    powers = (odd << max(-(-size // odd) - 1, 0).bit_length() for odd in (1, 3, 5, 9, 15))
+    return min(powers)
+
+
+def _packed(x, kernel, start):
+    """The convolution within segments, x: (B, N, E), start: (B, N).
+
+    The pairs of tokens of a row form a triangle. It is tiled by squares: level by level, the left half of
+    each block of 2 C tokens acts on its right half. A segment on both sides of the middle is the only one
+    that a square connects, so hiding the inputs before its start and the outputs behind its end is exact.
+    The tiles of the smallest level, which touch the diagonal, go tap by tap.
+    """
+    batch, length, channels = x.shape
+    half = NEAR
+    while half < length:
+        half *= 2
+    total, half = half, NEAR
+    behind = total - length
+    x = jnp.pad(x, [(0, 0), (0, behind), (0, 0)])
+    start = jnp.pad(start, [(0, 0), (0, behind)], mode="edge")
+    kernel = jnp.pad(kernel, [(0, max(total - kernel.shape[0], 0)), (0, 0)])
+
+    index = jnp.arange(total)
+    y = kernel[0] * x
+    for lag in range(1, NEAR):
+        seen = (index % NEAR >= lag) & (index - lag >= start)
+        shifted = jnp.pad(x[:, :-lag], [(0, 0), (lag, 0), (0, 0)])
+        y = y + kernel[lag] * jnp.where(seen[..., None], shifted, 0)
+
+    while half < total:
+        blocks = (batch, -1, 2, half)
+        left = x.reshape(*blocks, channels)[:, :, 0]
+        starts, indices = start.reshape(blocks), index.reshape(-1, 2, half)
+        middle = indices[:, 1, :1]
+        left = jnp.where((indices[:, 0] >= starts[:, :, 1, :1])[..., None], left, 0)
+        # Lags are 1 to 2 C - 1, so a transform of 2 C wraps around onto the left half only.
+        right = _by_fft(left, kernel[: 2 * half], 2 * half)[:, :, half:]
+        right = jnp.where((starts[:, :, 1] < middle)[..., None], right, 0)
+        both = jnp.stack([jnp.zeros_like(right), right], axis=2)
+        y = y + both.reshape(batch, total, channels)
+        half *= 2
+    return y[:, :length]

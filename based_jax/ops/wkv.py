@@ -1,0 +1,173 @@
+"""RWKV-4's attention-free average over the past, without overflow (RWKV, equation 16; spec of Zoology 3.9).
+
+    wkv_t = (sum_{i<t} e_i v_i + e^{u + k_t} v_t) / (sum_{i<t} e_i + e^{u + k_t}),   e_i = e^{(t-1-i) w + k_i}
+
+per channel, with a fixed log-decay w <= 0 and a bonus u for the token itself. Keys are exponents of any size,
+so the two sums are kept relative to e^m, m about the largest exponent among their terms:
+
+    m_t = max(m_{t-1} + w, k_t),      sum_t = e^{m_{t-1} + w - m_t} sum_{t-1} + e^{k_t - m_t} (v_t, 1)
+
+Inside a chunk both lines are evaluated as a tree.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.ops.chunks import relative_start, scan_chunks
+from based_jax.ops.diagonal_scan import even_chunks, scan_along
+from based_jax.ops.dispatch import implementation_for
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.stream import Stream, advance, init_stream
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array
+
+CHUNK = 64
+"""Tokens per chunk."""
+
+EMPTY = -1e38
+"""The exponent of an empty sum, and the log-decay that forgets everything: finite, so that the difference of
+two of them is a number."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class WKVState:
+    """The two sums over each row's current segment, relative to e^exponent; float32 (or float64)."""
+
+    numerator: Float[Array, "B E"]
+    denominator: Float[Array, "B E"]
+    exponent: Float[Array, "B E"]
+    stream: Stream
+
+
+def init_wkv_state(batch_size: int, channels: int, dtype: Any = jnp.float32) -> WKVState:
+    """The state before the first token."""
+    zeros = jnp.zeros((batch_size, channels), dtype)
+    return WKVState(zeros, zeros, jnp.full_like(zeros, EMPTY), init_stream(batch_size))
+
+
+def wkv(
+    k: Float[Array, "B N E"],
+    v: Float[Array, "B N E"],
+    log_decay: Float[Array, " E"],
+    bonus: Float[Array, " E"],
+    *,
+    initial_state: WKVState | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+    chunk_size: int | None = None,
+    implementation: str | None = None,
+) -> Any:
+    """The average of v over the past, weighted by e^k and the age.
+
+    Args:
+        k: exponents of the weights.
+        v: values.
+        log_decay: w <= 0, what a step does to all older weights.
+        bonus: u, added to the exponent of the token at hand.
+        initial_state: continue from here; None starts empty.
+        return_state: also return the state behind the last real token.
+        segment_ids: (B, N) integers; the average is taken within a segment.
+        mask: (B, N) booleans, right padding: masked tokens leave the state and the outputs of others alone.
+        chunk_size: tokens per chunk of "xla"; default `CHUNK`.
+        implementation: "xla", "reference" (token by token) or None for the best.
+
+    Returns:
+        y: (B, N, E) in the dtype of v, or ``(y, state)`` with `return_state`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
+    """
+    chosen = implementation_for("wkv", k, v, implementation=implementation)
+    expect_array("k", k, ("B", "N", "E"), "floating")
+    batch, length, channels = k.shape
+    expect_array("v", v, k.shape, "floating")
+    expect_array("log_decay", log_decay, (channels,), "floating")
+    expect_array("bonus", bonus, (channels,), "floating")
+    expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
+    dtype = accumulation_dtype(v)
+    state = init_wkv_state(batch, channels, dtype) if initial_state is None else initial_state
+    sums = (state.numerator, state.denominator, state.exponent)
+    for name, array in zip(("numerator", "denominator", "exponent"), sums, strict=True):
+        expect_array(f"initial_state.{name}", array, (batch, channels), "floating")
+    before = None if initial_state is None else state.stream
+    places, stream = advance(before, batch, length, segment_ids, mask)
+
+    token_by_token = chosen == "reference"
+    step = functools.partial(
+        _token if token_by_token else _chunk, log_decay.astype(dtype), bonus.astype(dtype)
+    )
+    y, (numerator, denominator, exponent) = scan_chunks(
+        step, tuple(array.astype(dtype) for array in sums), (k.astype(dtype), v.astype(dtype)),
+        length=length, chunk_size=1 if token_by_token else even_chunks(length, chunk_size or CHUNK),
+        start=relative_start(places, before, segment_ids), mask=mask,
+    )  # fmt: skip
+    y = y.astype(v.dtype)
+    return (y, WKVState(numerator, denominator, exponent, stream)) if return_state else y
+
+
+def _chunk(log_decay, bonus, sums, tokens, start, mask):
+    """One chunk: first the exponents as a tree, then the sums relative to them, a plain linear recurrence."""
+    k, v = tokens
+    numerator, denominator, exponent = sums
+    steps, keys = jnp.broadcast_to(log_decay, k.shape), k
+    begins, real = None, None if mask is None else mask[..., None]
+    if start is not None:
+        begins = (start == jnp.arange(k.shape[1]))[..., None]
+        steps = jnp.where(begins, EMPTY, steps)
+    if real is not None:
+        steps, keys = jnp.where(real, steps, 0), jnp.where(real, k, EMPTY)
+    # Any exponents of about the right size will do: they need no gradient.
+    top = keys.at[:, 0].set(jnp.maximum(exponent + steps[:, 0], keys[:, 0]))
+    top = lax.associative_scan(_longest, lax.stop_gradient((steps, top)), axis=1)[1]
+    before = jnp.concatenate([exponent[:, None], top[:, :-1]], axis=1)
+
+    old, new = jnp.exp((before - top) + steps), jnp.exp(keys - top)
+    if real is not None:
+        new = jnp.where(real, new, 0)
+    pair = jnp.stack([numerator, denominator], axis=1)
+    added = jnp.stack([new * v, new], axis=2).at[:, 0].add(old[:, 0, None] * pair)
+    after = scan_along(jnp.broadcast_to(old[:, :, None], added.shape), added)
+    past = jnp.concatenate([pair[:, None], after[:, :-1]], axis=1)
+    past = (past[:, :, 0], past[:, :, 1], before)
+    if begins is not None:
+        past = tuple(jnp.where(begins, empty, x) for x, empty in zip(past, (0, 0, EMPTY), strict=True))
+    return _read(past, bonus, k, v), (after[:, -1, 0], after[:, -1, 1], top[:, -1])
+
+
+def _token(log_decay, bonus, sums, tokens, start, mask):
+    """The recurrence of RWKV's code, for chunks of one token."""
+    k, v = (x[:, 0] for x in tokens)
+    if start is not None:
+        begins = start == 0
+        sums = tuple(jnp.where(begins, empty, x) for x, empty in zip(sums, (0, 0, EMPTY), strict=True))
+    numerator, denominator, exponent = sums
+    y = _read(sums, bonus, k, v)
+    top = jnp.maximum(exponent + log_decay, k)
+    old, new = jnp.exp((exponent - top) + log_decay), jnp.exp(k - top)
+    after = (old * numerator + new * v, old * denominator + new, top)
+    if mask is not None:
+        after = tuple(jnp.where(mask, x, y) for x, y in zip(after, sums, strict=True))
+    return y[:, None], after
+
+
+def _read(past, bonus, k, v):
+    """The average over the past sums and the token itself."""
+    numerator, denominator, exponent = past
+    top = jnp.maximum(exponent, k + bonus)
+    # In this order, here and below: exponents of 1e4 are multiples of 1e-3 in float32, but differences of
+    # near ones are exact.
+    old, new = jnp.exp(exponent - top), jnp.exp((k - top) + bonus)
+    return (old * numerator + new * v) / (old * denominator + new)
+
+
+def _longest(first, second):
+    """The larger exponent of two neighbouring spans of tokens, the first one decayed across the second."""
+    (steps1, exponent1), (steps2, exponent2) = first, second
+    return steps1 + steps2, jnp.maximum(exponent1 + steps2, exponent2)

@@ -1,0 +1,49 @@
+"""The generated pages are what the registry and the presets say, and what they say is so."""
+
+import importlib.util
+
+import pytest
+
+import based_jax as bj
+from based_jax.models.printed import PRINTED
+from tests.conftest import ROOT
+
+spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
+assert spec is not None
+assert spec.loader is not None
+tables = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tables)
+
+
+def test_the_pages_are_up_to_date():
+    assert tables.main(["--check"]) == 0
+
+
+def test_a_stale_page_is_noticed(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    monkeypatch.setattr(tables, "PAGES", {"mixers.md": tables.mixers_page})
+    assert tables.main(["--check"]) == 1
+    assert "docs/mixers.md is not up to date: run python docs/tables.py" in capsys.readouterr().err
+    assert tables.main([]) == tables.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("name", bj.mixers.names())
+def test_parity_cases_exist(name):
+    fixtures = ROOT / "tests" / "fixtures"
+    for case in bj.mixers.info(name).card.parity:
+        assert (fixtures / case).is_dir() or (fixtures / f"{case}.npz").is_file()
+
+
+@pytest.mark.parametrize(("name", "width", "ours", "theirs"), tables.state_bytes())
+def test_states_are_counted_as_the_authors_do(name, width, ours, theirs):
+    if isinstance(theirs, str):  # read off a figure
+        assert abs(ours / 1000 - float(theirs.removesuffix("k"))) < 0.6
+    else:
+        assert ours == theirs
+
+
+def test_differences_from_printed_counts_are_explained():
+    assert PRINTED.keys() <= set(bj.presets.names())
+    for name, printed in PRINTED.items():
+        count = bj.param_count(bj.presets.get(name))
+        assert printed.remark or abs(count / (printed.millions * 1e6) - 1) < 0.005, name

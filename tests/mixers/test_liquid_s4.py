@@ -1,0 +1,59 @@
+"""Liquid S4 against a token loop in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from based_jax import mixers
+from tests.tolerances import FLOAT32, FLOAT64, assert_close
+
+
+def oracle(tree: dict, x: np.ndarray) -> np.ndarray:
+    """The pre-activation of the output map, one row."""
+    tree = {name: np.asarray(leaf, np.float64) for name, leaf in tree.items() if name != "out"}
+    B, C = (tree[name][..., 0] + 1j * tree[name][..., 1] for name in "BC")
+    half = (-np.exp(tree["A_log"]) + 1j * tree["A_imag"]) * np.exp(tree["dt_log"])[:, None] / 2
+    transition, entry = (1 + half) / (1 - half), np.exp(tree["dt_log"])[:, None] * B / (1 - half)
+    h, y = np.zeros(B.shape, complex), []
+    for u in x:
+        h = (transition + entry * u[:, None]) * h + entry * u[:, None]
+        y.append(2 * (C * h).sum(-1).real + tree["D"] * u)
+    return np.array(y)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", FLOAT64), ("float32", FLOAT32)])
+def test_a_token_loop(dtype, tolerance):
+    """Over more than one chunk, and the gradients of the tree are those of the recurrence."""
+    with jax.enable_x64(True):
+        x = np.random.default_rng(0).normal(size=(1, 70, 3))
+        mixer = mixers.make("liquid_s4", d_model=3, d_state=6, dtype=dtype)
+        params = nn.meta.unbox(jax.jit(mixer.init)(jax.random.key(0), x.astype(dtype)))
+        params["params"]["out"] = {"kernel": jnp.eye(3, dtype=dtype), "bias": jnp.zeros(3, dtype)}
+        params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+
+        @jax.jit
+        def run(params, x):
+            def loss(params, implementation):
+                y, _ = mixer.clone(implementation=implementation).apply(params, x)
+                return (y**2).sum(), y
+
+            return [jax.grad(loss, has_aux=True)(params, name) for name in ("xla", "reference")]
+
+        (gradients, y), (of_loop, _) = run(params, x.astype(dtype))
+        expected = jax.nn.gelu(oracle(params["params"], x[0]), approximate=False)
+    assert y.dtype == dtype
+    assert_close(y[0], expected, tolerance)
+    assert_close(gradients, of_loop, 5 * tolerance)
+
+
+def test_state_sizes():
+    assert mixers.info("liquid_s4").state_size(8, 100) == 8 * 64
+    state = mixers.make("liquid_s4", d_model=8, dtype=jnp.bfloat16).init_state(2)
+    assert (state.h.shape, state.h.dtype) == ((2, 8, 32), jnp.complex64)
+
+
+def test_an_odd_number_of_states_is_refused():
+    with pytest.raises(ValueError, match="d_state = 3: expected an even number"):
+        mixers.make("liquid_s4", d_model=8, d_state=3).init_state(1)

@@ -1,0 +1,46 @@
+"""The previous token of the same segment, over calls."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from based_jax import ops
+from tests.ops import draw
+
+
+@given(draw.seeds, draw.segment_ids(2, 7), draw.counts(2, 7))
+@settings(max_examples=10)
+def test_definition_in_two_calls(seed, ids, counts):
+    """Segments, padding of the first call's rows, and a second call behind it."""
+    x = np.random.default_rng(seed).normal(size=(2, 9, 3)).astype(np.float32)
+    mask = draw.mask(counts, 7)
+    first, state = shift(x[:, :7], None, jnp.asarray(ids), jnp.asarray(mask))
+    second, _ = shift(x[:, 7:], state, None, None)
+    for row, count in enumerate(counts):
+        for t in range(count):
+            begins = t == 0 or ids[row, t] != ids[row, t - 1]
+            np.testing.assert_array_equal(first[row, t], 0 if begins else x[row, t - 1])
+        np.testing.assert_array_equal(second[row, 0], x[row, count - 1] if count else 0)
+        np.testing.assert_array_equal(second[row, 1], x[row, 7])
+
+
+@jax.jit
+def shift(x, state, ids, mask):
+    return ops.token_shift(x, initial_state=state, return_state=True, segment_ids=ids, mask=mask)
+
+
+def test_state_and_dtype():
+    state = ops.init_token_shift_state(2, 3, jnp.bfloat16)
+    y, after = ops.token_shift(jnp.ones((2, 1, 3), jnp.bfloat16), initial_state=state, return_state=True)
+    assert y.dtype == after.inputs.dtype == jnp.bfloat16
+    assert not np.any(y)
+    assert after.inputs.shape == (2, 1, 3)
+
+
+def test_errors_name_the_argument(unchecked):
+    with pytest.raises(ValueError, match="x has shape"):
+        ops.token_shift(jnp.ones((2, 3)))
+    with pytest.raises(ValueError, match=r"initial_state\.inputs has shape"):
+        ops.token_shift(jnp.ones((2, 3, 4)), initial_state=ops.init_token_shift_state(2, 5))
