@@ -37,9 +37,55 @@ def _delta_rule(rng: np.random.Generator) -> Arrays:
     }
 
 
+def _linear_attention(rng: np.random.Generator) -> Arrays:
+    q, k = rng.normal(size=(2, 1, LENGTH, 2, 4))
+    return {"q": q, "k": k, "v": rng.normal(size=(1, LENGTH, 2, 8))}
+
+
+def _selective_scan(rng: np.random.Generator) -> Arrays:
+    shape, states = (1, LENGTH, 8), 4
+    B, C = rng.normal(size=(2, 1, LENGTH, states))
+    return {
+        "x": rng.normal(size=shape),
+        "dt": np.exp(rng.uniform(-14, -5, size=shape)),
+        "A": -np.exp(rng.uniform(-1, 1, size=(8, states))),
+        "B": B,
+        "C": C,
+    }
+
+
+def _wkv(rng: np.random.Generator) -> Arrays:
+    k, v = rng.normal(size=(2, 1, LENGTH, 8))
+    return {
+        "k": 3 * k,
+        "v": v,
+        "log_decay": -np.exp(rng.uniform(-14, -5, size=8)),
+        "bonus": rng.normal(size=8),
+    }
+
+
+def _diagonal_ssm(rng: np.random.Generator) -> Arrays:
+    """H3's modes at their initial values, steps from 0.001 to 0.1."""
+    heads, modes = 4, 8
+    a = np.stack(
+        [np.full((heads, modes), -0.5), np.broadcast_to(np.pi * np.arange(modes), (heads, modes))], -1
+    )
+    b, c = np.broadcast_to([1.0, 0.0], a.shape), rng.normal(size=a.shape)
+    steps = np.exp(rng.uniform(np.log(1e-3), np.log(0.1), size=heads))
+    return {"x": rng.normal(size=(1, LENGTH, heads, 2)), "a": a, "b": b, "c": c, "dt": steps}
+
+
+def _run_diagonal_ssm(x: Any, a: Any, b: Any, c: Any, dt: Any, **options: Any) -> Any:
+    return ops.diagonal_ssm(x, *ops.discretize_bilinear(a, b, c, dt), **options)
+
+
 CASES: dict[str, tuple[Callable[..., Any], Callable[[np.random.Generator], Arrays]]] = {
     "delta_rule": (ops.delta_rule, _delta_rule),
+    "diagonal_ssm": (_run_diagonal_ssm, _diagonal_ssm),
+    "linear_attention": (ops.taylor_attention, _linear_attention),
     "linear_recurrence": (ops.linear_recurrence, _linear_recurrence),
+    "selective_scan": (ops.selective_scan, _selective_scan),
+    "wkv": (ops.wkv, _wkv),
 }
 """By name: the op with an output per token, and its arguments."""
 

@@ -158,6 +158,13 @@ def test_resume_refuses_other_data(finished, settings, tmp_path):
         (["--accumulate", "3"], "accumulate = 3: expected a divisor of batch_size = 4"),
         (["--mesh", "data=3"], "mesh = 'data=3': expected sizes whose product is"),
         (["--mesh", "rows=1"], "mesh = 'rows=1': expected axis=size pairs"),
+        (["--mixer", "lstm"], "mixer = 'lstm': expected one of 'attention'"),
+        (["--mixer", "mamba", "--mixer-layers", "1,9"], "layer = 9: expected 0 to 2"),
+        (
+            ["--mixer", "mamba", "--mixer-layers", "first"],
+            "mixer_layers = 'first': expected numbers of layers",
+        ),
+        (["--mixer-layers", "1"], "mixer_layers = '1': expected --mixer beside it"),
         (["--length", "100000"], "100001"),
         (["--steps", "many"], "--steps"),
         (["--no-such-flag"], "--no-such-flag"),

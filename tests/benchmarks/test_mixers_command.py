@@ -1,0 +1,173 @@
+"""`python -m benchmarks mixers` on tiny sizes: JSON, table, figure, states, skipping, errors."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from based_jax import mixers
+from based_jax.command import run
+from based_jax.ops.stream import Stream
+from benchmarks import mixer_tables
+from benchmarks.__main__ import main
+from benchmarks.flags import PROGRAM
+from benchmarks.mixer_contestants import DECODE, PASSES, Programs, entry
+from benchmarks.mixer_figure import CONSTANT, GROWING, NONE, group_of, spread
+
+NAMES = ["short_conv", "long_conv"]
+LENGTHS = [8, 16, 32]
+PAGE = "before\n<!-- mixers -->\nold\n<!-- /mixers -->\nafter\n"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One complete run: its exit status and folder."""
+    folder = tmp_path_factory.mktemp("mixers")
+    (folder / "page.md").write_text(PAGE)
+    flags = ["--d-model", "8", "--lengths", "32,8,16", "--fit-from", "8", "--samples", "2"]
+    outputs = [f"--{flag}={folder / name}" for flag, name in
+               (("json", "mixers.json"), ("plot", "mixers.png"), ("markdown", "page.md"))]  # fmt: skip
+    return main(["mixers", *flags, "--mixers", ",".join(NAMES), *outputs]), folder
+
+
+@pytest.fixture(scope="module")
+def result(finished):
+    return json.loads((finished[1] / "mixers.json").read_text())
+
+
+def test_the_envelope(finished, result):
+    assert finished[0] == 0
+    assert (result["benchmark"], result["schema"], result["complete"]) == ("mixers", 1, True)
+    assert result["settings"]["lengths"] == LENGTHS
+    assert [result["settings"][key] for key in ("d_model", "batch", "samples")] == [8, 1, 2]
+    options = {contestant["name"]: contestant["options"] for contestant in result["contestants"]}
+    assert options == {"short_conv": {}, "long_conv": {"l_max": 32}}
+
+
+def test_every_case_has_its_row(result):
+    cases = [(row["length"], row["contestant"], row["pass"]) for row in result["rows"]]
+    assert cases == [(n, name, direction) for n in LENGTHS for name in NAMES for direction in PASSES]
+    for row in result["rows"]:
+        assert (row["status"], row["samples"]) == ("measured", 2)
+        tokens = 1 if row["pass"] == DECODE else row["length"]
+        assert row["tokens_per_second"] == pytest.approx(tokens / row["seconds"])
+
+
+def test_states_are_those_that_are_allocated(result):
+    for row in result["rows"]:
+        mixer = entry(row["contestant"], 8, 32).mixer
+        leaves = jax.tree.leaves(mixer.init_state(1, row["length"]))
+        assert row["state_bytes"] == sum(leaf.nbytes for leaf in leaves)
+        assert row["state_floats"] == mixer.state_size(row["length"])
+
+
+def test_growth_is_fitted_for_every_pass(result):
+    growth = result["summary"]["growth"]
+    assert [(g["contestant"], g["pass"]) for g in growth] == [(n, p) for n in NAMES for p in PASSES]
+    assert all(g["lengths"] == LENGTHS and g["time_exponent"] is not None for g in growth)
+
+
+def test_the_table_has_every_number(result, capsys):
+    mixer_tables.show(result)
+    text = capsys.readouterr().out
+    assert all(name in text for name in NAMES)
+    assert text.count("growth") >= len(NAMES)
+    assert "long_conv: l_max = 32" in text
+
+
+def test_the_markdown_table_is_put_between_its_comments(finished):
+    lines = (finished[1] / "page.md").read_text().splitlines()
+    assert (lines[0], lines[1], lines[-2], lines[-1]) == tuple(np.array(PAGE.splitlines())[[0, 1, 3, 4]])
+    rows = [line for line in lines if line.startswith("| ")]
+    assert [row.split(" | ")[0].strip("| ") for row in rows] == ["mixer", *NAMES]
+    assert len({row.count("|") for row in rows}) == 1
+    assert "old" not in lines
+
+
+def test_the_figure_is_a_png(finished):
+    assert (finished[1] / "mixers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_skipped_cases_are_named_with_their_reason(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "mixers.json"
+    registered = mixers.info
+    monkeypatch.setattr(
+        mixers, "info", lambda name: mixers.MixerInfo(**vars(registered(name)) | {"stateful": False})
+    )
+    flags = ["--d-model", "8", "--lengths", "8", "--samples", "1", "--memory-limit", "5e-7"]
+    assert main(["mixers", *flags, "--mixers", "short_conv", "--json", str(path)]) == 0
+    skipped = json.loads(path.read_text())
+    reasons = [row["reason"] for row in skipped["rows"]]
+    assert [row["status"] for row in skipped["rows"]] == ["skipped"] * 3
+    assert all("GiB" in reason for reason in reasons[:2])
+    assert reasons[2] == "keeps no state"
+    assert skipped["rows"][0]["state_bytes"] is None
+    for text in (capsys.readouterr().out, mixer_tables.markdown(skipped)):
+        assert "short_conv step at 8 tokens skipped: keeps no state" in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_is_that_of_the_last_position_however_often_it_is_timed(name):
+    x = jax.random.normal(jax.random.key(0), (1, 4, 8))
+    programs = Programs(entry(name, 8, 4).mixer)
+    program = programs.prepare(x, DECODE)
+    (first, _), (second, state) = program.call(), program.call()
+    assert np.isfinite(first).all()
+    streams = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Stream))
+    assert [int(s.length[0]) for s in streams if isinstance(s, Stream)] == [3]
+    if name == "long_conv":  # writes the same slot of its ring anew
+        np.testing.assert_array_equal(first, second)
+
+
+def test_groups_of_the_figure():
+    def rows(*sizes):
+        return [{"length": 2**i, "state_bytes": size} for i, size in enumerate(sizes)]
+
+    assert group_of(rows(8, 8, 8)) == CONSTANT
+    assert group_of(rows(8, 9, 32)) == GROWING
+    assert group_of(rows(None, None)) == NONE
+
+
+@pytest.mark.parametrize("heights", [[0.5], [0.1, 0.9], [0.5, 0.5, 0.5, 0.9], [0.0, 0.0], [0.3, 0.99, 1.0]])
+def test_labels_keep_their_distance_and_order(heights):
+    moved = spread(heights, 0.1)
+    assert min(np.diff(moved), default=1) >= 0.1 - 1e-9
+    assert -1e-9 <= min(moved) <= max(moved) <= 1 + 1e-9
+    if min(np.diff(heights), default=1) >= 0.1:
+        assert moved == pytest.approx(heights)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--lengths", "0"], "--lengths = 0: expected at least 1"),
+        (["--lengths", ""], "at least one length"),
+        (["--lengths", str(10**12)], "inputs alone"),
+        (["--d-model", "0"], "--d-model = 0: expected at least 1"),
+        (["--samples", "two"], "--samples"),
+        (["--seconds", "nan"], "--seconds = nan: expected more than 0 seconds"),
+        (["--mixers", "mamba9"], "--mixers = 'mamba9': expected one of 'attention'"),
+        (["--mixers", "gla,gla"], "each name once"),
+        (["--json", "/no/such/folder/mixers.json"], "cannot be written"),
+        (["--plot", "mixers.txt"], "ends in .png"),
+        (["--markdown", "/no/such/page.md"], "No such file"),
+        (["--markdown", "README.md"], "a file with the lines <!-- mixers --> and <!-- /mixers -->"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_status_2(flags, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run(PROGRAM, lambda: main(["mixers", *flags]))
+    captured = capsys.readouterr()
+    assert (stop.value.code, captured.out) == (2, "")
+    assert captured.err.startswith("python -m benchmarks: ")
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+def test_help_shows_units_and_defaults(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["mixers", "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("in seconds", "default: 10.0", "GiB", "default: 512", "512,1024"))

@@ -1,0 +1,106 @@
+"""Softmax attention behind a cache: rings that wrap, caches that are full, padding, precision."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax import ops
+from tests.ops import draw, oracles
+from tests.ops.softmax_attention_cases import (
+    IMPLEMENTATIONS,
+)
+from tests.tolerances import (
+    BFLOAT16,
+    FLOAT32,
+    assert_close,
+)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("left", [0, 3, 7])
+def test_ring_over_many_wraps_with_rows_at_different_lengths(implementation, left):
+    """A padded prefill, then 30 window steps in a scan: every step equals the window over each row's text."""
+    batch, prefill, steps, heads, width = 3, 6, 30, 2, 2
+    rng = np.random.default_rng(left)
+    q, k, v = rng.normal(size=(3, batch, prefill + steps, heads, width)).astype(np.float32)
+    counts = np.asarray([0, 2, 6])
+
+    @jax.jit
+    def decode(q, k, v, mask):
+        cache = ops.init_kv_cache(batch, left + 1, heads, width, width)
+        _, cache = ops.softmax_attention(
+            *(x[:, :prefill] for x in (q, k, v)), left=left, initial_state=cache, return_state=True,
+            mask=mask, implementation=implementation,
+        )  # fmt: skip
+
+        def step(cache, token):
+            y, cache = ops.window_step(*token, cache, implementation=implementation)
+            return cache, y
+
+        return jax.lax.scan(step, cache, [x[:, prefill:].swapaxes(0, 1) for x in (q, k, v)])
+
+    cache, y = decode(q, k, v, draw.mask(counts, prefill))
+    assert cache.k.shape[1] == left + 1
+    assert cache.stream.length.tolist() == (counts + steps).tolist()
+    for row, count in enumerate(counts):
+        text = (np.concatenate([x[[row], :count], x[[row], prefill:]], axis=1) for x in (q, k, v))
+        expected = oracles.softmax_attention(*(x.astype(np.float64) for x in text), left=left)
+        assert_close(y[:, row], expected[0, count:], FLOAT32, f"row {row}")
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_full_cache_overflows_loudly(implementation):
+    """Known lengths raise; under jit every output of the row is NaN, as its oldest keys are gone."""
+    q = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 1, 2)), jnp.float32)
+    prefill = functools.partial(
+        ops.softmax_attention, q, q, q, return_state=True, implementation=implementation
+    )
+    _, cache = prefill(
+        initial_state=ops.init_kv_cache(2, 4, 1, 2, 2), mask=jnp.asarray([[True] * 3, [True, False, False]])
+    )
+    with pytest.raises(ValueError, match="length = 6: expected at most max_length = 4 tokens"):
+        prefill(initial_state=cache)
+    with pytest.raises(ValueError, match="length = 3: expected at most max_length = 2 tokens"):
+        jax.jit(lambda: prefill(initial_state=ops.init_kv_cache(2, 2, 1, 2, 2)))()
+
+    y, cache = jax.jit(lambda cache: prefill(initial_state=cache))(cache)
+    assert jnp.isnan(y[0]).all()
+    text = jnp.concatenate([q[1:, :1], q[1:]], axis=1)
+    assert_close(y[1:], oracles.softmax_attention(*[np.asarray(text, np.float64)] * 3)[:, 1:], FLOAT32)
+    one = q[:, :1]
+    y = jax.jit(lambda cache: ops.softmax_attention(one, one, one, initial_state=cache))(cache)
+    assert jnp.isnan(y).all(), "both rows are over now, and stay so"
+
+
+def test_padding_takes_no_slots():
+    """A bucket of 6 with at most 4 real tokens fits into 4 slots, with known lengths and under jit."""
+    q = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 1, 2)), jnp.float32)
+    counts = np.asarray([4, 1])
+    mask = jnp.asarray(draw.mask(counts, 6))
+    cache = ops.init_kv_cache(2, 4, 1, 2, 2)
+    expected = oracles.softmax_attention(*[np.asarray(q, np.float64)] * 3, counts=counts)
+
+    def prefill(cache, mask):
+        return ops.softmax_attention(q, q, q, initial_state=cache, mask=mask)
+
+    # Known, traced, and a known cache inside a traced function.
+    for y in (prefill(cache, mask), jax.jit(prefill)(cache, mask), jax.jit(lambda: prefill(cache, mask))()):
+        assert jnp.isfinite(y).all()
+        assert_close(jnp.where(mask[..., None, None], y, 0), expected, FLOAT32)
+
+
+def test_a_cache_of_lower_precision_keeps_the_dtype_of_the_call():
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(x, jnp.float32) for x in rng.normal(size=(3, 1, 5, 1, 2)))
+    for left, slots in ((None, 5), (2, 3)):
+        cache = ops.init_kv_cache(1, slots, 1, 2, 2, dtype=jnp.bfloat16)
+        call = jax.jit(functools.partial(ops.softmax_attention, left=left, return_state=True))
+        y1, cache = call(q[:, :4], k[:, :4], v[:, :4], initial_state=cache)
+        y2, cache = call(q[:, 4:], k[:, 4:], v[:, 4:], initial_state=cache)
+        assert y1.dtype == y2.dtype == jnp.float32
+        assert cache.k.dtype == cache.v.dtype == jnp.bfloat16
+        expected = oracles.softmax_attention(*(np.asarray(x, np.float64) for x in (q, k, v)), left=left)
+        assert_close(jnp.concatenate([y1, y2], axis=1), expected, BFLOAT16)

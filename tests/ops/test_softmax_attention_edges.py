@@ -1,0 +1,194 @@
+"""Softmax attention at its edges: grouped heads, rows without tokens, extreme values, memory, errors."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from based_jax import ops
+from tests.ops import draw, oracles
+from tests.ops.softmax_attention_cases import (
+    IMPLEMENTATIONS,
+)
+from tests.tolerances import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    assert_close,
+)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("left", [None, 2])
+def test_grouped_heads_equal_repeated_heads(implementation, left):
+    rng = np.random.default_rng(0)
+    q = jnp.asarray(rng.normal(size=(2, 6, 6, 3)), jnp.float32)
+    k, v = jnp.asarray(rng.normal(size=(2, 2, 6, 2, 3)), jnp.float32)
+    call = jax.jit(functools.partial(ops.softmax_attention, left=left, implementation=implementation))
+    repeated = call(q, jnp.repeat(k, 3, axis=2), jnp.repeat(v, 3, axis=2))
+    assert_close(call(q, k, v), repeated, FLOAT32)
+
+
+def test_helpers_of_the_two_window_conventions():
+    """The paper's w keys are left = w - 1; the authors' window_size W is halved: W // 2 + 1 keys."""
+    assert [ops.left_from_paper_window(w) for w in (1, 16, 64)] == [0, 15, 63]
+    assert [ops.left_from_torch_window(w) for w in (0, 1, 128, 256)] == [0, 0, 64, 128]
+    with pytest.raises(ValueError, match="width = 0"):
+        ops.left_from_paper_window(0)
+    with pytest.raises(ValueError, match="window_size = -1"):
+        ops.left_from_torch_window(-1)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("kwargs", [{}, {"left": 1}, {"causal": False}], ids=str)
+def test_a_row_without_tokens_sees_nothing(implementation, kwargs):
+    """Its outputs are 0, not the mean of its padding, and nothing flows back."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 1, 2)), jnp.float32)
+    mask = jnp.asarray([[True, True, False], [False] * 3])
+
+    @jax.jit
+    def call(v):
+        y, back = jax.vjp(
+            lambda v: ops.softmax_attention(x, x, v, mask=mask, implementation=implementation, **kwargs), v
+        )
+        return y, back(jnp.ones_like(y))[0]
+
+    y, gradient = call(x)
+    assert not y[1].any()
+    assert not gradient[1].any()
+    assert y[0, :2].all()
+    assert gradient[0, :2].all()
+
+
+@functools.partial(jax.jit, static_argnames=("left", "implementation"))
+def value_and_gradient(q, k, v, *, left: int | None, implementation: str):
+    def loss(q, k, v):
+        y = ops.softmax_attention(q, k, v, left=left, implementation=implementation)
+        return y.astype(jnp.float32).sum(), y
+
+    (_, y), gradients = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(q, k, v)
+    return y, gradients
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("left", [None, 3])
+def test_extreme_values(dtype, left):
+    """Scores of 1e6, equal keys and zeros: finite forward and backward, and right."""
+    tolerance = {jnp.float32: FLOAT32, jnp.bfloat16: BFLOAT16, jnp.float16: FLOAT16}[dtype]
+
+    @settings(max_examples=8)
+    @given(st.sampled_from(["large", "equal", "zeros", "plain"]), draw.seeds)
+    def law(kind, seed):
+        rng = np.random.default_rng(seed)
+        q, k, v = rng.normal(size=(3, 2, 20, 2, 4))
+        if kind == "large":  # small integers times 1024: scores are exact, so that their order is
+            q, k = (1024.0 * rng.integers(-3, 4, size=x.shape) for x in (q, k))
+        if kind == "equal":
+            k[:] = k[:1, :1]
+        if kind == "zeros":
+            q, k = 0 * q, 0 * k
+        q, k, v = (jnp.asarray(x, dtype) for x in (q, k, v))
+        expected = oracles.softmax_attention(*(np.asarray(x, np.float64) for x in (q, k, v)), left=left)
+        for implementation in IMPLEMENTATIONS:
+            y, gradients = value_and_gradient(q, k, v, left=left, implementation=implementation)
+            assert y.dtype == dtype
+            assert_close(y, expected, tolerance, f"{implementation} {kind}")
+            for gradient in gradients:
+                assert gradient.dtype == dtype
+                assert np.isfinite(np.asarray(gradient, np.float32)).all(), f"{implementation} {kind}"
+
+    law()
+
+
+def temporary_bytes(function, length: int) -> int:
+    array = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32)
+    return jax.jit(function).lower(array, array, array).compile().memory_analysis().temp_size_in_bytes
+
+
+def test_memory_is_linear_in_the_length_forward_and_backward():
+    """Four times the tokens, about four times the bytes: no (N, N) matrix exists, in a window or in full."""
+
+    def step(left):
+        return lambda *qkv: jax.value_and_grad(
+            lambda *x: ops.softmax_attention(*x, left=left).sum(), (0, 1, 2)
+        )(*qkv)
+
+    for left in (31, None):
+        short, long = (temporary_bytes(step(left), length) for length in (2048, 8192))
+        assert 0 < long <= 4.5 * short, f"left = {left}: {short} bytes become {long}"
+        assert long < 4 * 2 * 8192**2, f"left = {left}: {long} bytes, as much as all scores"
+
+
+def _arguments(**changes):
+    arguments: dict[str, Any] = {
+        "q": jnp.ones((2, 3, 4, 8)),
+        "k": jnp.ones((2, 3, 2, 8)),
+        "v": jnp.ones((2, 3, 2, 5)),
+    }
+    return arguments | changes
+
+
+def _cache(**changes):
+    sizes = {"batch_size": 2, "slots": 8, "kv_heads": 2, "key_size": 8, "value_size": 5} | changes
+    return ops.init_kv_cache(**sizes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"q": None}, TypeError, "q = None"),
+        ({"q": jnp.ones((3, 4, 8))}, ValueError, "q has shape"),
+        ({"q": jnp.ones((2, 3, 4, 8), int)}, TypeError, "q has dtype"),
+        ({"q": jnp.ones((0, 3, 4, 8))}, ValueError, "q has shape .* no empty axis"),
+        (
+            {"q": jnp.ones((2, 3, 3, 8))},
+            ValueError,
+            "number of query heads = 3: expected a multiple of .* = 2",
+        ),
+        ({"k": jnp.ones((1, 3, 2, 8))}, ValueError, "k has shape"),
+        ({"k": jnp.ones((2, 4, 2, 8))}, ValueError, "k has shape"),
+        ({"k": jnp.ones((2, 3, 2, 7))}, ValueError, "k has shape"),
+        ({"v": jnp.ones((2, 3, 4, 5))}, ValueError, "v has shape"),
+        ({"v": jnp.ones((2, 3, 2, 5), bool)}, TypeError, "v has dtype"),
+        ({"left": -1}, ValueError, "left = -1"),
+        ({"left": 2, "causal": False}, ValueError, "left = 2: expected None when causal is False"),
+        ({"implementation": "flash"}, ValueError, "implementation = 'flash'"),
+        ({"return_state": True}, ValueError, "return_state = True"),
+        ({"segment_ids": jnp.ones((2, 3))}, TypeError, "segment_ids has dtype"),
+        ({"segment_ids": jnp.ones((2, 4), int)}, ValueError, "segment_ids has shape"),
+        ({"mask": jnp.ones((2, 3), int)}, TypeError, "mask has dtype"),
+        ({"mask": jnp.ones((1, 3), bool)}, ValueError, "mask has shape"),
+        ({"mask": jnp.ones((2, 4), bool), "initial_state": _cache()}, ValueError, "mask has shape"),
+        ({"initial_state": _cache(), "causal": False}, ValueError, "causal = False"),
+        ({"initial_state": _cache(batch_size=1)}, ValueError, r"initial_state\.k has shape"),
+        ({"initial_state": _cache(kv_heads=4)}, ValueError, r"initial_state\.k has shape"),
+        ({"initial_state": _cache(key_size=5)}, ValueError, r"initial_state\.k has shape"),
+        ({"initial_state": _cache(value_size=8)}, ValueError, r"initial_state\.v has shape"),
+        ({"initial_state": _cache(dtype=jnp.int8)}, TypeError, r"initial_state\.k has dtype"),
+        (
+            {"initial_state": _cache(), "left": 6},
+            ValueError,
+            "slots of initial_state = 8: expected left . 1 = 7",
+        ),
+        ({"initial_state": _cache(slots=2)}, ValueError, "length = 3: expected at most max_length = 2"),
+    ],
+)
+def test_errors_name_the_argument(unchecked, changes, error, message):
+    with pytest.raises(error, match=message):
+        ops.softmax_attention(**_arguments(**changes))
+
+
+def test_errors_of_a_step_name_the_argument(unchecked):
+    q, k, v = (x[:, 0] for x in _arguments().values())
+    for position, name in enumerate("qkv"):
+        arguments = [q, k, v]
+        arguments[position] = arguments[position][:, None]
+        with pytest.raises(ValueError, match=f"{name} has shape"):
+            ops.window_step(*arguments, _cache())
+    with pytest.raises(ValueError, match=r"initial_state\.k has shape"):
+        ops.window_step(q, k, v, _cache(batch_size=1))
