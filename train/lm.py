@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import jax
 import tyro
 
-from based_jax import command
+from based_jax import command, mixers
 from based_jax.convert import save_pretrained
 from based_jax.data import (
     PackedTokens,
@@ -50,6 +50,10 @@ class LMConfig:
     """run directory: config, metrics, checkpoints, final model"""
     preset: str = "based-tiny"
     """model: based-tiny, attn-tiny, based-360m, ... (based_jax.presets.names()), or a JSON file of one"""
+    mixer: str | None = None
+    """put this mixer in place of the preset's: mamba, hyena, ... (based_jax.mixers.names())"""
+    mixer_layers: str | None = None
+    """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
     data: str = "stdlib"
     """stdlib (Python's own source), a file, a directory, a glob, or hf:NAME"""
     tokenizer: str = "byte"
@@ -101,6 +105,15 @@ class LMConfig:
         expect(self.held_out_bytes >= 1, "held_out_bytes", self.held_out_bytes, "at least 1")
         expect(self.seed >= 0, "seed", self.seed, "at least 0")
         expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
+        if self.mixer is not None:
+            expect_choice("mixer", self.mixer, mixers.names())
+        layers = (self.mixer_layers or "0").split(",")
+        expect(
+            all(layer.strip().isdigit() for layer in layers),
+            "mixer_layers", self.mixer_layers, "numbers of layers such as 0,3",
+        )  # fmt: skip
+        alone = self.mixer is None and self.mixer_layers is not None
+        expect(not alone, "mixer_layers", self.mixer_layers, "--mixer beside it")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,10 +129,10 @@ class Run:
 
 
 def model_config(config: LMConfig, vocab_size: int) -> ModelConfig:
-    """The preset (or JSON file) with the tokenizer's vocabulary and the run's dtype.
+    """The preset (or JSON file) with the run's mixer, the tokenizer's vocabulary and the run's dtype.
 
     Raises:
-        ValueError: neither a preset nor a readable JSON file.
+        ValueError: neither a preset nor a readable JSON file; a layer that it does not have.
     """
     if config.preset in presets.names():
         model = presets.get(config.preset)
@@ -130,6 +143,9 @@ def model_config(config: LMConfig, vocab_size: int) -> ModelConfig:
             model = ModelConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except json.JSONDecodeError as error:
             raise ValueError(f"preset = {config.preset!r}: not valid JSON: {error}") from error
+    if config.mixer is not None:
+        layers = config.mixer_layers and [int(layer) for layer in config.mixer_layers.split(",")]
+        model = model.with_mixer(config.mixer, layers or None)
     on_accelerator = jax.default_backend() != "cpu"
     dtype = ("bfloat16" if on_accelerator else "float32") if config.dtype == "auto" else config.dtype
     return model.replace(

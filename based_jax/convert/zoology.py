@@ -4,6 +4,9 @@ The model is the pre-norm one with LayerNorms, a plain MLP (GELU) and a tied hea
 import path of its class and the keywords that it was built with.
 """
 
+import dataclasses
+from typing import NamedTuple
+
 from based_jax.convert.baselines import Meta, TorchMixer, convolutions, delta, recurrences, scans
 from based_jax.convert.layouts import Rules, Shapes, linear, renamed, vector
 from based_jax.convert.tables import LINEAR_ATTENTION, SOFTMAX_ATTENTION, ZOOLOGY, model_rules
@@ -62,14 +65,15 @@ def glu(meta: Meta, shapes: Shapes) -> GatedMLP:
 
 def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
     """The model that a fixture's meta describes; the MLP's width is read off its weights."""
-    spec = _mixer(meta).spec(meta["mixer"].get("kwargs", {}))
+    layers = _layers(meta)
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(layers)]
     vocab_size, d_model = shapes[ZOOLOGY.embedding]
     return LanguageModel(
         ModelConfig(
             vocab_size=meta.get("vocab_size", vocab_size),
             d_model=d_model,
-            schedule="M" * meta["n_layers"],
-            mixers={"M": spec},
+            schedule="".join(letters[index % len(layers)] for index in range(meta["n_layers"])),
+            mixers={letter: layer.spec for letter, layer in zip(letters, layers, strict=True)},
             mlp="plain",
             mlp_hidden=shapes[f"{ZOOLOGY.layer(0)}.{ZOOLOGY.mlp}.fc1.weight"][0],
             mlp_activation="gelu",
@@ -84,10 +88,26 @@ def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
 
 def language_model_rules(meta: Meta) -> Rules:
     """The layout of `language_model`'s parameters."""
-    return model_rules([_mixer(meta).rules] * meta["n_layers"], ZOOLOGY)
+    layers = _layers(meta)
+    return model_rules([layers[index % len(layers)].rules for index in range(meta["n_layers"])], ZOOLOGY)
 
 
-def _mixer(meta: Meta) -> TorchMixer:
-    name = meta.get("mixer", {}).get("name")
-    expect_choice("mixer of a zoology language model", name, tuple(MIXERS))
-    return MIXERS[name]
+class _Layer(NamedTuple):
+    spec: MixerSpec
+    rules: Rules
+
+
+def _layers(meta: Meta) -> list[_Layer]:
+    """The mixers that the layers take in turn. Their Hybrid keeps its own below the key `mixer`."""
+    hybrid = meta.get("hybrid_configs")
+    layers = []
+    for config in hybrid or [meta.get("mixer", {})]:
+        name = config.get("name")
+        expect_choice("mixer of a zoology language model", name, tuple(MIXERS))
+        rules = MIXERS[name].rules
+        if hybrid:
+            rules = tuple(
+                dataclasses.replace(rule, keys=tuple(f"mixer.{key}" for key in rule.keys)) for rule in rules
+            )
+        layers.append(_Layer(MIXERS[name].spec(config.get("kwargs", {})), rules))
+    return layers

@@ -17,10 +17,10 @@ import numpy as np
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.mixers.contract import Card, Initializer, Mixer, Projection, named
+from based_jax.mixers.contract import Card, Projection
+from based_jax.mixers.rwkv_layer import RWKVLayer, constant
 from based_jax.ops.stream import Stream
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
-from based_jax.validate import expect
 
 
 @jax.tree_util.register_dataclass
@@ -37,12 +37,10 @@ class RWKV4State:
         return self.wkv.stream
 
 
-class RWKV4(Mixer):
+class RWKV4(RWKVLayer):
     """RWKV-4 time mixing: a decayed exponential average, gated.
 
     Attributes:
-        layer: this layer's number from 0, which the initial mixes and decays depend on.
-        num_layers: of the model.
         implementation: of `ops.wkv`.
     """
 
@@ -55,8 +53,6 @@ class RWKV4(Mixer):
         parity=("zoology/rwkv4_time_mix",),
     )
 
-    layer: int = 0
-    num_layers: int = 12
     implementation: str | None = None
 
     @nn.compact
@@ -72,27 +68,18 @@ class RWKV4(Mixer):
         x = self.check_input(x)
         context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "return_state": True}
         previous, shift = ops.token_shift(x, initial_state=None if state is None else state.shift, **context)
-        depth, part = self._depth(), np.arange(self.d_model) / self.d_model
-        mix = part ** (1 - self.layer / self.num_layers)
-
-        def mixed(name: str, letter: str, initial: np.ndarray) -> Array:
-            """The map of a blend of both tokens."""
-            mu = self.param(f"mix_{letter}", _constant(initial), (self.d_model,)).astype(self.dtype)
-            project = Projection(
-                (self.d_model,), ("embed", "mlp"), dtype=self.dtype, init_std=self.init_std, name=name
-            )
-            return project(x * mu + previous * (1 - mu))
-
-        k = mixed("key", "k", mix)
-        v = mixed("value", "v", mix + 0.3 * depth)
-        r = mixed("receptance", "r", mix**0.5)
+        depth, mix = self.depth(), self.initial_mix()
+        heads = ((self.d_model,), ("mlp",))
+        k = self.blended("key", mix, x, previous, *heads)
+        v = self.blended("value", mix + 0.3 * depth, x, previous, *heads)
+        r = self.blended("receptance", mix**0.5, x, previous, *heads)
         channel = np.arange(self.d_model)
         decay = -5 + 8 * (channel / max(self.d_model - 1, 1)) ** (0.7 + 1.3 * depth)
         bonus = np.log(0.3) + 0.5 * ((channel + 1) % 3 - 1)
         y, sums = ops.wkv(
             k, v,
-            -jnp.exp(self.param("decay", _constant(decay, "mlp"), (self.d_model,))),
-            self.param("bonus", _constant(bonus, "mlp"), (self.d_model,)),
+            -jnp.exp(self.param("decay", constant(decay, "mlp"), (self.d_model,))),
+            self.param("bonus", constant(bonus, "mlp"), (self.d_model,)),
             initial_state=None if state is None else state.wkv, implementation=self.implementation, **context,
         )  # fmt: skip
         out_std = self.init_std if self.out_init_std is None else self.out_init_std
@@ -100,17 +87,6 @@ class RWKV4(Mixer):
             jax.nn.sigmoid(r) * y
         )
         return y, None if state is None else RWKV4State(shift, sums)
-
-    @nn.nowrap
-    def _depth(self) -> float:
-        """0 for the first layer to 1 for the last."""
-        expect(
-            0 <= self.layer < self.num_layers,
-            "layer",
-            self.layer,
-            f"0 to {self.num_layers - 1}",
-        )
-        return self.layer / max(self.num_layers - 1, 1)
 
     def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
         wide = jnp.promote_types(self.dtype, jnp.float32)
@@ -124,7 +100,3 @@ class RWKV4(Mixer):
     def state_size(self, length: int) -> int:
         """The last token, two sums and their exponent, per channel; the papers give no formula."""
         return 4 * self.d_model
-
-
-def _constant(values: np.ndarray, axis: str = "embed") -> Initializer:
-    return named(lambda key, shape, dtype=jnp.float32: jnp.asarray(values, dtype), axis)

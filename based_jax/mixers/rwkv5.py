@@ -16,10 +16,11 @@ import numpy as np
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.mixers.contract import Card, Initializer, Mixer, Projection, head_layout, named
+from based_jax.mixers.contract import Card, Projection, head_layout, named
+from based_jax.mixers.rwkv_layer import RWKVLayer, constant
 from based_jax.ops.stream import Stream
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
-from based_jax.validate import expect, expect_divisible
+from based_jax.validate import expect_divisible
 
 DIVISOR = 8
 """of the heads before their norm; with the norm's epsilon it decides how small a head counts as silent"""
@@ -39,13 +40,11 @@ class RWKV5State:
         return self.memory.stream
 
 
-class RWKV5(Mixer):
+class RWKV5(RWKVLayer):
     """RWKV-5 time mixing: a linear recurrence with a learned decay per channel.
 
     Attributes:
         head_size: channels per head; default 64, or what comes closest and divides.
-        layer: this layer's number from 0, which the initial mixes and decays depend on.
-        num_layers: of the model.
         norm_eps: of the group norm.
         chunk_size: tokens per chunk; the result does not depend on it.
         implementation: of `ops.linear_recurrence`.
@@ -61,8 +60,6 @@ class RWKV5(Mixer):
     )
 
     head_size: int | None = None
-    layer: int = 0
-    num_layers: int = 12
     norm_eps: float = 1e-5
     chunk_size: int | None = None
     implementation: str | None = None
@@ -87,31 +84,23 @@ class RWKV5(Mixer):
         mask: Mask | None = None,
     ) -> tuple[Float[Array, "B N D"], State | None]:
         x = self.check_input(x)
-        expect(0 <= self.layer < self.num_layers, "layer", self.layer, f"0 to {self.num_layers - 1}")
         heads = self.layout()
         context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "return_state": True}
         previous, shift = ops.token_shift(x, initial_state=None if state is None else state.shift, **context)
-        depth = self.layer / max(self.num_layers - 1, 1)
+        depth, mix = self.depth(), self.initial_mix()
+        axes = ("heads", "head_dim")
+        r = self.blended("receptance", mix**0.5, x, previous, heads, axes)
+        k = self.blended("key", mix, x, previous, heads, axes)
+        v = self.blended("value", mix + 0.3 * depth, x, previous, heads, axes)
+        g = self.blended("gate", mix**0.5, x, previous, heads, axes)
         channel = np.arange(self.d_model)
-        mix = (channel / self.d_model) ** (1 - self.layer / self.num_layers)
-
-        def mixed(name: str, letter: str, initial: np.ndarray) -> Array:
-            """The map of a blend of both tokens, in heads."""
-            mu = self.param(f"mix_{letter}", _constant(initial, "embed"), (self.d_model,)).astype(self.dtype)
-            axes = ("embed", "heads", "head_dim")
-            project = Projection(heads, axes, dtype=self.dtype, init_std=self.init_std, name=name)
-            return project(x * mu + previous * (1 - mu))
-
-        r, k = mixed("receptance", "r", mix**0.5), mixed("key", "k", mix)
-        v, g = mixed("value", "v", mix + 0.3 * depth), mixed("gate", "g", mix**0.5)
         part = channel / max(self.d_model - 1, 1)
         decay = -6 + 5 * part ** (0.7 + 1.3 * depth)
         bonus = depth * (1 - part) + 0.1 * ((channel + 1) % 3 - 1)
-        axes = ("heads", "head_dim")
         y, memory = ops.linear_recurrence(
             r, k, v,
-            -jnp.exp(self.param("decay", _constant(decay, *axes), heads))[None, None],
-            bonus=self.param("bonus", _constant(bonus, *axes), heads),
+            -jnp.exp(self.param("decay", constant(decay, *axes), heads))[None, None],
+            bonus=self.param("bonus", constant(bonus, *axes), heads),
             scale=1 / DIVISOR, initial_state=None if state is None else state.memory,
             chunk_size=self.chunk_size, implementation=self.implementation, **context,
         )  # fmt: skip
@@ -137,7 +126,3 @@ class RWKV5(Mixer):
         """d head_size, as the papers count RWKV-7 (spec of Zoology 3.11); the last token is not counted."""
         heads, size = self.layout()
         return heads * size * size
-
-
-def _constant(values: np.ndarray, *axes: str) -> Initializer:
-    return named(lambda key, shape, dtype=jnp.float32: jnp.asarray(values.reshape(shape), dtype), *axes)

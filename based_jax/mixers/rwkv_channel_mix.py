@@ -11,22 +11,20 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.mixers.contract import Card, Mixer, Projection, named
+from based_jax.mixers.contract import Card, Projection
+from based_jax.mixers.rwkv_layer import RWKVLayer
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect
 
 
-class RWKVChannelMix(Mixer):
+class RWKVChannelMix(RWKVLayer):
     """RWKV-4 channel mixing: a gated MLP on two neighbouring tokens.
 
     Attributes:
         expand: hidden width over d_model (3.5 in RWKV-5), rounded.
-        layer: this block's number from 0, which the initial mixes depend on.
-        num_layers: blocks of the model.
     """
 
     card: ClassVar[Card] = Card(
@@ -39,8 +37,6 @@ class RWKVChannelMix(Mixer):
     )
 
     expand: float = 4.0
-    layer: int = 0
-    num_layers: int = 12
 
     @nn.compact
     def __call__(
@@ -55,27 +51,12 @@ class RWKVChannelMix(Mixer):
         x = self.check_input(x)
         hidden = round(self.expand * self.d_model)
         expect(hidden >= 1, "expand", self.expand, "at least 1 hidden channel")
-        expect(
-            0 <= self.layer < self.num_layers,
-            "layer",
-            self.layer,
-            f"0 to {self.num_layers - 1}",
-        )
         previous, new_state = ops.token_shift(
             x, initial_state=state, return_state=True, segment_ids=segment_ids, mask=mask
         )
-        initial = (np.arange(self.d_model) / self.d_model) ** (1 - self.layer / self.num_layers)
-        mix = named(lambda key, shape, dtype=jnp.float32: jnp.asarray(initial, dtype), "embed")
-
-        def mixed(name: str, letter: str, width: int) -> Array:
-            """The map of a blend of both tokens."""
-            mu = self.param(f"mix_{letter}", mix, (self.d_model,)).astype(self.dtype)
-            axes = ("embed", "mlp" if name == "key" else None)
-            project = Projection((width,), axes, dtype=self.dtype, init_std=self.init_std, name=name)
-            return project(x * mu + previous * (1 - mu))
-
-        k = jnp.square(jax.nn.relu(mixed("key", "k", hidden)))
-        r = mixed("receptance", "r", self.d_model)
+        mix = self.initial_mix()
+        k = jnp.square(jax.nn.relu(self.blended("key", mix, x, previous, (hidden,), ("mlp",))))
+        r = self.blended("receptance", mix, x, previous, (self.d_model,), (None,))
         out_std = self.init_std if self.out_init_std is None else self.out_init_std
         y = Projection((self.d_model,), ("mlp", "embed"), dtype=self.dtype, init_std=out_std, name="out")(k)
         return jax.nn.sigmoid(r) * y, None if state is None else new_state

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -116,6 +116,25 @@ class ModelConfig:
     def replace(self, **changes: Any) -> "ModelConfig":
         """A copy with other fields; unknown names are errors."""
         return dataclasses.replace(self, **changes)
+
+    def with_mixer(self, mixer: str, layers: Iterable[int] | None = None, **options: Any) -> "ModelConfig":
+        """A copy with another mixer in some layers.
+
+        Args:
+            mixer: its registered name.
+            layers: which layers get it; None for all.
+            options: of the mixer, beside d_model.
+
+        Raises:
+            ValueError: a layer that this model does not have.
+        """
+        chosen = set(range(self.num_layers) if layers is None else layers)
+        for layer in chosen:
+            expect(0 <= layer < self.num_layers, "layer", layer, f"0 to {self.num_layers - 1}")
+        letter = next(chr(code) for code in range(ord("A"), 0x250) if chr(code) not in self.mixers)
+        schedule = "".join(letter if i in chosen else old for i, old in enumerate(self.schedule))
+        mixers = {key: spec for key, spec in self.mixers.items() if key in schedule}
+        return self.replace(schedule=schedule, mixers={**mixers, letter: MixerSpec(mixer, options)})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

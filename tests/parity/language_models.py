@@ -1,5 +1,6 @@
 """Whole checkpoints: from either weight file to logits, gradients and greedy text."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,10 @@ def check_logits(fixture: Fixture, model: LanguageModel, params: Any) -> None:
             stride = int(name.removeprefix("y64").removeprefix("_every") or 1)
             fixture.compare("y", logits[:, ::stride], theirs)
     fixture.compare_gradients(to_torch(fixture.meta, gradients))
+    if "out:hidden" in fixture.arrays:
+        hidden, _ = jax.jit(functools.partial(model.apply, method="hidden"))(params, tokens)
+        kept = fixture.arrays["out:hidden"].shape[1]
+        fixture.compare("hidden", hidden[:, :kept])
 
 
 def check_generation(fixture: Fixture, model: LanguageModel, params: Any) -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from based_jax.convert import from_torch, load_pretrained
 from based_jax.convert.references import module_name
+from based_jax.models import LanguageModel
 from tests.parity.cases import WEIGHTS, Fixture, discover
-from tests.parity.language_models import check_checkpoint
+from tests.parity.language_models import check_checkpoint, check_logits
 from tests.parity.modules import check_module
 from tests.parity.training import check_training
 
@@ -51,6 +52,8 @@ def test_parity(path: Path, tmp_path: Path, request):
         check_checkpoint(fixture, module, params, path)
     elif "optimizer" in fixture.meta:
         check_training(fixture, module, params)
+    elif isinstance(module, LanguageModel):
+        check_logits(fixture, module, params)
     else:
         check_module(fixture, module, params)
     fixture.expect_all_compared()
