@@ -14,9 +14,10 @@ import tyro
 from based_jax.command import parse, run
 from benchmarks.flags import PROGRAM, command_line
 from benchmarks.gpu import Gpu
+from benchmarks.mixers import Mixers
 from benchmarks.ops import Ops
 
-COMMANDS = {"gpu": Gpu(), "ops": Ops()}
+COMMANDS = {"gpu": Gpu(), "mixers": Mixers(), "ops": Ops()}
 """Name on the command line -> the command with its default flags."""
 
 

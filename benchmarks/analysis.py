@@ -44,11 +44,33 @@ def summarize(
     rows: Sequence[Row], contestants: Sequence[str], directions: Sequence[str], ours: str, start: int
 ) -> dict[str, Any]:
     """The report's summary: growth of every contestant from `start` up, and `ours` against each other one."""
-    growth, against = [], []
+    against = []
+    for name in contestants:
+        for direction in directions:
+            if name == ours or ours not in contestants:
+                continue
+            times, theirs = series(rows, ours, direction), series(rows, name, direction)
+            against.append(
+                {
+                    "contestant": ours,
+                    "other": name,
+                    "pass": direction,
+                    "crossover_length": crossover(times, theirs),
+                    "ratios": [{"length": n, "ratio": ratio} for n, ratio in ratios(times, theirs).items()],
+                }
+            )
+    return {**growth(rows, contestants, directions, start), "against": against}
+
+
+def growth(
+    rows: Sequence[Row], contestants: Sequence[str], directions: Sequence[str], start: int
+) -> dict[str, Any]:
+    """Exponents of time and scratch memory of every contestant and pass, fitted from `start` tokens up."""
+    entries = []
     for name in contestants:
         for direction in directions:
             times = series(rows, name, direction)
-            growth.append(
+            entries.append(
                 {
                     "contestant": name,
                     "pass": direction,
@@ -57,19 +79,7 @@ def summarize(
                     "lengths": [length for length in times if length >= start],
                 }
             )
-            if name == ours or ours not in contestants:
-                continue
-            faster = ratios(series(rows, ours, direction), times)
-            against.append(
-                {
-                    "contestant": ours,
-                    "other": name,
-                    "pass": direction,
-                    "crossover_length": crossover(series(rows, ours, direction), times),
-                    "ratios": [{"length": length, "ratio": ratio} for length, ratio in faster.items()],
-                }
-            )
-    return {"growth_from_length": start, "growth": growth, "against": against}
+    return {"growth_from_length": start, "growth": entries}
 
 
 def _length(row: Row) -> int:

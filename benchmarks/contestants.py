@@ -1,8 +1,8 @@
 """Causal attention in JAX, ready to be timed: our Taylor attention, its quadratic form, softmax attention."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -66,6 +66,7 @@ class Program:
     to_numpy: Callable[[Any], list[np.ndarray]]
     """the result of `call` as y (and the gradients), each (B, N, H, dim)"""
     compile_seconds: float | None = None
+    """beside other programs on the other cores"""
     temp_bytes: int | None = None
     """scratch memory that the compiler planned; None where no compiler plans"""
     needed_bytes: int | None = None
@@ -79,9 +80,12 @@ class Contestant:
     name: str
     label: str
     framework: str
-    family: str
-    """members of one family compute the same numbers"""
-    prepare: Callable[[Inputs, str], Program]
+    family: str | None
+    """members of one family compute the same numbers; None: nobody else does"""
+    prepare: Callable[[Any, str], Program]
+    """compiles it for the inputs of one length and a pass"""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """pass that it has not -> why"""
 
     def key_size(self, shape: OpShape) -> int:
         """Channels of its queries and keys."""
@@ -104,14 +108,26 @@ def compile_jax(function: Callable[..., Any], inputs: Inputs, direction: str, fa
     arrays = [jnp.asarray(x) for x in inputs.arrays(family)]
     if direction == FORWARD:
         arrays.pop()
+    return compile_jitted(jax.jit(function if direction == FORWARD else forward_backward), arrays)
+
+
+def compile_jitted(function: Any, arguments: list[Any], carried: int | None = None) -> Program:
+    """Compile a jitted function for its arguments; `carried`, a donated one, becomes the last result."""
     start = time.perf_counter()
-    compiled = jax.jit(function if direction == FORWARD else forward_backward).lower(*arrays).compile()
+    compiled = function.lower(*arguments).compile()
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
     temp = None if memory is None else memory.temp_size_in_bytes
     needed = None if memory is None else temp + memory.argument_size_in_bytes + memory.output_size_in_bytes
+
+    def call() -> Any:
+        results = jax.block_until_ready(compiled(*arguments))
+        if carried is not None:
+            arguments[carried] = results[-1]
+        return results
+
     return Program(
-        call=lambda: jax.block_until_ready(compiled(*arrays)),
+        call=call,
         to_numpy=lambda result: [np.asarray(x) for x in jax.tree.leaves(result)],
         compile_seconds=seconds,
         temp_bytes=temp,

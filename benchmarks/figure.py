@@ -70,11 +70,8 @@ def draw(report: dict[str, Any], path: Path) -> None:
 
 def _panel(axes: Any, report: dict[str, Any], direction: str) -> None:
     from matplotlib.patheffects import withStroke
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    lengths = report["settings"]["lengths"]
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    log_axes(axes, report["settings"]["lengths"])
     for contestant in report["contestants"]:
         style = STYLES[contestant["name"]]
         times = series(report["rows"], contestant["name"], direction)
@@ -94,6 +91,14 @@ def _panel(axes: Any, report: dict[str, Any], direction: str) -> None:
             path_effects=[withStroke(linewidth=3, foreground="white")], zorder=9,
         )  # fmt: skip
     axes.set_title(TITLES[direction], fontsize=11, loc="left")
+
+
+def log_axes(axes: Any, lengths: list[int]) -> None:
+    """Time against length on logarithmic axes, ticks at the measured lengths."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
     axes.set_xlabel("length N (tokens)")
     axes.xaxis.set_major_locator(FixedLocator(lengths))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n / 1024:g}k" if n >= 1024 else f"{n:g}"))

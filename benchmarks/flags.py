@@ -1,13 +1,18 @@
 """Flags that several benchmarks share: comma lists, paths checked beforehand, the line to repeat."""
 
+import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
 from based_jax.validate import expect
+from benchmarks import figure
+from benchmarks.memory import GIB, available_bytes
+from benchmarks.shapes import LENGTHS
 
 PROGRAM = "python -m benchmarks"
 
@@ -54,3 +59,49 @@ def expect_writable(flag: str, path: Path | None, suffixes: Sequence[str] = ()) 
             path.unlink()
     except OSError as error:
         raise ValueError(f"{flag} = {name!r}: cannot be written ({error.strerror or error})") from None
+
+
+@dataclass(frozen=True)
+class StudyFlags:
+    """What every command that measures against length can be told."""
+
+    json: Path | None = None
+    """Write every number here, with the facts about the machine."""
+    plot: Path | None = None
+    """Draw time against length here (.png, .svg or .pdf; needs matplotlib)."""
+    lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = LENGTHS
+    """Tokens per row."""
+    seconds: float = 60.0
+    """Time budget per case, in seconds: fewer samples, or a skipped case, where it would be exceeded."""
+    memory_limit: float | None = None
+    """Skip cases that need more than this, in GiB; half of the available RAM by default."""
+    fit_from: int = 2048
+    """Shortest length, in tokens, that enters the fitted growth exponents."""
+
+    def check(self, **counts: int | None) -> None:
+        """Check these flags, and that `counts`, a command's own, are at least 1 where they are given.
+
+        Raises:
+            ValueError: a value that makes no sense, or a file that cannot be written.
+        """
+        expect(len(self.lengths) > 0, "--lengths", "", "at least one length")
+        given = [("lengths", n) for n in self.lengths] + [*counts.items(), ("fit-from", self.fit_from)]
+        for flag, value in given:
+            expect(value is None or value >= 1, f"--{flag.replace('_', '-')}", value, "at least 1")
+        for flag, value, unit in (
+            ("--seconds", self.seconds, "seconds"), ("--memory-limit", self.memory_limit, "GiB"),
+        ):  # fmt: skip
+            expect(value is None or 0 < value < math.inf, flag, value, f"more than 0 {unit}")
+        expect_writable("--json", self.json)
+        expect_writable("--plot", self.plot, figure.SUFFIXES)
+        if self.plot and (reason := figure.missing()):
+            raise ValueError(f"--plot {reason}")
+
+    def memory_bytes(self, input_bytes: float) -> float:
+        """The memory limit in bytes, once the inputs of the longest length fit into it."""
+        limit = available_bytes() / 2 if self.memory_limit is None else self.memory_limit * GIB
+        expect(
+            input_bytes < limit, "--lengths", max(self.lengths),
+            f"a length whose inputs alone ({input_bytes / GIB:.1f} GiB) fit into the memory limit",
+        )  # fmt: skip
+        return limit

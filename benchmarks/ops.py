@@ -1,21 +1,18 @@
 """`ops`: how time and memory of causal attention grow with the length, on this machine's CPU, in one run."""
 
-import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 from rich.console import Console
 
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect_choice
 from benchmarks import figure, report, tables
 from benchmarks.analysis import summarize
 from benchmarks.contestants import JAX_CONTESTANTS, PASSES, Contestant, Inputs
-from benchmarks.flags import comma_list, expect_writable
-from benchmarks.memory import GIB, available_bytes
-from benchmarks.shapes import LENGTHS, SHAPES, OpShape
-from benchmarks.study import Study
+from benchmarks.flags import StudyFlags, comma_list
+from benchmarks.memory import GIB
+from benchmarks.shapes import SHAPES, OpShape
+from benchmarks.study import INTERRUPTED, Study
 from benchmarks.torch_ops import NAMES as TORCH_NAMES
 from benchmarks.torch_ops import missing as missing_torch
 from benchmarks.torch_ops import torch_contestants
@@ -25,7 +22,7 @@ OURS = "taylor_xla"
 
 
 @dataclass(frozen=True)
-class Ops:
+class Ops(StudyFlags):
     """Time and memory of causal attention against length, on CPU in float32.
 
     Taylor attention (ours, chunked, and its quadratic form) beside softmax attention, forward and
@@ -34,41 +31,24 @@ class Ops:
     budget is skipped, and the table says so. Ctrl-C keeps what was measured.
     """
 
-    json: Path | None = None
-    """Write every number here, with the facts about the machine."""
-    plot: Path | None = None
-    """Draw time against length here (.png, .svg or .pdf; needs matplotlib)."""
     shape: str = "cpu"
     """Sizes of the layer by name: cpu (B=1 H=4 K=16 V=64), 360m (H=16), 1.3b (H=16 V=112), mqar (H=1)."""
     batch: int | None = None
     """Rows, instead of the shape's."""
     heads: int | None = None
     """Heads, instead of the shape's."""
-    lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = LENGTHS
-    """Tokens per row."""
     contestants: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ()
     """Rows to measure: taylor_xla, taylor_reference, dot_product_attention, softmax_xla, torch_taylor,
     torch_sdpa; all that can run here if none is named."""
     repeats: int = 7
     """Samples per case; the table shows their median and quartile range."""
-    seconds: float = 60.0
-    """Time budget per case, in seconds: fewer samples, or a skipped case, where it would be exceeded."""
-    memory_limit: float | None = None
-    """Skip cases that need more than this, in GiB; half of the available RAM by default."""
-    fit_from: int = 2048
-    """Shortest length, in tokens, that enters the fitted growth exponents."""
 
     def run(self, command: str) -> int:
         """Measure, show, write; 0, or 130 after Ctrl-C. Raises ValueError for a senseless flag."""
         shape = self._check()
         contestants, notes = self._contestants()
-        limit = available_bytes() / 2 if self.memory_limit is None else self.memory_limit * GIB
         lengths = sorted(set(self.lengths))
-        inputs = Inputs.bytes_at(shape, lengths[-1]) / GIB
-        expect(
-            inputs < limit / GIB, "--lengths", lengths[-1],
-            f"a length whose inputs alone ({inputs:.1f} GiB) fit into the memory limit",
-        )  # fmt: skip
+        limit = self.memory_bytes(Inputs.bytes_at(shape, lengths[-1]))
         settings = {
             "shape": self.shape, "batch": shape.batch, "heads": shape.heads, "key_size": shape.key_size,
             "value_size": shape.value_size, "dtype": "float32", "lengths": lengths, "repeats": self.repeats,
@@ -81,15 +61,13 @@ class Ops:
         ]  # fmt: skip
         results = report.new_report("ops", command, settings, rows, notes)
         progress = Console(stderr=True, highlight=False)
-        study = Study(shape, contestants, self.repeats, self.seconds, limit, progress.print)
-        try:
-            with jax.default_device(jax.devices("cpu")[0]):
-                for length in lengths:
-                    study.measure_length(length)
-                    self._collect(results, study)
-            results["complete"] = True
-        except KeyboardInterrupt:
-            notes.append("Interrupted by Ctrl-C: this is what was measured until then.")
+        study = Study(
+            lambda length: Inputs(shape, length), contestants, PASSES,
+            self.repeats, self.seconds, limit, progress.print,
+        )  # fmt: skip
+        results["complete"] = study.measure(lengths, lambda: self._collect(results, study))
+        if not results["complete"]:
+            notes.append(INTERRUPTED)
         self._collect(results, study)
         tables.show(results)
         if self.plot:
@@ -113,20 +91,7 @@ class Ops:
     def _check(self) -> OpShape:
         """The sizes, once every flag makes sense."""
         expect_choice("--shape", self.shape, tuple(SHAPES))
-        expect(len(self.lengths) > 0, "--lengths", "", "at least one length")
-        for flag, value in [("--lengths", n) for n in self.lengths] + [
-            ("--batch", self.batch), ("--heads", self.heads), ("--repeats", self.repeats),
-            ("--fit-from", self.fit_from),
-        ]:  # fmt: skip
-            expect(value is None or value >= 1, flag, value, "at least 1")
-        for flag, value, unit in (
-            ("--seconds", self.seconds, "seconds"), ("--memory-limit", self.memory_limit, "GiB"),
-        ):  # fmt: skip
-            expect(value is None or 0 < value < math.inf, flag, value, f"more than 0 {unit}")
-        expect_writable("--json", self.json)
-        expect_writable("--plot", self.plot, figure.SUFFIXES)
-        if self.plot and (reason := figure.missing()):
-            raise ValueError(f"--plot {reason}")
+        self.check(batch=self.batch, heads=self.heads, repeats=self.repeats)
         given = {name: value for name in ("batch", "heads") if (value := getattr(self, name)) is not None}
         return replace(SHAPES[self.shape], **given)
 

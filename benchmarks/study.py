@@ -2,15 +2,20 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 import numpy as np
 
-from benchmarks.contestants import FORWARD_BACKWARD, PASSES, Contestant, Inputs, Program
+from benchmarks.contestants import FORWARD_BACKWARD, Contestant, Program
+from benchmarks.machine import cores
 from benchmarks.memory import with_peak
-from benchmarks.shapes import OpShape
 from benchmarks.timing import Timing, extrapolate, interleave, skip_reason
+
+INTERRUPTED = "Interrupted by Ctrl-C: this is what was measured until then."
+"""What a report notes where `Study.measure` did not reach its end."""
 
 
 @dataclass
@@ -48,8 +53,10 @@ class Case:
 class Study:
     """What to measure, under which limits, and what was measured so far (also after an interruption)."""
 
-    shape: OpShape
+    inputs: Callable[[int], Any]
+    """length -> what the contestants' `prepare` takes"""
     contestants: Sequence[Contestant]
+    passes: Sequence[str]
     repeats: int
     budget: float
     """seconds per case"""
@@ -61,31 +68,61 @@ class Study:
     agreement: list[dict[str, Any]] = field(default_factory=list)
     """how far the members of a family differ, at each length"""
 
+    def measure(self, lengths: Sequence[int], collect: Callable[[], None]) -> bool:
+        """All lengths, ascending, on the CPU, `collect` after each; False if Ctrl-C came first."""
+        try:
+            with _on_cpu():
+                for length in lengths:
+                    self.measure_length(length)
+                    collect()
+        except KeyboardInterrupt:
+            return False
+        return True
+
     def measure_length(self, length: int) -> None:
         """All cases of one length, interleaved. Lengths must come in ascending order."""
-        inputs = Inputs(self.shape, length)
+        inputs = self.inputs(length)
         live, firsts = [], {}
-        for contestant in self.contestants:
-            for direction in PASSES:
-                expected = extrapolate(self._history(contestant, direction), length)
-                case = Case(contestant, direction, length, Timing(self.budget))
-                self.cases.append(case)
-                case.program = contestant.prepare(inputs, direction)
-                case.skipped = skip_reason(
-                    case.program.needed_bytes, self.memory_limit, expected, self.budget
-                )
-                if not case.skipped:
-                    self._warm_up(case, case.program, firsts)
-                if case.skipped:
-                    self.tell(f"N={length} {contestant.name} {direction}: skipped, {case.skipped}")
-                else:
-                    live.append((case.timing, case.program.call))
+        cases = [
+            Case(contestant, direction, length, Timing(self.budget))
+            for contestant in self.contestants
+            for direction in self.passes
+        ]
+        for case, program in zip(cases, self._compile(cases, inputs), strict=True):
+            self.cases.append(case)
+            if program:
+                self._warm_up(case, program, firsts)
+            if case.skipped:
+                self.tell(f"N={length} {case.contestant.name} {case.direction}: skipped, {case.skipped}")
+            elif program:
+                live.append((case.timing, program.call))
         self.tell(f"N={length}: {len(live)} programs compiled and warm, now in turns")
         interleave(live, self.repeats)
 
     def rows(self) -> list[dict[str, Any]]:
         """Every case so far, as JSON."""
         return [case.row() for case in self.cases]
+
+    def _compile(self, cases: Sequence[Case], inputs: Any) -> list[Program | None]:
+        """A program for each case that can run; on all cores, before anything is timed."""
+
+        def prepare(case: Case) -> Program | None:
+            with _on_cpu():  # a default device is its thread's own
+                return self._prepare(case, inputs)
+
+        with ThreadPoolExecutor(cores()) as pool:
+            return list(pool.map(prepare, cases))
+
+    def _prepare(self, case: Case, inputs: Any) -> Program | None:
+        """Compile, unless it cannot run. The case keeps the program's facts, not its arrays and code."""
+        case.skipped = case.contestant.lacks.get(case.direction)
+        if case.skipped:
+            return None
+        expected = extrapolate(self._history(case.contestant, case.direction), case.length)
+        program = case.contestant.prepare(inputs, case.direction)
+        case.program = replace(program, call=lambda: None, to_numpy=list)
+        case.skipped = skip_reason(program.needed_bytes, self.memory_limit, expected, self.budget)
+        return None if case.skipped else program
 
     def _warm_up(self, case: Case, program: Program, firsts: dict[str, tuple[str, list[np.ndarray]]]) -> None:
         """The first calls: peak memory, and whether the numbers agree with the first of the family."""
@@ -96,9 +133,10 @@ class Study:
                 raise
             case.skipped = "out of memory"
             return
-        if case.direction == FORWARD_BACKWARD:
+        family = case.contestant.family
+        if case.direction == FORWARD_BACKWARD and family:
             name, arrays = case.contestant.name, program.to_numpy(result)
-            first, wanted = firsts.setdefault(case.contestant.family, (name, arrays))
+            first, wanted = firsts.setdefault(family, (name, arrays))
             if first != name:
                 error = relative_error(wanted, arrays)
                 self.agreement.append(
@@ -114,6 +152,10 @@ class Study:
             for case in self.cases
             if case.contestant is contestant and case.direction == direction and case.timing.samples
         ]
+
+
+def _on_cpu() -> Any:
+    return jax.default_device(jax.devices("cpu")[0])
 
 
 def relative_error(wanted: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> float | None:

@@ -21,7 +21,7 @@ PASS_TITLES = {"forward": "forward", "forward_backward": "fwd+bwd"}
 
 def show(report: dict[str, Any], console: Console | None = None) -> None:
     """Print a whole report."""
-    console = console or _wide_console()
+    console = console or wide_console()
     settings, machine = report["settings"], report["machine"]
     console.print(
         f"\n[bold]Causal attention on CPU[/], {settings['dtype']}: batch {settings['batch']}, "
@@ -42,7 +42,8 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
         console.print(line, highlight=False)
 
 
-def _wide_console() -> Console:
+def wide_console() -> Console:
+    """One that does not fold a table's numbers."""
     console = Console(highlight=False)
     console.width = max(console.width, MIN_WIDTH)
     return console
@@ -85,9 +86,14 @@ def _cells(row: dict[str, Any] | None, repeats: int) -> Iterable[str]:
     memory = _mebibytes(row["temp_bytes"]), _mebibytes(row["peak_rss_bytes"])
     if row["seconds"] is None:
         return f"[dim]{row['status']}: {row['reason']}[/]" if row["reason"] else row["status"], "", *memory
+    return *time_and_spread(row, repeats), *memory
+
+
+def time_and_spread(row: dict[str, Any], repeats: int) -> tuple[str, str]:
+    """Milliseconds and relative quartile range of a measured row; says where samples are missing."""
     few = row["samples"] < repeats
-    time = f"{'(n=' + str(row['samples']) + ') ' if few else ''}{_significant(1000 * row['seconds'])}"
-    return time, "cold" if row["cold"] else f"{100 * row['spread']:.0f}%", *memory
+    time = f"{'(n=' + str(row['samples']) + ') ' if few else ''}{significant(1000 * row['seconds'])}"
+    return time, "cold" if row["cold"] else f"{100 * row['spread']:.0f}%"
 
 
 def _growth(report: dict[str, Any]) -> Table:
@@ -108,7 +114,7 @@ def _growth(report: dict[str, Any]) -> Table:
         cells = []
         for direction in PASS_TITLES:
             entry = growth[contestant["name"], direction]
-            cells += [_exponent(entry["time_exponent"]), _exponent(entry["memory_exponent"])]
+            cells += [exponent(entry["time_exponent"]), exponent(entry["memory_exponent"])]
             cells.append(f"{min(entry['lengths'])}-{max(entry['lengths'])}" if entry["lengths"] else "-")
         table.add_row(contestant["name"], *cells)
     return table
@@ -151,8 +157,8 @@ def _headline(report: dict[str, Any]) -> Iterable[str]:
         start = entry["crossover_length"]
         crossing = f"from {start} tokens up" if start else "at no measured length to the end"
         yield (
-            f"{ours}, {title}: time ~ N^{_exponent(growth['time_exponent'])}, scratch memory ~ "
-            f"N^{_exponent(growth['memory_exponent'])} from {summary['growth_from_length']} tokens up; "
+            f"{ours}, {title}: time ~ N^{exponent(growth['time_exponent'])}, scratch memory ~ "
+            f"N^{exponent(growth['memory_exponent'])} from {summary['growth_from_length']} tokens up; "
             f"faster than {entry['other']} {crossing}"
         )
 
@@ -171,14 +177,15 @@ def _agreement(report: dict[str, Any]) -> Iterable[str]:
         )
 
 
-def _significant(value: float) -> str:
+def significant(value: float) -> str:
     """At least three digits, never an exponent."""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def _mebibytes(value: int | None) -> str:
-    return "" if value is None else _significant(value / MIB)
+    return "" if value is None else significant(value / MIB)
 
 
-def _exponent(value: float | None) -> str:
+def exponent(value: float | None) -> str:
+    """Two decimals, or that there is none."""
     return "-" if value is None else f"{value:.2f}"

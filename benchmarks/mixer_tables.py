@@ -1,0 +1,161 @@
+"""The `mixers` report as a table on a terminal, and a smaller one in Markdown."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from based_jax.validate import expect
+from benchmarks.analysis import series
+from benchmarks.contestants import FORWARD, FORWARD_BACKWARD
+from benchmarks.mixer_contestants import DECODE, PASSES
+from benchmarks.tables import PASS_TITLES, exponent, significant, time_and_spread, wide_console
+
+TITLES = PASS_TITLES | {DECODE: "step"}
+
+BEGIN, END = "<!-- mixers -->", "<!-- /mixers -->"
+"""Lines of a Markdown file between which the table belongs."""
+
+MISSING = "\N{EN DASH}"
+
+
+def show(report: dict[str, Any], console: Console | None = None) -> None:
+    """Print a whole report."""
+    console = console or wide_console()
+    console.print(f"\n[bold]Sequence mixers on CPU[/], {_facts(report)}", highlight=False)
+    console.print(_table(report))
+    for contestant in report["contestants"]:
+        options = ", ".join(f"{key} = {value}" for key, value in contestant["options"].items())
+        if options:
+            console.print(f"  {contestant['name']}: {options}", highlight=False)
+    for line in (*_missing(report), *report["notes"]):
+        console.print(line, highlight=False)
+
+
+def _missing(report: dict[str, Any]) -> list[str]:
+    """A line for each case without a time, with the reason: too wide for the table's cells."""
+    return [
+        f"{row['contestant']} {TITLES[row['pass']]} at {row['length']:,} tokens {row['status']}"
+        + (f": {row['reason']}" if row["reason"] else "")
+        for row in report["rows"]
+        if row["seconds"] is None
+    ]
+
+
+def _facts(report: dict[str, Any]) -> str:
+    settings, machine = report["settings"], report["machine"]
+    return (
+        f"{settings['dtype']}: d_model {settings['d_model']}, batch {settings['batch']}; "
+        f"{machine['cpu']}, {machine['cores']} cores; jax {machine['jax']}; {machine['date'][:10]}"
+    )
+
+
+def _table(report: dict[str, Any]) -> Table:
+    """One row per mixer and length, the passes beside each other; growth in each mixer's last row."""
+    settings = report["settings"]
+    table = Table(
+        box=SIMPLE_HEAD,
+        title="Median time per call, quartile range, throughput, state",
+        caption=(
+            f"N^p: time grows as tokens^p, least squares of log on log from "
+            f"{report['summary']['growth_from_length']} tokens up ('-': fewer than two lengths). step: one "
+            f"token behind N - 1 others. state: allocated for N tokens; floats: by the papers' formula. "
+            f"{settings['samples']} interleaved samples per case, fewer (n) where "
+            f"{settings['seconds_budget']:g} s are spent; skipped above that or "
+            f"{settings['memory_limit_gib']:.3g} GiB (reasons below)."
+        ),
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("mixer", no_wrap=True)
+    for column in ("tokens", *(c for title in TITLES.values() for c in (f"{title} ms", "±", "tokens/s"))):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("state KiB", justify="right", no_wrap=True)
+    table.add_column("floats", justify="right", no_wrap=True)
+    cases = {(row["contestant"], row["length"], row["pass"]): row for row in report["rows"]}
+    for contestant in report["contestants"]:
+        name = contestant["name"]
+        for position, length in enumerate(sorted({row["length"] for row in report["rows"]})):
+            rows = [cases.get((name, length, direction)) for direction in PASSES]
+            cells = [cell for row in rows for cell in _cells(row, settings["samples"])]
+            table.add_row("" if position else name, f"{length:,}", *cells, *_state(rows[0]))
+        powers = [cell for power in _powers(report, name) for cell in (power, "", "")]
+        table.add_row("", "growth", *powers, "", "", style="dim", end_section=True)
+    return table
+
+
+def _cells(row: dict[str, Any] | None, samples: int) -> Iterable[str]:
+    if row is None:
+        return "", "", ""
+    if row["seconds"] is None:
+        return row["status"], "", ""
+    return *time_and_spread(row, samples), _count(row["tokens_per_second"])
+
+
+def _state(row: dict[str, Any] | None) -> Iterable[str]:
+    if row is None or row["state_bytes"] is None:
+        return "", ""
+    return significant(row["state_bytes"] / 1024), f"{row['state_floats']:,}"
+
+
+def _count(value: float) -> str:
+    return f"{float(f'{value:.3g}'):,.0f}"
+
+
+def _powers(report: dict[str, Any], name: str) -> list[str]:
+    """How the time of each pass grows."""
+    growth = {(entry["contestant"], entry["pass"]): entry for entry in report["summary"]["growth"]}
+    fitted = [growth[name, direction]["time_exponent"] for direction in PASSES]
+    return [exponent(p) if p is None else f"N^{exponent(p)}" for p in fitted]
+
+
+def insert(page: str, report: dict[str, Any] | None) -> str:
+    """The page with the report's table between its two comments; None only looks for them.
+
+    Raises:
+        ValueError: the page has not one line of each comment, in order.
+    """
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    expect(bool(begin and end), "--markdown", "", f"a file with the lines {BEGIN} and {END}")
+    return page if report is None else "".join((before, begin, "\n", markdown(report), end, after))
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Milliseconds of forward and backward at every length; the rest at the longest one."""
+    lengths = report["settings"]["lengths"]
+    longest = lengths[-1]
+    columns = [
+        *(f"{n:,}" for n in lengths), "fwd+bwd ~", "forward ~", "forward, tokens/s", "step, ms", "step ~",
+        "state, KiB", "floats",
+    ]  # fmt: skip
+    lines = [
+        f"{_facts(report)}.",
+        "",
+        f"Forward and backward in milliseconds by tokens; the rest at {longest:,} tokens.",
+        "",
+        "| mixer | " + " | ".join(columns) + " |",
+        "|---|" + "---:|" * len(columns),
+    ]
+    rows = report["rows"]
+    for contestant in report["contestants"]:
+        name = contestant["name"]
+        times = {direction: series(rows, name, direction) for direction in PASSES}
+        forward, both, step = _powers(report, name)
+        speed = series(rows, name, FORWARD, "tokens_per_second").get(longest)
+        last = next((r for r in rows if (r["contestant"], r["length"]) == (name, longest)), None)
+        cells = [
+            *(_milliseconds(times[FORWARD_BACKWARD].get(n)) for n in lengths), both, forward,
+            _count(speed) if speed else MISSING, _milliseconds(times[DECODE].get(longest)), step,
+            *_state(last),
+        ]  # fmt: skip
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    if missing := _missing(report):
+        lines += ["", "; ".join(missing) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return MISSING if seconds is None else significant(1000 * seconds)

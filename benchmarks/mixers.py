@@ -1,0 +1,104 @@
+"""`mixers`: what every sequence mixer costs on this machine's CPU against length, and what it remembers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+from rich.console import Console
+
+from based_jax import mixers
+from based_jax.validate import expect, expect_choice
+from benchmarks import mixer_figure, mixer_tables, report
+from benchmarks.analysis import growth
+from benchmarks.flags import StudyFlags, comma_list
+from benchmarks.memory import GIB
+from benchmarks.mixer_contestants import DECODE, PASSES, entry
+from benchmarks.study import INTERRUPTED, Study
+
+
+@dataclass(frozen=True)
+class Mixers(StudyFlags):
+    """Time, growth and state of every sequence mixer against length, on CPU in float32, batch 1.
+
+    Forward; forward+backward (gradients of the sum of squares by parameters and input); one decoding step
+    (a token behind a text of that length). Beside them the bytes of the state as allocated and its floats
+    by the papers' formulas. All mixers take turns in one run. What would not fit in memory or in the time
+    budget is skipped, and the table says so. Ctrl-C keeps what was measured.
+    """
+
+    lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (512, 1024, 2048, 4096, 8192)
+    """Tokens per row."""
+    seconds: float = 10.0
+    """Time budget per case, in seconds: fewer samples, or a skipped case, where it would be exceeded."""
+    fit_from: int = 512
+    """Shortest length, in tokens, that enters the fitted growth exponents."""
+    mixers: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ()
+    """Mixers to measure; all if none is named."""
+    d_model: int = 512
+    """Channels of the inputs and outputs."""
+    samples: int = 3
+    """Samples per case; the table shows their median and quartile range."""
+    markdown: Path | None = None
+    """Put a table into this file, between the lines `<!-- mixers -->` and `<!-- /mixers -->`."""
+
+    def run(self, command: str) -> int:
+        """Measure, show, write; 0, or 130 after Ctrl-C. Raises ValueError for a senseless flag."""
+        self._check()
+        lengths = sorted(set(self.lengths))
+        limit = self.memory_bytes(4 * lengths[-1] * self.d_model)
+        entries = [entry(name, self.d_model, lengths[-1]) for name in self.mixers or mixers.names()]
+        settings = {
+            "d_model": self.d_model, "batch": 1, "dtype": "float32", "lengths": lengths,
+            "samples": self.samples, "seconds_budget": self.seconds,
+            "memory_limit_gib": round(limit / GIB, 3),
+        }  # fmt: skip
+        contestants = [entry.contestant() for entry in entries]
+        described = [
+            {"name": entry.name, "label": contestant.label, "options": entry.options}
+            for entry, contestant in zip(entries, contestants, strict=True)
+        ]
+        notes: list[str] = []
+        results = report.new_report("mixers", command, settings, described, notes)
+        progress = Console(stderr=True, highlight=False)
+        study = Study(self._inputs, contestants, PASSES, self.samples, self.seconds, limit, progress.print)
+        states = {(entry.name, length): entry.state(length) for entry in entries for length in lengths}
+        results["complete"] = study.measure(lengths, lambda: self._collect(results, study, states))
+        if not results["complete"]:
+            notes.append(INTERRUPTED)
+        self._collect(results, study, states)
+        mixer_tables.show(results)
+        if self.plot:
+            mixer_figure.draw(results, self.plot)
+        if self.markdown:
+            self.markdown.write_text(mixer_tables.insert(self.markdown.read_text(), results))
+        for path in filter(None, (self.json, self.plot, self.markdown)):
+            progress.print(f"wrote {path}")
+        return 0 if results["complete"] else 130
+
+    def _inputs(self, length: int) -> jax.Array:
+        return jax.random.normal(jax.random.key(1), (1, length, self.d_model))
+
+    def _collect(self, results: dict[str, Any], study: Study, states: dict[tuple[str, int], Any]) -> None:
+        """Bring the report up to date and write it: even a killed run leaves its numbers behind."""
+        names = [contestant.name for contestant in study.contestants]
+        rows = [
+            row | {"tokens_per_second": _throughput(row)} | states[row["contestant"], row["length"]]
+            for row in study.rows()
+        ]
+        results |= {"rows": rows, "summary": growth(rows, names, PASSES, self.fit_from)}
+        if self.json:
+            report.save(results, self.json)
+
+    def _check(self) -> None:
+        self.check(d_model=self.d_model, samples=self.samples)
+        for name in self.mixers:
+            expect_choice("--mixers", name, mixers.names())
+        expect(len(set(self.mixers)) == len(self.mixers), "--mixers", ",".join(self.mixers), "each name once")
+        if self.markdown:
+            mixer_tables.insert(self.markdown.read_text(), None)
+
+
+def _throughput(row: dict[str, Any]) -> float | None:
+    tokens = 1 if row["pass"] == DECODE else row["length"]
+    return tokens / row["seconds"] if row["seconds"] else None
