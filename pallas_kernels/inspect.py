@@ -207,14 +207,14 @@ def as_markdown(entries: Sequence[Entry], versions: dict[str, str], spill: int =
     found = problems(entries, spill)
     lines += [
         "",
-        f"Problems of the {len(picked)} variants that calls get by default: {len(found) or 'none'}.",
+        f"Problems of the {len(picked)} variants that calls get: {len(found) or 'none'}.",
     ]
     lines += ["", *(f"- {line}" for line in found)] if found else []
     asked = [entry for entry in entries if entry.case.on_request and entry.problem(spill)]
     if asked:
         lines += [
             "",
-            "On request only (calls that name no implementation run plain XLA on these shapes):",
+            "On request only (calls that name no implementation run plain XLA there):",
             "",
         ]
         lines += [f"- {entry.case.name}: {entry.problem(spill)}" for entry in asked]

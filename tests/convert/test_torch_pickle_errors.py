@@ -18,6 +18,7 @@ from tests.convert.torch_files import (
     ORDERED_DICT,
     REBUILD,
     SIX,
+    Runs,
     call,
     named,
     program,

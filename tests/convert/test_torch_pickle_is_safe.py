@@ -1,6 +1,5 @@
 """Nothing in a torch file ever runs."""
 
-import os
 import pickle
 import struct
 import zipfile
@@ -16,6 +15,7 @@ from tests.convert.torch_files import (
     FLOATS,
     ORDERED_DICT,
     REBUILD,
+    Runs,
     call,
     named,
     program,
@@ -29,16 +29,6 @@ from tests.convert.torch_files import (
 @pytest.fixture
 def file(tmp_path) -> Path:
     return tmp_path / "weights.bin"
-
-
-class Runs:
-    """Pickles into a call that leaves a file behind."""
-
-    def __init__(self, canary: Path):
-        self.canary = canary
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.canary}",)
 
 
 class TestNothingRuns:

@@ -1,5 +1,6 @@
 """A torch.save of our own, for files that torch would not write."""
 
+import os
 import pickle
 import struct
 import zipfile
@@ -94,3 +95,13 @@ def refused(path: Path, *texts: str) -> None:
     assert file == str(path)
     for text in texts:
         assert text in message
+
+
+class Runs:
+    """Pickles into a call that leaves a file behind."""
+
+    def __init__(self, canary: Path):
+        self.canary = canary
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.canary}",)

@@ -17,6 +17,7 @@ from tests.ops.softmax_attention_cases import (
     inputs,
     oracle,
     place,
+    values,
     values_and_gradients,
 )
 from tests.tolerances import (
