@@ -142,7 +142,8 @@ def test_remat_changes_no_number(params, tokens):
         def loss(params):
             return jnp.mean(bj.LanguageModel(config).apply(params, tokens)[0] ** 2)
 
-        return jax.jit(jax.grad(loss))(params)
+        fused = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
+        return jax.jit(jax.grad(loss), compiler_options=fused)(params)
 
     plain, remat = gradients(CONFIG), gradients(CONFIG.replace(remat="block"))
     for wanted, got in zip(jax.tree.leaves(plain), jax.tree.leaves(remat), strict=True):
