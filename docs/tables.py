@@ -28,6 +28,17 @@ STUDIES: list[tuple[str, list[tuple[str, dict[str, object]]], int, int | str]] =
             (48, 24, 64_276), (128, 16, 80_484), (64, 24, 85_268), (128, 24, 169_236),
         )
     ),
+    *(
+        (
+            f"linear attention, {name}",
+            [_SHORT, ("linear_attention", {"num_heads": 1, "feature_dim": 64, "feature_map": name})],
+            64,
+            size,
+        )
+        for name, size in (("pos_elu", 17_408), ("performer", 17_408), ("cosformer", 34_048))
+    ),
+    ("BigBird, blocks of 4", [_SHORT, ("bigbird", {"block_size": 4})], 64, 15_104),
+    ("NystromFormer, 16 landmarks", [_SHORT, ("nystrom", {"num_landmarks": 16})], 128, 17_920),
     ("sliding window of 16", [_SHORT, ("sliding_window", {"num_heads": 1, "left": 15})], 128, 17_920),
     ("Mamba, 16 states", [("mamba", {"d_state": 16})] * 2, 64, "16k"),
     ("Mamba-2, 16 states", [("mamba2", {"d_state": 16})] * 2, 64, "16k"),
@@ -70,7 +81,9 @@ def mixers_page() -> str:
         "Mixers",
         "Every mixer can be a layer of every model: `bj.mixers.make(NAME, d_model=...)`, or a letter of a "
         "config's schedule. They share one contract ([guide](guide.md)): training, prefill and decoding are "
-        "the same call, and packed documents and right padding are honoured by all of them.",
+        "the same call, and packed documents and right padding are honoured by all of them. The forms of "
+        "NystromFormer, ScatterBrain and the selections that are not causal (`causal=False`, `hard=True`: "
+        "the authors') take whole rows, and say so.",
         _paragraph(Card.__doc__),
         _table(head, rows),
         "## State of the papers' synthetic models",

@@ -2,11 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orbax.checkpoint as ocp
 
-from train.step import TrainState
+State = TypeVar("State")
 
 
 class Checkpoints:
@@ -30,8 +30,8 @@ class Checkpoints:
         """Step of the newest complete checkpoint."""
         return self._manager.latest_step()
 
-    def save(self, step: int, state: TrainState, data: dict[str, Any]) -> None:
-        """Start writing; arrays are copied first, so the caller may donate them."""
+    def save(self, step: int, state: Any, data: dict[str, Any]) -> None:
+        """Start writing a pytree and JSON data; arrays are copied first, so the caller may donate them."""
         self._manager.save(
             step,
             args=ocp.args.Composite(
@@ -40,7 +40,7 @@ class Checkpoints:
             ),
         )
 
-    def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, dict[str, Any]]:
+    def restore(self, step: int, abstract: State) -> tuple[State, dict[str, Any]]:
         """Read a checkpoint into the shapes and shardings of `abstract`.
 
         Raises:
@@ -59,6 +59,11 @@ class Checkpoints:
                 f"checkpoint {self.directory / str(step)} cannot be restored: {error}"
             ) from error
         return restored["state"], json.loads(restored["data"]["state"])
+
+    def position(self, step: int) -> dict[str, Any]:
+        """The data of a checkpoint alone, for what must be known before `restore`."""
+        args = ocp.args.Composite(data=ocp.args.JsonRestore())  # pyright: ignore[reportCallIssue]
+        return json.loads(self._manager.restore(step, args=args)["data"]["state"])
 
     def wait(self) -> None:
         """Block until what was saved is on disk."""

@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -48,13 +48,14 @@ class MetricWriter:
         self._events.close()
         self._file.close()
 
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of `step` (floats keep all their digits)."""
+    def write(self, step: int, metrics: Mapping[str, float], shown: Collection[str] | None = None) -> None:
+        """Record the metrics of `step` (floats keep all their digits); `shown` ones are on the terminal."""
         self._file.write(json.dumps({"step": step, **metrics}) + "\n")
         self._file.flush()
         for name, value in metrics.items():
             self._events.add_scalar(name, value, step)
-        line = "  ".join(f"{name} {_short(value)}" for name, value in metrics.items())
+        names = metrics if shown is None else shown
+        line = "  ".join(f"{name} {_short(metrics[name])}" for name in names)
         self._progress.update(self._task, completed=step, description=line)
         if not sys.stderr.isatty():
             print(f"step {step}/{self._steps}  {line}", file=sys.stderr, flush=True)

@@ -22,6 +22,9 @@ LINEAR_ATTENTION: Rules = (
     linear("proj_k.weight", "k/kernel"),
     linear("proj_v.weight", "v/kernel"),
     linear("out_proj.weight", "out/kernel", inputs=2),
+    same("feature_map.random_feats", "random_features"),
+    same("feature_map.proj_1.weight", "poly_linear"),
+    same("feature_map.proj_2.weight", "poly_squares"),
     # The gate of Appendix C; the released code has none, so these two names are ours.
     linear("gate.weight", "gate/kernel"),
     vector("gate.bias", "gate/bias"),

@@ -5,21 +5,42 @@ import path of its class and the keywords that it was built with.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from based_jax.convert.baselines import Meta, TorchMixer, convolutions, delta, recurrences, scans
+from based_jax.convert.baselines import Meta, TorchMixer, convolutions, delta, recurrences, scans, selection
 from based_jax.convert.layouts import Rules, Shapes, linear, renamed, vector
 from based_jax.convert.tables import LINEAR_ATTENTION, SOFTMAX_ATTENTION, ZOOLOGY, model_rules
 from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig
 from based_jax.validate import expect, expect_choice
 
+FEATURE_MAPS = {
+    **{name: name for name in ("all_poly", "cosformer", "identity", "performer", "pos_elu")},
+    "taylor_exp": "taylor",
+    "ExpDim": "exp_dim",
+    "ReLU": "relu",
+    "SoftmaxDim": "softmax_dim",
+    "Square": "square",
+    "SquaredMap": "squared_map",
+}
+"""Ours by their `feature_name`: a short name, or the last part of a class's path."""
+
 
 def _based(meta: Meta) -> MixerSpec:
-    expect_choice("feature_name", meta.get("feature_name", "taylor_exp"), ("taylor_exp",))
+    name = meta.get("feature_name", "taylor_exp").rpartition(".")[2]
+    expect_choice("feature_name", name, tuple(FEATURE_MAPS))
     heads = meta.get("num_heads", 12)
     kv_heads = meta.get("num_key_value_heads", heads)
     expect(kv_heads == heads, "num_key_value_heads", kv_heads, f"{heads}, as num_heads")
-    options = {"num_heads": heads, "feature_dim": meta.get("feature_dim", 16), "eps": meta.get("eps", 1e-12)}
+    width = meta.get("feature_dim", 16)
+    options: dict[str, Any] = {"num_heads": heads, "feature_dim": width, "eps": meta.get("eps", 1e-12)}
+    if name != "taylor_exp":
+        options["feature_map"] = FEATURE_MAPS[name]
+    known = {"temp": 1.0, "fullspace": True, "input_dim": width}  # what we have no option for
+    for option, value in meta.get("feature_kwargs", {}).items():
+        if option in ("expanded_dim", "output_dim"):
+            options["num_features"] = value
+        else:
+            expect(value == known.get(option), f"feature_kwargs[{option!r}]", value, repr(known.get(option)))
     return MixerSpec("linear_attention", options)
 
 
@@ -41,6 +62,7 @@ MIXERS: dict[str, TorchMixer] = {
     **delta.MIXERS,
     **recurrences.MIXERS,
     **scans.MIXERS,
+    **selection.MIXERS,
 }
 """By import path."""
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from based_jax.mixers.contract import Card
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import State
-from based_jax.validate import expect
 
 
 class Attention(SoftmaxHeads):
@@ -31,13 +30,7 @@ class Attention(SoftmaxHeads):
         return None
 
     def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        expect(
-            max_length is not None and max_length >= 1,
-            "max_length",
-            max_length,
-            "the number of tokens that the state must hold: full attention keeps every key",
-        )
-        return self.cache(batch_size, max_length or 0, dtype)
+        return self.full_cache(batch_size, max_length, dtype)
 
     def state_size(self, length: int) -> int:
         """2 d N (Based, appendix E.2)."""

@@ -59,11 +59,13 @@ class Mixer(nn.Module):
     out_init_std: float | None = None
 
     causal: ClassVar[bool] = True
-    """outputs do not depend on later inputs"""
+    """outputs do not depend on later inputs; where a mixer has an option of this name, its default"""
     stateful: ClassVar[bool] = True
     """can continue from a state"""
     packing: ClassVar[bool] = True
     """honours segment_ids"""
+    wants_tokens: ClassVar[bool] = False
+    """takes the ids of its tokens as a further argument, `tokens`; a language model passes them"""
     card: ClassVar[Card]
     """its row in docs/mixers.md"""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from based_jax.mixers.attention import Attention
 from based_jax.mixers.base_conv import BaseConv
+from based_jax.mixers.bigbird import BigBird
 from based_jax.mixers.blocked_window import BlockedWindow
 from based_jax.mixers.contract import Card, Mixer
 from based_jax.mixers.delta_net import DeltaNet
@@ -13,23 +14,31 @@ from based_jax.mixers.gated_delta_net import GatedDeltaNet
 from based_jax.mixers.gla import GLA
 from based_jax.mixers.h3 import H3
 from based_jax.mixers.hyena import Hyena
+from based_jax.mixers.input_conv import InputConv
 from based_jax.mixers.linear_attention import LinearAttention
 from based_jax.mixers.liquid_s4 import LiquidS4
 from based_jax.mixers.long_conv import LongConv
 from based_jax.mixers.mamba import Mamba
 from based_jax.mixers.mamba2 import Mamba2
+from based_jax.mixers.nystrom import Nystrom
 from based_jax.mixers.retnet import RetNet
 from based_jax.mixers.rwkv4 import RWKV4
 from based_jax.mixers.rwkv5 import RWKV5
 from based_jax.mixers.rwkv7 import RWKV7
 from based_jax.mixers.rwkv_channel_mix import RWKVChannelMix
+from based_jax.mixers.scatterbrain import ScatterBrain
+from based_jax.mixers.selected_attention import SelectedAttention
+from based_jax.mixers.selective_lookups import SelectiveLookups
 from based_jax.mixers.short_conv import ShortConv
+from based_jax.mixers.sigmoid_lookups import SigmoidLookups
 from based_jax.mixers.sliding_window import SlidingWindow
+from based_jax.mixers.sma import SMA
 from based_jax.validate import expect, expect_choice
 
 _MIXERS: dict[str, type[Mixer]] = {
     "attention": Attention,
     "base_conv": BaseConv,
+    "bigbird": BigBird,
     "blocked_window": BlockedWindow,
     "delta_net": DeltaNet,
     "gated_conv": GatedConv,
@@ -37,18 +46,25 @@ _MIXERS: dict[str, type[Mixer]] = {
     "gla": GLA,
     "h3": H3,
     "hyena": Hyena,
+    "input_conv": InputConv,
     "linear_attention": LinearAttention,
     "liquid_s4": LiquidS4,
     "long_conv": LongConv,
     "mamba": Mamba,
     "mamba2": Mamba2,
+    "nystrom": Nystrom,
     "retnet": RetNet,
     "rwkv4": RWKV4,
     "rwkv5": RWKV5,
     "rwkv7": RWKV7,
     "rwkv_channel_mix": RWKVChannelMix,
+    "scatterbrain": ScatterBrain,
+    "selected_attention": SelectedAttention,
+    "selective_lookups": SelectiveLookups,
     "short_conv": ShortConv,
+    "sigmoid_lookups": SigmoidLookups,
     "sliding_window": SlidingWindow,
+    "sma": SMA,
 }
 
 

@@ -1,5 +1,6 @@
 """What full and sliding-window attention share: projections, rotary positions, grouped heads, the cache."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -70,7 +71,9 @@ class SoftmaxHeads(Mixer):
         segment_ids: SegmentIds | None = None,
         positions: Positions | None = None,
         mask: Mask | None = None,
+        allowed: Callable[[Array, Array], Array] | None = None,
     ) -> tuple[Float[Array, "B N D"], State | None]:
+        """As every mixer; `allowed`, where `reach` is None, is as of `ops.softmax_attention`."""
         x = self.check_input(x)
         q, k, v = self.q(x), self.k(x), self.v(x)
         is_plain_step = x.shape[1] == 1 and segment_ids is None and mask is None
@@ -84,17 +87,13 @@ class SoftmaxHeads(Mixer):
                 implementation=self.step_implementation,
             )  # fmt: skip
             return self.out(y[:, None]), state
-        if self.rotary_dim:
-            if positions is None:
-                stream = None if state is None else state.stream
-                positions = ops.advance(stream, x.shape[0], x.shape[1], segment_ids, mask)[0].positions
-            options: dict[str, Any] = {
-                "dim": self.rotary_dim,
-                "base": self.rotary_base,
-                "interleaved": self.rotary_interleaved,
-            }
-            q, k = ops.rotary(q, positions, **options), ops.rotary(k, positions, **options)
-        options = {"segment_ids": segment_ids, "mask": mask, "implementation": self.implementation}
+        q, k = self.turned(q, k, state, segment_ids, positions, mask)
+        options: dict[str, Any] = {
+            "segment_ids": segment_ids,
+            "mask": mask,
+            "allowed": allowed,
+            "implementation": self.implementation,
+        }
         if state is None:
             y = ops.softmax_attention(q, k, v, left=self.reach, **options)
         else:
@@ -102,6 +101,32 @@ class SoftmaxHeads(Mixer):
                 q, k, v, left=self.reach, initial_state=state, return_state=True, **options
             )
         return self.out(y), state
+
+    def turned(
+        self,
+        q: Array,
+        k: Array,
+        state: State | None,
+        segment_ids: SegmentIds | None,
+        positions: Positions | None,
+        mask: Mask | None,
+    ) -> tuple[Array, Array]:
+        """Queries and keys with their rotary embeddings, if there are any."""
+        if not self.rotary_dim:
+            return q, k
+        if positions is None:
+            stream = None if state is None else state.stream
+            positions = ops.advance(stream, q.shape[0], q.shape[1], segment_ids, mask)[0].positions
+        options: dict[str, Any] = {
+            "dim": self.rotary_dim,
+            "base": self.rotary_base,
+            "interleaved": self.rotary_interleaved,
+        }
+        return ops.rotary(q, positions, **options), ops.rotary(k, positions, **options)
+
+    def full_cache(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
+        """An empty cache of all tokens that a row will ever have."""
+        return self.cache(batch_size, expect_max_length(max_length), dtype)
 
     def cache(self, batch_size: int, slots: int, dtype: Any) -> State:
         """An empty cache of `slots` tokens in `dtype` (default: the computation's)."""
@@ -113,3 +138,26 @@ class SoftmaxHeads(Mixer):
         """Keys and values of `tokens` tokens."""
         _, kv_heads, head_dim = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
         return 2 * kv_heads * head_dim * tokens
+
+
+def expect_max_length(max_length: int | None) -> int:
+    """Check that `init_state` was told how far a growing state may grow.
+
+    Raises:
+        ValueError: it was not, or less than a token.
+    """
+    known = max_length is not None and max_length >= 1
+    expect(
+        known, "max_length", max_length, "the number of tokens that the state must hold: it grows with them"
+    )
+    return max_length or 0
+
+
+def expect_whole_rows(form: str, **context: Any) -> None:
+    """Check that a form which looks at whole rows, later tokens included, was given nothing but rows.
+
+    Raises:
+        ValueError: the first argument that is not None, named.
+    """
+    for name, value in context.items():
+        expect(value is None, name, type(value).__name__, f"None with {form}, which looks at whole rows")

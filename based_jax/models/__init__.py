@@ -1,6 +1,7 @@
 """Language models: configuration, presets, blocks."""
 
 from based_jax.models import presets
+from based_jax.models.backbones import mqar_backbone
 from based_jax.models.block import Block
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel, param_count
@@ -16,6 +17,7 @@ __all__ = [
     "MixerSpec",
     "ModelConfig",
     "RMSNorm",
+    "mqar_backbone",
     "param_count",
     "presets",
 ]

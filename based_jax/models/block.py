@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax.mixers.contract import Mixer
-from based_jax.models.mlp import MLP
+from based_jax.models.mlp import MLP, IdentityMLP
 from based_jax.models.norm import make_norm
 from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
 
 
 class Block(nn.Module):
@@ -33,7 +33,7 @@ class Block(nn.Module):
     """
 
     mixer: Mixer
-    mlp: MLP | None
+    mlp: MLP | IdentityMLP | None
     norm: str = "rms"
     norm_eps: float = 1e-5
     dtype: Any = jnp.float32
@@ -53,17 +53,21 @@ class Block(nn.Module):
         segment_ids: SegmentIds | None = None,
         positions: Positions | None = None,
         mask: Mask | None = None,
+        tokens: Int[Array, "B N"] | None = None,
     ) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"] | None, State | None]:
         """Run the block.
 
         Args:
             h: output of the previous block (or the embedding).
             residual: the stream before h was added; None for the first block.
+            tokens: ids, for mixers that want them.
 
         Returns:
             h: (B, N, D), not yet added to the stream; the float32 residual stream; the mixer's state.
         """
         context: dict[str, Any] = {"segment_ids": segment_ids, "positions": positions, "mask": mask}
+        if self.mixer.wants_tokens:
+            context["tokens"] = tokens
         if not self.prenorm:
             if self.mlp is None:
                 raise ValueError("mlp = None: expected an MLP in a post-norm block")

@@ -11,7 +11,7 @@ from flax.core import FrozenDict
 from based_jax.validate import expect, expect_choice
 
 ACTIVATIONS = ("silu", "gelu", "sigmoid")
-MLPS = ("gated", "plain", "none")
+MLPS = ("gated", "plain", "identity", "none")
 NORMS = ("rms", "layer")
 REMAT = ("none", "block")
 
@@ -45,7 +45,8 @@ class ModelConfig:
     mlp_hidden: int = 0
     """width inside the MLP; 0, or anything, where there is none"""
     mlp: str = "gated"
-    """gated (SwiGLU and relatives), plain, or none: a block is then a norm and a mixer, as Mamba's"""
+    """gated (SwiGLU and relatives), plain, identity (the second norm alone, as in Zoology's synthetic
+    models), or none: a block is then a norm and a mixer, as Mamba's"""
     mlp_activation: str = "silu"
     """activation of the gate, or of a plain MLP: silu, gelu (exact) or sigmoid"""
     mlp_bias: bool = False
@@ -54,6 +55,10 @@ class ModelConfig:
     """rms or layer"""
     norm_eps: float = 1e-5
     """epsilon of every norm"""
+    final_norm: str | None = None
+    """norm behind the last block; None takes `norm`"""
+    embed_dropout: float = 0.0
+    """dropout of the embeddings, wherever `apply` is given a "dropout" key"""
     max_positions: int = 0
     """rows of a learned position embedding, which then limits the length; 0 for none"""
     tie_embeddings: bool = True
@@ -73,7 +78,7 @@ class ModelConfig:
         object.__setattr__(self, "mixers", FrozenDict(self.mixers))
         for name in ("vocab_size", "d_model", "mlp_hidden", "pad_vocab_multiple", "max_length"):
             value = getattr(self, name)
-            if name == "mlp_hidden" and self.mlp == "none":
+            if name == "mlp_hidden" and self.mlp in ("identity", "none"):
                 continue
             expect(isinstance(value, int) and value >= 1, name, value, "a positive integer")
         expect(len(self.schedule) >= 1, "schedule", self.schedule, "at least one layer")
@@ -86,6 +91,8 @@ class ModelConfig:
         expect_choice("mlp", self.mlp, MLPS)
         expect_choice("mlp_activation", self.mlp_activation, ACTIVATIONS)
         expect_choice("norm", self.norm, NORMS)
+        expect_choice("final_norm", self.final_norm, (None, *NORMS))
+        expect(0 <= self.embed_dropout < 1, "embed_dropout", self.embed_dropout, "from 0 to below 1")
         expect_choice("remat", self.remat, REMAT)
         expect_choice("dtype", self.dtype, ("float32", "bfloat16", "float16", "float64"))
 

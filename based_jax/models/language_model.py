@@ -72,7 +72,8 @@ class LanguageModel(nn.Module):
             )
             for index in range(config.num_layers)
         ]
-        self.final_norm = make_norm(config.norm, config.norm_eps, config.jnp_dtype)
+        self.final_norm = make_norm(config.final_norm or config.norm, config.norm_eps, config.jnp_dtype)
+        self.dropout = nn.Dropout(config.embed_dropout)
 
     def __call__(
         self,
@@ -112,7 +113,10 @@ class LanguageModel(nn.Module):
         positions: Positions | None = None,
         mask: Mask | None = None,
     ) -> tuple[Float[Array, "B N D"], State | None]:
-        """The final norm's output, for callers that need logits at few positions only; see `unembed`."""
+        """The final norm's output, for callers that need logits at few positions only; see `unembed`.
+
+        With `rngs={"dropout": key}` given to `apply`, the config's `embed_dropout` is in force.
+        """
         expect_array("tokens", tokens, ("B", "N"), "integer")
         expect(
             state is None or len(state) == self.config.num_layers,
@@ -126,14 +130,15 @@ class LanguageModel(nn.Module):
         h = jnp.take(self.embedding, tokens, axis=0, mode="fill", fill_value=jnp.nan)
         if self.config.max_positions:
             h += self._learned_positions(tokens, state, positions, segment_ids, mask)
-        h = h.astype(dtype)
+        h = self.dropout(h.astype(dtype), deterministic=not self.has_rng("dropout"))
         residual: Any = None
         states = []
         for index, layer in enumerate(self.layers):
             layer_state = None if state is None else state[index]
             h, residual, layer_state = layer(
-                h, residual, layer_state, segment_ids=segment_ids, positions=positions, mask=mask
-            )
+                h, residual, layer_state,
+                segment_ids=segment_ids, positions=positions, mask=mask, tokens=tokens,
+            )  # fmt: skip
             states.append(layer_state)
         h = self.final_norm(residual + h.astype(residual.dtype))
         return h, None if state is None else tuple(states)

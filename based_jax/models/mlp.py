@@ -65,6 +65,16 @@ class GatedMLP(MLP):
     gated: ClassVar[bool] = True
 
 
-def make_mlp(kind: str, **options: Any) -> MLP | None:
-    """The MLP called `kind`: "gated", "plain" or "none"."""
+class IdentityMLP(nn.Module):
+    """No map at all: the block adds its second norm to the stream, as Zoology's synthetic models do."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        return x
+
+
+def make_mlp(kind: str, **options: Any) -> MLP | IdentityMLP | None:
+    """The MLP called `kind`: "gated", "plain", "identity" or "none"."""
+    if kind == "identity":
+        return IdentityMLP()
     return None if kind == "none" else {"gated": GatedMLP, "plain": MLP}[kind](**options)

@@ -1,5 +1,26 @@
 """Feature maps of linear attention: phi(q) . phi(k) stands in for exp(q . k / sqrt(K)).
 
+Zoology's study of maps (its code; Based, figure 3). x is a query or key of K channels:
+
+===========  =====================================================================================  =======
+name         phi(x)                                                                                 F
+===========  =====================================================================================  =======
+taylor       see below                                                                              153 (16)
+relu         max(x, 1e-12)                                                                          K
+pos_elu      elu(x) + 1                                                                             K
+square       x^2                                                                                    K
+squared_map  x^2 / sqrt(2)                                                                          K
+identity     x                                                                                      K
+exp_dim      exp([x, -x]), exponents at least 1e-12                                                 2 K
+softmax_dim  [softmax(x), softmax(-x)]                                                              2 K
+cosformer    [r sin a, r cos a], r = relu(x), a = pi t / (2 M) for token t = 1..M                   2 K
+performer    exp(W x' - |x'|^2 / 2) / sqrt(F), x' = x / K^(1/4), W random and orthogonal            any
+all_poly     ((P x)^2 + R x^2) / sqrt(2), P and R learned                                           any
+===========  =====================================================================================  =======
+
+With identity and all_poly the sum that normalises has no sign and may vanish: outputs are then as large as
+1 / eps. All others are >= 0 (cosformer: for tokens less than M apart).
+
 The second-order Taylor map (Based, section 4.1 and its code, which scale by the feature width):
 
     phi(q) . phi(k) = 1 + s + s^2 / 2,   s = q . k / sqrt(K)
@@ -8,23 +29,33 @@ Full form: 1 + K + K^2 features. Symmetric form: x_m x_n = x_n x_m, so the stric
 once and loses its 1/sqrt(2): 1 + K + K (K + 1) / 2 features (153 instead of 273 for K = 16).
 """
 
+import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.typing import Array, Float
-from based_jax.validate import expect_array
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.typing import Array, Float, Int
+from based_jax.validate import expect, expect_array
+
+FLOOR = 1e-12
+"""The authors' lower bound of relu, exp_dim and softmax_dim: no sum of features is 0."""
+
+LARGEST_EXPONENT = 30.0
+"""exp_dim goes no further (1e13), so that no input overflows float32. The smallest feature is 1: what such a
+feature would add to it beyond this is not resolved anyway."""
 
 
 class FeatureMap(NamedTuple):
-    """A positive map for linear attention and a cheaper way to the similarities inside one chunk."""
+    """A map for linear attention and, where there is one, a cheaper way to the similarities in a chunk."""
 
     features: Callable[[Float[Array, "... K"]], Float[Array, "... F"]]
     """phi, applied to queries and keys alike"""
-    similarity: Callable[[Float[Array, "... N M"], int], Float[Array, "... N M"]]
-    """phi(q) . phi(k) as a function of the plain products q . k and the width K"""
+    similarity: Callable[[Float[Array, "... N M"], int], Float[Array, "... N M"]] | None
+    """phi(q) . phi(k) as a function of the plain products q . k and the width K; None: by the features"""
     size: Callable[[int], int]
     """F as a function of K"""
 
@@ -68,13 +99,6 @@ def taylor_similarity(products: Float[Array, "... N M"], width: int) -> Float[Ar
     return 1 + s + s * s / 2
 
 
-TAYLOR = FeatureMap(symmetric_taylor_features, taylor_similarity, symmetric_taylor_size)
-"""Based's map in the form whose state is stored."""
-
-IDENTITY = FeatureMap(lambda x: x, lambda products, width: products, lambda width: width)
-"""For queries and keys that are already mapped."""
-
-
 def symmetric_to_full(features: Float[Array, "... F"], width: int) -> Float[Array, "... D"]:
     """Turn symmetric Taylor features, or sums of them, into the full layout of `taylor_features`.
 
@@ -91,3 +115,99 @@ def symmetric_to_full(features: Float[Array, "... F"], width: int) -> Float[Arra
     triangle = triangle * 2**-0.5
     square = square.at[..., rows, columns].set(triangle).at[..., columns, rows].set(triangle)
     return jnp.concatenate([constant_and_linear, square.reshape(*features.shape[:-1], width**2)], axis=-1)
+
+
+def _pos_elu(x: Float[Array, "... K"]) -> Float[Array, "... K"]:
+    # exp(x), not expm1(x) + 1, which is 0 or 6e-8 wherever x < -16.
+    return jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x)))
+
+
+def _exp_dim(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+    return jnp.exp(jnp.clip(jnp.concatenate([x, -x], axis=-1), FLOOR, LARGEST_EXPONENT))
+
+
+def _softmax_dim(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+    return jnp.maximum(jnp.concatenate([jax.nn.softmax(x), jax.nn.softmax(-x)], axis=-1), FLOOR)
+
+
+TAYLOR = FeatureMap(symmetric_taylor_features, taylor_similarity, symmetric_taylor_size)
+"""Based's map in the form whose state is stored."""
+
+IDENTITY = FeatureMap(lambda x: x, lambda products, width: products, lambda width: width)
+"""Also for queries and keys that are already mapped."""
+
+FEATURE_MAPS: dict[str, FeatureMap] = {
+    "taylor": TAYLOR,
+    "relu": FeatureMap(lambda x: jnp.maximum(x, FLOOR), None, lambda width: width),
+    "pos_elu": FeatureMap(_pos_elu, None, lambda width: width),
+    "square": FeatureMap(lambda x: x * x, None, lambda width: width),
+    "squared_map": FeatureMap(lambda x: x * x * 2**-0.5, None, lambda width: width),
+    "identity": IDENTITY,
+    "exp_dim": FeatureMap(_exp_dim, None, lambda width: 2 * width),
+    "softmax_dim": FeatureMap(_softmax_dim, None, lambda width: 2 * width),
+}
+"""The maps that are functions of x alone, by name."""
+
+
+def performer_map(projection: Float[Array, "F K"]) -> FeatureMap:
+    """FAVOR+ with positive features, for directions such as `orthogonal_features` draws."""
+    size, width = projection.shape
+
+    def features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+        x = x * width**-0.25
+        # One exponent, at most |W_f|^2 / 2: the two factors apart are infinite and 0 for a long x.
+        exponent = x @ projection.astype(x.dtype).T - jnp.sum(x * x, axis=-1, keepdims=True) / 2
+        return jnp.exp(exponent) * size**-0.5
+
+    return FeatureMap(features, None, lambda width: size)
+
+
+def orthogonal_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Float[Array, "F K"]:
+    """Random directions for `performer_map`: orthonormal blocks of K rows, over sqrt(F / K) as in Zoology.
+
+    (FAVOR+ itself draws rows of length about sqrt(K); Zoology leaves them at 1, and scales by blocks.)
+    """
+    size, width = shape
+    keys = jax.random.split(key, -(-size // width))
+    blocks = jax.vmap(lambda key: jax.nn.initializers.orthogonal()(key, (width, width), dtype))(keys)
+    return blocks.reshape(-1, width)[:size] * math.sqrt(width / size)
+
+
+def all_poly_map(linear: Float[Array, "F K"], squares: Float[Array, "F K"]) -> FeatureMap:
+    """Learned polynomials of second order, ((P x)^2 + R x^2) / sqrt(2); they may be negative."""
+
+    def features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+        first, second = (weight.astype(x.dtype).T for weight in (linear, squares))
+        return ((x @ first) ** 2 + (x * x) @ second) * 2**-0.5
+
+    return FeatureMap(features, None, lambda width: linear.shape[0])
+
+
+def cosformer_features(
+    x: Float[Array, "B N H K"], positions: Int[Array, "rows N"], max_length: int
+) -> Float[Array, "B N H F"]:
+    """cosFormer's features, so that phi(q_i) . phi(k_j) = relu(q_i) . relu(k_j) cos(pi (i - j) / (2 M)).
+
+    Mapped queries and keys are for `linear_attention` with `IDENTITY`.
+
+    Args:
+        x: queries or keys.
+        positions: (B, N) or (1, N) integers from 0.
+        max_length: M, tokens of the longest text.
+
+    Returns:
+        (B, N, H, 2 K) in float32 (float64 for float64 x). NaN for positions beyond M, where a weight may be
+        negative.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong shape, dtype or value.
+    """
+    expect_array("x", x, ("B", "N", "H", "K"), "floating")
+    rows = 1 if positions.shape[:1] == (1,) else x.shape[0]
+    expect_array("positions", positions, (rows, x.shape[1]), "integer")
+    expect(max_length >= 1, "max_length", max_length, "at least 1")
+    dtype = accumulation_dtype(x)
+    angle = (positions + 1).astype(dtype) * (math.pi / (2 * max_length))
+    angle = jnp.where(positions < max_length, angle, jnp.nan)[..., None, None]
+    x = jax.nn.relu(x.astype(dtype))
+    return jnp.concatenate([x * jnp.sin(angle), x * jnp.cos(angle)], axis=-1)

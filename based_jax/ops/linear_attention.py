@@ -151,11 +151,15 @@ def _chunk_outputs(q, k, v, log_decay, start, mask, state, feature_map, eps):
     kv, k_sum = state
     width, size = q.shape[-1], q.shape[-2]
     seen = sight(size, start, mask)
-    scores = feature_map.similarity(jnp.einsum("bhik,bhjk->bhij", q, k), width)
+    phi_q, phi_k = feature_map.features(q), feature_map.features(k)
+    if feature_map.similarity is None:
+        scores = jnp.einsum("bhif,bhjf->bhij", phi_q, phi_k)
+    else:
+        scores = feature_map.similarity(jnp.einsum("bhik,bhjk->bhij", q, k), width)
     # A masked similarity is zeroed, not sent to -inf: phi(q).phi(k) of an unrelated pair is not small.
     scores = jnp.where(seen.visible, scores, 0)
 
-    phi_q, phi_k = seen.reading(feature_map.features(q)), seen.entering(feature_map.features(k))
+    phi_q, phi_k = seen.reading(phi_q), seen.entering(phi_k)
     normaliser = scores.sum(-1) + jnp.einsum("bhif,bhf->bhi", phi_q, k_sum)
     new_k_sum = seen.kept(k_sum[..., None])[..., 0] + phi_k.sum(-2)
     if log_decay is None:
@@ -172,11 +176,7 @@ def _chunk_outputs(q, k, v, log_decay, start, mask, state, feature_map, eps):
 
 def _reference(q, k, v, log_decay, start, mask, state, feature_map, eps, chunk_size):
     """The whole call as one chunk: quadratic in the length, similarities as products of features."""
-    phi = feature_map._replace(
-        similarity=lambda products, width: jnp.einsum(
-            "bhif,bhjf->bhij", feature_map.features(heads_first(q)), feature_map.features(heads_first(k))
-        )
-    )
+    phi = feature_map._replace(similarity=None)
     decay = None if log_decay is None else log_decay.transpose(0, 2, 1)
     y, (kv, k_sum) = _chunk_outputs(
         heads_first(q), heads_first(k), heads_first(v), decay, start, mask, state, phi, eps

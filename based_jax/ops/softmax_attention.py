@@ -6,6 +6,7 @@ The window's primitive is `left`: query i sees keys i - left ... i, so left + 1 
 (w keys) is left = w - 1; the authors' torch `window_size` W is left = W // 2 (spec of Based, 4.1 and code).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -52,6 +53,8 @@ def softmax_attention(
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
+    allowed: Callable[[Array, Array], Array] | None = None,
+    return_log_sum: bool = False,
     implementation: str | None = None,
 ) -> Any:
     """Softmax attention of q over k, v and, if given, over the cache before them.
@@ -66,6 +69,10 @@ def softmax_attention(
         return_state: also return the cache with k, v written into it; needs `initial_state`.
         segment_ids: (B, N) integers; tokens see their own segment only.
         mask: (B, N) booleans, right padding; outputs at masked tokens are finite but meaningless.
+        allowed: a sparser pattern: positions of queries and of keys within their segment (integers that
+            broadcast) to booleans; a key must be allowed too. Needs `causal`.
+        return_log_sum: return (y, the logarithm of each query's sum of exponentials, (B, N, H) in float32) in
+            the place of y, so that attention to several sets of keys can be merged.
         implementation: "reference" (dense), "xla" (windows block by block, full attention by blocks of
             queries) or None for the best.
 
@@ -79,31 +86,32 @@ def softmax_attention(
     """
     chosen = implementation_for("softmax_attention", q, k, v, implementation=implementation)
     batch, length = _check(q, k, v, causal, left, initial_state, return_state, mask)
+    expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    how: dict[str, Any] = {"scale": scale, "allowed": allowed, "return_log_sum": return_log_sum}
     cache = initial_state
     places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
 
     if cache is None:
         if not causal:
-            return _attend(q, k, v, _same_segment(places), scale)
+            return attend(q, k, v, _same_segment(places), scale, return_log_sum)
         key_index = places.index if mask is None else jnp.where(mask, places.index, -1)
         if left is None or left >= length - 1:
             left = None
         if chosen == "xla" and left is not None:
-            return _windowed(q, k, v, places, key_index, left, scale)
-        return _full(q, k, v, places, key_index, left, scale, chosen)
+            return _windowed(q, k, v, places, key_index, left, **how)
+        return attend_in_blocks(q, k, v, places, key_index, left, chosen, **how)
 
     written = write(cache, k, v, places, stream)
     if left is None:  # index p lives in slot p: the buffer is in order
-        y = _full(
-            q, written.k, written.v, places, slot_index(stream.length, cache.slots), None, scale, chosen
-        )
+        key_index = slot_index(stream.length, cache.slots)
+        y = attend_in_blocks(q, written.k, written.v, places, key_index, None, chosen, **how)
+        fits = stream.length <= cache.slots
         # The newest tokens of a longer row have replaced its oldest: none of its outputs is right any more.
-        y = jnp.where((stream.length <= cache.slots)[:, None, None, None], y, jnp.nan)
+        y = jax.tree.map(lambda y: jnp.where(fits.reshape(-1, *[1] * (y.ndim - 1)), y, jnp.nan), y)
     elif length == 1:
-        y = _full(
-            q, written.k, written.v, places, slot_index(stream.length, cache.slots), left, scale, chosen
-        )
+        key_index = slot_index(stream.length, cache.slots)
+        y = attend_in_blocks(q, written.k, written.v, places, key_index, left, chosen, **how)
     else:
         old_k, old_v, old_index = recent(cache, left)
         key_index = jnp.broadcast_to(places.index, (batch, length))
@@ -112,10 +120,11 @@ def softmax_attention(
         values = jnp.concatenate([old_v.astype(v.dtype), v], axis=1)
         key_index = jnp.concatenate([old_index, key_index], axis=1)
         if chosen == "xla":
-            y = _windowed(q, keys, values, places, key_index, left, scale)
+            y = _windowed(q, keys, values, places, key_index, left, **how)
         else:
-            y = _full(q, keys, values, places, key_index, left, scale, chosen)
-    y = y.astype(v.dtype)
+            y = attend_in_blocks(q, keys, values, places, key_index, left, chosen, **how)
+    # The values came from the cache, whose dtype may be another.
+    y = (y[0].astype(v.dtype), y[1]) if return_log_sum else y.astype(v.dtype)
     return (y, written) if return_state else y
 
 
@@ -208,20 +217,33 @@ def _check(q, k, v, causal, left, cache, return_state, mask) -> tuple[int, int]:
     return batch, length
 
 
+def merge_attention(*parts: tuple[Array, Array]) -> Array:
+    """Attention to several disjoint sets of keys as one, of the (y, log_sum) of each."""
+    weights = jax.nn.softmax(jnp.stack([log_sum for _, log_sum in parts]), axis=0)
+    values = jnp.stack([y for y, _ in parts])
+    return jnp.einsum("p...h,p...hv->...hv", weights, values.astype(weights.dtype)).astype(values.dtype)
+
+
 def _same_segment(places: Places) -> Bool[Array, "rows N M"]:
     visible = places.start[:, :, None] == places.start[:, None, :]
     return visible if places.mask is None else visible & places.mask[:, None, :]
 
 
-def _visible(index, start, key_index, left) -> Bool[Array, "*rows N M"]:
+def _visible(index, start, key_index, left, allowed) -> Bool[Array, "*rows N M"]:
     """Causal visibility from running indices; a key that is not there has a negative index."""
     oldest = start if left is None else jnp.maximum(start, index - left)
     key_index = key_index[..., None, :]
-    return (key_index <= index[..., None]) & (key_index >= oldest[..., None])
+    visible = (key_index <= index[..., None]) & (key_index >= oldest[..., None])
+    if allowed is None:
+        return visible
+    return visible & allowed((index - start)[..., None], key_index - start[..., None])
 
 
-def _attend(q, k, v, visible, scale):
-    """Dense attention. q: (..., N, H, K); k, v: (..., M, G, dim); visible: (..., N, M)."""
+def attend(q, k, v, visible, scale, return_log_sum=False) -> Any:
+    """Dense attention. q: (..., N, H, K); k, v: (..., M, G, dim); visible: (..., N, M).
+
+    Returns y (..., N, H, V), or with `return_log_sum` (y, log_sum (..., N, H)).
+    """
     dtype = accumulation_dtype(v)
     *lead, length, heads, width = q.shape
     kv_heads = k.shape[-2]
@@ -232,15 +254,23 @@ def _attend(q, k, v, visible, scale):
     weights = jax.nn.softmax(scores, axis=-1)
     weights = jnp.where(visible, weights, 0)  # a query that sees nothing returns 0
     y = jnp.einsum("...grnm,...mgv->...ngrv", weights.astype(v.dtype), v, preferred_element_type=dtype)
-    return y.reshape(*lead, length, heads, v.shape[-1]).astype(v.dtype)
+    y = y.reshape(*lead, length, heads, v.shape[-1]).astype(v.dtype)
+    if not return_log_sum:
+        return y
+    log_sum = jnp.moveaxis(jax.nn.logsumexp(scores, axis=-1), -1, -3)
+    return y, log_sum.reshape(*lead, length, heads)
 
 
-def _full(q, k, v, places, key_index, left, scale, chosen):
-    """All keys for every query; "xla" goes through blocks of queries and recomputes them backward."""
+def attend_in_blocks(q, k, v, places, key_index, left, chosen, *, scale, allowed, return_log_sum) -> Any:
+    """All keys for every query; "xla" goes through blocks of queries and recomputes them backward.
+
+    k, v may be of other tokens than q; key_index (rows, M) says of which, negative for none.
+    """
     batch, length = q.shape[:2]
     index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (places.index, places.start))
     if chosen == "reference" or length <= QUERY_BLOCK:
-        return _attend(q, k, v, _visible(index, start, key_index, left), scale)
+        visible = _visible(index, start, key_index, left, allowed)
+        return attend(q, k, v, visible, scale, return_log_sum)
     index, start = (jnp.broadcast_to(x, (batch, length)) for x in (index, start))
     padding = -length % QUERY_BLOCK
 
@@ -251,13 +281,16 @@ def _full(q, k, v, places, key_index, left, scale, chosen):
     @jax.checkpoint
     def block(args):
         q, index, start = args
-        return _attend(q, k, v, _visible(index, start, key_index, left), scale)
+        visible = _visible(index, start, key_index, left, allowed)
+        return attend(q, k, v, visible, scale, return_log_sum)
 
-    y = lax.map(block, (split(q), split(index), split(start)))
-    return y.swapaxes(0, 1).reshape(batch, length + padding, *y.shape[3:])[:, :length]
+    def join(y: Array) -> Array:
+        return y.swapaxes(0, 1).reshape(batch, length + padding, *y.shape[3:])[:, :length]
+
+    return jax.tree.map(join, lax.map(block, (split(q), split(index), split(start))))
 
 
-def _windowed(q, k, v, places, key_index, left, scale):
+def _windowed(q, k, v, places, key_index, left, *, scale, allowed, return_log_sum):
     """Blocks of at least `left` queries against their own and the previous block of keys: exact and linear.
 
     k, v may have keys before the queries' own (a cache); key_index says which token each of them is.
@@ -279,6 +312,8 @@ def _windowed(q, k, v, places, key_index, left, scale):
         return pad(x, 0).reshape(x.shape[0], blocks, size, *x.shape[2:])
 
     index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (places.index, places.start))
-    visible = _visible(split(index), split(start), pairs_of_blocks(pad(key_index, before, -1)), left)
-    y = _attend(split(q), pairs_of_blocks(pad(k, before)), pairs_of_blocks(pad(v, before)), visible, scale)
-    return y.reshape(batch, blocks * size, *y.shape[3:])[:, :length]
+    key_index = pairs_of_blocks(pad(key_index, before, -1))
+    visible = _visible(split(index), split(start), key_index, left, allowed)
+    keys, values = pairs_of_blocks(pad(k, before)), pairs_of_blocks(pad(v, before))
+    y = attend(split(q), keys, values, visible, scale, return_log_sum)
+    return jax.tree.map(lambda y: y.reshape(batch, blocks * size, *y.shape[3:])[:, :length], y)

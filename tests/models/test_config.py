@@ -37,7 +37,7 @@ def change(**fields):
         (change(schedule="CX"), "schedule = 'CX': expected letters among"),
         (change(d_model=0), "d_model = 0: expected a positive integer"),
         (change(mlp_hidden=0), "mlp_hidden = 0: expected a positive integer"),
-        (change(mlp="big"), "mlp = 'big': expected one of 'gated', 'plain', 'none'"),
+        (change(mlp="big"), "mlp = 'big': expected one of 'gated', 'plain', 'identity', 'none'"),
         (change(norm="batch"), "norm = 'batch': expected one of"),
         (change(dtype="int8"), "dtype = 'int8'"),
         (change(mixers={"C": {"mixer": "gated_conv", "extra": 1}}), r"config mixers\['C'\]"),

@@ -1,4 +1,6 @@
-"""The Taylor maps: sizes, the polynomial that they factor, and the two layouts."""
+"""The feature maps: sizes, formulas and gradients; the Taylor map's two layouts; attention through a map."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +9,9 @@ import pytest
 from hypothesis import given
 
 from based_jax import ops
+from tests.mixers.laws import QUICKLY
 from tests.ops import draw, oracles
-from tests.tolerances import FLOAT64, assert_close
+from tests.tolerances import FINITE_DIFFERENCE, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
 
 
 @pytest.mark.parametrize(
@@ -75,3 +78,218 @@ def test_identity():
 def test_wrong_width(unchecked):
     with pytest.raises(ValueError, match=r"features has shape \(2, 153\): expected \(any, 45\)"):
         ops.symmetric_to_full(jnp.ones((2, 153)), 8)
+
+
+# The other maps. (B, N, H, K) = (2, 11, 2, 3); `projections` are those of performer and all_poly, F = 5.
+
+WIDTH, FEATURES, LENGTH = 3, 5, 11
+
+
+def _softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def _performer(x, projections):
+    x = x / WIDTH**0.25
+    norm = np.exp(-(x**2).sum(-1, keepdims=True) / 2)
+    return norm / np.sqrt(FEATURES) * np.exp(x @ projections[0].T)
+
+
+def _cosformer(x, projections):
+    angle = (np.pi / 2 * np.arange(1, LENGTH + 1) / (2 * LENGTH))[:, None, None]
+    x = np.maximum(x, 0)
+    return np.concatenate([x * np.sin(angle), x * np.cos(angle)], axis=-1)
+
+
+FORMULAS = {
+    "all_poly": lambda x, p: ((x @ p[0].T) ** 2 + x**2 @ p[1].T) / np.sqrt(2),
+    "cosformer": _cosformer,
+    "exp_dim": lambda x, p: np.exp(np.maximum(np.concatenate([x, -x], -1), 1e-12)),
+    "identity": lambda x, p: x,
+    "performer": _performer,
+    "pos_elu": lambda x, p: np.where(x > 0, x, np.expm1(x)) + 1,
+    "relu": lambda x, p: np.maximum(x, 1e-12),
+    "softmax_dim": lambda x, p: np.concatenate([_softmax(x), _softmax(-x)], -1),
+    "square": lambda x, p: x**2,
+    "squared_map": lambda x, p: x**2 / np.sqrt(2),
+    "taylor": lambda x, p: oracles.symmetric_taylor_features(x),
+}
+"""In NumPy, as the papers write them."""
+
+
+def ours(name, projections) -> ops.FeatureMap:
+    match name:
+        case "performer":
+            return ops.performer_map(projections[0])
+        case "all_poly":
+            return ops.all_poly_map(*projections)
+        case "cosformer":  # of whole rows that are half as long as the longest
+            positions = jnp.arange(LENGTH)[None]
+            return ops.FeatureMap(
+                lambda x: ops.cosformer_features(x, positions, 2 * LENGTH), None, lambda width: 2 * width
+            )
+    return ops.FEATURE_MAPS[name]
+
+
+def test_every_map_has_a_formula():
+    assert set(ops.FEATURE_MAPS) | {"all_poly", "cosformer", "performer"} == set(FORMULAS)
+
+
+@functools.partial(jax.jit, static_argnames="name", compiler_options=QUICKLY)
+def value_and_slope(x, projections, weights, *, name):
+    """Features, and the gradient of their weighted sum."""
+
+    def loss(x, projections):
+        features = ours(name, projections).features(x)
+        return (weights * features).sum(), features
+
+    (_, features), gradients = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(x, projections)
+    return features, gradients
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_features_are_the_formulas(name):
+    """Values, sizes, gradients by central differences along a random direction; float32."""
+
+    @given(draw.seeds)
+    def law(seed):
+        rng = np.random.default_rng(seed)
+        x, dx = rng.normal(size=(2, 2, LENGTH, 2, WIDTH))
+        projections, dp = rng.normal(size=(2, 2, FEATURES, WIDTH))
+        expected = FORMULAS[name](x, projections)
+        weights = rng.normal(size=expected.shape)
+        assert ours(name, jnp.asarray(projections)).size(WIDTH) == expected.shape[-1]
+        with jax.enable_x64(True):
+            features, (gx, gp) = value_and_slope(x, projections, weights, name=name)
+        assert_close(features, expected, FLOAT64)
+        step = 1e-5
+        ahead, behind = (
+            (weights * FORMULAS[name](x + s * dx, projections + s * dp)).sum() for s in (step, -step)
+        )
+        slope = np.vdot(gx, dx) + np.vdot(gp, dp)
+        assert_close(slope, (ahead - behind) / (2 * step), FINITE_DIFFERENCE, magnitude=np.abs(weights).sum())
+
+        single = (np.asarray(array, np.float32) for array in (x, projections, weights))
+        features32, (gx32, _) = value_and_slope(*single, name=name)
+        assert features32.dtype == jnp.float32
+        assert_close(features32, expected, FLOAT32)
+        assert_close(gx32, gx, FLOAT32_GRADIENT)
+
+    law()
+
+
+@functools.partial(jax.jit, static_argnames=("name", "implementation"), compiler_options=QUICKLY)
+def attention(arrays, placement, weights, *, name, implementation):
+    """y and sums, and the gradient of the weighted sum of all three."""
+
+    def loss(arrays):
+        state = ops.LinearAttentionState(arrays["kv"], arrays["k_sum"], ops.Stream(*placement["stream"]))
+        y, state = ops.linear_attention(
+            arrays["q"], arrays["k"], arrays["v"], feature_map=ours(name, arrays["projections"]),
+            initial_state=state, return_state=True, segment_ids=placement["segment_ids"],
+            mask=placement["mask"], chunk_size=4, implementation=implementation,
+        )  # fmt: skip
+        outputs = (y, state.kv, state.k)
+        return sum((w * x).sum() for w, x in zip(weights, outputs, strict=True)), outputs
+
+    (_, outputs), gradients = jax.value_and_grad(loss, has_aux=True)(arrays)
+    return outputs, gradients
+
+
+@pytest.mark.parametrize("name", ["performer", "all_poly", "exp_dim"])
+def test_attention_with_a_map(name):
+    """Both implementations against the recurrence, behind a state, with segments and padding."""
+
+    @given(draw.seeds, draw.segment_ids(2, LENGTH), draw.counts(2, LENGTH))
+    def law(seed, ids, counts):
+        rng = np.random.default_rng(seed)
+        projections = rng.normal(size=(2, FEATURES, WIDTH))
+        if name == "all_poly":  # else its normaliser has no sign
+            projections = np.abs(projections)
+        q, k, v, before_q, before_k, before_v = rng.normal(size=(6, 2, LENGTH, 2, WIDTH))
+
+        def features(x):
+            return FORMULAS[name](x, projections)
+
+        _, state = oracles.linear_attention(features(before_q), features(before_k), before_v)
+        expected = oracles.linear_attention(
+            features(q), features(k), v, segment_ids=ids, counts=counts, state=state
+        )
+        arrays = {"q": q, "k": k, "v": v, "projections": projections, "kv": state.kv, "k_sum": state.k}
+        placement = {"stream": tuple(state[2:]), "segment_ids": ids, "mask": draw.mask(counts, LENGTH)}
+        weights = [rng.normal(size=x.shape) for x in (v, state.kv, state.k)]
+
+        results = []
+        for implementation in ("reference", "xla"):
+            with jax.enable_x64(True):
+                outputs, gradients = attention(
+                    arrays, placement, weights, name=name, implementation=implementation
+                )
+            assert_close(outputs, (expected[0], expected[1].kv, expected[1].k), FLOAT64)
+            results.append(gradients)
+        assert_close(*results, FLOAT64, magnitude=1.0)
+        single = jax.tree.map(lambda x: np.asarray(x, np.float32), (arrays, weights))
+        outputs, gradients = attention(single[0], placement, single[1], name=name, implementation="xla")
+        assert_close(outputs, (expected[0], expected[1].kv, expected[1].k), FLOAT32)
+        assert_close(gradients, results[0], FLOAT32_GRADIENT, magnitude=1.0)
+
+    law()
+
+
+EXTREMES = np.array([0.0, 1e-8, -1e-8, 20.0, -20.0, 1e3, -1e3], np.float32)
+
+
+@pytest.mark.parametrize("name", sorted(set(FORMULAS) - {"all_poly", "identity"}))
+def test_extreme_queries_and_keys(name):
+    """Features that vanish or saturate: everything is finite, gradients too, and y is an average of v."""
+    rng = np.random.default_rng(0)
+    q, k = rng.choice(EXTREMES, size=(2, 2, LENGTH, 2, WIDTH))
+    q[:, 3], k[:, 3], q[0, 5], k[:, :2] = 0, -20, -1e3, 0
+    v = rng.normal(size=q.shape).astype(np.float32)
+    projections = ops.orthogonal_features(jax.random.key(0), (FEATURES, WIDTH))
+
+    @functools.partial(jax.jit, compiler_options=QUICKLY)
+    @functools.partial(jax.value_and_grad, argnums=(0, 1, 2), has_aux=True)
+    def run(q, k, v):
+        phi = ours(name, [projections])
+        y = ops.linear_attention(phi.features(q), phi.features(k), v)
+        return y.sum(), y
+
+    (_, y), gradients = run(q, k, v)
+    assert np.all(np.abs(y) <= 1.001 * np.abs(v).max())
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize(("size", "width"), [(10, 4), (3, 4)])
+def test_random_directions_are_orthogonal(size, width):
+    """Blocks of K rows; Performer's features in Zoology: |W_f|^2 = K / F."""
+    rows = np.asarray(ops.orthogonal_features(jax.random.key(1), (size, width)))
+    assert rows.shape == (size, width)
+    products = rows @ rows.T * size / width
+    block = np.arange(size) // width
+    same = block[:, None] == block
+    assert_close(np.where(same, products, 0), np.eye(size), FLOAT32)
+
+
+def test_cosformer_weighs_by_distance():
+    """phi(q_i).phi(k_j) = relu(q_i).relu(k_j) cos(pi (i - j) / (2 M)); wherever the text begins."""
+    rng = np.random.default_rng(3)
+    q, k = jnp.asarray(rng.normal(size=(2, 1, 6, 2, WIDTH)), jnp.float32)
+    index = jnp.arange(6)[None]
+    cosformer = jax.jit(ops.cosformer_features, static_argnames="max_length", compiler_options=QUICKLY)
+    for begin in (0, 4):
+        phi_q, phi_k = (cosformer(x, index + begin, 10) for x in (q, k))
+        products = jnp.einsum("bihf,bjhf->bhij", phi_q, phi_k)
+        distance = np.arange(6)[:, None] - np.arange(6)
+        plain = np.einsum("bihf,bjhf->bhij", np.maximum(q, 0), np.maximum(k, 0))
+        assert_close(products, plain * np.cos(np.pi * distance / 20), FLOAT32)
+    assert np.all(np.isnan(cosformer(q, index, 5)[:, 5]))
+
+
+def test_cosformer_names_bad_input(unchecked):
+    x, index = jnp.ones((1, 3, 1, 2)), jnp.arange(3)[None]
+    with pytest.raises(ValueError, match="max_length = 0: expected at least 1"):
+        ops.cosformer_features(x, index, 0)
+    with pytest.raises(ValueError, match=r"positions has shape \(1, 3\): expected \(1, 2\)"):
+        ops.cosformer_features(x[:, :2], index, 4)

@@ -24,10 +24,10 @@ def check_module(fixture: Fixture, module: Any, params: Any) -> None:
     """Compare everything that the fixture holds."""
     # Ordered: JAX sorts plain dicts, and an op takes its arguments in the fixture's order.
     inputs = OrderedDict((name, jnp.asarray(array)) for name, array in fixture.inputs.items())
-    cotangent = fixture.arrays["in:cotangent"]
+    cotangent = fixture.arrays.get("in:cotangent", 0.0)  # without one there are no gradients
 
     def objective(params, inputs):
-        y = output(module, params, inputs)
+        y = output(module, params, inputs, fixture)
         return jnp.sum(y * cotangent), y
 
     run = jax.jit(jax.value_and_grad(objective, argnums=(0, 1), has_aux=True))
@@ -43,9 +43,11 @@ def check_module(fixture: Fixture, module: Any, params: Any) -> None:
                 fixture.compare(name, ours, theirs)
 
 
-def output(module: Any, params: Any, inputs: dict[str, Any]) -> Any:
+def output(module: Any, params: Any, inputs: dict[str, Any], fixture: Fixture) -> Any:
     """The fixture's main output, one array."""
     match module:
+        case mixers.BigBird():  # theirs drew its cells from torch's generator
+            return module.apply(params, inputs["x"], cells=fixture.arrays["out:additive_mask"] == 0)[0]
         case Mixer():
             return module.apply(params, inputs["x"])[0]
         case Block(prenorm=True):
@@ -127,14 +129,22 @@ def features(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
     if "out:phi_q" not in fixture.arrays:
         return
     shown, count = fixture.arrays["out:phi_q"].shape[2], fixture.arrays["out:y_linear_view"].shape[1]
+    length = inputs["x"].shape[1]
+    if module.feature_map == "cosformer":  # theirs takes this call's length, and ours must know it to go on
+        module = module.clone(max_length=length)
 
     @jax.jit
     def compute(params, x):
         bound = module.bind(params)
-        phi_q, phi_k = (
-            ops.symmetric_to_full(ops.symmetric_taylor_features(project(x[:1])), module.feature_dim)
-            for project in (bound.q, bound.k)
-        )
+
+        def phi(x):
+            if module.feature_map == "cosformer":
+                return ops.cosformer_features(x, jnp.arange(length)[None], length)
+            mapped = bound.phi().features(x)
+            is_taylor = module.feature_map == "taylor"
+            return ops.symmetric_to_full(mapped, module.feature_dim) if is_taylor else mapped
+
+        phi_q, phi_k = phi(bound.q(x[:1])), phi(bound.k(x[:1]))
         denominator = jnp.einsum("bnhf,bnhf->bhn", phi_q, jnp.cumsum(phi_k, axis=1))
         _, state = module.apply(params, x[:, :-count], module.init_state(x.shape[0]))
         y, _ = module.apply(params, x[:, -count:], state)
@@ -166,6 +176,34 @@ def final_state(module, params, inputs, fixture: Fixture) -> Iterator[Comparison
         yield "final_state", result[1], None
 
 
+def pattern(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
+    """What is open of their mask beside window and global tokens must be cells such as ours."""
+    theirs = fixture.arrays["out:additive_mask"]
+    i, j = np.indices(theirs.shape)
+    b = module.block_size
+    is_open = (j <= i) & (i - j <= 3 * b) | (j < 2 * b)
+    cells = (theirs == 0) & ~is_open
+    corners = cells[:-1, :-1] | is_open[:-1, :-1] & (j < i)[:-1, :-1]
+    for down, right in ((0, 1), (1, 0), (1, 1)):  # all four pairs of a cell are open
+        end = [-1 + down or None, -1 + right or None]
+        corners &= (theirs == 0)[down : end[0], right : end[1]]
+    covered = np.zeros_like(cells)
+    for row, column in np.argwhere(corners):
+        covered[row : row + 2, column : column + 2] = True
+    assert not np.any(cells & ~covered)
+    assert 0 < cells.sum() <= 4 * 3 * b
+    yield "additive_mask", np.where(is_open | cells, 0.0, -1e4) - 2e4 * (j > i), None
+
+
+def auxiliary_loss(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
+    """The loss that is collected beside the outputs."""
+    if "out:aux_loss" in fixture.arrays:
+        _, collected = jax.jit(module.apply, static_argnames="mutable")(
+            params, inputs["x"], mutable=("losses",)
+        )
+        yield "aux_loss", mixers.auxiliary_loss(collected)[None], None
+
+
 EXTRAS: tuple[tuple[type, Callable[..., Iterator[Comparison]]], ...] = (
     (Mixer, continued),
     (mixers.Attention, rotary_tables),
@@ -174,5 +212,7 @@ EXTRAS: tuple[tuple[type, Callable[..., Iterator[Comparison]]], ...] = (
     (Block, both_streams),
     (RMSNorm, sum_with_residual),
     (TorchOp, final_state),
+    (mixers.BigBird, pattern),
+    (mixers.SigmoidLookups, auxiliary_loss),
 )
 """What else to compare for modules of a type."""

@@ -11,6 +11,7 @@ from based_jax.models import LanguageModel
 from tests.parity.cases import WEIGHTS, Fixture, discover
 from tests.parity.language_models import check_checkpoint, check_logits
 from tests.parity.modules import check_module
+from tests.parity.tasks import check_task
 from tests.parity.training import check_training
 
 
@@ -36,6 +37,10 @@ def test_parity(path: Path, tmp_path: Path, request):
     if is_checkpoint:
         for file in (path, path.parent / "config.json"):  # this weight file only
             shutil.copy(file, tmp_path / file.name)
+    if "num_kv_pairs" in fixture.meta:  # rows of a task, no module
+        check_task(fixture)
+        finish(fixture)
+        return
     unknown = None
     try:
         if is_checkpoint:
@@ -56,6 +61,11 @@ def test_parity(path: Path, tmp_path: Path, request):
         check_logits(fixture, module, params)
     else:
         check_module(fixture, module, params)
+    finish(fixture)
+
+
+def finish(fixture: Fixture) -> None:
+    """Every output was looked at; say how close the closest call was."""
     fixture.expect_all_compared()
     worst = max(fixture.errors, key=fixture.errors.__getitem__)
     print(f"closest to its tolerance: {worst}, {fixture.errors[worst]:.0%} of it")  # shown by pytest -rP

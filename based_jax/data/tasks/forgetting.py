@@ -1,0 +1,86 @@
+"""Forgetting MQAR (Zoology's code): some keys get a new value, and queries ask for the last one.
+
+    k1 v1 k2 v2 k3 v3  k3 w3 k1 w1  .  .  k1  .  k2  .  .  .  k3  .  ...        inputs
+                                          w1     v2           w3                labels
+
+All D + U values of a row are different, so a new value never equals an old one. (The authors mean to exclude
+the old value too, but exclude that of another key.) Vocabulary, slots and filler as in MQAR.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from based_jax.data.tasks.layout import (
+    expect_power,
+    expect_room,
+    expect_vocabulary,
+    filler,
+    interleave,
+    place,
+)
+from based_jax.data.tasks.sampling import distinct, power_law, successive, words
+from based_jax.data.tasks.task import Labels, Task, expect_counts
+from based_jax.typing import Array, Int
+from based_jax.validate import expect
+
+
+@dataclass(frozen=True)
+class Forgetting(Task):
+    """Settings of recall with updates.
+
+    Attributes:
+        vocab_size: V, more than `length`.
+        num_examples: rows, n.
+        length: tokens per row, N, even, at least 2 (num_pairs + num_updates) + 2 num_pairs.
+        num_pairs: D, keys; also queries.
+        num_updates: U, keys that get a second value, at most D; a random choice in random order.
+        power: as of `MQAR`.
+        random_fill: random tokens between the queries instead of 0.
+
+    Raises:
+        ValueError: a setting out of range.
+    """
+
+    vocab_size: int = 8192
+    num_examples: int = 1000
+    length: int = 64
+    num_pairs: int = 8
+    num_updates: int = 4
+    power: float = 0.01
+    random_fill: bool = True
+
+    def __post_init__(self) -> None:
+        expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs", "num_updates")
+        fits = self.num_updates <= self.num_pairs
+        expect(fits, "num_updates", self.num_updates, f"at most num_pairs = {self.num_pairs}")
+        needed = 4 * self.num_pairs + 2 * self.num_updates
+        expect_room(self.length, needed, "4 * num_pairs + 2 * num_updates")
+        expect_vocabulary(self.vocab_size, self.length)
+        expect_power(self.power)
+
+    @property
+    def slices(self) -> dict[str, int | float]:
+        """By number of pairs, updates and length."""
+        return {"num_pairs": self.num_pairs, "num_updates": self.num_updates, "length": self.length}
+
+    def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Inputs and labels."""
+        of_samples, of_updates, of_filler = jax.random.split(rng, 3)
+        n, pairs, half = self.num_examples, self.num_pairs, self.vocab_size // 2
+        for_keys, for_old, for_slots = words(of_samples, 3, pairs, n)
+        for_new, for_choice = words(of_updates, 2, self.num_updates, n)
+        keys = distinct(for_keys, np.arange(1, half))
+        values = distinct(jnp.concatenate([for_old, for_new]), np.arange(half, self.vocab_size))
+        old, new = values[:, :pairs], values[:, pairs:]
+        updated = distinct(for_choice, np.arange(pairs))
+        again = jnp.take_along_axis(keys, updated, axis=1)
+        row = jnp.arange(n, dtype=jnp.int32)[:, None]
+        last = old.at[row, updated].set(new, unique_indices=True)
+        context = jnp.concatenate([interleave(keys, old), interleave(again, new)], axis=1)
+        left = self.length - context.shape[1]
+        slots = successive(for_slots, power_law(left // 2, self.power))
+        rest = filler(of_filler, n, left, self.vocab_size, self.random_fill)
+        return place(context, rest, slots, 2, (keys,), last)

@@ -1,0 +1,88 @@
+"""Multi-query associative recall (Zoology, section 4.1 and Algorithm 1).
+
+    k1 v1 k2 v2 ... kD vD  .  .  k2  .  .  .  k1  .  kD  .  .  .  .        inputs
+                                 v2           v1     vD                    labels
+
+Keys are drawn from the ids 1 ... V/2 - 1, values from V/2 ... V - 1, both without replacement and anew for
+every example. Behind the context of 2 D tokens each key comes once more, at position 2 D + 2 g, where the
+slots g = 0, 1, ... are drawn without replacement with probability in proportion to (g + 1) ** (power - 1).
+The value is the label at the key's own position. All else is 0, or with `random_fill` uniform over all V ids:
+noise that may equal a key of the context, and is not labelled.
+
+The law is that of the authors' generator; its random stream is not reproduced (NumPy's legacy generator, and
+torch's global one for the filler, so that there the filler depends on the model that was made before).
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from based_jax.data.tasks.layout import (
+    expect_power,
+    expect_room,
+    expect_vocabulary,
+    filler,
+    interleave,
+    place,
+)
+from based_jax.data.tasks.sampling import distinct, power_law, successive, words
+from based_jax.data.tasks.task import Labels, Task, expect_counts
+from based_jax.typing import Array, Int
+
+
+@dataclass(frozen=True)
+class MQAR(Task):
+    """Settings of multi-query associative recall.
+
+    Attributes:
+        vocab_size: V, more than `length`.
+        num_examples: rows, n.
+        length: tokens per row, N, even, at least 2 (num_passes + 1) num_pairs.
+        num_pairs: D, keys with their values; also queries.
+        power: of the slots' law, above 0; 1 is uniform. The papers print 0.1 and use 0.01.
+        random_fill: random tokens between the queries instead of 0.
+        num_passes: how often the context is given before the queries.
+
+    Raises:
+        ValueError: a setting out of range.
+    """
+
+    vocab_size: int = 8192
+    num_examples: int = 1000
+    length: int = 64
+    num_pairs: int = 8
+    power: float = 0.01
+    random_fill: bool = True
+    num_passes: int = 1
+
+    def __post_init__(self) -> None:
+        expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs", "num_passes")
+        factor = 2 * (self.num_passes + 1)
+        expect_room(self.length, factor * self.num_pairs, f"{factor} * num_pairs")
+        expect_vocabulary(self.vocab_size, self.length)
+        expect_power(self.power)
+
+    @property
+    def slices(self) -> dict[str, int | float]:
+        """By number of pairs and length."""
+        return {"num_pairs": self.num_pairs, "length": self.length}
+
+    def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
+        """Inputs and labels."""
+        of_samples, of_filler, of_context = jax.random.split(rng, 3)
+        n, half = self.num_examples, self.vocab_size // 2
+        for_keys, for_values, for_slots = words(of_samples, 3, self.num_pairs, n)
+        keys = distinct(for_keys, np.arange(1, half))
+        values = distinct(for_values, np.arange(half, self.vocab_size))
+        context = self.context(of_context, keys, values)
+        left = self.length - context.shape[1]
+        slots = successive(for_slots, power_law(left // 2, self.power))
+        rest = filler(of_filler, n, left, self.vocab_size, self.random_fill)
+        return place(context, rest, slots, 2, (keys,), values)
+
+    def context(self, rng: Array, keys: Int[Array, "n D"], values: Int[Array, "n D"]) -> Int[Array, "n C"]:
+        """The pairs as they are given, all passes."""
+        del rng
+        return jnp.tile(interleave(keys, values), (1, self.num_passes))

@@ -1,0 +1,85 @@
+"""What every task is: frozen settings whose `build(seed)` draws a segment of examples."""
+
+import abc
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from based_jax.typing import Array, Float, Int
+from based_jax.validate import expect
+
+IGNORE = -100
+"""Label of a token that counts neither in the loss nor in the accuracy."""
+
+Inputs = Int[Array, "n N"] | Float[Array, "n N D"]
+Labels = Int[Array, "n N"]
+
+
+@jax.tree_util.register_pytree_with_keys_class
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Examples of one task at one setting. A pytree of the two arrays.
+
+    Attributes:
+        inputs: int32 (n, N) token ids; float32 (n, N, D) for a task on embeddings.
+        labels: int32 (n, N), the answer at the position that must give it (not one before), else `IGNORE`.
+        slices: what results are broken down by, the same for every example.
+    """
+
+    inputs: Inputs
+    labels: Labels
+    slices: dict[str, int | float]
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
+        """The arrays, and the slices as something hashable, so that a segment can be an argument of `jit`."""
+        name = jax.tree_util.GetAttrKey
+        arrays = ((name("inputs"), self.inputs), (name("labels"), self.labels))
+        return arrays, tuple(self.slices.items())
+
+    @classmethod
+    def tree_unflatten(cls, slices: tuple[Any, ...], arrays: tuple[Any, Any]) -> "Segment":
+        """Inverts `tree_flatten_with_keys`."""
+        return cls(*arrays, dict(slices))
+
+
+class Task(abc.ABC):
+    """Settings of a task, one frozen dataclass per task. Wrong settings are refused when they are made."""
+
+    @property
+    @abc.abstractmethod
+    def slices(self) -> dict[str, int | float]:
+        """What results on this setting are filed under."""
+
+    @abc.abstractmethod
+    def draw(self, rng: Array) -> tuple[Inputs, Labels]:
+        """Inputs and labels from a random key. Traceable; what `build` compiles."""
+
+    def build(self, seed: int) -> Segment:
+        """Draw the examples on the default device.
+
+        The same seed gives the same tokens on every backend and with 64-bit types on or off: keys are
+        threefry whatever the configured default is, and tokens come from integer arithmetic alone.
+
+        Raises:
+            ValueError: a seed that is not an integer of 32 bits.
+        """
+        integer = isinstance(seed, int | np.integer)
+        expect(integer and 0 <= seed < 1 << 32, "seed", seed, "an integer from 0 to 2**32 - 1")
+        inputs, labels = _draw(self, jax.random.key(np.uint32(seed), impl="threefry2x32"))
+        return Segment(inputs, labels, self.slices)
+
+
+@partial(jax.jit, static_argnums=0)
+def _draw(task: Task, rng: Array) -> tuple[Inputs, Labels]:
+    return task.draw(rng)
+
+
+def expect_counts(task: Task, *names: str) -> None:
+    """Check that these settings are integers, at least 1."""
+    for name in names:
+        value = getattr(task, name)
+        positive = isinstance(value, int | np.integer) and bool(value >= 1)
+        expect(positive, name, value, "an integer, at least 1")

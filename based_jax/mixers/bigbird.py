@@ -1,0 +1,95 @@
+"""BigBird-like attention: a window, global tokens, random cells (Zaheer et al. 2020; spec of Zoology, 3.19).
+
+    y_i = sum_j softmax_j(q_i . k_j / sqrt(d)) v_j   over j <= i with one of
+          i - j <= 3 b,   j < 2 b,   (i, j) in one of the 2 x 2 cells whose corners are drawn at random
+
+b is the block size; 3 b corners are drawn among the l_max^2 pairs, and those above the diagonal dropped. As
+in Zoology's code the pattern masks a dense attention: it is counted as sparse, not computed as such.
+"""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from based_jax.mixers.contract import Card
+from based_jax.mixers.softmax_heads import SoftmaxHeads
+from based_jax.typing import Array, Bool, Float, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect, expect_array
+
+
+class BigBird(SoftmaxHeads):
+    """Softmax attention in BigBird's pattern; positions count from the start of each segment.
+
+    Attributes:
+        block_size: b.
+        l_max: tokens among whose pairs the random cells are drawn; what is beyond has none.
+        seed: of the random cells. A call without a state and with an rng "pattern" draws them anew, which is
+            what Zoology's code does in training and evaluation alike.
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="softmax over a window, the first tokens and random cells",
+        training="N^2 D",
+        state="14 b D",
+        decoding="read 2 D N",
+        source="Zaheer et al. 2020; Zoology, spec 3.19",
+        parity=("zoology/bigbird",),
+    )
+
+    num_heads: int | None = 1
+    rotary_fraction: float = 0.0
+    qkv_bias: bool = True
+    out_bias: bool = True
+    block_size: int = 128
+    l_max: int = 1024
+    seed: int = 0
+
+    @property
+    def reach(self) -> None:
+        return None
+
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+        cells: Bool[Array, "M M"] | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        """As every mixer; `cells` replaces the random pairs (query, key) that the seed draws."""
+        expect(self.block_size >= 1, "block_size", self.block_size, "at least 1")
+        if cells is None:
+            redraws = state is None and self.has_rng("pattern")
+            key = self.make_rng("pattern") if redraws else jax.random.key(self.seed)
+            cells = random_cells(key, self.l_max, 3 * self.block_size)
+        expect_array("cells", cells, ("M", "M"), "bool")
+        table = jnp.asarray(cells)
+
+        def allowed(i: Array, j: Array) -> Array:
+            drawn = table.at[i, j].get(mode="fill", fill_value=False)
+            return (i - j <= 3 * self.block_size) | (j < 2 * self.block_size) | drawn
+
+        return super().__call__(
+            x, state, segment_ids=segment_ids, positions=positions, mask=mask, allowed=allowed
+        )
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        return self.full_cache(batch_size, max_length, dtype)
+
+    def state_size(self, length: int) -> int:
+        """14 b d, as Zoology counts it: 7 b keys and values. `init_state` has room for every token's."""
+        return 14 * self.block_size * self.d_model
+
+
+def random_cells(key: Array, length: int, count: int) -> Bool[Array, "M M"]:
+    """True in `count` cells of 2 x 2 pairs (query, key), less those that are not below the diagonal."""
+    expect(length >= 1, "l_max", length, "at least 1")
+    if length == 1:
+        return jnp.zeros((1, 1), bool)
+    i, j = jax.random.randint(key, (2, count), 0, length - 1)
+    i = jnp.where(i > j, i, length)  # no such row: dropped
+    down, right = jnp.array([[0, 0], [0, 1], [1, 0], [1, 1]]).T[:, :, None]
+    return jnp.zeros((length, length), bool).at[i + down, j + right].set(True, mode="drop")

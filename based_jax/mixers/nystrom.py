@@ -1,0 +1,93 @@
+"""NystromFormer: softmax attention through a few landmarks (Xiong et al. 2021; spec of Zoology, 3.18).
+
+    causal:      y_i = softmax over the landmarks of the pieces before i's and the tokens of i's piece
+    not causal:  y = softmax(q k~^T) pinv(softmax(q~ k~^T)) softmax(q~ k^T) v,  masked as in Zoology's code
+
+A landmark is the mean of a piece of the sequence; `ops.nystrom` has both forms. Zoology's form leaks: it cuts
+the whole row into pieces, later tokens included. The causal one, the default, is our own.
+"""
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+
+from based_jax import ops
+from based_jax.mixers.contract import Card, head_layout
+from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length, expect_whole_rows
+from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect
+
+
+class Nystrom(SoftmaxHeads):
+    """Attention through landmarks, causal or as in Zoology's code.
+
+    Attributes:
+        num_landmarks: m, landmarks of a row.
+        causal: False is Zoology's form, which takes whole rows only: no state, segments or padding.
+        l_max: tokens of the longest row; the causal form's pieces are l_max / m tokens long, rounded up. A
+            longer row has more landmarks.
+        iterations: steps towards the pseudo-inverse of Zoology's form.
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="softmax over the means of past pieces and the own piece's keys",
+        training="N (m + N / m) D",
+        state="2 D m",
+        decoding="read 2 D (m + N / m)",
+        source="Xiong et al. 2021; Zoology, spec 3.18",
+        parity=("zoology/nystrom",),
+    )
+
+    num_heads: int | None = 1
+    rotary_fraction: float = 0.0
+    num_landmarks: int = 64
+    causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
+    l_max: int = 1024
+    iterations: int = 6
+
+    @property
+    def reach(self) -> None:
+        return None
+
+    @property
+    def piece(self) -> int:
+        """Tokens per landmark of the causal form."""
+        expect(self.num_landmarks >= 1, "num_landmarks", self.num_landmarks, "at least 1")
+        expect(self.l_max >= 1, "l_max", self.l_max, "at least 1")
+        return -(-self.l_max // self.num_landmarks)
+
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        x = self.check_input(x)
+        if not self.causal:
+            expect_whole_rows("causal = False", state=state, segment_ids=segment_ids, mask=mask)
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        q, k = self.turned(q, k, state, segment_ids, positions, mask)
+        k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
+        if not self.causal:
+            y = ops.nystrom_attention(q, k, v, num_landmarks=self.num_landmarks, iterations=self.iterations)
+            return self.out(y), None
+        y = ops.landmark_attention(
+            q, k, v, piece=self.piece, initial_state=state, return_state=state is not None,
+            segment_ids=segment_ids, mask=mask, implementation=self.implementation,
+        )  # fmt: skip
+        y, state = (y, None) if state is None else y
+        return self.out(y), state
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        expect(self.causal, "causal", self.causal, "True for a state: the other form looks at whole rows")
+        heads, _, width = head_layout(self.d_model, self.num_heads)
+        dtype = jnp.dtype(self.dtype if dtype is None else dtype)
+        slots = -(-expect_max_length(max_length) // self.piece)
+        return ops.init_landmark_state(batch_size, slots, self.piece, heads, width, width, dtype)
+
+    def state_size(self, length: int) -> int:
+        """2 d m, as Zoology counts it: the landmarks. The tokens of the last piece are kept, too."""
+        return 2 * self.d_model * self.num_landmarks

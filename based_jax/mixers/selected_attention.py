@@ -1,0 +1,173 @@
+"""Attention for selected queries, the sparse hybrids of Zoology (section 5 and appendix C.2; spec 3.21).
+
+    y_i = f_i softmax(q_i k^T / sqrt(d)) v
+
+    full          f_i = 1
+    random        f_i ~ Bernoulli(share), the control
+    programmatic  f_i = 1 if the last `order` token ids occurred before in the segment
+    learned       f_i = s_i if i is selected, else 0;   s = sigmoid(u w),   loss = penalty relu(sum s - k) / N
+
+The paper selects the k = share N tokens of the highest scores, which is not causal; only their queries are
+computed. The causal form, the default, selects the tokens with s_i > 1/2: the loss drives their number to k.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from based_jax import ops
+from based_jax.mixers.contract import Card
+from based_jax.mixers.selection_heads import SelectionHeads
+from based_jax.mixers.softmax_heads import expect_whole_rows
+from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect, expect_array, expect_choice
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class SeenTokens:
+    """Keys and values, and the ids of all tokens for the programmatic selection."""
+
+    cache: ops.KVCache
+    tokens: Int[Array, "B W"]
+
+    @property
+    def stream(self) -> ops.Stream:
+        """How far each row has come."""
+        return self.cache.stream
+
+
+SELECTIONS = ("full", "random", "programmatic", "learned")
+
+
+class SelectedAttention(SelectionHeads):
+    """Softmax attention whose output is kept for some tokens only.
+
+    Attributes:
+        selection: "full", "random", "programmatic" or "learned".
+        share: of tokens to select at random, or by learning (the paper's k = 256 of 2048).
+        causal: False selects the k highest scores of the row if learned, and has no state.
+        noise: standard deviation of Gaussian noise on the learned scores, in calls that have an rng
+            "selection".
+        order: token ids that must occur again: 1 is the paper's equation 3, 2 the bigrams of its appendix.
+        penalty: factor of the auxiliary loss (`auxiliary_loss`).
+        seed: of the random selection, by position in the segment; a call without a state and with an rng
+            "selection" draws anew for every token.
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="f_i softmax(q_i k^T / sqrt(d_h)) v, f full, random, programmatic or learned",
+        training="N^2 D, or k N D",
+        state="2 D N",
+        decoding="read 2 D N",
+        source="Zoology, section 5",
+        parity=(),
+    )
+
+    wants_tokens: ClassVar[bool] = True
+
+    selection: str = "learned"
+    share: float = 0.125
+    causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
+    noise: float = 0.1
+    order: int = 1
+    penalty: float = 0.001
+    seed: int = 0
+
+    def setup(self) -> None:
+        super().setup()
+        expect_choice("selection", self.selection, SELECTIONS)
+        expect(0 < self.share <= 1, "share", self.share, "above 0, at most 1")
+        expect(self.order >= 1, "order", self.order, "at least 1 token")
+        if self.selection == "learned":
+            self.selecting = self.scores()
+
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+        tokens: Int[Array, "B N"] | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        """As every mixer; `tokens` are the ids that the programmatic selection compares."""
+        x = self.check_input(x)
+        if not self.causal:
+            expect_whole_rows("causal = False", state=state)
+        context: dict[str, Any] = {"segment_ids": segment_ids, "positions": positions, "mask": mask}
+        before = None if state is None else state.stream
+        places, stream = ops.advance(before, len(x), x.shape[1], segment_ids, mask)
+        seen: Any = None
+        redraws = state is None and self.has_rng("selection")
+        if self.selection == "learned":
+            scores = self.selecting(x)[..., 0]
+            weights = jax.nn.sigmoid(scores)
+            if redraws:
+                scores = scores + self.noise * jax.random.normal(self.make_rng("selection"), scores.shape)
+            chosen = scores > 0
+            if state is None:
+                lengths = ops.segment_lengths(places, len(x))
+                counts = self._counts(x.shape[1])
+                self.add_loss(self._loss(weights, lengths, counts, places))
+                if not self.causal:
+                    chosen = ops.highest(scores, jnp.asarray(counts)[lengths], places)
+            weights = jnp.where(chosen, weights, 0)
+            if not self.causal and segment_ids is None:
+                q, k, v = self.q(x), self.k(x), self.v(x)
+                q, k = self.turned(q, k, None, None, positions, mask)
+                count = int(self._counts(x.shape[1])[-1])
+                y = self.out(ops.attention_of_some(q, k, v, chosen, count, mask=mask))
+                return (weights[..., None] * y).astype(y.dtype), None
+        elif self.selection == "random":
+            weights = self._random(places, x.shape[:2], redraws)
+        elif self.selection == "programmatic" and not self.is_initializing():
+            tokens = self._checked(tokens, x)
+            if state is None:
+                weights = ops.repeated(tokens, self.order, segment_ids=segment_ids, mask=mask)
+            else:
+                weights, seen = ops.repeated_in(state.tokens, tokens, places, stream, self.order)
+        else:
+            weights = jnp.ones((1, 1))
+        cache: Any = state.cache if isinstance(state, SeenTokens) else state
+        y, cache = super().__call__(x, cache, **context)
+        state = SeenTokens(cache, seen) if isinstance(state, SeenTokens) else cache
+        return (weights[..., None] * y).astype(y.dtype), state
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        expect(self.causal, "causal", self.causal, "True for a state: the other form looks at whole rows")
+        cache = super().init_state(batch_size, max_length, dtype)
+        if self.selection != "programmatic":
+            return cache
+        return SeenTokens(cache, jnp.zeros((batch_size, cache.slots), jnp.int32))
+
+    def _checked(self, tokens: Any, x: Array) -> Array:
+        expect(tokens is not None, "tokens", None, "ids (B, N) with selection = 'programmatic'")
+        expect_array("tokens", tokens, x.shape[:2], "integer")
+        return tokens
+
+    def _counts(self, longest: int) -> np.ndarray:
+        """k of segments of 0 to `longest` tokens: share N, rounded up (but for rounding errors)."""
+        return np.ceil(self.share * np.arange(longest + 1) - 1e-9).astype(np.int32)
+
+    def _loss(
+        self, weights: Float[Array, "B N"], lengths: Array, counts: Any, places: ops.Places
+    ) -> Float[Array, ""]:
+        """relu(sum of weights - k) over all segments, per real token."""
+        excess = jax.nn.relu(ops.segment_sum(weights, places) - jnp.asarray(counts)[lengths])
+        # Every token of a segment has its excess: together they count it once.
+        excess = excess / jnp.maximum(lengths, 1)
+        excess = excess if places.mask is None else jnp.where(places.mask, excess, 0)
+        tokens = excess.size if places.mask is None else jnp.maximum(jnp.sum(places.mask), 1)
+        return self.penalty * jnp.sum(excess) / tokens
+
+    def _random(self, places: ops.Places, shape: tuple[int, ...], redraws: bool) -> Bool[Array, "rows N"]:
+        if redraws:
+            return jax.random.bernoulli(self.make_rng("selection"), self.share, shape)
+        key = jax.random.key(self.seed)
+        keys = jax.vmap(jax.vmap(lambda position: jax.random.fold_in(key, position)))(places.positions)
+        return jax.vmap(jax.vmap(lambda key: jax.random.bernoulli(key, self.share)))(keys)

@@ -1,0 +1,116 @@
+"""What the mixers with a selection share: full attention, a weight per token, and the auxiliary loss.
+
+A mixer that wants few tokens selected adds its loss to Flax's collection "losses":
+
+    (y, _), collected = mixer.apply(variables, x, mutable=["losses"])
+    loss = task_loss + auxiliary_loss(collected)
+
+Nothing is collected unless that collection is mutable, and nothing while continuing from a state.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from based_jax import ops
+from based_jax.mixers.contract import Projection
+from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_whole_rows
+from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect
+
+LOSSES = "losses"
+"""The collection of auxiliary losses."""
+
+
+def auxiliary_loss(collected: Any) -> Float[Array, ""]:
+    """The sum of the losses that the mixers of a model added in one call; 0 if there were none."""
+    return sum(jax.tree.leaves(collected.get(LOSSES, {})), jnp.zeros(()))
+
+
+class SelectionHeads(SoftmaxHeads):
+    """Softmax attention over the whole past; by default of one head and without positions, as in Zoology."""
+
+    num_heads: int | None = 1
+    rotary_fraction: float = 0.0
+    qkv_bias: bool = True
+    out_bias: bool = True
+
+    @property
+    def reach(self) -> None:
+        return None
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        return self.full_cache(batch_size, max_length, dtype)
+
+    def state_size(self, length: int) -> int:
+        """2 d N, as full attention."""
+        return self.cached_floats(length)
+
+    def scores(self, outputs: int = 1, bias: bool = False) -> Projection:
+        """The linear map that scores tokens, in float32 whatever the computation's dtype."""
+        dtype = jnp.promote_types(self.dtype, jnp.float32)
+        return Projection((outputs,), ("embed", None), bias=bias, dtype=dtype, init_std=self.init_std)
+
+    def add_loss(self, loss: Float[Array, ""]) -> None:
+        """Add to the auxiliary losses of this call."""
+        if not self.is_initializing():  # else it would become one of the variables
+            self.sow(LOSSES, "selection", loss)
+
+
+class Lookups(SelectionHeads):
+    """Zoology's prototypes: attention that is added to the mixer's input with a weight per token.
+
+    Attributes:
+        hard: only the tokens of the highest weights get the update, as in Zoology's evaluation. Not causal,
+            hence without a state; the soft form is what Zoology trains.
+    """
+
+    hard: bool = False
+
+    def weigh(self, x: Float[Array, "B N D"]) -> Float[Array, "B N"]:
+        """The weight of each token, in float32."""
+        raise NotImplementedError(f"{type(self).__name__} does not define weigh")
+
+    def count(self, lengths: Int[Array, "B N"]) -> Int[Array, "B N"]:
+        """How many tokens `hard` selects in segments of N: ceil(sqrt(N))."""
+        return root_of(lengths)
+
+    def loss(
+        self, weights: Float[Array, "B N"], lengths: Int[Array, "B N"], mask: Mask | None
+    ) -> Float[Array, ""] | None:
+        """The auxiliary loss, if there is one."""
+        return None
+
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        x = self.check_input(x)
+        if self.hard:
+            expect_whole_rows("hard = True", state=state)
+        weights = self.weigh(x)
+        if state is None:
+            places, _ = ops.advance(None, len(x), x.shape[1], segment_ids, mask)
+            lengths = ops.segment_lengths(places, len(x))
+            loss = self.loss(weights, lengths, mask)
+            if loss is not None:
+                self.add_loss(loss)
+            if self.hard:
+                weights = jnp.where(ops.highest(weights, self.count(lengths), places), weights, 0)
+        attended, state = super().__call__(x, state, segment_ids=segment_ids, positions=positions, mask=mask)
+        return x + (weights[..., None] * attended).astype(x.dtype), state
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        expect(not self.hard, "hard", self.hard, "False for a state: the other form looks at whole rows")
+        return super().init_state(batch_size, max_length, dtype)
+
+
+def root_of(lengths: Int[Array, "B N"]) -> Int[Array, "B N"]:
+    """ceil(sqrt(N)) of segments of N tokens."""
+    return jnp.ceil(jnp.sqrt(lengths.astype(jnp.float32))).astype(jnp.int32)

@@ -1,0 +1,98 @@
+"""SelectiveLookups: attention for the tokens that a softmax over time picks (Zoology's code; spec, 3.21).
+
+    not causal:  y_i = x_i + exp(s_i) / sum_j exp(s_j) * attention(x)_i,   s = x w + b
+    causal:      the same with the sum over j <= i, without b
+
+The sum over all tokens is Zoology's; later tokens move all weights. With `hard`, its evaluation, only the
+ceil(sqrt(N)) tokens of the highest weights get the update.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from based_jax import ops
+from based_jax.mixers.contract import Card
+from based_jax.mixers.selection_heads import SelectionHeads, root_of
+from based_jax.mixers.softmax_heads import expect_whole_rows
+from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RunningSelection:
+    """The keys and values of each row, and the sum that normalises its scores."""
+
+    cache: ops.KVCache
+    log_sum: Float[Array, " B"]
+    """log sum of exp(s_j) over the current segment, float32"""
+
+    @property
+    def stream(self) -> ops.Stream:
+        """How far each row has come."""
+        return self.cache.stream
+
+
+class SelectiveLookups(SelectionHeads):
+    """Attention added with a softmax's weight over time, causal or as in Zoology's code.
+
+    Attributes:
+        causal: False is Zoology's form, which sums over the whole row, and has no state.
+        hard: only the tokens of the highest weights get the update; needs causal = False.
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="x + exp(s_i) / sum_j exp(s_j) softmax(q k^T / sqrt(d_h)) v, s = x w",
+        training="N^2 D",
+        state="2 D N",
+        decoding="read 2 D N",
+        source="Zoology, section 5; spec 3.21",
+        parity=("zoology/selective_selectivelookups_train", "zoology/selective_selectivelookups_eval"),
+    )
+
+    causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
+    hard: bool = False
+
+    def setup(self) -> None:
+        super().setup()
+        expect(not (self.hard and self.causal), "causal", self.causal, "False with hard = True")
+        # A softmax does not see the bias: it is here for Zoology's checkpoints.
+        self.selecting = self.scores(bias=not self.causal)
+
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        x = self.check_input(x)
+        if not self.causal:
+            expect_whole_rows("causal = False", state=state)
+        before = None if state is None else state.stream
+        places, _ = ops.advance(before, len(x), x.shape[1], segment_ids, mask)
+        scores = self.selecting(x)[..., 0]
+        log_sum = jnp.full(len(x), ops.NOTHING, scores.dtype) if state is None else state.log_sum
+        if self.causal:
+            log_sums, log_sum = ops.running_log_sum(scores, log_sum, places)
+            exponents = scores - log_sums
+            weights = jnp.exp(exponents if mask is None else jnp.where(mask, exponents, 0))
+        else:
+            weights = ops.segment_softmax(scores, places)
+            if self.hard:
+                chosen = ops.highest(weights, root_of(ops.segment_lengths(places, len(x))), places)
+                weights = jnp.where(chosen, weights, 0)
+        cache: Any = None if state is None else state.cache
+        attended, cache = super().__call__(x, cache, segment_ids=segment_ids, positions=positions, mask=mask)
+        y = x + (weights[..., None] * attended).astype(x.dtype)
+        return y, None if state is None else RunningSelection(cache, log_sum)
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        expect(self.causal, "causal", self.causal, "True for a state: the other form looks at whole rows")
+        cache = super().init_state(batch_size, max_length, dtype)
+        return RunningSelection(cache, jnp.full(batch_size, ops.NOTHING, jnp.float32))

@@ -1,0 +1,59 @@
+"""SigmoidLookups: attention for the tokens that a sigmoid picks (Zoology's code; spec of Zoology, 3.21).
+
+    y = x + s * attention(x),   s = sigmoid(x w),   loss = penalty relu(mean(s) - n / N)
+
+n is `lookups`, by default sqrt(N). With `hard`, Zoology's evaluation, only the n tokens of the highest s get
+the update.
+"""
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from based_jax.mixers.contract import Card
+from based_jax.mixers.selection_heads import Lookups
+from based_jax.typing import Array, Float, Int, Mask
+from based_jax.validate import expect
+
+
+class SigmoidLookups(Lookups):
+    """Attention added with a sigmoid's weight, and a loss on the mean weight; `hard` is not causal.
+
+    Attributes:
+        lookups: n, tokens to select per row; None is sqrt(N), rounded up where they are counted.
+        penalty: factor of the auxiliary loss (see `auxiliary_loss`).
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="x + sigmoid(x w) softmax(q k^T / sqrt(d_h)) v",
+        training="N^2 D",
+        state="2 D N",
+        decoding="read 2 D N",
+        source="Zoology, section 5; spec 3.21",
+        parity=("zoology/selective_sigmoidlookups_train", "zoology/selective_sigmoidlookups_eval"),
+    )
+
+    lookups: int | None = None
+    penalty: float = 0.001
+
+    def setup(self) -> None:
+        super().setup()
+        expect(self.lookups is None or self.lookups >= 1, "lookups", self.lookups, "None or at least 1")
+        self.selecting = self.scores()
+
+    def weigh(self, x: Float[Array, "B N D"]) -> Float[Array, "B N"]:
+        return jax.nn.sigmoid(self.selecting(x)[..., 0])
+
+    def count(self, lengths: Int[Array, "B N"]) -> Int[Array, "B N"]:
+        return super().count(lengths) if self.lookups is None else jnp.full_like(lengths, self.lookups)
+
+    def loss(
+        self, weights: Float[Array, "B N"], lengths: Int[Array, "B N"], mask: Mask | None
+    ) -> Float[Array, ""]:
+        """By how much the mean weight of all real tokens exceeds the share of tokens to select."""
+        size = jnp.maximum(lengths, 1).astype(weights.dtype)
+        excess = weights - (jnp.sqrt(size) if self.lookups is None else self.lookups) / size
+        real = jnp.ones_like(weights) if mask is None else mask.astype(weights.dtype)
+        mean = jnp.sum(excess * real) / jnp.maximum(jnp.sum(real), 1)
+        return self.penalty * jax.nn.relu(mean)

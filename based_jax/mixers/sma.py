@@ -1,0 +1,44 @@
+"""SMA: attention for the tokens that a two-way softmax picks (Zoology's code; spec of Zoology, 3.21).
+
+    y = x + s * attention(x),   s = softmax((x W + b) / T)_2
+
+The temperature T is learned, from alpha sqrt(d_model). Close to SeqBoat's sparse modular activation (Ren et
+al. 2023). With `hard`, Zoology's evaluation, only the ceil(sqrt(N)) tokens of the highest s get the update.
+"""
+
+from typing import ClassVar
+
+import jax
+from flax import linen as nn
+
+from based_jax.mixers.contract import Card, named
+from based_jax.mixers.selection_heads import Lookups
+from based_jax.typing import Array, Float
+
+
+class SMA(Lookups):
+    """Attention added with the weight of a softmax of two; `hard` is not causal.
+
+    Attributes:
+        alpha: the temperature's initial value over sqrt(d_model).
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="x + softmax((x W + b) / T)_2 softmax(q k^T / sqrt(d_h)) v",
+        training="N^2 D",
+        state="2 D N",
+        decoding="read 2 D N",
+        source="Ren et al. 2023; Zoology, spec 3.21",
+        parity=("zoology/selective_sma_train", "zoology/selective_sma_eval"),
+    )
+
+    alpha: float = 0.3
+
+    def setup(self) -> None:
+        super().setup()
+        self.selecting = self.scores(2, bias=True)
+        start = nn.initializers.constant(self.alpha * self.d_model**0.5)
+        self.temperature = self.param("temperature", named(start, None), (1,))
+
+    def weigh(self, x: Float[Array, "B N D"]) -> Float[Array, "B N"]:
+        return jax.nn.softmax(self.selecting(x) / self.temperature, axis=-1)[..., 1]

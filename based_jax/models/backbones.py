@@ -1,0 +1,126 @@
+"""The two-layer models of the papers' synthetic studies (Zoology, section 4, and its code; spec 2 and 3.20).
+
+    r <- r + mixer(LN1(r));   r <- r + LN2(r)      per layer;      logits = LN_f(r) E^T
+
+The second sum is what the authors' code makes of an identity in the MLP's place: a normed copy of the stream
+is added, which is not nothing. Layer 0 is a short BaseConv and layer 1 the mixer in question; BaseConv, Hyena
+and H3 come twice, and Mamba twice in blocks of its own (a norm and a mixer).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from based_jax import mixers
+from based_jax.models.config import MixerSpec, ModelConfig
+from based_jax.validate import expect
+
+INIT_STD = 0.02
+
+ALIASES = {"based": "linear_attention"}
+"""The papers' names of mixers that are called something else here."""
+
+TWICE = ("base_conv", "hyena", "h3")
+"""Mixers that need no short convolution before them."""
+
+MAMBAS = ("mamba", "mamba2")
+"""Mixers with blocks of their own."""
+
+_SOFTMAX = {"num_heads": 1, "rotary_fraction": 0.0, "qkv_bias": True, "out_bias": True}
+# The authors' code shrinks output maps by their name, which these mixers' maps do not have.
+_UNSHRUNK = {"out_init_std": INIT_STD}
+_RWKV = {**_UNSHRUNK, "layer": 1, "num_layers": 12}  # their default depth, which no study sets
+
+_SETTINGS: dict[str, Callable[[int, int], Mapping[str, Any]]] = {
+    "attention": lambda d_model, length: _SOFTMAX,
+    "base_conv": lambda d_model, length: {"l_max": length},
+    "blocked_window": lambda d_model, length: _SOFTMAX,
+    "delta_net": lambda d_model, length: _UNSHRUNK,
+    "gated_delta_net": lambda d_model, length: _UNSHRUNK,
+    "gla": lambda d_model, length: {**_UNSHRUNK, "num_heads": 2 if d_model % 4 == 0 else None},
+    "h3": lambda d_model, length: {
+        **_UNSHRUNK,
+        "d_state": 2 * max(d_model // 8, 1),
+        "head_dim": 2 if d_model % 2 == 0 else 1,
+    },
+    "hyena": lambda d_model, length: {"l_max": length},
+    "linear_attention": lambda d_model, length: {**_UNSHRUNK, "num_heads": 1, "feature_dim": 16},
+    "long_conv": lambda d_model, length: {"l_max": length},
+    "mamba": lambda d_model, length: {"d_state": 16, "num_layers": 2},
+    "mamba2": lambda d_model, length: {"d_state": 16, "num_layers": 2},
+    "rwkv4": lambda d_model, length: _RWKV,
+    "rwkv5": lambda d_model, length: _RWKV,
+    "rwkv7": lambda d_model, length: _UNSHRUNK,
+    "sliding_window": lambda d_model, length: _SOFTMAX,
+}
+"""What the studies set where it is not the mixer's default, by d_model and the longest sequence."""
+
+
+def mqar_backbone(
+    mixer: str | None,
+    d_model: int,
+    vocab_size: int = 8192,
+    length: int = 64,
+    layers: Sequence[str | MixerSpec] | None = None,
+    options: Mapping[str, Any] | None = None,
+    *,
+    positions: bool = False,
+    dropout: float = 0.1,
+    dtype: str = "float32",
+) -> ModelConfig:
+    """The papers' two-layer model with one mixer, or a model of any layers.
+
+    Args:
+        mixer: registered name, or "based" for Taylor linear attention; None with `layers`.
+        d_model: width.
+        vocab_size: tokens.
+        length: tokens of the longest sequence, tests included: long filters have as many taps.
+        layers: the whole stack instead, by names or specs, which get the same settings.
+        options: of the mixer, over the studies' settings; layers are given as specs to carry theirs.
+        positions: learned positions, as many as `length`. Zoology's Figure 2 has them with attention in both
+            layers; Based's studies have none.
+        dropout: of the embeddings, in training; 0 with Mamba.
+        dtype: of the computation.
+
+    Raises:
+        ValueError: neither `mixer` nor `layers`, an unknown mixer, or an unknown option.
+    """
+    expect(bool(mixer or layers), "mixer", mixer, "a mixer's name, unless layers are given")
+    expect(not (layers and options), "options", options, "none beside layers, which carry their own")
+    specs = [MixerSpec(layer) if isinstance(layer, str) else layer for layer in layers or ()]
+    specs = specs or _pair(mixer or "", options or {})
+    specs = [_settled(spec, d_model, length) for spec in specs]
+    kinds = list(dict.fromkeys(specs))
+    letters = [chr(ord("A") + kinds.index(spec)) for spec in specs]
+    is_mamba = all(spec.mixer in MAMBAS for spec in specs)
+    return ModelConfig(
+        vocab_size=vocab_size,
+        d_model=d_model,
+        schedule="".join(letters),
+        mixers=dict(zip(letters, specs, strict=True)),
+        mlp="none" if is_mamba else "identity",
+        norm="rms" if is_mamba else "layer",
+        final_norm="layer",
+        max_positions=length if positions else 0,
+        pad_vocab_multiple=1,
+        init_std=INIT_STD,
+        embed_dropout=0.0 if is_mamba else dropout,
+        max_length=length,
+        dtype=dtype,
+    )
+
+
+def _pair(mixer: str, options: Mapping[str, Any]) -> list[MixerSpec]:
+    """The two layers of the studies."""
+    second = MixerSpec(mixer, options)
+    if mixer == "base_conv" and "kernel_size" not in options:
+        return [second, MixerSpec(mixer, {**options, "kernel_size": -1})]
+    return [second if mixer in (*TWICE, *MAMBAS) else MixerSpec("base_conv", {"kernel_size": 3}), second]
+
+
+def _settled(spec: MixerSpec, d_model: int, length: int) -> MixerSpec:
+    """With the registered name and the studies' settings below its own options."""
+    name = ALIASES.get(spec.mixer, spec.mixer)
+    settings = _SETTINGS[name](d_model, length) if name in _SETTINGS else {}
+    options = {**settings, **spec.options}
+    mixers.make(name, d_model=d_model, **options)  # an unknown name or option is an error here
+    return MixerSpec(name, options)

@@ -1,0 +1,240 @@
+"""Softmax attention through a few landmarks: Nystrom attention, and a causal relative of it.
+
+The sequence is cut into m pieces, whose mean queries q~ and keys k~ are the landmarks (NystromFormer, Xiong
+et al. 2021; spec of Zoology, 3.18):
+
+    y = F1 pinv(F2) F3 v,   F1 = softmax(q k~^T),   F2 = softmax(q~ k~^T),   F3 = softmax(q~ k^T)
+
+with the pseudo-inverse by six steps of Z <- Z (13 - KZ (15 - KZ (7 - KZ))) / 4. In Zoology's code each factor
+is masked to entries whose column is not beyond the row, as if landmark j were token j: the mean of
+later tokens is among what a query sees, so this form is not causal.
+
+The causal form masks by time. Pieces are c tokens long, wherever the text ends; a landmark sees its own
+piece, so that F2 is the identity; a query sees the landmarks of the pieces before its own, each for c tokens,
+and the tokens of its own piece:
+
+    y_i = (sum_{a before i's} c exp(q_i.k~_a) u_a + sum_{j<=i in i's} exp(q_i.k_j) v_j) / normaliser
+    u_a = sum_{j in a} softmax_j(q~_a.k_j) v_j
+
+Where the keys of a piece are equal, it is softmax attention; for c = 1 it always is.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.kv_cache import KVCache, init_kv_cache
+from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
+from based_jax.ops.softmax_attention import attend_in_blocks, merge_attention, softmax_attention
+from based_jax.ops.stream import Places, Stream, advance, init_stream
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LandmarkState:
+    """What `landmark_attention` keeps between calls."""
+
+    means: ShortConvState
+    """the last c - 1 queries and keys"""
+    piece: KVCache
+    """the last c keys and values"""
+    keys: Float[Array, "B M H K"]
+    """mean keys of the landmarks, oldest first"""
+    values: Float[Array, "B M H V"]
+    """their readouts u"""
+    index: Int[Array, "B M"]
+    """index of the last token of each landmark's piece, -1 where there is none yet"""
+    stream: Stream
+
+
+def init_landmark_state(
+    batch_size: int, slots: int, piece: int, heads: int, width: int, value_size: int, dtype: Any = jnp.float32
+) -> LandmarkState:
+    """The state before the first token of rows of at most `slots` landmarks."""
+    return LandmarkState(
+        means=init_short_conv_state(batch_size, 2 * heads * width, piece, dtype),
+        piece=init_kv_cache(batch_size, piece, heads, width, value_size, dtype),
+        keys=jnp.zeros((batch_size, slots, heads, width), dtype),
+        values=jnp.zeros((batch_size, slots, heads, value_size), dtype),
+        index=jnp.full((batch_size, slots), -1, jnp.int32),
+        stream=init_stream(batch_size),
+    )
+
+
+def nystrom_attention(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N H K"],
+    v: Float[Array, "B N H V"],
+    *,
+    num_landmarks: int,
+    iterations: int = 6,
+) -> Float[Array, "B N H V"]:
+    """Nystrom attention with the masks of Zoology's code: NOT causal where N > num_landmarks.
+
+    Args:
+        q, k, v: queries, keys, values of whole rows.
+        num_landmarks: m; with m >= N this is exact causal attention.
+        iterations: steps towards the pseudo-inverse.
+
+    Returns:
+        y: (B, N, H, V) in the dtype of v.
+    """
+    _, length = _check(q, k, v)
+    expect(num_landmarks >= 1, "num_landmarks", num_landmarks, "at least 1")
+    expect(iterations >= 1, "iterations", iterations, "at least 1")
+    if num_landmarks >= length:
+        return softmax_attention(q, k, v)
+    dtype = accumulation_dtype(v)
+    q, k, values = (x.astype(dtype).swapaxes(1, 2) for x in (q * q.shape[-1] ** -0.5, k, v))
+    q_mean, k_mean = _piece_means(q, num_landmarks), _piece_means(k, num_landmarks)
+    readout = _lower_softmax(q_mean, k) @ values
+    inverse = iterative_pinv(_lower_softmax(q_mean, k_mean), iterations)
+    y = _lower_softmax(q, k_mean) @ (inverse @ readout)
+    return y.swapaxes(1, 2).astype(v.dtype)
+
+
+def iterative_pinv(matrix: Float[Array, "*lead M M"], iterations: int = 6) -> Float[Array, "*lead M M"]:
+    """Approximate pseudo-inverse of non-negative matrices whose rows sum to 1 (Razavi et al. 2014).
+
+    The first guess is the transpose over the largest column sum. Full precision: on a GPU the default for
+    float32 products keeps 10 bits, which the iteration would have to correct for again.
+    """
+    product = functools.partial(jnp.matmul, precision="highest")
+    unit = jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
+    z = matrix.swapaxes(-1, -2) / matrix.sum(-2).max(-1)[..., None, None]
+    for _ in range(iterations):
+        kz = product(matrix, z)
+        z = product(z / 4, 13 * unit - product(kz, 15 * unit - product(kz, 7 * unit - kz)))
+    return z
+
+
+def landmark_attention(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N H K"],
+    v: Float[Array, "B N H V"],
+    *,
+    piece: int,
+    initial_state: LandmarkState | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+    implementation: str | None = None,
+) -> Any:
+    """The causal form, in O(N (N / c + c)).
+
+    Args:
+        q, k, v: queries, keys, values.
+        piece: c, tokens per landmark; pieces are counted from the start of each segment.
+        initial_state: continue from here (`init_landmark_state`).
+        return_state: also return the state behind the last real token; needs `initial_state`.
+        segment_ids: (B, N) integers; tokens see their own segment only.
+        mask: (B, N) booleans, right padding.
+        implementation: of `softmax_attention`.
+
+    Returns:
+        y: (B, N, H, V) in the dtype of v, or ``(y, state)`` with `return_state`. NaN for rows with more
+        landmarks than the state has room for.
+    """
+    batch, length = _check(q, k, v)
+    expect(piece >= 1, "piece", piece, "at least 1 token")
+    heads, width = q.shape[2:]
+    state = initial_state
+    context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask}
+    how: dict[str, Any] = context | {"implementation": implementation}
+
+    # Means and readouts of the last c tokens, at every token: those at the end of a piece are the landmarks.
+    both = jnp.concatenate([q, k], axis=2).reshape(batch, length, -1)
+    taps = jnp.full((piece, both.shape[-1]), 1 / piece, both.dtype)
+    means, mean_state = short_conv(
+        both, taps, initial_state=None if state is None else state.means, return_state=True, **context
+    )
+    q_mean, k_mean = jnp.split(means.reshape(batch, length, 2 * heads, width), 2, axis=2)
+    ring: Any = None if state is None else state.piece
+    readout = softmax_attention(q_mean, k, v, left=piece - 1, initial_state=ring, **how)
+
+    near = softmax_attention(
+        q, k, v, left=piece - 1, initial_state=ring, return_state=return_state,
+        allowed=lambda i, j: i // piece == j // piece, return_log_sum=True, **how,
+    )  # fmt: skip
+    if return_state:
+        near, ring = near
+
+    places, stream = advance(None if state is None else state.stream, batch, length, segment_ids, mask)
+    keys, values, index, fits = _landmarks(k_mean, readout, places, piece, state)
+    if keys.shape[1] == 0:  # rows shorter than a piece
+        return near[0]
+    far = attend_in_blocks(
+        q, keys.astype(k.dtype), values.astype(v.dtype), places, index, None,
+        "reference" if implementation == "reference" else "xla",
+        scale=width**-0.5, allowed=lambda i, j: j // piece < i // piece, return_log_sum=True,
+    )  # fmt: skip
+    y = merge_attention(near, (far[0], far[1] + math.log(piece)))
+    if not return_state:
+        return y
+    y = jnp.where(fits[:, None, None, None], y, jnp.nan)
+    return y, LandmarkState(mean_state, ring, keys, values, index, stream)
+
+
+def _landmarks(
+    means: Float[Array, "B N H K"],
+    readouts: Float[Array, "B N H V"],
+    places: Places,
+    piece: int,
+    state: LandmarkState | None,
+) -> tuple[Array, Array, Array, Array]:
+    """Keys, values and indices of all landmarks, this call's behind the state's; and which rows they fit."""
+    batch, length = means.shape[:2]
+    if state is None:
+        slots = length // piece
+        keys, values = (jnp.zeros((batch, slots, *x.shape[2:]), x.dtype) for x in (means, readouts))
+        index = jnp.full((batch, slots), -1, jnp.int32)
+    else:
+        keys, values, index = state.keys, state.values, state.index
+    ends = jnp.broadcast_to(places.positions % piece == piece - 1, (batch, length))
+    if places.mask is not None:
+        ends &= places.mask
+    slot = jnp.sum(index >= 0, axis=1, keepdims=True) + jnp.cumsum(ends, axis=1)
+    fits = slot[:, -1] <= index.shape[1]
+    at = jnp.arange(batch)[:, None], jnp.where(ends, slot - 1, index.shape[1])  # no such slot: dropped
+    now = jnp.broadcast_to(places.index, (batch, length))
+    keys, values, index = (
+        old.at[at].set(new.astype(old.dtype), mode="drop")
+        for old, new in ((keys, means), (values, readouts), (index, now))
+    )
+    return keys, values, index, fits
+
+
+def _check(q: Array, k: Array, v: Array) -> tuple[int, int]:
+    expect_array("q", q, ("B", "N", "H", "K"), "floating")
+    batch, length, heads, width = q.shape
+    expect_array("k", k, (batch, length, heads, width), "floating")
+    expect_array("v", v, (batch, length, heads, "V"), "floating")
+    return batch, length
+
+
+def _piece_means(x: Float[Array, "B H N K"], count: int) -> Float[Array, "B H M K"]:
+    """Means of `count` pieces of about equal length, the shorter ones first."""
+    length = x.shape[2]
+    size, longer = divmod(length, count)
+    border = (count - longer) * size
+
+    def means(x: Array, size: int) -> Array:
+        return x.reshape(*x.shape[:2], -1, size, x.shape[-1]).mean(axis=3)
+
+    parts = [means(x[:, :, :border], size)]
+    if longer:
+        parts.append(means(x[:, :, border:], size + 1))
+    return jnp.concatenate(parts, axis=2)
+
+
+def _lower_softmax(q: Float[Array, "B H N K"], k: Float[Array, "B H M K"]) -> Float[Array, "B H N M"]:
+    """softmax(q k^T) over the columns that are not beyond the row."""
+    scores = q @ k.swapaxes(-1, -2)
+    return jax.nn.softmax(jnp.where(jnp.tri(*scores.shape[-2:], dtype=bool), scores, -jnp.inf), axis=-1)

@@ -1,0 +1,210 @@
+"""ScatterBrain: softmax attention in a window, and random features for what is behind it (Chen et al. 2021).
+
+    y_i = (sum_{i-left <= j <= i} exp(s_ij) v_j + sum_{j < i-left} phi(q_i).phi(k_j) v_j) / normaliser
+
+s_ij = q_i.k_j / sqrt(K); phi(q).phi(k) estimates exp(s) without bias by FAVOR+'s F positive features
+exp(+-w.x - |x|^2 / 2) / sqrt(F), x = q or k over K^(1/4), with F / 2 random directions w (Performer,
+Choromanski et al. 2021). Tokens enter the sum of features when they leave the window: none counts twice.
+
+Zoology's code (spec 3.19) instead adds two attentions that are normalised apart, and takes the window
+out of the second one by subtraction, its similarities times K^(-1/2):
+
+    y_i = sum_window softmax(s_ij) v_j + (sum_{j<=i} a_ij v_j) / max(sum_{j<=i} a_ij, 1e-24)
+    a_ij = phi(q_i).phi(k_j) (1 - K^(-1/2) [j in the window])
+
+Its features are offset by a small eps after they were scaled by the largest feature of all keys of the row,
+later ones included: that form is not causal.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.feature_maps import IDENTITY, orthogonal_features
+from based_jax.ops.kv_cache import KVCache, init_kv_cache, recent
+from based_jax.ops.linear_attention import (
+    LinearAttentionState,
+    init_linear_attention_state,
+    linear_attention,
+)
+from based_jax.ops.softmax_attention import merge_attention, softmax_attention
+from based_jax.ops.stream import Stream, advance
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array
+
+SMALLEST_MASS = 1e-30
+"""A sum of features below this, relative to the query's largest feature, counts as nothing."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ScatterBrainState:
+    """The window, and the sums over what has left it."""
+
+    window: KVCache
+    sums: LinearAttentionState
+    """its values have one more channel, of ones"""
+
+    @property
+    def stream(self) -> Stream:
+        """How far each row has come."""
+        return self.window.stream
+
+
+def init_scatterbrain_state(
+    batch_size: int,
+    left: int,
+    heads: int,
+    width: int,
+    value_size: int,
+    features: int,
+    dtype: Any = jnp.float32,
+) -> ScatterBrainState:
+    """The state before the first token; `dtype` is of the window."""
+    return ScatterBrainState(
+        window=init_kv_cache(batch_size, left + 1, heads, width, value_size, dtype),
+        sums=init_linear_attention_state(
+            batch_size, heads, features, value_size + 1, jnp.promote_types(dtype, jnp.float32)
+        ),
+    )
+
+
+def gaussian_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Float[Array, "R K"]:
+    """FAVOR+'s random directions: orthogonal in blocks of K, with the lengths of Gaussian vectors."""
+    directions, lengths = jax.random.split(key)
+    lengths = jnp.linalg.norm(jax.random.normal(lengths, shape, dtype), axis=-1, keepdims=True)
+    rows = orthogonal_features(directions, shape, dtype)
+    return rows / jnp.linalg.norm(rows, axis=-1, keepdims=True) * lengths
+
+
+def scatterbrain_attention(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N H K"],
+    v: Float[Array, "B N H V"],
+    directions: Float[Array, "R K"],
+    *,
+    left: int,
+    initial_state: ScatterBrainState | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+    implementation: str | None = None,
+) -> Any:
+    """The causal form, linear in the length.
+
+    Args:
+        q, k, v: queries, keys, values.
+        directions: R = F / 2 random directions, see `gaussian_features`.
+        left: past keys in the window, beside the query's own.
+        initial_state: continue from here (`init_scatterbrain_state`).
+        return_state: also return the state behind the last real token; needs `initial_state`.
+        segment_ids: (B, N) integers; tokens see their own segment only.
+        mask: (B, N) booleans, right padding.
+        implementation: of `softmax_attention` and `linear_attention`.
+
+    Returns:
+        y: (B, N, H, V) in the dtype of v, or ``(y, state)`` with `return_state`.
+    """
+    batch, length = _check(q, k, v, directions, left)
+    state = initial_state
+    how: dict[str, Any] = {
+        "segment_ids": segment_ids,
+        "mask": mask,
+        "return_state": return_state,
+        "implementation": implementation,
+    }
+    window = None if state is None else state.window
+    near = softmax_attention(q, k, v, left=left, initial_state=window, return_log_sum=True, **how)
+
+    # At each token the one that has just left its window, if that is of the same segment.
+    places, _ = advance(None if state is None else state.stream, batch, length, segment_ids, mask)
+    if window is None:
+        before = [jnp.zeros((batch, left + 1, *x.shape[2:]), x.dtype) for x in (k, v)]
+    else:
+        before = recent(window, left + 1)[:2]
+    k, values = (
+        jnp.concatenate([old.astype(x.dtype), x], axis=1)[:, :length]
+        for old, x in zip(before, (k, v), strict=True)
+    )
+    has_left = (places.positions > left)[..., None, None]
+
+    # exp(w.x - |x|^2 / 2) reaches exp(|w|^2 / 2) and no further. With that factor moved to the query's side a
+    # key's features are at most 1, whatever the other keys are.
+    dtype = accumulation_dtype(v)
+    of_q, of_k = (_exponents(x.astype(dtype), directions.astype(dtype)) for x in (q, k))
+    reach = jnp.sum(jnp.square(directions.astype(dtype)), axis=-1) / 2
+    reach = jnp.concatenate([reach, reach])
+    of_q = of_q + reach
+    largest = lax.stop_gradient(of_q.max(axis=-1, keepdims=True))
+    values = jnp.concatenate([values.astype(dtype), jnp.ones((*values.shape[:-1], 1), dtype)], axis=-1)
+    far = linear_attention(
+        jnp.exp(of_q - largest), jnp.where(has_left, jnp.exp(of_k - reach), 0), values,
+        feature_map=IDENTITY, normalize=False, initial_state=None if state is None else state.sums, **how,
+    )  # fmt: skip
+    if return_state:
+        (near, window), (far, sums) = near, far
+        state = ScatterBrainState(window, sums)
+    mass = far[..., -1]
+    exists = mass > SMALLEST_MASS
+    mass = jnp.where(exists, mass, 1)
+    log_sum = jnp.log(mass / of_q.shape[-1]) + largest[..., 0]
+    log_sum = jnp.where(exists, log_sum, jnp.finfo(dtype).min)
+    y = merge_attention(near, ((far[..., :-1] / mass[..., None]).astype(v.dtype), log_sum))
+    return (y, state) if return_state else y
+
+
+def zoology_scatterbrain(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N H K"],
+    v: Float[Array, "B N H V"],
+    directions: Float[Array, "R K"],
+    *,
+    left: int,
+    eps: float = 1e-4,
+) -> Float[Array, "B N H V"]:
+    """Zoology's form, quadratic in the length and NOT causal: the largest key's scale is in every output.
+
+    Args:
+        q, k, v: queries, keys, values of whole rows.
+        directions, left: as of `scatterbrain_attention`.
+        eps: added to every feature, over sqrt(F).
+
+    Returns:
+        y: (B, N, H, V) in the dtype of v.
+    """
+    _, length = _check(q, k, v, directions, left)
+    dtype = accumulation_dtype(v)
+    near = softmax_attention(q, k, v, left=left).astype(dtype)
+    q, k, values, directions = (x.astype(dtype) for x in (q, k, v, directions))
+    of_q, of_k = _exponents(q, directions), _exponents(k, directions)
+    offset = eps * of_q.shape[-1] ** -0.5
+    phi_q = jnp.exp(of_q - of_q.max(axis=-1, keepdims=True)) + offset
+    of_k = of_k - math.log(of_k.shape[-1]) / 2
+    phi_k = jnp.exp(of_k - of_k.max(axis=(1, 3), keepdims=True)) + offset
+    back = jnp.arange(length)[:, None] - jnp.arange(length)
+    share = jnp.where(back <= left, 1 - q.shape[-1] ** -0.5, 1) * (back >= 0)
+    weights = jnp.einsum("bihf,bjhf->bhij", phi_q, phi_k) * share
+    weights = weights / jnp.maximum(weights.sum(axis=-1, keepdims=True), 1e-24)
+    return (near + jnp.einsum("bhij,bjhv->bihv", weights, values)).astype(v.dtype)
+
+
+def _check(q: Array, k: Array, v: Array, directions: Array, left: int) -> tuple[int, int]:
+    expect_array("q", q, ("B", "N", "H", "K"), "floating")
+    batch, length, heads, width = q.shape
+    expect_array("k", k, (batch, length, heads, width), "floating")
+    expect_array("v", v, (batch, length, heads, "V"), "floating")
+    expect_array("directions", directions, ("R", width), "floating")
+    expect(left >= 0, "left", left, "at least 0")
+    return batch, length
+
+
+def _exponents(x: Float[Array, "B N H K"], directions: Float[Array, "R K"]) -> Float[Array, "B N H F"]:
+    """+-w.x - |x|^2 / 2 of x over K^(1/4)."""
+    x = x * x.shape[-1] ** -0.25
+    along = x @ directions.T
+    return jnp.concatenate([along, -along], axis=-1) - jnp.sum(x * x, axis=-1, keepdims=True) / 2

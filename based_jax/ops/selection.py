@@ -1,0 +1,176 @@
+"""Which tokens of a row attention is spent on: those that occurred before, or those of the highest scores.
+
+Zoology, section 5 and appendix C.2; spec of Zoology, 3.21. Tokens are looked at by segment; `places` says
+where a call's tokens stand (`ops.advance`). Whole segments are meant unless a function takes a state.
+"""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Shaped
+
+from based_jax.ops.ring import put
+from based_jax.ops.softmax_attention import attend
+from based_jax.ops.stream import Places, Stream, advance
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array
+
+NOTHING = -1e30
+"""The logarithm of an empty sum: finite, so that it may be added and differentiated."""
+
+
+def repeated(
+    tokens: Int[Array, "B N"],
+    order: int = 1,
+    *,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+) -> Bool[Array, "B N"]:
+    """Whether the last `order` tokens have occurred before, in that order: Zoology's programmatic selection.
+
+    Order 1 is its equation 3, x_i = x_j for a j < i; order 2 the repeated bigram of its appendix C.2, which
+    is what a hit of associative recall is. By sorting, so O(N log N).
+
+    Args:
+        tokens: ids, at least 0.
+        order: tokens compared.
+        segment_ids: documents packed into one row; occurrences in others do not count.
+        mask: True for real tokens, right padding.
+
+    Returns:
+        (B, N) booleans, False for padding and where fewer than `order` tokens are there.
+    """
+    expect_array("tokens", tokens, ("B", "N"), "integer")
+    expect(order >= 1, "order", order, "at least 1 token")
+    batch, length = tokens.shape
+    places, _ = advance(None, batch, length, segment_ids, mask)
+    start, index, age = (
+        jnp.broadcast_to(x, tokens.shape) for x in (places.start, places.index, places.positions)
+    )
+    # Of equal strings of tokens in one segment all but the first, in order of time, are repetitions. A token
+    # before the segment is -1, so that what is incomplete equals nothing.
+    grams = [jnp.where(age >= back, jnp.roll(tokens, back, axis=1), -1) for back in range(order)]
+    *keys, order_of = lax.sort((start, *grams, index), dimension=1, num_keys=1 + order)
+    same = jnp.stack([key[:, 1:] == key[:, :-1] for key in keys]).all(axis=0)
+    same = jnp.pad(same, ((0, 0), (1, 0)))
+    result = jnp.zeros(tokens.shape, bool).at[jnp.arange(batch)[:, None], order_of].set(same)
+    return result if mask is None else result & mask
+
+
+def repeated_in(
+    seen: Int[Array, "B W"], tokens: Int[Array, "B N"], places: Places, stream: Stream, order: int = 1
+) -> tuple[Bool[Array, "B N"], Int[Array, "B W"]]:
+    """`repeated` for tokens that continue a row, in O(N W), and the row's tokens with them.
+
+    Args:
+        seen: all tokens of each row before this call, index p in slot p, with room for these.
+        tokens: ids at `places`.
+        places, stream: of `ops.advance`, behind what was seen.
+        order: tokens compared.
+    """
+    seen = put(seen, tokens, places, stream)
+    index, start = (jnp.broadcast_to(x, tokens.shape)[:, :, None] for x in (places.index, places.start))
+    slots = jnp.arange(seen.shape[1])
+    same = (slots < index) & (slots - (order - 1) >= start)
+    for back in range(order):
+        last = jnp.take_along_axis(seen, jnp.maximum(index[..., 0] - back, 0), axis=1)
+        same &= jnp.roll(seen, back, axis=1)[:, None, :] == last[:, :, None]
+    return same.any(axis=-1), seen
+
+
+def segment_lengths(places: Places, batch_size: int) -> Int[Array, "B N"]:
+    """Real tokens of the segment that each token belongs to."""
+    ones = jnp.ones((batch_size, places.index.shape[1]), jnp.int32)
+    return segment_sum(ones, places)
+
+
+def segment_sum(values: Shaped[Array, "B N"], places: Places) -> Shaped[Array, "B N"]:
+    """The sum over the real tokens of the segment that each token belongs to. NOT causal."""
+    start, rows = _starts(places, values.shape[0])
+    if places.mask is not None:
+        values = jnp.where(places.mask, values, 0)
+    return jnp.zeros_like(values).at[rows, start].add(values)[rows, start]
+
+
+def highest(scores: Float[Array, "B N"], count: Int[Array, "B N"], places: Places) -> Bool[Array, "B N"]:
+    """The tokens of the `count` highest scores of their segment. NOT causal: all of it is ranked."""
+    batch, length = scores.shape
+    start, rows = _starts(places, batch)
+    if places.mask is not None:
+        scores = jnp.where(places.mask, scores, -jnp.inf)
+    index = jnp.broadcast_to(jnp.arange(length), scores.shape)
+    # Sorted by segment, then by score: the place in this order less the segment's start is the rank.
+    order = lax.sort((start, -scores, index), dimension=1, num_keys=2)[2]
+    rank = jnp.zeros_like(index).at[rows, order].set(index) - start
+    return rank < count if places.mask is None else (rank < count) & places.mask
+
+
+def segment_softmax(scores: Float[Array, "B N"], places: Places) -> Float[Array, "B N"]:
+    """Softmax over the tokens of each segment, 0 for padding. NOT causal."""
+    start, rows = _starts(places, scores.shape[0])
+    if places.mask is not None:
+        scores = jnp.where(places.mask, scores, NOTHING)
+    top = jnp.full_like(scores, NOTHING).at[rows, start].max(lax.stop_gradient(scores))[rows, start]
+    weights = jnp.exp(scores - top)
+    if places.mask is not None:
+        weights = jnp.where(places.mask, weights, 0)
+    total = segment_sum(weights, places)
+    return weights / jnp.where(total > 0, total, 1)
+
+
+def running_log_sum(
+    scores: Float[Array, "B N"], before: Float[Array, " B"], places: Places
+) -> tuple[Float[Array, "B N"], Float[Array, " B"]]:
+    """log sum_{j <= i} exp(score_j) over the segment of each token i, and what to go on with.
+
+    Args:
+        scores: of the tokens at `places`.
+        before: the same of each row's last token before this call; `NOTHING` if there was none.
+    """
+    if places.mask is not None:
+        scores = jnp.where(places.mask, scores, NOTHING)
+    begins = jnp.broadcast_to(places.positions == 0, scores.shape)
+
+    def join(left: tuple[Array, Array], right: tuple[Array, Array]) -> tuple[Array, Array]:
+        total = jnp.where(right[0], right[1], jnp.logaddexp(left[1], right[1]))
+        return left[0] | right[0], total
+
+    begins = jnp.pad(begins, ((0, 0), (1, 0)))
+    totals = jnp.concatenate([before[:, None].astype(scores.dtype), scores], axis=1)
+    totals = lax.associative_scan(join, (begins, totals), axis=1)[1]
+    return totals[:, 1:], totals[:, -1]
+
+
+def attention_of_some(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N G K"],
+    v: Float[Array, "B N G V"],
+    chosen: Bool[Array, "B N"],
+    count: int,
+    *,
+    mask: Bool[Array, "B N"] | None = None,
+) -> Float[Array, "B N H V"]:
+    """Causal softmax attention of the chosen queries only, in O(count N): the outputs of others are 0.
+
+    Args:
+        q, k, v: queries, keys, values; H a multiple of G.
+        chosen: at most `count` True per row.
+        count: queries computed per row, at most N.
+        mask: True for real tokens, right padding.
+    """
+    expect_array("q", q, ("B", "N", "H", "K"), "floating")
+    batch, length = q.shape[:2]
+    expect(1 <= count <= length, "count", count, f"1 to N = {length}")
+    rows = jnp.arange(batch)[:, None]
+    index = jnp.argsort((~chosen).astype(jnp.int32), axis=1, stable=True)[:, :count]
+    visible = jnp.arange(length) <= index[:, :, None]
+    if mask is not None:
+        visible &= mask[:, None, :]
+    some = attend(q[rows, index], k, v, visible, q.shape[-1] ** -0.5)
+    some = jnp.where(chosen[rows, index][..., None, None], some, 0)
+    return jnp.zeros((*q.shape[:3], v.shape[-1]), some.dtype).at[rows, index].set(some)
+
+
+def _starts(places: Places, batch_size: int) -> tuple[Int[Array, "B N"], Int[Array, "B 1"]]:
+    """Where each token's segment begins in its row, and the rows' numbers."""
+    start = jnp.broadcast_to(places.start, (batch_size, places.index.shape[1]))
+    return start, jnp.arange(batch_size)[:, None]

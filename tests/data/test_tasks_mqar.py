@@ -1,0 +1,204 @@
+"""MQAR: structure, the authors' golden rows, refused settings, reproducibility, memory, oracles."""
+
+import hashlib
+import re
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from based_jax.data.tasks import IGNORE, MQAR, RepeatedContext, Segment
+from tests.data.induction_head import accuracy, induction_head
+from tests.parity.tasks import check_structure
+
+SMALL = MQAR(18, length=16, num_pairs=2)
+
+
+def authors_mqar(seed, num_examples, vocab_size, length, num_pairs, power=0.01):
+    """The authors' generator without filler, with the legacy random stream that it draws from."""
+    random, half = np.random.RandomState(seed), vocab_size // 2
+    pools = np.arange(1, half), np.arange(half, vocab_size)
+    keys, values = (
+        np.stack([random.choice(pool, num_pairs, replace=False) for _ in range(num_examples)])
+        for pool in pools
+    )
+    slots = (length - 2 * num_pairs) // 2
+    chances = power * np.arange(1, slots + 1) ** (power - 1)
+    chances /= chances.sum()
+    gaps = np.stack([random.choice(slots, num_pairs, replace=False, p=chances) for _ in range(num_examples)])
+    inputs = np.zeros((num_examples, length), np.int64)
+    inputs[:, : 2 * num_pairs] = np.stack([keys, values], axis=-1).reshape(num_examples, -1)
+    labels = np.full_like(inputs, IGNORE)
+    rows = np.arange(num_examples)[:, None]
+    inputs[rows, 2 * num_pairs + 2 * gaps] = keys
+    labels[rows, 2 * num_pairs + 2 * gaps] = values
+    return inputs, labels
+
+
+def labelled(labels):
+    return {int(position): int(labels[position]) for position in np.flatnonzero(labels != IGNORE)}
+
+
+def test_golden_rows_of_the_authors():
+    inputs, labels = authors_mqar(0, 2, 18, 16, 2)
+    assert inputs.tolist() == [
+        [7, 14, 3, 11, 7, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0],
+        [2, 11, 7, 15, 0, 0, 2, 0, 0, 0, 7, 0, 0, 0, 0, 0],
+    ]
+    assert [labelled(row) for row in labels] == [{4: 14, 12: 11}, {6: 11, 10: 15}]
+    check_structure(inputs, labels, 18, 2, random_fill=False)
+
+    inputs, labels = authors_mqar(0, 3, 8192, 64, 4)
+    assert inputs[0, :11].tolist() == [583, 6687, 1962, 6896, 1958, 5844, 3194, 6657, 1958, 0, 583]
+    assert labelled(labels[0]) == {8: 5844, 10: 6687, 22: 6896, 26: 6657}
+
+    inputs, labels = authors_mqar(0, 1000, 8192, 64, 4)
+    assert inputs.sum() == 40758072
+    assert hashlib.sha256(inputs.tobytes() + labels.tobytes()).hexdigest()[:16] == "509945552f27b1a1"
+    check_structure(inputs, labels, 8192, 4, random_fill=False)
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_structure(seed, random_fill):
+    task = replace(SMALL, random_fill=random_fill)
+    segment = task.build(seed)
+    assert segment.inputs.dtype == segment.labels.dtype == np.int32
+    assert segment.inputs.shape == segment.labels.shape == (1000, 16)
+    assert segment.slices == {"num_pairs": 2, "length": 16}
+    check_structure(*arrays(segment), 18, 2, random_fill=random_fill)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_repeated_context(shuffled):
+    task = RepeatedContext(18, length=16, num_pairs=2, random_fill=False, shuffled=shuffled)
+    segment = task.build(5)
+    assert segment.slices == {"num_pairs": 2, "length": 16, "num_passes": 2}
+    inputs, labels = arrays(segment)
+    assert accuracy(induction_head(inputs), labels) == 1.0
+    passes = inputs[:, :8].reshape(1000, 2, 2, 2)
+    order = passes[..., 0].argsort(axis=2)
+    assert shuffled == (order != order[:, :1]).any()
+    same_order = np.take_along_axis(passes, order[..., None], axis=2)
+    inputs = np.hstack([same_order.reshape(1000, 8), inputs[:, 8:]])
+    check_structure(inputs, labels, 18, 2, num_passes=2, random_fill=False)
+
+
+def test_the_filler_is_all_that_random_fill_changes():
+    with_noise, without = (arrays(replace(SMALL, random_fill=fill).build(3)) for fill in (True, False))
+    filled = (without[0] == 0) & (np.arange(16) >= 4)
+    assert np.array_equal(with_noise[1], without[1])
+    assert np.array_equal(with_noise[0][~filled], without[0][~filled])
+    assert set(np.unique(with_noise[0][filled])) == set(range(18))
+
+
+@given(
+    vocab_size=st.integers(0, 60),
+    length=st.integers(0, 50),
+    num_pairs=st.integers(0, 12),
+    num_passes=st.integers(0, 4),
+    power=st.sampled_from([0.0, 0.01, 1.0, 3.0]),
+)
+def test_settings_are_refused_or_can_be_drawn(**settings):
+    needed = 2 * (settings["num_passes"] + 1) * settings["num_pairs"]
+    fits = needed <= settings["length"] < settings["vocab_size"] and settings["length"] % 2 == 0
+    if not fits or not all(settings.values()):
+        with pytest.raises(ValueError, match=r"^\w+ = [\d.]+: expected (at least|an? |more than)"):
+            MQAR(num_examples=3, **settings)
+        return
+    task = MQAR(num_examples=3, **settings)
+    inputs, labels = jax.eval_shape(task.draw, jax.random.key(0))
+    assert inputs.shape == labels.shape == (3, settings["length"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"length": 10, "num_pairs": 4}, "length = 10: expected at least 4 * num_pairs = 16"),
+        ({"num_passes": 3, "num_pairs": 9}, "length = 64: expected at least 8 * num_pairs = 72"),
+        ({"length": 63}, "length = 63: expected an even number"),
+        ({"vocab_size": 64}, "vocab_size = 64: expected more than length = 64"),
+        ({"power": 0}, "power = 0: expected a finite number above 0"),
+        ({"power": float("nan")}, "power = nan: expected a finite number above 0"),
+        ({"num_examples": 0}, "num_examples = 0: expected an integer, at least 1"),
+        ({"num_pairs": 4.0}, "num_pairs = 4.0: expected an integer, at least 1"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_refused_settings(settings, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        MQAR(**settings)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.0])
+def test_refused_seeds(seed):
+    with pytest.raises(ValueError, match=r"seed = .*: expected an integer from 0 to 2\*\*32 - 1"):
+        SMALL.build(seed)
+
+
+def test_reproducible():
+    """Also across versions and backends: these rows must not change."""
+    seed = 3062119789
+    segment = SMALL.build(seed)
+    assert segment.inputs[:2].tolist() == GOLDEN
+    assert np.array_equal(segment.inputs, SMALL.build(np.uint32(seed)).inputs)
+    assert not np.array_equal(segment.inputs, SMALL.build(seed + 1).inputs)
+    with jax.enable_x64(True):
+        again = SMALL.build(seed)
+    assert again.inputs.dtype == again.labels.dtype == np.int32
+    assert np.array_equal(segment.inputs, again.inputs)
+
+
+GOLDEN = [
+    [7, 15, 5, 12, 7, 12, 15, 16, 12, 15, 0, 8, 5, 2, 15, 14],
+    [6, 9, 1, 15, 6, 7, 6, 6, 1, 2, 4, 12, 7, 3, 3, 15],
+]
+
+
+def test_a_segment_is_a_pytree():
+    segment = SMALL.build(0)
+    half = jax.jit(lambda segment: jax.tree.map(lambda array: array[:25], segment))(segment)
+    assert isinstance(half, Segment)
+    assert half.slices == segment.slices
+    assert half.inputs.shape == (25, 16)
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(segment)]
+    assert paths == [".inputs", ".labels"]
+
+
+def test_memory_does_not_depend_on_the_vocabulary():
+    """Beside its output, a build takes a few words per row and pair, and one per token of filler."""
+
+    def temporary(vocab_size, rows):
+        task = MQAR(vocab_size, rows, 64, 8)
+        lowered = jax.jit(task.draw).lower(jax.random.key(0, impl="threefry2x32"))
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    small, large = temporary(1024, 1000), temporary(1 << 20, 3000)
+    assert small < 1000 * (20 * 8 + 2 * 64) * 4
+    assert large < 3.1 * small
+
+
+@pytest.mark.parametrize(("length", "pairs"), [(64, 4), (1024, 256)])
+def test_the_induction_head_recalls_everything(length, pairs):
+    """On test segments of the papers, with their random filler."""
+    inputs, labels = arrays(MQAR(num_examples=4, length=length, num_pairs=pairs).build(1))
+    assert accuracy(induction_head(inputs), labels) == 1.0
+
+
+@pytest.mark.parametrize(("length", "pairs"), [(128, 8), (256, 64), (512, 64)])
+def test_the_induction_head_recalls_everything_of_the_authors_rows(length, pairs):
+    inputs, labels = authors_mqar(1, 4, 8192, length, pairs)
+    assert accuracy(induction_head(inputs), labels) == 1.0
+
+
+def test_a_uniform_guess_scores_chance():
+    _, labels = arrays(SMALL.build(2))
+    guess = np.random.default_rng(0).integers(9, 18, labels.shape)
+    deviation = (8 / 81 / 2000) ** 0.5  # of a mean of 2000 with chance 1 / 9
+    assert abs(accuracy(guess, labels) - 1 / 9) < 4 * deviation
+
+
+def arrays(segment):
+    return np.asarray(segment.inputs), np.asarray(segment.labels)

@@ -1,0 +1,172 @@
+"""Linear attention with every feature map: the laws in one program per map, sizes, errors, training."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from based_jax import mixers
+from based_jax.convert import from_torch
+from based_jax.mixers.linear_attention import FEATURE_MAPS
+from tests.mixers import laws
+
+WIDTH = 12
+IDS = np.repeat([[0, 1, 0]], 4, axis=1).repeat(2, axis=0)
+MASK = np.arange(12) < np.array([[12], [6]])
+IN_CASES = ("taylor", "cosformer", "pos_elu")
+"""checked by test_contract.py"""
+NO_SIGN = ("identity", "all_poly")
+"""their normaliser is positive for positive numbers only"""
+
+
+def make(name, **options):
+    return mixers.make("linear_attention", d_model=WIDTH, feature_map=name, **options)
+
+
+@pytest.mark.parametrize("name", [name for name in FEATURE_MAPS if name not in IN_CASES])
+def test_the_four_laws(name):
+    """Packed and padded rows, whole and in pieces, are their documents alone; and the past stays the past."""
+    options = {"num_features": 5} if name == "performer" else {}
+    run = laws.Runner(make(name, num_heads=2, feature_dim=3, **options))
+    x = laws.inputs(2, 13, WIDTH, 1)
+    variables = run.variables
+    if name in NO_SIGN:
+        x, variables = np.abs(x), jax.tree.map(jnp.abs, variables)
+
+    @functools.partial(jax.jit, compiler_options=laws.QUICKLY)
+    def everything(x, more, ids, mask):
+        def apply(x, state=None, **context):
+            return run.mixer.apply(variables, x, state, **context)
+
+        def one(state, token):
+            x, ids, mask = (part[:, None] for part in token)
+            y, state = apply(x, state, segment_ids=ids, mask=mask)
+            return state, y[:, 0]
+
+        padded = jnp.where(mask[..., None], x, 1e3)
+        packed, _ = apply(padded, segment_ids=ids, mask=mask)
+        first, state = apply(padded[:, :5], run.fresh(2), segment_ids=ids[:, :5], mask=mask[:, :5])
+        tokens = (part[:, 5:].swapaxes(0, 1) for part in (padded, ids, mask))
+        state, rest = lax.scan(one, state, tuple(tokens))
+        pieces = jnp.concatenate([first, rest.swapaxes(0, 1)], axis=1)
+        alone = apply(x.reshape(6, 4, WIDTH))[0].reshape(x.shape)
+        # The second row ends inside its second document, and goes on there.
+        behind = apply(more, state)[0][1, 0]
+        expected = apply(jnp.concatenate([x[:, 4:6], more], axis=1))[0][1, 2]
+        return {"packed": packed, "pieces": pieces, "alone": alone}, (behind, expected)
+
+    got, (behind, expected) = everything(x[:, :-1], x[:, -1:], IDS, MASK)
+    packed, pieces, alone = (np.where(MASK[..., None], got[key], 0) for key in ("packed", "pieces", "alone"))
+    laws.assert_close(packed, alone, laws.TOLERANCE)
+    laws.assert_close(pieces, alone, laws.TOLERANCE)
+    laws.assert_close(behind, expected, laws.TOLERANCE)
+
+    x[:, 9:] += 1
+    other = everything(x[:, :-1], x[:, -1:], IDS, MASK)[0]["packed"]
+    laws.assert_close(other[:, :9], got["packed"][:, :9], 0.0)
+    assert np.any(other[0, 9] != packed[0, 9])
+
+
+@pytest.mark.parametrize(
+    ("options", "features", "reported"),
+    [
+        ({"feature_map": "taylor"}, 2145, 2145),
+        *(
+            ({"feature_map": name}, 64, 64)
+            for name in ("relu", "pos_elu", "square", "squared_map", "identity")
+        ),
+        *(({"feature_map": name}, 128, 128) for name in ("exp_dim", "softmax_dim", "cosformer")),
+        ({"feature_map": "all_poly"}, 64, 64),
+        ({"feature_map": "all_poly", "num_features": 32}, 32, 32),
+        ({"feature_map": "performer"}, 256, 64),  # Zoology's code does not count what it expands to
+    ],
+)
+def test_sizes(options, features, reported):
+    """64 channels: what Zoology counts, and what the state holds."""
+    mixer = mixers.make("linear_attention", d_model=64, num_heads=1, feature_dim=64, **options)
+    assert mixer.state_size(1024) == reported * (64 + 1)
+    if mixer.feature_map == "cosformer":
+        mixer = mixer.clone(max_length=1024)
+    state = jax.eval_shape(lambda: mixer.init_state(1))
+    assert state.kv.size + state.k.size == features * (64 + 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "learned"),
+    [("all_poly", {}, True), ("all_poly", {"learned_map": False}, False), ("performer", {}, False)],
+)
+def test_learned_and_frozen_maps(name, options, learned):
+    """Gradients reach all_poly's projections unless they are frozen, and never Performer's."""
+    run = laws.Runner(make(name, num_features=5, **options))
+    x = laws.inputs(1, 5, WIDTH, 2)
+
+    def loss(variables):
+        return jnp.sum(run.mixer.apply(variables, x)[0] ** 2)
+
+    gradients = jax.jit(jax.grad(loss), compiler_options=laws.QUICKLY)(run.variables)["params"]
+    maps = [gradients[key].unbox() for key in gradients if key not in "qkv" and key != "out"]
+    assert len(maps) == (1 if name == "performer" else 2)
+    assert all(np.any(gradient) == learned for gradient in maps)
+    assert np.any(gradients["q"]["kernel"].unbox())
+
+
+def test_cosformer_without_a_longest_text_is_the_authors():
+    """M is the call's length, so that whole rows are all it can take."""
+    x = laws.inputs(laws.ROWS, 5, WIDTH, 3)
+    whole, fixed = (
+        laws.Runner(make("cosformer", num_heads=2, feature_dim=4, max_length=length)) for length in (None, 5)
+    )
+    laws.assert_close(whole(x)[0], fixed(x)[0], laws.TOLERANCE)
+    ids = jnp.zeros((laws.ROWS, 5), jnp.int32)
+    state = fixed.fresh(laws.ROWS)
+    for context in ({"state": state}, {"segment_ids": ids}, {"mask": ids == 0}, {"positions": ids}):
+        message = f"max_length = None: expected a number of tokens .* has {next(iter(context))}"
+        with pytest.raises(ValueError, match=message):
+            jax.eval_shape(whole.mixer.apply, whole.variables, x, **context)
+    with pytest.raises(ValueError, match=r"max_length = None: expected a number of tokens .* has a state"):
+        whole.fresh(1)
+
+
+def test_a_text_longer_than_cosformers():
+    """An error where the length is known, else NaN; documents count for themselves, and padding does not."""
+    x = laws.inputs(1, 6, WIDTH, 4)
+    run = laws.Runner(make("cosformer", max_length=4))
+    with pytest.raises(ValueError, match="length = 6: expected at most max_length = 4 tokens"):
+        run(x)
+    y, state = run(x[:, :3], run.fresh(1))
+    assert np.all(np.isfinite(y))
+    y, _ = run(x[:, 3:], state)
+    assert np.array_equal(np.isnan(y).any(axis=(0, 2)), [False, True, True])
+    packed, _ = run(x, segment_ids=jnp.array([[0, 0, 0, 1, 1, 1]]))
+    assert np.all(np.isfinite(packed))
+    padded, _ = run(x, run.fresh(1), mask=jnp.arange(6)[None] < 4)
+    assert np.all(np.isfinite(padded[:, :4]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"feature_map": "elu"}, "feature_map = 'elu': expected one of 'taylor', 'relu'"),
+        ({"feature_map": "performer", "num_features": 0}, "num_features = 0: expected at least 1"),
+        ({"num_features": 8}, "num_features = 8: expected None for feature_map = 'taylor'"),
+        ({"feature_map": "relu", "max_length": 8}, "max_length = 8: expected None for feature_map = 'relu'"),
+        ({"feature_map": "cosformer", "max_length": 0}, "max_length = 0: expected at least 1"),
+        ({"learned_map": False}, "learned_map = False: expected True for feature_map = 'taylor'"),
+        ({"feature_dim": 0}, "feature_dim = 0: expected at least 1"),
+    ],
+)
+def test_bad_options_are_named(options, message, unchecked):
+    with pytest.raises(ValueError, match=message):
+        mixers.make("linear_attention", d_model=8, **options).init(jax.random.key(0), jnp.zeros((1, 3, 8)))
+
+
+def test_torch_maps_that_we_do_not_have():
+    meta = {"module": "zoology.mixers.based.Based", "d_model": 8, "num_heads": 2}
+    with pytest.raises(ValueError, match="feature_name = 'ExpMaxNorm': expected one of"):
+        from_torch(meta | {"feature_name": "zoology.mixers.feature_maps.exp_dim.ExpMaxNorm"}, {})
+    kwargs = {"feature_name": "pos_elu", "feature_kwargs": {"temp": 2.0}}
+    with pytest.raises(ValueError, match=r"feature_kwargs\['temp'\] = 2.0: expected 1.0"):
+        from_torch(meta | kwargs, {})

@@ -1,0 +1,121 @@
+"""The two-layer models of the synthetic studies: their size, their odd blocks, their initialisation."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import based_jax as bj
+from based_jax.models import MixerSpec, mqar_backbone
+from tests.mixers.laws import QUICKLY
+from tests.tolerances import assert_close
+
+
+def initialised(model):
+    init = jax.jit(model.init, compiler_options=QUICKLY)
+    return nn.meta.unbox(init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32)))
+
+
+@pytest.mark.parametrize(
+    ("mixer", "d_model", "options", "count"),
+    [
+        ("attention", 64, {}, 545_984),
+        ("attention", 128, {}, 1_132_928),
+        ("based", 48, {"feature_dim": 8}, 401_616),
+        ("based", 64, {"feature_dim": 8}, 538_560),
+        ("based", 64, {}, 539_584),
+        ("based", 128, {"feature_dim": 24}, 1_105_792),
+        ("linear_attention", 64, {"feature_dim": 64}, 545_728),
+        ("sliding_window", 128, {"left": 16}, 1_132_928),
+        ("hyena", 64, {}, 591_488),
+        ("h3", 64, {}, 565_632),
+        ("base_conv", 64, {"l_max": 64}, 534_656 + 3 * 64),  # positions, no parameters there
+    ],
+)
+def test_parameters_are_as_many_as_the_authors(mixer, d_model, options, count):
+    assert bj.param_count(mqar_backbone(mixer, d_model, length=1024, options=options)) == count
+
+
+def test_layers_and_positions():
+    attention = mqar_backbone(None, 64, length=64, layers=["attention"] * 2, positions=True)
+    assert bj.param_count(attention) == 562_304
+    convolutions = [MixerSpec("base_conv", {"kernel_size": size}) for size in (3, -1, 3, -1)]
+    four = mqar_backbone(None, 64, length=64, layers=convolutions)
+    assert bj.param_count(four) == 544_896 + 2 * 3 * 64
+
+
+def test_each_layer_adds_a_normed_copy_of_the_stream():
+    """The identity in the MLP's place: r <- r + mixer(LN1(r)), then r <- r + LN2(r)."""
+    config = mqar_backbone(None, 8, vocab_size=11, layers=["short_conv", "short_conv"])
+    model, tokens = bj.LanguageModel(config), np.random.default_rng(0).integers(0, 11, (2, 6))
+    params = jax.tree.map(lambda leaf: leaf * 3, initialised(model))
+    tree = params["params"]
+    assert set(tree["layers_0"]) == {"norm1", "norm2", "mixer"}
+
+    def norm(x, scale):
+        return bj.ops.layer_norm(x, scale["scale"], scale["bias"])
+
+    @jax.jit
+    def by_hand(tree):
+        stream = tree["embedding"][tokens]
+        for layer in (tree["layers_0"], tree["layers_1"]):
+            mixer = bj.mixers.make("short_conv", d_model=8)
+            stream += mixer.apply({"params": layer["mixer"]}, norm(stream, layer["norm1"]))[0]
+            stream += norm(stream, layer["norm2"])
+        return norm(stream, tree["final_norm"]) @ tree["embedding"].T
+
+    assert_close(jax.jit(model.apply)(params, tokens)[0], by_hand(tree), 2e-6)
+
+
+def test_mamba_has_blocks_of_its_own():
+    config = mqar_backbone("mamba", 16, vocab_size=32, length=8)
+    assert [config.layer(i).mixer for i in range(2)] == ["mamba", "mamba"]
+    shapes = jax.eval_shape(bj.LanguageModel(config).init, jax.random.key(0), jnp.zeros((1, 8), int))
+    assert set(shapes["params"]["layers_1"]) == {"norm1", "mixer"}
+    assert set(shapes["params"]["layers_1"]["norm1"]) == {"scale"}
+    assert set(shapes["params"]["final_norm"]) == {"scale", "bias"}
+
+
+def test_dropout_needs_a_key_and_hits_embeddings_only():
+    config = mqar_backbone(None, 8, vocab_size=11, layers=["short_conv"], dropout=0.5)
+    model, tokens = bj.LanguageModel(config), jnp.zeros((2, 500), jnp.int32)
+    params = initialised(model)
+    without = bj.LanguageModel(config.replace(embed_dropout=0.0))
+    apply, apply_without = (jax.jit(m.apply, compiler_options=QUICKLY) for m in (model, without))
+    plain = apply(params, tokens)[0]
+    np.testing.assert_array_equal(plain, apply_without(params, tokens)[0])
+    key = {"dropout": jax.random.key(1)}
+    assert np.any(apply(params, tokens, rngs=key)[0] != plain)
+    np.testing.assert_array_equal(apply_without(params, tokens, rngs=key)[0], plain)
+
+
+def test_output_maps_are_shrunk_where_the_authors_shrink_them():
+    def deviation(mixer: str) -> float:
+        model = bj.LanguageModel(mqar_backbone(mixer, 64, vocab_size=32))
+        params = initialised(model)
+        return float(np.std(params["params"]["layers_1"]["mixer"]["out"]["kernel"]))
+
+    assert deviation("attention") == pytest.approx(0.01, rel=0.1)
+    assert deviation("based") == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize("name", bj.mixers.names())
+def test_every_mixer_has_a_backbone(name):
+    config = mqar_backbone(name, 24, length=64)
+    assert config.layer(1).mixer == name
+    assert bj.param_count(config) > config.vocab_size * 24
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mixer": None}, "mixer = None: expected a mixer's name, unless layers are given"),
+        ({"mixer": "lstm"}, "mixer = 'lstm': expected one of 'attention'"),
+        ({"mixer": "based", "options": {"depth": 1}}, "option of linear_attention = 'depth'"),
+        ({"mixer": None, "layers": ["gla"], "options": {"num_heads": 1}}, "none beside layers"),
+    ],
+)
+def test_bad_backbones(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        mqar_backbone(d_model=8, **arguments)

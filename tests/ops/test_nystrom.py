@@ -1,0 +1,103 @@
+"""Attention through landmarks: Zoology's form, and the causal one against loops."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax import ops
+from tests.ops import oracles
+from tests.tolerances import FLOAT32, FLOAT64, assert_close
+
+IDS = np.repeat([[0, 1], [3, 3]], [4, 9], axis=1).astype(np.int32)
+
+
+def drawn(dtype=np.float64, length=13, scale=1.0):
+    generator = np.random.default_rng(0)
+    return [jnp.asarray(scale * generator.normal(size=(2, length, 2, 3)), dtype) for _ in range(3)]
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max())
+    return weights / weights.sum()
+
+
+def landmarks_by_hand(q, k, v, piece, ids):
+    """The causal form, query by query."""
+    y = np.zeros(v.shape)
+    for row in range(len(q)):
+        starts = oracles.segment_starts(ids[row])
+        for head in range(q.shape[2]):
+            for i in range(q.shape[1]):
+                own = i - (i - starts[i]) % piece
+                scores, values = [], []
+                for begin in range(starts[i], own, piece):
+                    part = slice(begin, begin + piece)
+                    query, keys = q[row, part, head].mean(0), k[row, part, head]
+                    readout = softmax(keys @ query / np.sqrt(3)) @ v[row, part, head]
+                    scores.append(q[row, i, head] @ keys.mean(0) / np.sqrt(3) + np.log(piece))
+                    values.append(readout)
+                for j in range(own, i + 1):
+                    scores.append(q[row, i, head] @ k[row, j, head] / np.sqrt(3))
+                    values.append(v[row, j, head])
+                y[row, i, head] = softmax(np.array(scores)) @ np.array(values)
+    return y
+
+
+def test_the_causal_form_is_its_equation(x64):
+    (q, k, v), piece = drawn(), 3
+    run = jax.jit(ops.landmark_attention, static_argnames=("piece", "implementation"))
+    arrays = [np.asarray(x) for x in (q, k, v)]
+    whole = landmarks_by_hand(*arrays, piece, np.zeros((2, 13), int))
+    for implementation in ops.implementations("softmax_attention"):
+        assert_close(run(q, k, v, piece=piece, implementation=implementation), whole, FLOAT64)
+    assert_close(run(*(x.astype(np.float32) for x in (q, k, v)), piece=piece), whole, FLOAT32)
+    packed = run(q, k, v, piece=piece, segment_ids=jnp.asarray(IDS))
+    assert_close(packed, landmarks_by_hand(*arrays, piece, IDS), FLOAT64)
+
+
+def test_pieces_of_one_token_or_of_equal_keys_are_exact(x64):
+    q, k, v = drawn(length=12)
+    exact = jax.jit(ops.softmax_attention)
+    landmarks = jax.jit(ops.landmark_attention, static_argnames="piece")
+    assert_close(landmarks(q, k, v, piece=1), exact(q, k, v), FLOAT64)
+    k = jnp.repeat(k[:, ::4], 4, axis=1)
+    assert_close(landmarks(q, k, v, piece=4), exact(q, k, v), FLOAT64)
+
+
+def test_large_scores_stay_finite():
+    q, k, v = drawn(jnp.bfloat16, scale=300.0)
+    run = jax.jit(
+        jax.value_and_grad(lambda q, k, v: jnp.sum(ops.landmark_attention(q, k, v, piece=4)), (0, 1, 2))
+    )
+    assert all(np.all(np.isfinite(np.asarray(leaf, np.float32))) for leaf in jax.tree.leaves(run(q, k, v)))
+
+
+def test_the_iteration_inverts(x64):
+    scores = np.random.default_rng(0).normal(size=(2, 7, 7)) + 4 * np.eye(7)
+    matrix = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    assert_close(ops.iterative_pinv(jnp.asarray(matrix)), np.linalg.inv(matrix), FLOAT32)
+    assert_close(ops.iterative_pinv(jnp.asarray(matrix), 12), np.linalg.inv(matrix), FLOAT64)
+
+
+def test_zoologys_form_is_attention_when_landmarks_suffice_and_leaks_else():
+    q, k, v = drawn(np.float32)
+    run = jax.jit(ops.nystrom_attention, static_argnames="num_landmarks")
+    assert_close(run(q, k, v, num_landmarks=13), ops.softmax_attention(q, k, v), FLOAT32)
+    later = [jnp.concatenate([x[:, :12], x[:, 12:] + 1], axis=1) for x in (q, k, v)]
+    moved = np.abs(run(*later, num_landmarks=5) - run(q, k, v, num_landmarks=5))
+    assert moved[:, :12].max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda q, k, v: ops.nystrom_attention(q, k, v, num_landmarks=0), "num_landmarks = 0"),
+        (lambda q, k, v: ops.nystrom_attention(q, k, v, num_landmarks=2, iterations=0), "iterations = 0"),
+        (lambda q, k, v: ops.landmark_attention(q, k, v, piece=0), "piece = 0: expected at least 1 token"),
+        (lambda q, k, v: ops.landmark_attention(q, k[:, 1:], v, piece=2), r"k has shape \(2, 12, 2, 3\)"),
+    ],
+)
+def test_bad_arguments_are_named(call, message, unchecked):
+    with pytest.raises(ValueError, match=message):
+        call(*drawn(np.float32))

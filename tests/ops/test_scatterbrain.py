@@ -1,0 +1,103 @@
+"""ScatterBrain's causal form against loops, and what its features estimate."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax import ops
+from tests.ops import oracles
+from tests.tolerances import FLOAT32, FLOAT64, assert_close
+
+IDS = np.repeat([[0, 1], [3, 3]], [4, 9], axis=1).astype(np.int32)
+
+
+def drawn(dtype=np.float64, scale=1.0):
+    generator = np.random.default_rng(0)
+    arrays = [scale * generator.normal(size=(2, 13, 2, 3)) for _ in range(3)]
+    return [jnp.asarray(x, dtype) for x in (*arrays, generator.normal(size=(4, 3)))]
+
+
+def by_hand(q, k, v, directions, left, ids):
+    """Weights query by query: exact ones in the window, estimated ones behind it, one normaliser."""
+
+    def phi(x):
+        x = x / 3**0.25
+        along = np.concatenate([directions @ x, -directions @ x])
+        return np.exp(along - x @ x / 2) / np.sqrt(len(along))
+
+    y = np.zeros(v.shape)
+    for row in range(len(q)):
+        starts = oracles.segment_starts(ids[row])
+        for head in range(q.shape[2]):
+            for i in range(q.shape[1]):
+                keys = range(starts[i], i + 1)
+                query = q[row, i, head]
+                weights = np.array(
+                    [
+                        np.exp(query @ k[row, j, head] / np.sqrt(3)) if i - j <= left
+                        else phi(query) @ phi(k[row, j, head])
+                        for j in keys
+                    ]
+                )  # fmt: skip
+                y[row, i, head] = weights @ v[row, list(keys), head] / weights.sum()
+    return y
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_the_causal_form_is_its_equation(left, x64):
+    arrays = drawn()
+    run = jax.jit(ops.scatterbrain_attention, static_argnames=("left", "implementation"))
+    numbers = [np.asarray(x) for x in arrays]
+    whole = by_hand(*numbers, left, np.zeros((2, 13), int))
+    for implementation in ops.implementations("linear_attention"):
+        assert_close(run(*arrays, left=left, implementation=implementation), whole, FLOAT64)
+    assert_close(run(*(x.astype(np.float32) for x in arrays), left=left), whole, FLOAT32)
+    packed = run(*arrays, left=left, segment_ids=jnp.asarray(IDS))
+    assert_close(packed, by_hand(*numbers, left, IDS), FLOAT64)
+
+
+def test_many_features_estimate_softmax_attention():
+    q, k, v, _ = drawn(np.float32, scale=0.5)
+    directions = jnp.asarray(np.random.default_rng(1).normal(size=(4000, 3)), jnp.float32)
+    y = jax.jit(ops.scatterbrain_attention, static_argnames="left")(q, k, v, directions, left=1)
+    assert_close(y, ops.softmax_attention(q, k, v), 0.03)  # 1 / sqrt(4000) of weights of about 1
+
+
+def test_directions_are_orthogonal_with_gaussian_lengths():
+    rows = np.asarray(ops.gaussian_features(jax.random.key(0), (400, 8)))
+    products = rows[:8] @ rows[:8].T
+    assert_close(products, np.diag(np.diag(products)), 1e-5)
+    lengths = np.square(rows).sum(-1)  # chi-square of 8 degrees: mean 8, variance 16
+    assert abs(lengths.mean() - 8) < 3 * 4 / 20
+    assert abs(lengths.var() - 16) < 8
+
+
+def test_long_queries_and_keys_stay_finite():
+    @jax.jit
+    def run(q, k, v, directions):
+        return jnp.sum(ops.scatterbrain_attention(q, k, v, directions, left=1))
+
+    differentiate = jax.jit(jax.value_and_grad(run, (0, 1, 2)))
+    for scale in (1e-3, 30.0, 1e3):
+        results = differentiate(*drawn(jnp.bfloat16, scale))
+        assert all(np.all(np.isfinite(np.asarray(leaf, np.float32))) for leaf in jax.tree.leaves(results))
+
+
+def test_zoologys_form_leaks():
+    """A later key along a direction has the largest feature of all."""
+    q, k, v, directions = drawn(np.float32)
+    later = k.at[:, 12].set(3**0.25 * 2 * directions[0])
+    run = jax.jit(ops.zoology_scatterbrain, static_argnames="left")
+    moved = np.abs(run(q, later, v, 2 * directions, left=2) - run(q, k, v, 2 * directions, left=2))
+    assert moved[:, :12].max() > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("left", "channels", "message"),
+    [(-1, 3, "left = -1: expected at least 0"), (1, 2, r"directions has shape \(4, 2\)")],
+)
+def test_bad_arguments_are_named(left, channels, message, unchecked):
+    q, k, v, directions = drawn(np.float32)
+    with pytest.raises(ValueError, match=message):
+        ops.scatterbrain_attention(q, k, v, directions[:, :channels], left=left)

@@ -1,0 +1,112 @@
+"""Which tokens are selected: against loops over segments."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from based_jax import ops
+from tests.ops import draw, oracles
+from tests.tolerances import FLOAT32, FLOAT64, assert_close
+
+ROWS, LENGTH = 2, 9
+
+
+def segments(ids, count):
+    """The real tokens of each segment of a row."""
+    starts = oracles.segment_starts(ids[:count])
+    return [[t for t in range(count) if starts[t] == start] for start in sorted(set(starts))]
+
+
+@jax.jit
+def compute(tokens, scores, budget, ids, mask, before):
+    places, _ = ops.advance(None, ROWS, LENGTH, ids, mask)
+    lengths = ops.segment_lengths(places, ROWS)
+    return {
+        "token": ops.repeated(tokens, segment_ids=ids, mask=mask),
+        "bigram": ops.repeated(tokens, 2, segment_ids=ids, mask=mask),
+        "lengths": lengths,
+        "highest": ops.highest(scores, jnp.minimum(budget, lengths), places),
+        "softmax": ops.segment_softmax(scores, places),
+        "running": jnp.exp(scores - ops.running_log_sum(scores, before, places)[0]),
+    }
+
+
+@given(st.data(), draw.seeds)
+def test_every_segment_is_looked_at_by_itself(data, seed):
+    ids, counts = data.draw(draw.segment_ids(ROWS, LENGTH)), data.draw(draw.counts(ROWS, LENGTH))
+    generator = np.random.default_rng(seed)
+    tokens = generator.integers(0, 3, (ROWS, LENGTH)).astype(np.int32)
+    scores = generator.normal(size=(ROWS, LENGTH)).astype(np.float32) * 5
+    mask = draw.mask(counts, LENGTH)
+    before = np.full(ROWS, ops.NOTHING, np.float32)
+    got = compute(tokens, scores, np.full((ROWS, LENGTH), 2, np.int32), ids, mask, before)
+    expected = {name: np.zeros_like(value) for name, value in jax.device_get(got).items()}
+    for row in range(ROWS):
+        for segment in segments(ids[row], counts[row]):
+            weights = np.exp(scores[row, segment].astype(np.float64))
+            for place, t in enumerate(segment):
+                bigrams = [tuple(tokens[row, [s, s + 1]]) for s in segment[: max(place - 1, 0)]]
+                expected["token"][row, t] = tokens[row, t] in tokens[row, segment[:place]]
+                expected["bigram"][row, t] = place > 0 and tuple(tokens[row, [t - 1, t]]) in bigrams
+                expected["lengths"][row, t] = len(segment)
+                expected["highest"][row, t] = np.sum(scores[row, segment] > scores[row, t]) < 2
+                expected["softmax"][row, t] = weights[place] / weights.sum()
+                expected["running"][row, t] = weights[place] / weights[: place + 1].sum()
+    real = {name: np.where(mask, value, 0) for name, value in got.items()}
+    assert_close(real, expected, FLOAT32)
+
+
+def test_a_running_sum_continues(x64):
+    scores = np.random.default_rng(0).normal(size=(2, 8)) * 30
+    ids = jnp.array([[0] * 8, [0, 0, 1, 1, 1, 2, 2, 2]])
+    scores = jnp.asarray(scores)
+    nothing = jnp.full(2, ops.NOTHING)
+
+    @jax.jit
+    def continued(scores, before):
+        stream, parts = None, []
+        for piece in (slice(0, 3), slice(3, 4), slice(4, 8)):
+            places, stream = ops.advance(stream, 2, piece.stop - piece.start, ids[:, piece])
+            sums, before = ops.running_log_sum(scores[:, piece], before, places)
+            parts.append(sums)
+        return jnp.concatenate(parts, axis=1)
+
+    @jax.jit
+    def whole(scores, before):
+        return ops.running_log_sum(scores, before, ops.advance(None, 2, 8, ids)[0])[0]
+
+    assert_close(continued(scores, nothing), whole(scores, nothing), FLOAT64)
+    gradient = jax.jit(jax.grad(lambda *args: jnp.sum(continued(*args)), (0, 1)))
+    assert all(np.all(np.isfinite(leaf)) for leaf in gradient(scores, nothing))
+
+
+def test_chosen_queries_attend_as_in_full_attention(x64):
+    generator = np.random.default_rng(1)
+    q, k, v = (jnp.asarray(generator.normal(size=(2, 9, heads, 3))) for heads in (4, 2, 2))
+    chosen = np.zeros((2, 9), bool)
+    chosen[0, [1, 5, 8]], chosen[1, 0] = True, True
+    mask = jnp.arange(9) < np.array([[9], [4]])
+    run = jax.jit(ops.attention_of_some, static_argnums=4)
+    expected = jnp.where(chosen[..., None, None], ops.softmax_attention(q, k, v, mask=mask), 0)
+    assert_close(run(q, k, v, chosen, 3, mask=mask), expected, FLOAT64)
+    assert_close(run(q, k, v, chosen, 9, mask=mask), expected, FLOAT64)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ops.repeated(jnp.zeros((1, 3))), TypeError, "tokens has dtype float32"),
+        (lambda: ops.repeated(jnp.zeros((1, 3), int), 0), ValueError, "order = 0: expected at least 1 token"),
+        (
+            lambda: ops.attention_of_some(*[jnp.zeros((1, 3, 1, 2))] * 3, jnp.zeros((1, 3), bool), 4),
+            ValueError,
+            "count = 4: expected 1 to N = 3",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(call, error, message, unchecked):
+    with pytest.raises(error, match=message):
+        call()
