@@ -31,7 +31,7 @@ def model() -> bj.LanguageModel:
 
 @pytest.fixture(scope="module")
 def params(model):
-    params = model.init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
     return jax.tree.map(lambda leaf: leaf * 4, params)  # far from the small initial weights
 
 
@@ -80,7 +80,7 @@ def test_based_360m_without_its_embedding():
 def test_initialisation_is_the_authors():
     """Spec 1.9: 0.02 everywhere, 0.02 / sqrt(2 layers) back into the stream, U(+-3^-1/2) for conv taps."""
     config = CONFIG.replace(d_model=128, mlp_hidden=256, vocab_size=500)
-    variables = bj.LanguageModel(config).init(jax.random.key(1), jnp.zeros((1, 2), jnp.int32))
+    variables = jax.jit(bj.LanguageModel(config).init)(jax.random.key(1), jnp.zeros((1, 2), jnp.int32))
     tree = jax.tree.map(np.asarray, nn.meta.unbox(variables))["params"]
 
     def std(array, expected):
@@ -103,7 +103,7 @@ def test_initialisation_is_the_authors():
 
 
 def test_logits_are_float32_over_the_padded_vocabulary(model, params, tokens):
-    logits, state = model.apply(params, tokens)
+    logits, state = jax.jit(model.apply)(params, tokens)
     assert logits.shape == (2, 21, 56)
     assert logits.dtype == jnp.float32
     assert state is None
@@ -122,19 +122,23 @@ def test_prefill_and_decoding_equal_the_full_pass(model, params, tokens, cuts):
 
 def test_packed_documents_are_independent(model, params, tokens):
     ids = jnp.repeat(jnp.array([[0, 1, 0]]), jnp.array([5, 9, 7]), axis=1).repeat(2, axis=0)
-    packed, _ = model.apply(params, tokens, segment_ids=ids)
+    packed, _ = jax.jit(model.apply)(params, tokens, segment_ids=ids)
     for begin, end in ((0, 5), (5, 14), (14, 21)):
-        alone, _ = model.apply(params, tokens[:, begin:end])
+        alone, _ = jax.jit(model.apply)(params, tokens[:, begin:end])
         assert_close(packed[:, begin:end], alone, 3e-6)
 
 
 def test_padding_changes_nothing(model, params, tokens):
     mask = jnp.arange(21) < jnp.array([[21], [4]])
-    padded, state = model.apply(params, tokens, model.init_state(2, 30), mask=mask)
-    alone, alone_state = model.apply(params, tokens[1:, :4], model.init_state(1, 30))
+    padded, state = jax.jit(model.apply)(params, tokens, model.init_state(2, 30), mask=mask)
+    alone, alone_state = jax.jit(model.apply)(params, tokens[1:, :4], model.init_state(1, 30))
     assert_close(padded[1:, :4], alone, 3e-6)
     step = np.array([[3], [3]])
-    assert_close(model.apply(params, step, state)[0][1:], model.apply(params, step[1:], alone_state)[0], 3e-6)
+    assert_close(
+        jax.jit(model.apply)(params, step, state)[0][1:],
+        jax.jit(model.apply)(params, step[1:], alone_state)[0],
+        3e-6,
+    )
 
 
 def test_remat_changes_no_number(params, tokens):
@@ -152,19 +156,21 @@ def test_remat_changes_no_number(params, tokens):
 
 def test_bfloat16_is_close_and_keeps_float32_sums(model, params, tokens):
     low = bj.LanguageModel(CONFIG.replace(dtype="bfloat16"))
-    logits, state = low.apply(params, tokens, low.init_state(2, 21))
+    logits, state = jax.jit(low.apply)(params, tokens, low.init_state(2, 21))
     assert logits.dtype == jnp.float32
     assert state[1].kv.dtype == jnp.float32
     assert state[3].k.dtype == jnp.bfloat16
-    assert_close(logits, model.apply(params, tokens)[0], 0.05)  # 8 bits through four layers
+    assert_close(logits, jax.jit(model.apply)(params, tokens)[0], 0.05)  # 8 bits through four layers
 
 
 def test_a_model_is_differentiable_in_float64(tokens, x64):
     """The same code in double precision: the arbiter for everything above."""
     config = CONFIG.replace(dtype="float64")
     model = bj.LanguageModel(config)
-    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), model.init(jax.random.key(0), tokens))
-    logits, _ = model.apply(params, tokens)
+    params = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, jnp.float64), jax.jit(model.init)(jax.random.key(0), tokens)
+    )
+    logits, _ = jax.jit(model.apply)(params, tokens)
     assert logits.dtype == jnp.float64
     single, _ = bj.LanguageModel(CONFIG).apply(
         jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params), tokens
@@ -175,9 +181,9 @@ def test_a_model_is_differentiable_in_float64(tokens, x64):
 def test_tokens_out_of_range_give_nan(model, params):
     """Never a clamped, wrong answer; other rows are not touched."""
     good = jnp.array([[1, 2, 9, 3]])
-    logits, _ = model.apply(params, jnp.concatenate([good, good.at[0, 2].set(99)]))
+    logits, _ = jax.jit(model.apply)(params, jnp.concatenate([good, good.at[0, 2].set(99)]))
     assert np.all(np.isnan(logits[1, 2:]))
-    assert_close(logits[:1], model.apply(params, good)[0], 3e-6)
+    assert_close(logits[:1], jax.jit(model.apply)(params, good)[0], 3e-6)
 
 
 def test_state_size_adds_up(model):

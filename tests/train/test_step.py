@@ -32,9 +32,12 @@ def programs(config, accumulate=1):
 
 def test_loss_counts_real_targets_only(tiny_config):
     model, batch = LanguageModel(tiny_config), jax.tree.map(jnp.asarray, make_batch())
-    params = model.init(jax.random.key(0), batch["inputs"])
-    total, count = token_losses(model, params, batch)
-    logits, _ = model.apply(params, batch["inputs"], segment_ids=batch["segment_ids"], mask=batch["mask"])
+    params = jax.jit(model.init)(jax.random.key(0), batch["inputs"])
+    losses = jax.jit(token_losses, static_argnums=0)
+    total, count = losses(model, params, batch)
+    logits, _ = jax.jit(model.apply)(
+        params, batch["inputs"], segment_ids=batch["segment_ids"], mask=batch["mask"]
+    )
     expected = 0.0
     for row, column in zip(*np.nonzero(batch["mask"]), strict=True):
         logit = np.asarray(logits[row, column], np.float64)
@@ -42,7 +45,7 @@ def test_loss_counts_real_targets_only(tiny_config):
     assert int(count) == batch["mask"].sum()
     np.testing.assert_allclose(float(total), expected, rtol=1e-5)  # float32 sum of ~80 terms
     other = dict(batch, targets=jnp.where(batch["mask"], batch["targets"], 0))
-    assert float(token_losses(model, params, other)[0]) == float(total)
+    assert float(losses(model, params, other)[0]) == float(total)
 
 
 def test_micro_batches_give_the_same_step(tiny_config):
