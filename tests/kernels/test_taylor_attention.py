@@ -48,6 +48,8 @@ CASES = [
     Case("taylor", (1, 300, 2, 8, 32), 1, options="state"),
     Case("taylor", (2, 200, 1, 5, 3), 1, options="segments padded"),
     Case("taylor", (1, 150, 1, 24, 48), 1, options="segments state"),
+]
+LONG_CASES = [  # compile for 20 s each; K = 24 and V = 64 above take the same paths with other sizes
     Case("taylor", (1, 129, 1, 32, 40), 1, options="padded state"),
     Case("taylor", (1, 70, 1, 16, 112), 1, options="segments padded state"),
 ]
@@ -77,7 +79,9 @@ def on_kernels(*arguments, **options):
         return values_and_gradients(*arguments, **options, implementation="pallas")
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in LONG_CASES)], ids=str
+)
 def test_values_states_and_gradients(case):
     """Against the recurrence, and the gradients of the quadratic form, both in float64."""
 

