@@ -14,9 +14,20 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.typing import Array, Float
+from based_jax.validate import expect_array
 
 BLOCK = 16
 """Tokens whose pairs are computed channel by channel; pairs further apart go through matmuls."""
+
+
+def expect_log_decay(log_decay: Array, batch: int, length: int, rest: tuple[int, ...]) -> None:
+    """Check log-gates of shape (B, N, *rest), whose first two axes may be 1.
+
+    Raises:
+        TypeError, ValueError: another shape, or not floating.
+    """
+    sizes = [1 if size == 1 else full for size, full in zip(log_decay.shape, (batch, length), strict=False)]
+    expect_array("log_decay", log_decay, (*sizes, *rest), "floating")
 
 
 def since_start(log_decay: Float[Array, "... C K"], inclusive: bool = True) -> Float[Array, "... C K"]:

@@ -76,7 +76,7 @@ def delta_rule(
     written = k.astype(dtype) * beta[..., None].astype(dtype)
     erased = -written
     if log_decay is not None:
-        _check_log_decay(log_decay, batch, length, (heads,))
+        decay.expect_log_decay(log_decay, batch, length, (heads,))
         erased = erased * jnp.exp(log_decay.astype(dtype))[..., None]
     return generalized_delta_rule(
         q, written, v, k, erased, log_decay, scale=scale, initial_state=initial_state,
@@ -127,7 +127,7 @@ def generalized_delta_rule(
     value_size = v.shape[-1]
     if log_decay is not None:
         channels = () if log_decay.ndim == 3 else (width,)
-        _check_log_decay(log_decay, batch, length, (heads, *channels))
+        decay.expect_log_decay(log_decay, batch, length, (heads, *channels))
         log_decay = log_decay if channels else log_decay[..., None]
         log_decay = jnp.broadcast_to(log_decay, (batch, length, *log_decay.shape[2:]))
     state = initial_state
@@ -153,11 +153,6 @@ def generalized_delta_rule(
     y, kv = compute(tokens, state.kv.astype(dtype), start, chunk_size or CHUNK)
     y = y.astype(v.dtype)
     return (y, LinearRecurrenceState(kv, stream)) if return_state else y
-
-
-def _check_log_decay(log_decay: Any, batch: int, length: int, rest: tuple[int, ...]) -> None:
-    sizes = [1 if size == 1 else full for size, full in zip(log_decay.shape, (batch, length), strict=False)]
-    expect_array("log_decay", log_decay, (*sizes, *rest), "floating")
 
 
 def _chunked(tokens, kv, start, chunk_size):

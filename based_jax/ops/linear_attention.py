@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.ops.chunks import heads_first, relative_start, scan_chunks, sight
+from based_jax.ops.decay import expect_log_decay
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
@@ -96,10 +97,7 @@ def linear_attention(
     batch, length = check_linear_attention(q, k, v, feature_map.size, initial_state)
     heads, width, value_size = *q.shape[2:], v.shape[-1]
     if log_decay is not None:
-        sizes = [
-            1 if size == 1 else full for size, full in zip(log_decay.shape, (batch, length), strict=False)
-        ]
-        expect_array("log_decay", log_decay, (*sizes, heads), "floating")
+        expect_log_decay(log_decay, batch, length, (heads,))
     expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
 
     dtype = accumulation_dtype(v)

@@ -96,9 +96,8 @@ def linear_recurrence(
     expect_array("v", v, (batch, length, "H", "V"), "floating")
     heads, value_size = v.shape[2:]
     expect_divisible("heads of v", heads, "heads of q and k", groups)
-    sizes = [1 if size == 1 else full for size, full in zip(log_decay.shape, (batch, length), strict=False)]
     channels = () if log_decay.ndim == 3 else (width,)
-    expect_array("log_decay", log_decay, (*sizes, heads, *channels), "floating")
+    decay.expect_log_decay(log_decay, batch, length, (heads, *channels))
     if bonus is not None:
         expect_array("bonus", bonus, (heads, width), "floating")
     state = initial_state
