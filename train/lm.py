@@ -67,7 +67,7 @@ class LMConfig:
     accumulate: int = 1
     """micro-batches per step whose gradients are summed"""
     seed: int = 1111
-    """of the initialisation and of the data order"""
+    """of the initialisation, of the data order and of the noise in training"""
     optimizer: Annotated[OptimizerConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=OptimizerConfig
     )
@@ -184,13 +184,16 @@ def train(config: LMConfig) -> Run:
         make_optimizer(config.optimizer, config.steps),
         schedule,
         accumulate=config.accumulate,
+        seed=config.seed,
         mesh=mesh,
     )
     tokens_per_byte = len(packed) / packed.num_bytes
 
     def describe(values: dict[str, float], tokens: int) -> dict[str, float]:
+        auxiliary = {name: values[name] for name in ("auxiliary_loss",) if name in values}
         return {
             "loss": values["loss"],
+            **auxiliary,
             "bits_per_byte": values["loss"] / math.log(2) * tokens_per_byte,
             "perplexity": math.exp(min(values["loss"], 700.0)),
             "grad_norm": values["grad_norm"],

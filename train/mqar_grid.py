@@ -21,12 +21,10 @@ from based_jax.mixers.selection_heads import LOSSES, auxiliary_loss
 from based_jax.models import LanguageModel
 from based_jax.typing import Array, Float, Int, Params
 from train.mqar_data import Batches
+from train.step import noises
 
 MAX_LOGITS = 2**24
 """logits that a lane holds at a time; more are made part by part, and made again for the gradient"""
-
-NOISES = ("dropout", "pattern", "selection")
-"""Random streams that models have in training; see BigBird and SelectedAttention."""
 
 _LANES, _SHARED = PartitionSpec("lanes"), PartitionSpec()
 
@@ -128,9 +126,8 @@ class Grid:
     def _loss(self, params: Params, batch: Batches, key: Array) -> Float[Array, ""]:
         """Cross-entropy (nats), averaged over the batch's labels, and the mixers' own losses."""
         counts = batch.targets != IGNORE
-        rngs: Any = dict(zip(NOISES, jax.random.split(key, len(NOISES)), strict=True))
         hidden, collected = self.model.apply(
-            params, batch.inputs, rngs=rngs, mutable=[LOSSES], method="hidden"
+            params, batch.inputs, rngs=noises(key), mutable=[LOSSES], method="hidden"
         )
         losses = self._at_labels(params, hidden[0], batch, _cross_entropies)
         mean = jnp.sum(jnp.where(counts, losses, 0)) / jnp.maximum(jnp.sum(counts), 1)

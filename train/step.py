@@ -11,12 +11,16 @@ from flax import linen as nn
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from based_jax.mixers.selection_heads import LOSSES, auxiliary_loss
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Float, Int, Params
 from train.sharding import batch_sharding, shardings_of
 
 Batch = Mapping[str, Any]
 """Arrays (B, N): integers inputs and targets, booleans mask (which targets count), maybe segment_ids."""
+
+NOISES = ("dropout", "pattern", "selection")
+"""Random streams that models have in training; see BigBird and SelectedAttention."""
 
 
 @jax.tree_util.register_dataclass
@@ -30,11 +34,20 @@ class TrainState:
     opt_state: Any
 
 
+def noises(key: Array) -> dict[str, Array]:
+    """`rngs` of a model in training. Without them its output has nothing random."""
+    return dict(zip(NOISES, jax.random.split(key, len(NOISES)), strict=True))
+
+
 def token_losses(
     model: LanguageModel, params: Params, batch: Batch
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sum of the cross-entropies (nats) over the padded vocabulary, and the number of targets."""
+    """Sum of the cross-entropies (nats) over the padded vocabulary, and the number of targets; no noise."""
     logits, _ = model.apply(params, batch["inputs"], segment_ids=batch.get("segment_ids"), mask=batch["mask"])
+    return _cross_entropies(logits, batch)
+
+
+def _cross_entropies(logits: Any, batch: Batch) -> tuple[Float[Array, ""], Float[Array, ""]]:
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"])
     weights = batch["mask"].astype(losses.dtype)
     return jnp.sum(losses * weights), jnp.sum(weights)
@@ -45,38 +58,56 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
     accumulate: int = 1,
+    seed: int = 0,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
     """A pure function (state, batch) -> (state, metrics).
 
+    What is minimised is the cross-entropy, the metric `loss`, plus the mixers' own losses, the metric
+    `auxiliary_loss`, if there are any. Noise is drawn from `seed` and the step alone.
+
     With `accumulate` > 1 the batch is cut into that many micro-batches whose gradients are summed: the same
-    loss and gradients up to rounding, with the activations of one micro-batch at a time.
+    loss and gradients up to rounding, with the activations of one micro-batch at a time. Each micro-batch
+    draws its own noise. Its auxiliary loss is weighted by its share of the targets, which makes a mean over
+    tokens (SelectedAttention's) that of the whole batch; what is convex in such a mean (SigmoidLookups') can
+    only be larger.
     """
 
-    def gradients(params: Params, batch: Batch) -> tuple[Array, Params]:
+    def gradients(params: Params, batch: Batch, key: Array) -> tuple[Params, dict[str, Array]]:
         total = jnp.maximum(jnp.sum(batch["mask"]), 1)
 
-        def loss(params: Params, batch: Batch) -> Array:
-            return token_losses(model, params, batch)[0] / total
+        def loss(params: Params, batch: Batch, key: Array) -> tuple[Array, dict[str, Array]]:
+            (logits, _), collected = model.apply(
+                params, batch["inputs"], segment_ids=batch.get("segment_ids"), mask=batch["mask"],
+                rngs=noises(key), mutable=[LOSSES],
+            )  # fmt: skip
+            nats, targets = _cross_entropies(logits, batch)
+            losses = {"loss": nats / total}
+            if LOSSES in collected:
+                losses["auxiliary_loss"] = auxiliary_loss(collected) * targets / total
+            return sum(losses.values(), jnp.zeros(())), losses
 
         if accumulate == 1:
-            return jax.value_and_grad(loss)(params, batch)
+            return jax.grad(loss, has_aux=True)(params, batch, key)
 
-        def micro(carry: Any, part: Batch) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, carry, jax.value_and_grad(loss)(params, part)), None
+        def micro(grads: Params, part: tuple[Batch, Array]) -> tuple[Params, dict[str, Array]]:
+            more, losses = jax.grad(loss, has_aux=True)(params, *part)
+            return jax.tree.map(jnp.add, grads, more), losses
 
         # Every accumulate-th row goes to the same micro-batch, so rows stay on their devices.
         parts = {
             name: array.reshape(-1, accumulate, *array.shape[1:]).swapaxes(0, 1)
             for name, array in batch.items()
         }
-        start = (jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, params))
-        return lax.scan(micro, start, parts)[0]
+        start, keys = jax.tree.map(jnp.zeros_like, params), jax.random.split(key, accumulate)
+        grads, losses = lax.scan(micro, start, (parts, keys))
+        return grads, jax.tree.map(jnp.sum, losses)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        loss, grads = gradients(state.params, batch)
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        grads, losses = gradients(state.params, batch, key)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         metrics = {
-            "loss": loss,
+            **losses,
             "grad_norm": optax.tree.norm(grads),
             "learning_rate": schedule(state.step),
         }
@@ -104,9 +135,13 @@ def build_programs(
     schedule: optax.Schedule,
     *,
     accumulate: int = 1,
+    seed: int = 0,
     mesh: Mesh | None = None,
 ) -> Programs:
-    """Jit init, train step and evaluation, with everything sharded by the rules if a mesh is given."""
+    """Jit init, train step and evaluation, with everything sharded by the rules if a mesh is given.
+
+    `accumulate` and `seed` are those of `make_train_step`; evaluation draws no noise.
+    """
 
     def init(key: Array, boxed: bool = False) -> TrainState:
         params = model.init(key, jnp.zeros((1, 1), jnp.int32))
@@ -114,7 +149,7 @@ def build_programs(
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     abstract = jax.eval_shape(init, jax.random.key(0))
-    step = make_train_step(model, optimizer, schedule, accumulate)
+    step = make_train_step(model, optimizer, schedule, accumulate, seed)
 
     def evaluate(params: Params, batch: Batch) -> tuple[Array, Array]:
         return token_losses(model, params, batch)

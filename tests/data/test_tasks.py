@@ -1,11 +1,14 @@
 """The other tasks: what each promises about its rows, and the example rows of docs/recall.md."""
 
+import itertools
 import re
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 from based_jax.data import tasks
 from based_jax.data.tasks import (
@@ -19,6 +22,7 @@ from based_jax.data.tasks import (
     RecallProbe,
     SingleQuery,
     StackedMQAR,
+    VocabMajority,
 )
 from tests.data.induction_head import accuracy, induction_head
 
@@ -149,6 +153,42 @@ CIRCUITS = {
 }
 
 
+def test_vocabulary_majority():
+    inputs, labels = arrays(VocabMajority())
+    assert (labels[:, :-1] == IGNORE).all()
+    assert (inputs[:, -1] == 0).all()
+    assert set(np.unique(inputs[:, :-1])) == set(range(1, 16))
+    for row, label in zip(inputs[:, :-1].tolist(), labels[:, -1].tolist(), strict=True):
+        (most, count), (_, next_count) = Counter(row).most_common(2)
+        assert (most, True) == (label, count > next_count)
+    shortest, answer = jax.jit(VocabMajority(3, 2, 2).draw)(jax.random.key(0))
+    assert shortest[:, 0].tolist() == answer[:, 1].tolist()
+
+
+def test_law_of_the_vocabulary_majority():
+    """Every row of three symbols in four places, with the chance that the rule gives it."""
+    chances = defaultdict(float)
+    for row in itertools.product((1, 2, 3), repeat=4):
+        counts = Counter(row)
+        tied = [symbol for symbol in counts if counts[symbol] == max(counts.values())]
+        ends = [row]
+        if len(tied) > 1:
+            ends = [
+                (*row[:place], most, *row[place + 1 :])
+                for most in tied
+                for place in range(4)
+                if row[place] != most
+            ]
+        for end in ends:
+            chances[end] += 1 / 81 / len(ends)
+    rows = 20_000
+    inputs, _ = arrays(VocabMajority(4, rows, 5))
+    seen = Counter(map(tuple, inputs[:, :4].tolist()))
+    assert seen.keys() == chances.keys()
+    expected = [rows * chances[row] for row in sorted(chances)]
+    assert stats.chisquare([seen[row] for row in sorted(chances)], expected).pvalue > 1e-4
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -166,6 +206,8 @@ CIRCUITS = {
         (lambda: StackedMQAR(9), "vocab_size = 9: expected an even number"),
         (lambda: StackedMQAR(10, 1, 6), "num_pairs = 6: expected at most vocab_size / 2 = 5"),
         (lambda: Parity(length=0), "length = 0: expected an integer, at least 1"),
+        (lambda: VocabMajority(2), "vocab_size = 2: expected at least 3, END and two symbols"),
+        (lambda: VocabMajority(length=1), "length = 1: expected at least 2, a symbol and END"),
     ],
 )
 def test_refused_settings(make, message):

@@ -1,14 +1,18 @@
 """The step: loss over real targets, micro-batches, sharding."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import linen as nn
 
-from based_jax.models import LanguageModel
+from based_jax.models import LanguageModel, MixerSpec, ModelConfig
 from tests.subprocesses import run_python
 from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
-from train.step import build_programs, token_losses
+from train.step import TrainState, build_programs, make_train_step, token_losses
 
 
 def make_batch(rows: int = 4, length: int = 24, seed: int = 0) -> dict[str, np.ndarray]:
@@ -55,19 +59,68 @@ def test_micro_batches_give_the_same_step(tiny_config):
     for _ in range(2):
         first, one = whole.train(first, batch)
         second, two = parts.train(second, batch)
+        assert one.keys() == two.keys() == {"loss", "grad_norm", "learning_rate"}
         # The same sums in another order, float32.
         np.testing.assert_allclose(float(one["loss"]), float(two["loss"]), rtol=2e-6)
         np.testing.assert_allclose(float(one["grad_norm"]), float(two["grad_norm"]), rtol=2e-5)
+
+
+def selecting_step(accumulate=1, remat="none", **options):
+    """Initial state and step of a model of one SelectedAttention, which gradients move by their own size."""
+    spec = MixerSpec("selected_attention", {"penalty": 1.0, **options})
+    config = ModelConfig(16, 8, "A", {"A": spec}, mlp="identity", remat=remat)
+    model, sgd = LanguageModel(config), optax.sgd(1.0)
+    params = nn.meta.unbox(jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    step = make_train_step(model, sgd, optax.constant_schedule(1.0), accumulate)
+    return TrainState(jnp.zeros((), jnp.int32), params, sgd.init(params)), jax.jit(step)
+
+
+def small_batch() -> dict[str, np.ndarray]:
+    batch = make_batch(rows=4, length=12)
+    return {name: array % 16 if name in ("inputs", "targets") else array for name, array in batch.items()}
+
+
+def test_auxiliary_losses_are_minimised_too():
+    """With nothing attended to, the selection learns from its own loss alone, which is sum(sigmoid) - k."""
+    state, step = selecting_step(noise=0.0)
+    mixer = state.params["params"]["layers_0"]["mixer"]
+    for name in ("out", "selecting"):
+        mixer[name]["kernel"] = jnp.zeros_like(mixer[name]["kernel"])
+    batch = small_batch()
+    del batch["segment_ids"]
+    after, metrics = step(state, batch)
+    lengths = batch["mask"].sum(axis=1)
+    excess = np.sum(lengths / 2 - np.ceil(lengths / 8))
+    np.testing.assert_allclose(float(metrics["auxiliary_loss"]), excess / lengths.sum(), rtol=1e-6)
+    moved = after.params["params"]["layers_0"]["mixer"]
+    np.testing.assert_array_equal(moved["q"]["kernel"], mixer["q"]["kernel"])
+    assert np.any(moved["selecting"]["kernel"] != 0)
+    # Micro-batches of different lengths: weighted by them, their means are the mean of all.
+    _, accumulated = selecting_step(2, "block", noise=0.0)[1](state, batch)
+    assert accumulated.keys() == metrics.keys()
+    for name, value in metrics.items():
+        np.testing.assert_allclose(float(accumulated[name]), float(value), rtol=2e-5)
+
+
+def test_noise_depends_on_the_step_alone():
+    state, step = selecting_step(noise=1.0)
+    losses = [
+        float(step(dataclasses.replace(state, step=jnp.int32(number)), small_batch())[1]["loss"])
+        for number in (0, 1, 0)
+    ]
+    assert losses[0] == losses[2] != losses[1]
 
 
 def test_the_loss_falls_and_the_state_is_donated(tiny_config):
     compiled, batch = programs(tiny_config), make_batch()
     state = compiled.init(jax.random.key(0))
     before = state.params["params"]["embedding"]
+    nats, targets = jax.jit(token_losses, static_argnums=0)(LanguageModel(tiny_config), state.params, batch)
     losses = []
     for _ in range(8):
         state, metrics = compiled.train(state, batch)
         losses.append(float(metrics["loss"]))
+    np.testing.assert_allclose(losses[0], float(nats / targets), rtol=2e-6)  # the cross-entropy, nothing else
     assert losses[-1] < losses[0] - 0.5
     assert int(state.step) == 8
     assert before.is_deleted()

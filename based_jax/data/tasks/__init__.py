@@ -4,7 +4,13 @@ segment = MQAR(num_examples=100_000, length=64, num_pairs=4).build(seed=0)
 segment.inputs, segment.labels      # int32 (100000, 64); labels are IGNORE except at the queries
 """
 
-from based_jax.data.tasks.circuits import CumulativeMajority, CumulativeParity, Majority, Parity
+from based_jax.data.tasks.circuits import (
+    CumulativeMajority,
+    CumulativeParity,
+    Majority,
+    Parity,
+    VocabMajority,
+)
 from based_jax.data.tasks.compositional import Compositional
 from based_jax.data.tasks.forgetting import Forgetting
 from based_jax.data.tasks.mqar import MQAR
@@ -29,4 +35,5 @@ __all__ = [
     "SingleQuery",
     "StackedMQAR",
     "Task",
+    "VocabMajority",
 ]

@@ -1,0 +1,115 @@
+"""Panels as a PNG: our points filled and joined, the papers' hollow and dashed, one legend."""
+
+import importlib.util
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from based_jax.experiments.panels import Line, Panel
+
+FAMILIES: tuple[str, ...] = (
+    "Attention", "Based", "Sliding window", "Mamba", "Mamba-2", "GLA", "DeltaNet", "Gated DeltaNet", "RWKV-7",
+    "H3", "Hyena", "RWKV-4", "RetNet", "BaseConv", "BigBird", "ScatterBrain", "Nystromformer",
+)  # fmt: skip
+"""In this order they take the colours, so that a family looks the same in every study."""
+
+_COLORS = (
+    "#222222", "#D55E00", "#0072B2", "#009E73", "#56B4E9", "#E69F00", "#CC79A7", "#882255", "#6A3D9A",
+    "#999933", "#8C564B", "#44AA99", "#1F3B73", "#E377C2", "#7F7F7F", "#17BECF", "#BCBD22",
+)  # fmt: skip
+_MARKERS = "osDv^P*Xp<>hd8HoD"
+
+
+def missing() -> str | None:
+    """Why there can be no figure here; None if there can."""
+    if importlib.util.find_spec("matplotlib"):
+        return None
+    return "no figure: it needs matplotlib (pip install 'based-jax[plot]')"
+
+
+def draw(title: str, facts: str, panels: Sequence[Panel], path: Path, columns: int | None = None) -> None:
+    """Draw the panels that have points into `path`."""
+    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
+
+    shown = [panel for panel in panels if any(line.points for line in panel.lines)]
+    columns = min(columns or len(shown), len(shown)) or 1
+    height = -(-len(shown) // columns) or 1
+    figure = Figure(figsize=(0.6 + 4.3 * columns, 1.5 + 3.4 * height), dpi=150, layout="constrained")
+    axes = figure.subplots(height, columns, squeeze=False, sharey=True).flat
+    styles = _styles([line.family for panel in shown for line in panel.lines])
+    for panel, ax in zip(shown, axes, strict=False):
+        _panel(ax, panel, styles)
+    for ax in list(axes)[len(shown) :]:
+        ax.set_axis_off()
+    handles: dict[str, Any] = {}
+    for ax in figure.axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if handles:
+        figure.legend(
+            handles.values(), handles, loc="outside lower center", ncols=min(len(handles), 3 * columns),
+            frameon=False, fontsize=9,
+        )  # fmt: skip
+    figure.suptitle(f"{title}\n", fontsize=13, fontweight="bold", x=0.01, ha="left")
+    inches = figure.get_size_inches()[1]
+    figure.text(0.01, 1 - 0.42 / inches, facts, fontsize=8.5, color="#555555", va="center")
+    figure.savefig(path)
+
+
+def _styles(families: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Colour and marker; families beyond the known take the colours from the start."""
+    looks = dict(zip(FAMILIES, zip(_COLORS, _MARKERS, strict=True), strict=True))
+    others = cycle(zip(_COLORS, reversed(_MARKERS), strict=True))
+    return {family: looks.get(family) or next(others) for family in dict.fromkeys(families)}
+
+
+def _panel(ax: Any, panel: Panel, styles: dict[str, tuple[str, str]]) -> None:
+    for line in panel.lines:
+        _line(ax, line, *styles[line.family])
+    if panel.log2:
+        ax.set_xscale("log", base=2)
+    _ticks(ax, panel)
+    ax.set_title(panel.title, fontsize=10.5, loc="left")
+    ax.set_xlabel(panel.x_label, fontsize=9.5)
+    if ax.get_subplotspec().is_first_col():
+        ax.set_ylabel(panel.y_label, fontsize=9.5)
+    ax.set_ylim(-0.03, 1.04)
+    ax.tick_params(labelsize=8.5)
+    ax.grid(True, which="major", color="#DDDDDD", linewidth=0.7)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _line(ax: Any, line: Line, color: str, marker: str) -> None:
+    path, dashes = line.path, (0, (3, 2)) if line.published else "-"
+    face = "white" if line.published else color
+    (drawn,) = ax.plot(
+        [x for x, _ in path], [y for _, y in path], color=color, linestyle=dashes, marker=marker,
+        markersize=5.5, linewidth=1.1 if line.published else 1.8, markerfacecolor=face, zorder=3,
+    )  # fmt: skip
+    drawn.set_label(f"{line.family} (paper)" if line.published else line.family)
+    rest = sorted(set(line.points) - set(path))
+    ax.plot(
+        [x for x, _ in rest], [y for _, y in rest], color=color, linestyle="none", marker=marker,
+        markersize=5.5, markerfacecolor=face, zorder=3,
+    )  # fmt: skip
+    for (x, y), label in zip(line.points, line.labels, strict=False):
+        ax.annotate(label, (x, y), xytext=(4, -9), textcoords="offset points", fontsize=7, color=color)
+
+
+def _ticks(ax: Any, panel: Panel) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    if panel.ticks:
+        ax.xaxis.set_major_locator(FixedLocator(list(panel.ticks)))
+        ax.xaxis.set_minor_locator(NullLocator())
+    form = _size if panel.is_bytes else "{:g}".format
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
+
+
+def _size(count: float) -> str:
+    for unit, size in (("MB", 2**20), ("KB", 2**10)):
+        if count >= size:
+            return f"{count / size:g} {unit}"
+    return f"{count:g} B"

@@ -1,0 +1,159 @@
+"""Recall against the size of the state: Based, Figure 2, and Figure 8 with the sparse approximations.
+
+``python -m based_jax.experiments.mqar_tradeoff --scale smoke|cpu|paper --out DIR``
+"""
+
+from collections.abc import Iterable
+
+from based_jax.experiments.based_data import ABOUT, DATA
+from based_jax.experiments.job import Job
+from based_jax.experiments.panels import Panel, lines, published, state_bytes
+from based_jax.experiments.results import best
+from based_jax.experiments.study import Rows, Study, run
+
+WIDTHS = (64, 128, 256)
+FIGURE_8 = ("ScatterBrain", "BigBird", "Nystromformer")
+
+PUBLISHED = {
+    "Attention": ((525_056, 1.00), (1_050_112, 1.00)),
+    "Based": (
+        (9_396, 0.667), (12_468, 0.72), (24_756, 0.84), (30_564, 0.836), (40_548, 0.912), (64_276, 0.855),
+        (80_484, 0.985), (85_268, 0.97), (169_236, 0.991),
+    ),
+    "Sliding window": (
+        (9_728, 0.08), (17_920, 0.145), (34_304, 0.31), (67_072, 0.515), (132_608, 0.655), (263_680, 0.80),
+        (525_824, 0.936), (1_050_112, 1.00),
+    ),
+    "Mamba": (
+        (8_192, 0.52), (16_384, 0.69), (24_576, 0.70), (32_768, 0.785), (49_152, 0.76), (65_536, 0.83),
+        (98_304, 0.85),
+    ),
+    "Mamba-2": (
+        (8_192, 0.52), (16_384, 0.69), (24_576, 0.727), (32_768, 0.784), (49_152, 0.796), (65_536, 0.83),
+        (98_304, 0.843),
+    ),
+    "GLA": ((4_864, 0.53), (17_920, 0.77), (68_608, 0.95)),
+    "DeltaNet": ((8_960, 0.79), (34_304, 0.963), (134_144, 0.995)),
+    "Gated DeltaNet": ((17_152, 0.89), (67_072, 0.988), (265_216, 0.993)),
+    "RWKV-7": ((17_152, 0.816), (34_304, 0.914), (68_608, 0.98)),
+    "H3": ((8_192, 0.19), (32_768, 0.25), (131_072, 0.25)),
+    "Hyena": ((524_288, 0.185), (1_048_576, 0.305), (2_097_152, 0.41)),
+}  # fmt: skip
+"""State in bytes and accuracy, read from the figure of the authors' repository to about 0.01."""
+
+
+def _job(scale: str, family: str, d_model: int, model: str, setting: str = "") -> Job:
+    setting = ", ".join(filter(None, (f"d {d_model}", setting)))
+    return Job(family, setting, model, {"d_model": d_model, **DATA[scale]})
+
+
+def _by_width(scale: str, widths: Iterable[int], **families: str) -> list[Job]:
+    return [
+        _job(scale, family.replace("_", " "), width, model)
+        for family, model in families.items()
+        for width in widths
+    ]
+
+
+def _based(scale: str, widths: Iterable[int], feature_dims: Iterable[int]) -> list[Job]:
+    return [
+        _job(scale, "Based", width, f"based:feature_dim={dim}", f"d' {dim}")
+        for width in widths
+        for dim in feature_dims
+    ]
+
+
+def _windows(scale: str, width: int, windows: Iterable[int]) -> list[Job]:
+    return [
+        _job(scale, "Sliding window", width, f"sliding_window:left={window - 1}", f"window {window}")
+        for window in windows
+    ]
+
+
+def _mambas(scale: str, widths: Iterable[int], state_sizes: Iterable[int]) -> list[Job]:
+    return [
+        _job(scale, family, width, f"{mixer}:d_state={size}", f"d_state {size}")
+        for family, mixer in (("Mamba", "mamba"), ("Mamba-2", "mamba2"))
+        for width in widths
+        for size in state_sizes
+    ]
+
+
+def _paper() -> list[Job]:
+    powers = [2**n for n in range(3, 11)]
+    recurrent = {
+        "GLA": "gla",
+        "DeltaNet": "delta_net",
+        "Gated_DeltaNet": "gated_delta_net",
+        "RWKV-7": "rwkv7",
+    }
+    return [
+        *_by_width("paper", (64, 128), Attention="attention"),
+        *_based("paper", (48, 64, 128), (8, 16, 24)),
+        *_windows("paper", 128, powers),
+        *_mambas("paper", WIDTHS, (8, 16, 24)),
+        *_by_width("paper", WIDTHS, **recurrent, H3="h3", Hyena="hyena"),
+        *[
+            _job(
+                "paper", "ScatterBrain", width, f"scatterbrain:left={window}:feature_dim={features}",
+                f"window {window}, {features} features",
+            )
+            for width in WIDTHS
+            for window in (4, 16, 64, 256, 1024)
+            for features in (32, 64, 128)
+        ],
+        *[
+            _job("paper", "BigBird", 64, f"bigbird:block_size={size}", f"blocks of {size}")
+            for size in powers[:5]
+        ],
+        *[
+            _job("paper", "Nystromformer", 128, f"nystrom:num_landmarks={number}", f"{number} landmarks")
+            for number in powers[1:7]
+        ],
+    ]  # fmt: skip
+
+
+def _cpu() -> list[Job]:
+    return [
+        *_by_width("cpu", (32, 64), Attention="attention"),
+        *_based("cpu", (32, 64), (4, 8, 16)),
+        *_windows("cpu", 64, (4, 8, 16, 32, 64)),
+        *_by_width("cpu", (32, 64), H3="h3", Hyena="hyena"),
+    ]
+
+
+def _smoke() -> list[Job]:
+    return [
+        *_by_width("smoke", (32,), Attention="attention"),
+        *_based("smoke", (32,), (4, 8)),
+        *_windows("smoke", 32, (4, 16)),
+        *_by_width("smoke", (32,), H3="h3", Hyena="hyena"),
+    ]
+
+
+def _panels(rows: Rows, scale: str) -> list[Panel]:
+    ours = lines(best(rows), state_bytes, frontier=True)
+    figure_2 = [line for line in ours if line.family not in FIGURE_8]
+    axis = {"x_label": "state at the longest test", "is_bytes": True}
+    return [
+        Panel(f"here, --scale {scale}", lines=figure_2, **axis),
+        Panel("the paper's, Figure 2", lines=published(PUBLISHED, frontier=True), **axis),
+        Panel("here, Figure 8", lines=ours if len(ours) > len(figure_2) else [], **axis),
+    ]
+
+
+STUDY = Study(
+    name="mqar_tradeoff",
+    title="Recall against the size of the state",
+    source="Based, Figures 2 and 8",
+    jobs={"smoke": _smoke(), "cpu": _cpu(), "paper": _paper()},
+    about=ABOUT,
+    panels=_panels,
+    notes=(
+        "A line joins the models that recall more than every smaller one of their family. The paper's "
+        "numbers are read from the figure of its authors' repository.",
+    ),
+)
+
+if __name__ == "__main__":
+    run(STUDY)

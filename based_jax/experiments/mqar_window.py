@@ -1,0 +1,75 @@
+"""Recall by the window, alone and behind Taylor linear attention: Based, Figure 1, centre.
+
+``python -m based_jax.experiments.mqar_window --scale smoke|cpu|paper --out DIR``
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from based_jax.experiments.based_data import ABOUT, DATA
+from based_jax.experiments.job import Job, rates, segments
+from based_jax.experiments.panels import Line, Panel
+from based_jax.experiments.results import best
+from based_jax.experiments.study import Rows, Study, run
+
+LINEAR, SLIDING, BOTH = "linear attention alone", "sliding window alone", "both"
+_CONV, _SHORT = "base_conv:kernel_size=3", "linear_attention:feature_dim={}"
+
+_DATA: dict[str, dict[str, Any]] = {
+    **DATA,
+    "paper": {
+        **DATA["paper"],
+        "train": segments(
+            (64, 4, 100_000), (64, 8, 20_000), (64, 16, 20_000), (128, 32, 10_000), (256, 64, 5_000)
+        ),
+        "epochs": 8,
+        "learning_rates": rates(-4, -1, 8),
+    },
+}
+
+
+def _jobs(scale: str, d_model: int, feature_dim: int, windows: Iterable[int]) -> list[Job]:
+    linear = _SHORT.format(feature_dim)
+    flags = {"d_model": d_model, **_DATA[scale]}
+    jobs = [Job(LINEAR, f"d' {feature_dim}", f"{linear},{linear}", flags, {"window": 0})]
+    for window in windows:
+        slide = f"sliding_window:left={window - 1}"
+        setting = f"window {window}"
+        jobs += [
+            Job(SLIDING, setting, f"{_CONV},{slide}", flags, {"window": window}),
+            Job(BOTH, setting, f"{_CONV},{linear},{slide}", flags, {"window": window}),
+        ]
+    return jobs
+
+
+def _panels(rows: Rows, scale: str) -> list[Panel]:
+    chosen = best(rows)
+    windows = sorted({row["window"] for row in chosen if row["window"]})
+    by_family: dict[str, list[tuple[float, float]]] = {}
+    for row in chosen:
+        # A model without a window is a level line.
+        places = [row["window"]] if row["window"] else windows
+        by_family.setdefault(row["family"], []).extend((place, row["accuracy"]) for place in places)
+    drawn = [Line(family, points) for family, points in by_family.items()]
+    return [Panel(f"here, --scale {scale}", "window (tokens)", drawn, ticks=windows)]
+
+
+STUDY = Study(
+    name="mqar_window",
+    title="Recall by the window, with and without linear attention",
+    source="Based, Figure 1, centre",
+    jobs={
+        "smoke": _jobs("smoke", 32, 8, (4, 16)),
+        "cpu": _jobs("cpu", 64, 16, (2, 4, 8, 16, 32, 64)),
+        "paper": _jobs("paper", 128, 16, [2**n for n in range(3, 11)]),
+    },
+    about={
+        **ABOUT,
+        "paper": "The paper's grid: width 128, 8 epochs, 4-64 pairs in 64-256 tokens, tests to 256 in 1024",
+    },
+    panels=_panels,
+    notes=("The paper prints no numbers for this figure.",),
+)
+
+if __name__ == "__main__":
+    run(STUDY)

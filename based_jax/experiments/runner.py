@@ -1,0 +1,114 @@
+"""Run the jobs of a study as processes, as many at once as there are slots; record each once.
+
+A job that fails is recorded with its last words, and the others go on. A signal stops the trainers, which
+save, and the next call continues them.
+"""
+
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from based_jax.experiments.job import TRAINER, Job
+from based_jax.experiments.results import FAILED, Results
+from based_jax.experiments.slots import Slot
+
+
+class Runner:
+    """Runs jobs in slots.
+
+    Args:
+        out: directory of the study; every job's process works in a folder below out/runs.
+        slots: places for processes.
+        ended: called with each job that has ended and its rows, from one thread at a time.
+        trainer: words before the job's flags.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        slots: Sequence[Slot],
+        ended: Callable[[Job, list[dict[str, Any]]], None],
+        trainer: Sequence[str] = TRAINER,
+    ):
+        self.out, self.ended, self.trainer = out, ended, trainer
+        self.results = Results(out / "results.jsonl")
+        self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
+        for slot in slots:
+            self._slots.put(slot)
+        self._workers = len(slots)
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._stopping = False
+
+    def run(self, jobs: Sequence[Job]) -> bool:
+        """Train what has no result yet; False if `stop` came before the end."""
+        pending = [job for job in jobs if not self.results.has(job)]
+        with ThreadPoolExecutor(self._workers) as pool:
+            for future in [pool.submit(self._one, job) for job in pending]:
+                future.result()
+        return not self._stopping
+
+    def stop(self) -> None:
+        """Let the trainers save and end, and start no more; safe within a signal's handler."""
+        self._stopping = True
+        for process in list(self._processes):
+            process.send_signal(signal.SIGINT)
+
+    def _one(self, job: Job) -> None:
+        if self._stopping:
+            return
+        slot = self._slots.get()
+        try:
+            workdir = self.out / "runs" / job.name
+            workdir.mkdir(parents=True, exist_ok=True)
+            began = time.perf_counter()
+            status = self._process(job, workdir, slot)
+            seconds = time.perf_counter() - began
+        finally:
+            self._slots.put(slot)
+        if self._stopping and status:
+            return
+        records = _records(workdir / "results.jsonl") if status == 0 else []
+        if not records:
+            words = _last_words(workdir / "log.txt")
+            records = [{"status": FAILED, "exit_status": status, "error": words, "seconds": seconds}]
+        shutil.rmtree(workdir / "checkpoints", ignore_errors=True)
+        with self._lock:
+            self.results.add(job, records)
+            self.ended(job, self.results.of(job))
+
+    def _process(self, job: Job, workdir: Path, slot: Slot) -> int:
+        """Its exit status. A session of its own: a terminal's Ctrl-C reaches it through `stop` only."""
+        with (workdir / "log.txt").open("ab") as log:
+            process = subprocess.Popen(
+                job.command(workdir, self.trainer), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, **slot.environment}, start_new_session=True,
+            )  # fmt: skip
+            self._processes.add(process)
+            try:
+                if self._stopping:  # it came between the two lines above
+                    process.send_signal(signal.SIGINT)
+                return process.wait()
+            finally:
+                self._processes.discard(process)
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _last_words(log: Path) -> str:
+    """The end of what a process said, for its record."""
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip()[-300:] if lines else "no output"

@@ -1,0 +1,49 @@
+"""Where jobs run: one process per accelerator, or a share of the CPU's cores each."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_PROBE = "import jax; print(jax.default_backend(), jax.local_device_count())"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for one process at a time."""
+
+    name: str
+    environment: Mapping[str, str]
+    """added to the process's own"""
+
+
+def find_slots(count: int | None = None) -> list[Slot]:
+    """`count` places for processes, by default one for each accelerator, or one on a CPU.
+
+    The devices are counted in a process of its own: one that has looked holds the accelerators' memory.
+
+    Raises:
+        OSError: JAX finds no device at all.
+    """
+    probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True)
+    if probe.returncode:
+        raise OSError(f"JAX finds no device: {probe.stderr.strip().splitlines()[-1:]}")
+    backend, devices = probe.stdout.split()[-2:]
+    return _on_cpu(count or 1) if backend == "cpu" else _on_accelerators(int(devices), count)
+
+
+def _on_accelerators(devices: int, count: int | None) -> list[Slot]:
+    names = [str(index) for index in range(min(devices, count or devices))]
+    return [
+        Slot(
+            f"device {name}", {"JAX_CUDA_VISIBLE_DEVICES": name, "JAX_ROCM_VISIBLE_DEVICES": name}
+        )
+        for name in names
+    ]  # fmt: skip
+
+
+def _on_cpu(count: int) -> list[Slot]:
+    """XLA takes its number of threads from NPROC."""
+    threads = str(max((os.cpu_count() or 1) // count, 1))
+    return [Slot(f"cpu {index}", {"NPROC": threads}) for index in range(count)]

@@ -1,0 +1,148 @@
+"""Jobs as processes: recorded once, failures kept, resumed, stopped. The trainer is a script of the test."""
+
+import json
+import sys
+import threading
+import time
+
+import pytest
+
+from based_jax.experiments import slots
+from based_jax.experiments.job import Job, rates, segments
+from based_jax.experiments.results import Results, best
+from based_jax.experiments.runner import Runner
+from based_jax.experiments.slots import Slot
+
+# Takes the trainer's flags; --mixer says how it ends.
+TRAINER = """
+import json, os, pathlib, signal, sys, time
+flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+workdir = pathlib.Path(flags["--workdir"])
+with (workdir / "starts").open("a") as file:
+    file.write(os.environ.get("PLACE", "") + "\\n")
+(workdir / "checkpoints").mkdir(exist_ok=True)
+if flags["--mixer"] == "dies":
+    sys.exit("no memory left")
+if flags["--mixer"] == "waits" and len((workdir / "starts").read_text().splitlines()) == 1:
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    (workdir / "ready").touch()
+    time.sleep(60)
+records = [{"learning_rate": rate, "seed": 0, "status": "finished", "accuracy": rate} for rate in (0.1, 0.3)]
+(workdir / "results.jsonl").write_text("".join(json.dumps(record) + "\\n" for record in records))
+"""
+
+FINE, DIES, WAITS = (Job("Family", name, name, {"d_model": 8}) for name in ("fine", "dies", "waits"))
+
+
+@pytest.fixture
+def runner(tmp_path):
+    script = tmp_path / "trainer.py"
+    script.write_text(TRAINER)
+    places = [Slot("0", {"PLACE": "first"}), Slot("1", {"PLACE": "second"})]
+
+    def make(ended=lambda job, rows: None):
+        return Runner(tmp_path / "out", places, ended, trainer=[sys.executable, str(script)])
+
+    (tmp_path / "out").mkdir()
+    return make
+
+
+def starts(runner: Runner, job: Job) -> list[str]:
+    return (runner.out / "runs" / job.name / "starts").read_text().split()
+
+
+def test_jobs_are_trained_once_and_failures_recorded(runner):
+    seen = []
+    first = runner(lambda job, rows: seen.append((job.setting, len(rows))))
+    assert first.run([FINE, DIES])
+    assert sorted(seen) == [("dies", 1), ("fine", 2)]
+    (row,) = first.results.of(DIES)
+    assert (row["status"], row["exit_status"], row["error"]) == ("failed", 1, "no memory left")
+    assert not (first.out / "runs" / FINE.name / "checkpoints").exists()
+    assert {*starts(first, FINE), *starts(first, DIES)} == {"first", "second"}
+
+    again = runner()
+    assert again.run([FINE, DIES])
+    assert again.results.rows == first.results.rows
+    assert len(starts(again, DIES)) == 1
+
+    again.results.drop_failed()
+    assert again.run([FINE, DIES])
+    assert len(starts(again, DIES)) == 2
+    assert len(starts(again, FINE)) == 1
+
+
+def test_a_stop_reaches_the_trainers_and_the_next_call_continues(runner):
+    first = runner()
+    ready = first.out / "runs" / WAITS.name / "ready"
+    ended = []
+    thread = threading.Thread(target=lambda: ended.append(first.run([WAITS, *[FINE] * 3])))
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not ready.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    first.stop()
+    thread.join(30)
+    assert ended == [False]
+    assert not first.results.has(WAITS)
+    again = runner()
+    assert again.run([WAITS])
+    assert [row["accuracy"] for row in again.results.of(WAITS)] == [0.1, 0.3]
+
+
+def test_a_cut_last_line_is_dropped_and_a_broken_one_is_named(tmp_path):
+    path = tmp_path / "results.jsonl"
+    results = Results(path)
+    results.add(FINE, [{"status": "finished", "accuracy": 1.0}])
+    whole = path.read_text()
+    path.write_text(whole + '{"job": "x", "sta')
+    assert Results(path).rows == results.rows
+    assert path.read_text() == whole
+    path.write_text('{"job": 3\n' + whole)
+    with pytest.raises(ValueError, match="line 1: expected a result"):
+        Results(path)
+
+
+def test_the_best_learning_rate_is_best_over_seeds(tmp_path):
+    def row(rate, seed, accuracy, status="finished"):
+        slices = {"num_pairs": {"8": 1 - accuracy}} if status != "failed" else None
+        values = {"accuracy": accuracy, "status": status, "slices": slices}
+        return {"learning_rate": rate, "seed": seed, **values}
+
+    results = Results(tmp_path / "results.jsonl")
+    results.add(FINE, [row(0.1, 0, 0.9), row(0.1, 1, 0.2), row(0.2, 0, 0.6), row(0.2, 1, 0.7)])
+    results.add(WAITS, [row(0.1, 0, None, "failed"), row(0.2, 0, 0.5)])
+    results.add(DIES, [{"status": "failed", "error": "no memory left"}])
+    fine, waits = best(results.rows)
+    assert (fine["learning_rate"], fine["accuracy"], fine["seeds"]) == (0.2, pytest.approx(0.65), 2)
+    assert (waits["learning_rate"], waits["accuracy"], waits["seeds"]) == (0.2, 0.5, 1)
+    assert best(results.rows, ("num_pairs", "8"))[0]["learning_rate"] == 0.1
+
+
+def test_flags_of_the_trainer():
+    job = Job(
+        "Based", "d 64", "based:feature_dim=8", {"d_model": 64, "random_fill": False, "positions": True}
+    )
+    words = "--mixer based:feature_dim=8 --d-model 64 --no-random-fill --positions"
+    assert job.arguments == words.split()
+    assert job.line == f"python -m train.mqar {words}"
+    assert Job("B", "", "a,b", {}).arguments == ["--layers", "a,b"]
+    assert job.name.startswith("based-d-64-")
+    assert segments((64, 4, 100), (128, 8)) == "64:4:100,128:8"
+    assert rates(-3, -1.5, 4) == "0.001,0.003162,0.01,0.03162"
+
+
+def test_slots_share_the_cores_and_give_each_accelerator_a_process(monkeypatch):
+    monkeypatch.setattr(slots.os, "cpu_count", lambda: 8)
+    assert [slot.environment for slot in slots._on_cpu(2)] == [{"NPROC": "4"}] * 2
+    devices = slots._on_accelerators(3, None)
+    assert [slot.environment["JAX_CUDA_VISIBLE_DEVICES"] for slot in devices] == ["0", "1", "2"]
+    assert len(slots._on_accelerators(8, 2)) == 2
+
+
+def test_results_are_json_objects(runner):
+    first = runner()
+    first.run([FINE])
+    rows = [json.loads(line) for line in first.results.path.read_text().splitlines()]
+    assert rows == first.results.rows
+    assert rows[0]["command"] == FINE.line

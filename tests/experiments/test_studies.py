@@ -1,0 +1,159 @@
+"""The studies: grids that the trainer takes, the papers' state sizes, figures, pages, a run to the end."""
+
+import dataclasses
+import importlib
+import json
+import pkgutil
+import re
+
+import numpy as np
+import pytest
+
+from based_jax import experiments
+from based_jax.command import parse
+from based_jax.experiments import figure, mqar_tradeoff, study
+from based_jax.experiments.job import Job
+from based_jax.experiments.panels import Line
+from based_jax.models import LanguageModel
+from train.mqar import MQARConfig
+
+NAMES = [
+    module.name for module in pkgutil.iter_modules(experiments.__path__) if module.name.startswith("mqar")
+]
+STUDIES = {name: importlib.import_module(f"based_jax.experiments.{name}").STUDY for name in NAMES}
+
+
+def config(job: Job) -> MQARConfig:
+    return parse(MQARConfig, job.arguments, prog="test")
+
+
+def rows(jobs, seed=0):
+    """Made-up results."""
+    random = np.random.default_rng(seed)
+    for job in jobs:
+        accuracy = random.uniform()
+        slices = {"num_pairs": dict.fromkeys(("8", "32", "256"), accuracy)}
+        record = {"accuracy": accuracy, "slices": slices, "parameters": 1000, "status": "finished"}
+        facts = {"job": job.name, "family": job.family, "setting": job.setting, **job.facts}
+        numbers = {
+            "learning_rate": 1e-3,
+            "seed": 0,
+            "epochs": 1.0,
+            "seconds": 60.0,
+            "d_model": job.flags["d_model"],
+        }
+        yield {**facts, **record, **numbers, "state_size": int(random.integers(1000, 9999))}
+
+
+def test_every_study_is_there():
+    assert set(STUDIES) == {"mqar_tradeoff", "mqar_feature_maps", "mqar_window", "mqar_width", "mqar_pairs"}
+    assert all(study_.name == name for name, study_ in STUDIES.items())
+
+
+@pytest.mark.parametrize("scale", study.SCALES)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_trainer_takes_every_job(name, scale):
+    jobs = STUDIES[name].jobs[scale]
+    assert len({job.name for job in jobs}) == len(jobs)
+    # Flags of one kind are checked once: parsing them takes longer than all else.
+    kinds = {json.dumps([*job.flags, job.model.split(":")[0], scale]): job for job in jobs}
+    parsed = {kind: config(job) for kind, job in kinds.items()}
+    for job in jobs:
+        like = parsed[json.dumps([*job.flags, job.model.split(":")[0], scale])]
+        model = (
+            {"layers": job.model, "mixer": None} if "," in job.model else {"mixer": job.model, "layers": None}
+        )
+        settings = dataclasses.replace(like, **{**job.flags, **model})
+        train, test = settings.segments
+        assert all(4 * task.num_pairs <= task.length for task in [*train, *test])
+        assert settings.architecture.d_model == job.flags["d_model"]
+        assert settings.sweep.learning_rates
+
+
+def test_the_published_states_are_those_of_the_models():
+    ours: dict[str, set[int]] = {}
+    for job in mqar_tradeoff.STUDY.jobs["paper"]:
+        if job.family in mqar_tradeoff.PUBLISHED:
+            settings = config(job)
+            size = LanguageModel(settings.architecture).state_size(settings.longest)
+            ours.setdefault(job.family, set()).add(4 * size)
+    for family, points in mqar_tradeoff.PUBLISHED.items():
+        assert {size for size, _ in points} <= ours[family], family
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_figures_and_pages(name, tmp_path):
+    chosen = STUDIES[name]
+    made = [*rows(chosen.jobs["smoke"])]
+    made.append(
+        {
+            **made[0],
+            "job": "x<y",
+            "family": "<b>",
+            "status": "failed",
+            "error": 'no "memory"',
+            "exit_status": 1,
+        }
+    )
+    png, index = study.draw(chosen, "smoke", made, tmp_path)
+    assert png.read_bytes().startswith(b"\x89PNG")
+    text = index.read_text()
+    assert "data:image/png;base64," in text
+    assert "&lt;b&gt;" in text
+    assert "<b>" not in text
+    assert not re.search(r"(src|href)=\"(?!data:)", text)
+    assert text.count("<tr>") == 2 + 2 * len(chosen.jobs["smoke"]) + 1
+    assert sum(len(line.points) for panel in chosen.panels(made, "smoke") for line in panel.lines)
+    paper = [*rows(chosen.jobs["paper"])]
+    families = {line.family for panel in chosen.panels(paper, "paper") for line in panel.lines}
+    assert {job.family for job in chosen.jobs["paper"]} <= families
+
+
+def test_a_page_without_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setattr(figure, "missing", lambda: "no figure: it needs matplotlib")
+    (index,) = study.draw(mqar_tradeoff.STUDY, "smoke", [*rows(mqar_tradeoff.STUDY.jobs["smoke"])], tmp_path)
+    assert "it needs matplotlib" in index.read_text()
+
+
+def test_a_frontier_joins_what_beats_all_before_it():
+    line = Line("x", [(4, 0.5), (1, 0.2), (2, 0.1), (3, 0.5)], frontier=True)
+    assert line.path == [(1, 0.2), (3, 0.5)]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """A study of one model that trains and one that cannot."""
+    flags = {
+        "d_model": 8, "vocab_size": 16, "length": 8, "pairs": 2, "examples": 64, "test_examples": 32,
+        "epochs": 1, "batch_size": 32, "learning_rates": "1e-2,1e-3",
+    }  # fmt: skip
+    jobs = [Job("Attention", "d 8", "attention", flags), Job("Based", "d 8", "based", {**flags, "pairs": 5})]
+    return dataclasses.replace(mqar_tradeoff.STUDY, jobs=dict.fromkeys(study.SCALES, jobs))
+
+
+def test_a_study_to_its_end_and_again(tiny, tmp_path, capsys):
+    out = ["--out", str(tmp_path / "out")]
+    assert study.main(tiny, [*out, "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("python -m train.mqar") == 2
+    assert study.main(tiny, out) == 1
+    results = (tmp_path / "out" / "results.jsonl").read_text()
+    records = [json.loads(line) for line in results.splitlines()]
+    assert [record["status"] for record in records].count("finished") == 2
+    (failed,) = [record for record in records if record["status"] == "failed"]
+    assert failed["exit_status"] == 2
+    assert "pairs" in failed["error"]
+    assert (tmp_path / "out" / "figure.png").exists()
+    assert study.main(tiny, [*out, "--families", "Attention"]) == 0
+    assert (tmp_path / "out" / "results.jsonl").read_text() == results
+
+    with pytest.raises(ValueError, match="another directory"):
+        study.main(tiny, [*out, "--scale", "cpu"])
+    with pytest.raises(ValueError, match="families"):
+        study.main(tiny, [*out, "--families", "Attenti0n"])
+    with pytest.raises(SystemExit):
+        study.main(tiny, [*out, "--at-once", "0"])
+    assert "at_once = 0: expected at least 1" in capsys.readouterr().err
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "results.jsonl").touch()
+    with pytest.raises(ValueError, match=r"study\.json"):
+        study.main(tiny, ["--out", str(tmp_path / "other")])
