@@ -64,6 +64,9 @@ class MQARConfig:
     """exponent of the distances of queries: below 1 they are mostly short, 1 is uniform"""
     positions: bool = False
     """learned position embeddings, which Zoology's Figure 2 has for attention"""
+    mlp: str | None = None
+    """in each layer: identity, which adds a normed copy of the stream as in the papers' studies, none, plain
+    or gated; default: identity, none with Mamba"""
     epochs: int = 32
     """passes over the training examples"""
     batch_size: int = 256
@@ -143,6 +146,7 @@ class MQARConfig:
             mixer and mixer.options,
             positions=self.positions,
             dropout=self.dropout,
+            mlp=self.mlp,
             dtype=self.dtype,
         )
 

@@ -16,6 +16,9 @@ from based_jax.validate import expect
 
 INIT_STD = 0.02
 
+MLP_WIDENING = 4
+"""Width of an MLP, where one is asked for, over d_model."""
+
 ALIASES = {"based": "linear_attention"}
 """The papers' names of mixers that are called something else here."""
 
@@ -65,6 +68,7 @@ def mqar_backbone(
     *,
     positions: bool = False,
     dropout: float = 0.1,
+    mlp: str | None = None,
     dtype: str = "float32",
 ) -> ModelConfig:
     """The papers' two-layer model with one mixer, or a model of any layers.
@@ -79,6 +83,9 @@ def mqar_backbone(
         positions: learned positions, as many as `length`. Zoology's Figure 2 has them with attention in both
             layers; Based's studies have none.
         dropout: of the embeddings, in training; 0 with Mamba.
+        mlp: "identity" as in the studies, "none" for blocks of a norm and a mixer, or an MLP with biases and
+            exact GELU, four times as wide as the model: "plain", or "gated" as in the studies of parity.
+            Default: the studies' own, which is "none" for Mamba.
         dtype: of the computation.
 
     Raises:
@@ -97,7 +104,10 @@ def mqar_backbone(
         d_model=d_model,
         schedule="".join(letters),
         mixers=dict(zip(letters, specs, strict=True)),
-        mlp="none" if is_mamba else "identity",
+        mlp=mlp or ("none" if is_mamba else "identity"),
+        mlp_hidden=MLP_WIDENING * d_model,
+        mlp_activation="gelu",
+        mlp_bias=True,
         norm="rms" if is_mamba else "layer",
         final_norm="layer",
         max_positions=length if positions else 0,

@@ -8,6 +8,7 @@ import pytest
 
 import based_jax as bj
 from based_jax.models import MixerSpec, mqar_backbone
+from based_jax.models.config import MLPS
 from tests.mixers.laws import QUICKLY
 from tests.tolerances import assert_close
 
@@ -43,6 +44,15 @@ def test_layers_and_positions():
     convolutions = [MixerSpec("base_conv", {"kernel_size": size}) for size in (3, -1, 3, -1)]
     four = mqar_backbone(None, 64, length=64, layers=convolutions)
     assert bj.param_count(four) == 544_896 + 2 * 3 * 64
+
+
+def test_the_normed_copy_is_an_option():
+    count = {mlp: bj.param_count(mqar_backbone("attention", 8, 32, mlp=mlp)) for mlp in MLPS}
+    assert bj.param_count(mqar_backbone("attention", 8, 32)) == count["identity"]
+    norms = 2 * 2 * 8  # scale and bias of two layers
+    assert count["identity"] - count["none"] == norms
+    assert count["plain"] - count["identity"] == 2 * (2 * 8 * 32 + 32 + 8)
+    assert count["gated"] - count["plain"] == 2 * (8 * 32 + 32)
 
 
 def test_each_layer_adds_a_normed_copy_of_the_stream():
@@ -111,6 +121,7 @@ def test_every_mixer_has_a_backbone(name):
     ("arguments", "message"),
     [
         ({"mixer": None}, "mixer = None: expected a mixer's name, unless layers are given"),
+        ({"mixer": "gla", "mlp": "glu"}, "mlp = 'glu': expected one of"),
         ({"mixer": "lstm"}, "mixer = 'lstm': expected one of 'attention'"),
         ({"mixer": "based", "options": {"depth": 1}}, "option of linear_attention = 'depth'"),
         ({"mixer": None, "layers": ["gla"], "options": {"num_heads": 1}}, "none beside layers"),
