@@ -15,9 +15,10 @@ from based_jax.command import parse, run
 from benchmarks.flags import PROGRAM, command_line
 from benchmarks.gpu import Gpu
 from benchmarks.mixers import Mixers
+from benchmarks.mqar import Mqar
 from benchmarks.ops import Ops
 
-COMMANDS = {"gpu": Gpu(), "mixers": Mixers(), "ops": Ops()}
+COMMANDS = {"gpu": Gpu(), "mixers": Mixers(), "mqar": Mqar(), "ops": Ops()}
 """Name on the command line -> the command with its default flags."""
 
 

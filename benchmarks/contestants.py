@@ -66,7 +66,7 @@ class Program:
     to_numpy: Callable[[Any], list[np.ndarray]]
     """the result of `call` as y (and the gradients), each (B, N, H, dim)"""
     compile_seconds: float | None = None
-    """beside other programs on the other cores"""
+    """beside other programs on the other cores, unless the study compiles one at a time"""
     temp_bytes: int | None = None
     """scratch memory that the compiler planned; None where no compiler plans"""
     needed_bytes: int | None = None
@@ -111,8 +111,10 @@ def compile_jax(function: Callable[..., Any], inputs: Inputs, direction: str, fa
     return compile_jitted(jax.jit(function if direction == FORWARD else forward_backward), arrays)
 
 
-def compile_jitted(function: Any, arguments: list[Any], carried: int | None = None) -> Program:
-    """Compile a jitted function for its arguments; `carried`, a donated one, becomes the last result."""
+def compile_jitted(
+    function: Any, arguments: list[Any], carried: int | None = None, result: int = -1
+) -> Program:
+    """Compile a jitted function for its arguments; `carried`, a donated one, becomes the result `result`."""
     start = time.perf_counter()
     compiled = function.lower(*arguments).compile()
     seconds = time.perf_counter() - start
@@ -123,7 +125,7 @@ def compile_jitted(function: Any, arguments: list[Any], carried: int | None = No
     def call() -> Any:
         results = jax.block_until_ready(compiled(*arguments))
         if carried is not None:
-            arguments[carried] = results[-1]
+            arguments[carried] = results[result]
         return results
 
     return Program(

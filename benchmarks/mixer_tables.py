@@ -7,16 +7,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from based_jax.validate import expect
+from benchmarks import pages
 from benchmarks.analysis import series
 from benchmarks.contestants import FORWARD, FORWARD_BACKWARD
 from benchmarks.mixer_contestants import DECODE, PASSES
 from benchmarks.tables import PASS_TITLES, exponent, significant, time_and_spread, wide_console
 
 TITLES = PASS_TITLES | {DECODE: "step"}
-
-BEGIN, END = "<!-- mixers -->", "<!-- /mixers -->"
-"""Lines of a Markdown file between which the table belongs."""
 
 MISSING = "\N{EN DASH}"
 
@@ -117,10 +114,7 @@ def insert(page: str, report: dict[str, Any] | None) -> str:
     Raises:
         ValueError: the page has not one line of each comment, in order.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    expect(bool(begin and end), "--markdown", "", f"a file with the lines {BEGIN} and {END}")
-    return page if report is None else "".join((before, begin, "\n", markdown(report), end, after))
+    return pages.insert(page, "mixers", None if report is None else markdown(report))
 
 
 def markdown(report: dict[str, Any]) -> str:

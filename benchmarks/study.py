@@ -64,6 +64,8 @@ class Study:
     """bytes per case"""
     tell: Callable[[str], None]
     """receives a line of progress"""
+    compilers: int = field(default_factory=cores)
+    """programs compiled at a time; one after the other, none waits for a core"""
     cases: list[Case] = field(default_factory=list)
     agreement: list[dict[str, Any]] = field(default_factory=list)
     """how far the members of a family differ, at each length"""
@@ -104,13 +106,13 @@ class Study:
         return [case.row() for case in self.cases]
 
     def _compile(self, cases: Sequence[Case], inputs: Any) -> list[Program | None]:
-        """A program for each case that can run; on all cores, before anything is timed."""
+        """A program for each case that can run, before anything is timed."""
 
         def prepare(case: Case) -> Program | None:
             with _on_cpu():  # a default device is its thread's own
                 return self._prepare(case, inputs)
 
-        with ThreadPoolExecutor(cores()) as pool:
+        with ThreadPoolExecutor(self.compilers) as pool:
             return list(pool.map(prepare, cases))
 
     def _prepare(self, case: Case, inputs: Any) -> Program | None:

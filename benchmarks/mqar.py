@@ -1,0 +1,216 @@
+"""`mqar`: examples a second in training: learning rates one by one, many at once, and in torch."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from based_jax import mixers
+from based_jax.models.backbones import ALIASES
+from based_jax.validate import expect, expect_choice
+from benchmarks import mqar_tables, report
+from benchmarks.contestants import Contestant, Program
+from benchmarks.flags import comma_list, expect_writable
+from benchmarks.machine import cores
+from benchmarks.memory import GIB, available_bytes
+from benchmarks.mqar_workload import Recipe, Workload
+from benchmarks.study import INTERRUPTED, Study, relative_error
+from benchmarks.torch_ops import missing as missing_torch
+
+TRAIN = "train"
+"""The only pass: a whole training step."""
+
+TORCH = {
+    "torch_labels": ("torch, logits of the labelled positions", False),
+    "torch_all": ("torch, logits of all positions, as the authors' code", True),
+}
+"""Name -> label, and whether logits are made everywhere."""
+
+TORCH_MIXERS = ("attention", "linear_attention")
+"""What `mqar_torch` has."""
+
+AGREEMENT = 1e-5
+"""Allowed difference of losses that JAX and torch compute with the same parameters, relative to the loss."""
+
+
+@dataclass(frozen=True)
+class Mqar(Recipe):
+    """Training throughput of the MQAR sweep, on CPU in float32, with AdamW.
+
+    The papers' two-layer models: the sweep's own program with one learning rate, which is one model after
+    the other, and with more of them at once; beside it one model in torch, if that is installed. All
+    contestants of a mixer take turns. Compile times are apart: a sweep compiles once, however many its
+    learning rates. The losses in JAX and torch without dropout have to agree, or the exit status is 1.
+    """
+
+    mixers: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ("attention", "based")
+    """Mixers of the second layer; torch rows are there for these two only."""
+    lanes: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (1, 2, 4)
+    """Learning rates that are trained at once; 1 is one by one."""
+    samples: int = 7
+    """Timed calls per contestant; the table shows their median and quartile range."""
+    seconds: float = 30.0
+    """Time budget per contestant, in seconds: fewer samples where it would be exceeded."""
+    json: Path | None = None
+    """Write every number here, with the facts about the machine."""
+    markdown: Path | None = None
+    """Put a table into this file, between the lines `<!-- mqar -->` and `<!-- /mqar -->`."""
+
+    def run(self, command: str) -> int:
+        """Measure, show, write; 0, 1 if JAX and torch disagree, 130 after Ctrl-C.
+
+        Raises:
+            ValueError: a flag makes no sense, or JAX does not compute on one CPU.
+        """
+        self._check()
+        contestants = self._contestants(self.mixers[0])
+        limit = available_bytes() / 2
+        settings = {
+            "d_model": self.d_model, "vocab_size": self.vocab_size, "length": self.length,
+            "pairs": self.pairs, "batch_size": self.batch_size, "weight_decay": self.weight_decay,
+            "dropout": self.dropout, "dtype": "float32", "mixers": self.mixers, "lanes": sorted(self.lanes),
+            "steps": self.steps, "samples": self.samples, "seconds_budget": self.seconds,
+            "memory_limit_gib": round(limit / GIB, 3),
+        }  # fmt: skip
+        described = [
+            {"name": contestant.name, "label": contestant.label, "framework": contestant.framework}
+            for contestant in contestants
+        ]
+        notes: list[str] = []
+        results = report.new_report("mqar", command, settings, described, notes)
+        if (load := results["machine"]["load_average"] or 0) > cores() / 4:
+            notes.append(f"The machine was not idle: load {load:g} at the start, from other programs.")
+        progress = Console(stderr=True, highlight=False)
+        results["complete"] = self._measure(results, limit, progress)
+        if not results["complete"]:
+            notes.append(INTERRUPTED)
+        self._save(results)
+        mqar_tables.show(results)
+        if self.markdown:
+            self.markdown.write_text(mqar_tables.insert(self.markdown.read_text(), results))
+        for path in filter(None, (self.json, self.markdown)):
+            progress.print(f"wrote {path}")
+        agrees = all(entry["agrees"] for entry in results["agreement"])
+        return 130 if not results["complete"] else 0 if agrees else 1
+
+    def _measure(self, results: dict[str, Any], limit: float, progress: Console) -> bool:
+        """One mixer after the other, the report up to date after each; False if Ctrl-C came first."""
+        studies: list[tuple[str, Study]] = []
+
+        def collect() -> None:
+            results["rows"] = [self._row(mixer, row) for mixer, study in studies for row in study.rows()]
+            results["summary"] = {"ratios": mqar_tables.ratios(results["rows"])}
+            self._save(results)
+
+        try:
+            for mixer in self.mixers:
+                workload = Workload(self, mixer)
+                study = Study(
+                    lambda _, workload=workload: workload,
+                    self._contestants(mixer), (TRAIN,), self.samples, self.seconds, limit,
+                    lambda line, mixer=mixer: progress.print(f"{mixer} {line}"),
+                    compilers=1,
+                )  # fmt: skip
+                studies.append((mixer, study))
+                if not study.measure([self.length], collect):
+                    return False
+                results["agreement"] += self._compare(workload, mixer, study)
+        except KeyboardInterrupt:
+            return False
+        finally:
+            collect()
+        return True
+
+    def _compare(self, workload: Workload, mixer: str, study: Study) -> list[dict[str, Any]]:
+        """Whether the torch rows that ran train what JAX trains."""
+        measured = [row["contestant"] for row in study.rows() if row["seconds"] is not None]
+        if not (names := [name for name in TORCH if name in measured]):
+            return []
+        from benchmarks import mqar_torch
+
+        return [
+            _agreement(mixer, name, workload.losses, mqar_torch.losses(workload, TORCH[name][1]))
+            for name in names
+        ]
+
+    def _row(self, mixer: str, row: dict[str, Any]) -> dict[str, Any]:
+        """A case of the study with what it says of training: a call is `steps` steps."""
+        models = 1 if row["contestant"] in TORCH else int(row["contestant"].removeprefix("jax_"))
+        step = None if row["seconds"] is None else row["seconds"] / self.steps
+        each = None if step is None else self.batch_size / step
+        return {
+            "mixer": mixer,
+            "models": models,
+            **row,
+            "step_seconds": step,
+            "examples_per_second": None if each is None else models * each,
+            "examples_per_second_per_model": each,
+        }
+
+    def _contestants(self, mixer: str) -> list[Contestant]:
+        """JAX with each number of lanes, then torch."""
+        rows = []
+        for count in sorted(self.lanes):
+            label = f"based_jax, {count} learning rates at once" if count > 1 else "based_jax, one by one"
+
+            def prepare(workload: Workload, _: str, count: int = count) -> Program:
+                return workload.program(count)
+
+            rows.append(Contestant(f"jax_{count}", label, "jax", None, prepare))
+        reason = missing_torch()
+        if ALIASES.get(mixer, mixer) not in TORCH_MIXERS:
+            reason = f"there is no {mixer} in torch here"
+        for name, (label, everywhere) in TORCH.items():
+
+            def prepare_torch(workload: Workload, _: str, everywhere: bool = everywhere) -> Program:
+                from benchmarks import mqar_torch
+
+                return mqar_torch.program(workload, everywhere)
+
+            lacks = {TRAIN: reason} if reason else {}
+            rows.append(Contestant(name, label, "torch", None, prepare_torch, lacks))
+        return rows
+
+    def _save(self, results: dict[str, Any]) -> None:
+        if self.json:
+            report.save(results, self.json)
+
+    def _check(self) -> None:
+        """Every flag before anything is compiled."""
+        counts = [(name, getattr(self, name)) for name in ("d_model", "batch_size", "steps", "samples")]
+        for name, value in [*counts, *(("lanes", count) for count in self.lanes)]:
+            expect(value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
+        expect(0 <= self.dropout < 1, "--dropout", self.dropout, "from 0 to below 1")
+        expect(0 <= self.weight_decay < math.inf, "--weight-decay", self.weight_decay, "at least 0")
+        expect(0 < self.seconds < math.inf, "--seconds", self.seconds, "more than 0 seconds")
+        for name in self.mixers:
+            expect_choice("--mixers", name, (*ALIASES, *mixers.names()))
+        for flag, values in (("--mixers", self.mixers), ("--lanes", self.lanes)):
+            shown = ",".join(map(str, values))
+            expect(0 < len(set(values)) == len(values), flag, shown, "one or more, each once")
+        _ = self.task
+        for name in self.mixers:
+            self.architecture(name)
+        expect_writable("--json", self.json)
+        if self.markdown:
+            mqar_tables.insert(self.markdown.read_text(), None)
+        devices = [device.platform for device in jax.devices()]
+        expect(devices == ["cpu"], "JAX devices", ",".join(devices), "one CPU, as with JAX_PLATFORMS=cpu")
+
+
+def _agreement(mixer: str, contestant: str, ours: list[float], theirs: list[float]) -> dict[str, Any]:
+    """Losses of the first steps from the same parameters, in JAX and of a contestant."""
+    error = relative_error([np.array(ours)], [np.array(theirs)])
+    return {
+        "mixer": mixer,
+        "contestant": contestant,
+        "other": "jax_1",
+        "losses": theirs,
+        "other_losses": ours,
+        "relative_error": error,
+        "agrees": error is not None and error <= AGREEMENT,
+    }

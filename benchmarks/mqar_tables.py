@@ -1,0 +1,166 @@
+"""The `mqar` report as a table on a terminal, and a smaller one in Markdown."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import pages
+from benchmarks.memory import MIB
+from benchmarks.tables import significant, time_and_spread, wide_console
+
+BASES = {"jax_1": "one by one", "torch_labels": "torch, labels", "torch_all": "torch, all"}
+"""Contestants that the others are compared with."""
+
+MISSING = "\N{EN DASH}"
+
+
+def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Examples per second, all models together, of each contestant over those of each of `BASES`."""
+    speeds = {(row["mixer"], row["contestant"]): row["examples_per_second"] for row in rows}
+    return [
+        {"mixer": mixer, "contestant": name, "other": base, "ratio": speed / other}
+        for (mixer, name), speed in speeds.items()
+        for base in BASES
+        if base != name and speed and (other := speeds.get((mixer, base)))
+    ]
+
+
+def show(report: dict[str, Any], console: Console | None = None) -> None:
+    """Print a whole report."""
+    console = console or wide_console()
+    console.print(f"\n[bold]Training on MQAR, CPU[/], {_facts(report)}", highlight=False)
+    console.print(_table(report))
+    for contestant in report["contestants"]:
+        console.print(f"  {contestant['name']:<12} {contestant['label']}", highlight=False)
+    for line in (*_missing(report), *_agreement(report), *report["notes"]):
+        console.print(line, highlight=False)
+
+
+def _facts(report: dict[str, Any]) -> str:
+    settings, machine = report["settings"], report["machine"]
+    return (
+        f"{settings['dtype']}: d_model {settings['d_model']}, vocabulary {settings['vocab_size']:,}, "
+        f"{settings['length']} tokens with {settings['pairs']} pairs, batch {settings['batch_size']}; "
+        f"{machine['cpu']}, {machine['cores']} cores; jax {machine['jax']}, "
+        f"torch {machine['torch'] or 'not installed'}; {machine['date'][:10]}"
+    )
+
+
+def _table(report: dict[str, Any]) -> Table:
+    """One row per mixer and contestant."""
+    settings = report["settings"]
+    table = Table(
+        box=SIMPLE_HEAD,
+        title="Examples per second in training, and what was compiled for it",
+        caption=(
+            f"each: per learning rate; all: of all learning rates together, and how many times those of the "
+            f"others. compile: tracing and compiling, once per program. peak: rise of the process's resident "
+            f"memory at the first call. {settings['samples']} samples of {settings['steps']} steps in turns, "
+            f"fewer (n) where {settings['seconds_budget']:g} s are spent; skipped above "
+            f"{settings['memory_limit_gib']:.3g} GiB."
+        ),
+        title_justify="left",
+        caption_justify="left",
+    )
+    for column in ("mixer", "contestant"):
+        table.add_column(column, no_wrap=True)
+    against = (f"x {title}" for title in BASES.values())
+    for column in ("models", "compile s", "each", "step ms", "±", "each/s", "all/s", *against, "peak MiB"):
+        table.add_column(column, justify="right", no_wrap=True)
+    previous = None
+    for row in report["rows"]:
+        if previous not in (None, row["mixer"]):
+            table.add_section()
+        mixer = "" if previous == row["mixer"] else row["mixer"]
+        table.add_row(mixer, row["contestant"], str(row["models"]), *_cells(row, report))
+        previous = row["mixer"]
+    return table
+
+
+def _cells(row: dict[str, Any], report: dict[str, Any]) -> Iterable[str]:
+    if row["seconds"] is None:
+        return ("", "", row["status"])
+    step = time_and_spread(row | {"seconds": row["step_seconds"]}, report["settings"]["samples"])
+    memory = "" if row["peak_rss_bytes"] is None else significant(row["peak_rss_bytes"] / MIB)
+    return (*_compile(row), *step, *_speeds(row), *_against(row, report, ""), memory)
+
+
+def _compile(row: dict[str, Any]) -> Iterable[str]:
+    """Seconds of the program, and per model."""
+    seconds = row["compile_seconds"]
+    return ("", "") if seconds is None else (f"{seconds:.1f}", f"{seconds / row['models']:.1f}")
+
+
+def _speeds(row: dict[str, Any]) -> Iterable[str]:
+    return (f"{row[key]:,.0f}" for key in ("examples_per_second_per_model", "examples_per_second"))
+
+
+def _against(row: dict[str, Any], report: dict[str, Any], none: str) -> Iterable[str]:
+    """How many times the throughput of each of `BASES` it is."""
+    found = {
+        entry["other"]: f"{entry['ratio']:.2f}"
+        for entry in report["summary"]["ratios"]
+        if (entry["mixer"], entry["contestant"]) == (row["mixer"], row["contestant"])
+    }
+    return (found.get(base, "1" if base == row["contestant"] else none) for base in BASES)
+
+
+def _missing(report: dict[str, Any]) -> list[str]:
+    """A line for each row without a time, with the reason: too wide for the table's cells."""
+    return [
+        f"{row['mixer']} {row['contestant']} {row['status']}"
+        + (f": {row['reason']}" if row["reason"] else "")
+        for row in report["rows"]
+        if row["seconds"] is None
+    ]
+
+
+def _agreement(report: dict[str, Any]) -> Iterable[str]:
+    """A sentence for each torch row."""
+    for entry in report["agreement"]:
+        error = "not finite" if entry["relative_error"] is None else f"{entry['relative_error']:.0e}"
+        yield (
+            f"{entry['mixer']}: {entry['contestant']} "
+            f"{'agrees' if entry['agrees'] else 'DISAGREES'} with {entry['other']}: losses "
+            f"without dropout differ by at most {error} of the largest (steps: {len(entry['losses'])})"
+        )
+
+
+def insert(page: str, report: dict[str, Any] | None) -> str:
+    """The page with the report's table between its two comments; None only looks for them.
+
+    Raises:
+        ValueError: the page has not one line of each comment, in order.
+    """
+    return pages.insert(page, "mqar", None if report is None else _markdown(report))
+
+
+def _markdown(report: dict[str, Any]) -> str:
+    columns = (
+        "compile, s", "per model", "step, ms", "examples/s per model", "examples/s",
+        *(f"x {title}" for title in BASES.values()),
+    )  # fmt: skip
+    labels = {contestant["name"]: contestant["label"] for contestant in report["contestants"]}
+    lines = [
+        f"{_facts(report)}.",
+        "",
+        "| mixer | contestant | " + " | ".join(columns) + " |",
+        "|---|---|" + "---:|" * len(columns),
+    ]
+    for row in report["rows"]:
+        if row["seconds"] is None:
+            cells: list[str] = [MISSING] * len(columns)
+        else:
+            compile_cells = [cell or MISSING for cell in _compile(row)]
+            step = significant(1000 * row["step_seconds"])
+            cells = [*compile_cells, step, *_speeds(row), *_against(row, report, MISSING)]
+        lines.append(f"| {row['mixer']} | {labels[row['contestant']]} | " + " | ".join(cells) + " |")
+    for sentences in (_missing(report), list(_agreement(report))):
+        if sentences:
+            lines += ["", "; ".join(sentences) + "."]
+    for note in report["notes"]:
+        lines += ["", note]
+    return "\n".join(lines) + "\n"

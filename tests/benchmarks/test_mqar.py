@@ -1,0 +1,186 @@
+"""`python -m benchmarks mqar` on tiny sizes: JSON, tables, the same numbers in torch, errors."""
+
+import importlib.util
+import json
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from based_jax.command import run
+from benchmarks import mqar_tables
+from benchmarks.__main__ import main
+from benchmarks.flags import PROGRAM
+from benchmarks.mqar import AGREEMENT, TORCH, Mqar, _agreement
+from benchmarks.mqar_workload import Recipe, Workload
+from benchmarks.study import Study
+
+RECIPE = {"d_model": 8, "vocab_size": 32, "length": 16, "pairs": 2, "batch_size": 4, "steps": 2}
+SIZES = [f"--{name.replace('_', '-')}={value}" for name, value in RECIPE.items()]
+NAMES = ["jax_2", *TORCH]
+PAGE = "before\n<!-- mqar -->\nold\n<!-- /mqar -->\nafter\n"
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One complete run: its exit status and folder."""
+    folder = tmp_path_factory.mktemp("mqar")
+    (folder / "page.md").write_text(PAGE)
+    flags = ["--mixers", "attention", "--lanes", "2", "--samples", "2"]
+    outputs = ["--json", str(folder / "mqar.json"), "--markdown", str(folder / "page.md")]
+    return main(["mqar", *SIZES, *flags, *outputs]), folder
+
+
+@pytest.fixture(scope="module")
+def result(finished):
+    return json.loads((finished[1] / "mqar.json").read_text())
+
+
+def test_the_envelope(finished, result):
+    assert finished[0] == 0
+    assert (result["benchmark"], result["schema"], result["complete"]) == ("mqar", 1, True)
+    assert {name: result["settings"][name] for name in RECIPE} == RECIPE
+    assert result["settings"]["lanes"] == [2]
+    assert [contestant["name"] for contestant in result["contestants"]] == NAMES
+
+
+def test_every_contestant_has_its_row(result):
+    assert [row["contestant"] for row in result["rows"]] == NAMES
+    assert [row["models"] for row in result["rows"]] == [2, 1, 1]
+    for row in result["rows"]:
+        if row["contestant"] in TORCH and not HAS_TORCH:
+            assert (row["status"], row["reason"]) == ("skipped", "torch is not installed")
+            assert row["examples_per_second"] is None
+            continue
+        assert (row["status"], row["samples"]) == ("measured", 2)
+        assert row["step_seconds"] == pytest.approx(row["seconds"] / 2)
+        assert row["examples_per_second_per_model"] == pytest.approx(4 / row["step_seconds"])
+        assert row["examples_per_second"] == row["models"] * row["examples_per_second_per_model"]
+        assert (row["compile_seconds"] is None) == (row["contestant"] in TORCH)
+
+
+def test_ratios_are_of_all_models_together():
+    speeds = {"jax_1": 100.0, "jax_4": 150.0, "torch_labels": 50.0, "torch_all": None}
+    rows = [
+        {"mixer": "based", "contestant": name, "examples_per_second": speed} for name, speed in speeds.items()
+    ]
+    found = {(entry["contestant"], entry["other"]): entry["ratio"] for entry in mqar_tables.ratios(rows)}
+    assert found == {
+        ("jax_1", "torch_labels"): 2.0, ("jax_4", "jax_1"): 1.5, ("jax_4", "torch_labels"): 3.0,
+        ("torch_labels", "jax_1"): 0.5,
+    }  # fmt: skip
+
+
+def test_the_tables_have_every_row(finished, result, capsys):
+    mqar_tables.show(result)
+    text = capsys.readouterr().out
+    assert all(name in text for name in NAMES)
+    page = (finished[1] / "page.md").read_text()
+    assert page.startswith("before\n<!-- mqar -->\n")
+    assert page.endswith("<!-- /mqar -->\nafter\n")
+    assert "old" not in page
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + len(NAMES)
+    assert len({row.count("|") for row in rows}) == 1
+    if not HAS_TORCH:
+        assert "attention torch_all skipped: torch is not installed" in page
+        assert "attention torch_all skipped: torch is not installed" in text
+
+
+def test_a_call_goes_on_where_the_last_one_ended():
+    program = Workload(Recipe(**RECIPE), "attention").program(2)
+    for calls in (1, 2):
+        state, losses = program.call()
+        assert int(state.step) == calls * RECIPE["steps"]
+        assert np.isfinite(losses).all()
+    assert losses[0] != losses[1]  # two learning rates
+
+
+@pytest.mark.parametrize("mixer", ["attention", "based"])
+def test_torch_trains_the_same_model(mixer):
+    pytest.importorskip("torch")
+    from benchmarks import mqar_torch
+
+    workload = Workload(Recipe(**RECIPE), mixer)
+    assert workload.losses[0] != workload.losses[1]
+    for everywhere in (False, True):
+        np.testing.assert_allclose(mqar_torch.losses(workload, everywhere), workload.losses, rtol=AGREEMENT)
+
+
+def test_a_difference_is_noticed(monkeypatch, capsys):
+    ours = [4.0, 3.9]
+    assert _agreement("based", "torch_all", ours, ours)["agrees"]
+    entry = _agreement("based", "torch_all", ours, [4.0, 3.9 * (1 + 2 * AGREEMENT)])
+    assert not entry["agrees"]
+    assert entry["relative_error"] == pytest.approx(1.95 * AGREEMENT)  # of the largest loss
+
+    def measure(self, results, limit, progress):
+        results |= {"agreement": [entry], "summary": {"ratios": []}}
+        return True
+
+    monkeypatch.setattr(Mqar, "_measure", measure)
+    assert main(["mqar"]) == 1
+    assert "based: torch_all DISAGREES with jax_1" in capsys.readouterr().out
+
+
+def test_an_interrupted_run_keeps_what_it_has(tmp_path, capsys, monkeypatch):
+    def interrupted(self, length):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Study, "measure_length", interrupted)
+    path = tmp_path / "mqar.json"
+    assert main(["mqar", *SIZES, "--json", str(path)]) == 130
+    assert not json.loads(path.read_text())["complete"]
+    assert "Interrupted" in capsys.readouterr().out
+
+
+def test_other_mixers_have_no_torch_rows():
+    assert [contestant.name for contestant in Mqar()._contestants("gla")][:3] == ["jax_1", "jax_2", "jax_4"]
+    reasons = [contestant.lacks for contestant in Mqar()._contestants("gla")]
+    assert reasons == [{}] * 3 + [{"train": "there is no gla in torch here"}] * 2
+
+
+def test_one_cpu_is_asked_for(monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu")])
+    with pytest.raises(ValueError, match="JAX devices = 'gpu': expected one CPU"):
+        main(["mqar"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--lanes", "0"], "--lanes = 0: expected at least 1"),
+        (["--lanes", "2,2"], "--lanes = '2,2': expected one or more, each once"),
+        (["--lanes", "1,x"], "expected N,N,..."),
+        (["--mixers", ""], "--mixers = '': expected one or more"),
+        (["--mixers", "mamba9"], "--mixers = 'mamba9': expected one of 'based', 'attention'"),
+        (["--steps", "0"], "--steps = 0: expected at least 1"),
+        (["--batch-size", "-1"], "--batch-size = -1: expected at least 1"),
+        (["--samples", "two"], "--samples"),
+        (["--dropout", "1"], "--dropout = 1.0: expected from 0 to below 1"),
+        (["--weight-decay", "nan"], "--weight-decay = nan: expected at least 0"),
+        (["--seconds", "0"], "--seconds = 0.0: expected more than 0 seconds"),
+        (["--pairs", "32"], "length = 64: expected"),
+        (["--vocab-size", "64"], "vocab_size = 64: expected"),
+        (["--json", "/no/such/folder/mqar.json"], "cannot be written"),
+        (["--markdown", "README.md"], "a file with the lines <!-- mqar --> and <!-- /mqar -->"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_status_2(flags, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run(PROGRAM, lambda: main(["mqar", *flags]))
+    captured = capsys.readouterr()
+    assert (stop.value.code, captured.out) == (2, "")
+    assert captured.err.startswith("python -m benchmarks: ")
+    assert captured.err.count("\n") == 1
+    assert message in captured.err
+
+
+def test_help_shows_units_and_defaults(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["mqar", "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("in seconds", "default: 8192", "default: 1,2,4", "attention,based"))
