@@ -19,6 +19,7 @@ _COLORS = (
     "#999933", "#8C564B", "#44AA99", "#1F3B73", "#E377C2", "#7F7F7F", "#17BECF", "#BCBD22",
 )  # fmt: skip
 _MARKERS = "osDv^P*Xp<>hd8HoD"
+_DASHES = (0, (3, 2))
 
 
 def missing() -> str | None:
@@ -42,15 +43,7 @@ def draw(title: str, facts: str, panels: Sequence[Panel], path: Path, columns: i
         _panel(ax, panel, styles)
     for ax in list(axes)[len(shown) :]:
         ax.set_axis_off()
-    handles: dict[str, Any] = {}
-    for ax in figure.axes:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    if handles:
-        figure.legend(
-            handles.values(), handles, loc="outside lower center", ncols=min(len(handles), 3 * columns),
-            frameon=False, fontsize=9,
-        )  # fmt: skip
+    _legend(figure, shown, styles, ncols=round(2.5 * columns))
     figure.suptitle(f"{title}\n", fontsize=13, fontweight="bold", x=0.01, ha="left")
     inches = figure.get_size_inches()[1]
     figure.text(0.01, 1 - 0.42 / inches, facts, fontsize=8.5, color="#555555", va="center")
@@ -58,10 +51,30 @@ def draw(title: str, facts: str, panels: Sequence[Panel], path: Path, columns: i
 
 
 def _styles(families: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Colour and marker; families beyond the known take the colours from the start."""
+    """Colour and marker; families beyond the known take what those leave."""
     looks = dict(zip(FAMILIES, zip(_COLORS, _MARKERS, strict=True), strict=True))
-    others = cycle(zip(_COLORS, reversed(_MARKERS), strict=True))
+    taken = {looks[family] for family in families if family in looks}
+    others = cycle([look for look in looks.values() if look not in taken] or list(looks.values()))
     return {family: looks.get(family) or next(others) for family in dict.fromkeys(families)}
+
+
+def _legend(figure: Any, panels: Sequence[Panel], styles: dict[str, tuple[str, str]], ncols: int) -> None:
+    """One entry for each family, and one that says how the papers' points look."""
+    from matplotlib.lines import Line2D
+
+    drawn = [line for panel in panels for line in panel.lines]
+    ours = {line.family for line in drawn if not line.published}
+    entries = []
+    for family, (color, marker) in styles.items():
+        face, dashes = (color, "-") if family in ours else ("white", _DASHES)
+        entries.append(
+            Line2D([], [], color=color, marker=marker, markerfacecolor=face, linestyle=dashes, label=family)
+        )
+    if any(line.published for line in drawn):
+        look: dict[str, Any] = {"color": "#777777", "marker": "o", "markerfacecolor": "white"}
+        entries.append(Line2D([], [], linestyle=_DASHES, label="hollow: the paper's", **look))
+    if entries:
+        figure.legend(handles=entries, loc="outside lower center", ncols=ncols, frameon=False, fontsize=9)
 
 
 def _panel(ax: Any, panel: Panel, styles: dict[str, tuple[str, str]]) -> None:
@@ -82,13 +95,12 @@ def _panel(ax: Any, panel: Panel, styles: dict[str, tuple[str, str]]) -> None:
 
 
 def _line(ax: Any, line: Line, color: str, marker: str) -> None:
-    path, dashes = line.path, (0, (3, 2)) if line.published else "-"
+    path, dashes = line.path, _DASHES if line.published else "-"
     face = "white" if line.published else color
-    (drawn,) = ax.plot(
+    ax.plot(
         [x for x, _ in path], [y for _, y in path], color=color, linestyle=dashes, marker=marker,
         markersize=5.5, linewidth=1.1 if line.published else 1.8, markerfacecolor=face, zorder=3,
     )  # fmt: skip
-    drawn.set_label(f"{line.family} (paper)" if line.published else line.family)
     rest = sorted(set(line.points) - set(path))
     ax.plot(
         [x for x, _ in rest], [y for _, y in rest], color=color, linestyle="none", marker=marker,

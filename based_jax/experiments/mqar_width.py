@@ -107,7 +107,7 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
     chosen = best(rows)
     lengths = sorted({(row["length"], row["pairs"]) for row in chosen})
     panels = []
-    for families, half in ((_ABOVE, "above"), (_BELOW, "below")):
+    for families, half in ((_ABOVE, ""), (_BELOW, ", input-dependent")):
         for length, pairs in lengths:
             here = [
                 row
@@ -115,10 +115,12 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
                 if row["length"] == length and row["family"] in (*families, "Attention", "BaseConv")
             ]
             drawn = lines(here, lambda row: row["d_model"])
-            if half == "above" and scale == "paper":
+            if not half and scale == "paper":
                 drawn += published(PUBLISHED[length])
             widths = sorted({row["d_model"] for row in here})
-            panels.append(Panel(f"{length} tokens, {pairs} pairs", "model width d", drawn, ticks=widths))
+            panels.append(
+                Panel(f"{length} tokens, {pairs} pairs{half}", "model width d", drawn, ticks=widths)
+            )
     if scale != "paper":
         panels += [
             Panel(

@@ -11,7 +11,7 @@ import pytest
 
 from based_jax import experiments
 from based_jax.command import parse
-from based_jax.experiments import figure, mqar_tradeoff, study
+from based_jax.experiments import based_data, figure, mqar_tradeoff, study
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Line
 from based_jax.models import LanguageModel
@@ -32,7 +32,7 @@ def rows(jobs, seed=0):
     random = np.random.default_rng(seed)
     for job in jobs:
         accuracy = random.uniform()
-        slices = {"num_pairs": dict.fromkeys(("8", "32", "256"), accuracy)}
+        slices = {"num_pairs": dict.fromkeys(("8", "64", "256"), accuracy)}
         record = {"accuracy": accuracy, "slices": slices, "parameters": 1000, "status": "finished"}
         facts = {"job": job.name, "family": job.family, "setting": job.setting, **job.facts}
         numbers = {
@@ -107,6 +107,13 @@ def test_figures_and_pages(name, tmp_path):
     paper = [*rows(chosen.jobs["paper"])]
     families = {line.family for panel in chosen.panels(paper, "paper") for line in panel.lines}
     assert {job.family for job in chosen.jobs["paper"]} <= families
+
+
+@pytest.mark.parametrize("scale", study.SCALES)
+def test_the_hardest_test_is_one_of_the_tests(scale):
+    key, pairs = based_data.SLICE[scale]
+    assert key == "num_pairs"
+    assert pairs == based_data.DATA[scale]["test"].split(":")[-1]
 
 
 def test_a_page_without_matplotlib(tmp_path, monkeypatch):
