@@ -65,8 +65,11 @@ def to_torch(meta: Meta, params: Params) -> dict[str, Any]:
     return to_tensors(find(meta).rules(meta), flatten(tree))
 
 
-def to_params(rules: Rules, tensors: Mapping[str, Any], ours: Shapes) -> Params:
-    """Parameters of the given paths and shapes, of exactly the tensors that the rules then ask for."""
+def to_params(rules: Rules, tensors: dict[str, Any], ours: Shapes) -> Params:
+    """Parameters of the given paths and shapes, of exactly the tensors that the rules then ask for.
+
+    `tensors` is empty afterwards; see `to_tree`.
+    """
     found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
     expect_keys(found, torch_shapes(rules, ours))
     return {"params": to_tree(rules, tensors, ours)}

@@ -148,11 +148,16 @@ def torch_shapes(rules: Iterable[Rule], shapes: Shapes) -> dict[str, Shape]:
     return {key: tensor.shape for key, tensor in tensors.items()}
 
 
-def to_tree(rules: Iterable[Rule], tensors: Tensors, shapes: Shapes) -> dict[str, Any]:
-    """Torch tensors to our nested parameter tree, as float32 JAX arrays."""
+def to_tree(rules: Iterable[Rule], tensors: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
+    """Torch tensors to our nested parameter tree, as float32 JAX arrays.
+
+    Takes each tensor out of `tensors` when its turn comes: where nobody else holds them, there is never a
+    second copy of the whole model.
+    """
     leaves: dict[str, Array] = {}
     for rule in select(rules, shapes):
-        found = rule.layout.to_jax([tensors[key] for key in rule.keys], [shapes[path] for path in rule.paths])
+        parts = [tensors.pop(key) for key in rule.keys]
+        found = rule.layout.to_jax(parts, [shapes[path] for path in rule.paths])
         for path, leaf in zip(rule.paths, found, strict=True):
             leaves[path] = jnp.array(np.asarray(leaf, np.float32))
     return traverse_util.unflatten_dict({path: leaves[path] for path in shapes}, sep="/")

@@ -29,7 +29,7 @@ def numbers(*shape: int) -> np.ndarray:
 
 
 def there_and_back(rules, tensors, shapes):
-    tree = to_tree(rules, tensors, shapes)
+    tree = to_tree(rules, dict(tensors), shapes)
     assert torch_shapes(rules, shapes) == {key: tensor.shape for key, tensor in tensors.items()}
     back = to_tensors(rules, flatten(tree))
     assert back.keys() == tensors.keys()
@@ -103,6 +103,13 @@ def test_every_parameter_needs_one_rule():
         select((linear("w", "kernel"), same("v", "kernel")), ["kernel"])
     with pytest.raises(ValueError, match="'q'"):  # k of a packed projection is missing
         select((linear("w", ("q", "k")),), ["q"])
+
+
+def test_a_tree_takes_its_tensors():
+    """Only then a model is converted in little more memory than its own."""
+    tensors = {"w": numbers(5, D), "b": numbers(5)}
+    to_tree((same("w", "kernel"), same("b", "bias")), tensors, {"kernel": (5, D), "bias": (5,)})
+    assert tensors == {}
 
 
 def test_tree_is_float32_and_owns_its_memory():
