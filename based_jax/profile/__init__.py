@@ -1,0 +1,9 @@
+"""What a model costs: parameters, floating-point operations and state, without running it (tracing only).
+
+``python -m based_jax.profile --preset NAME --length N``
+"""
+
+from based_jax.profile.operations import Operations, count_operations
+from based_jax.profile.published import training_flops
+
+__all__ = ["Operations", "count_operations", "training_flops"]

@@ -1,0 +1,179 @@
+"""What a model costs, layer by layer: ``python -m based_jax.profile --preset NAME --length N``."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from rich.console import Console
+from rich.table import Table
+
+from based_jax import command, mixers
+from based_jax.models import LanguageModel, ModelConfig, param_count, presets
+from based_jax.models.language_model import make_mixer
+from based_jax.profile.operations import Operations, count_operations
+from based_jax.profile.published import PRINTED_TFLOPS, training_flops
+from based_jax.validate import expect
+
+PROG = "python -m based_jax.profile"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Parameters, floating-point operations and state of a preset, without running it."""
+
+    preset: str = "based-360m"
+    """one of based_jax.presets.names()"""
+    length: int = 2048
+    """tokens of the sequence"""
+    batch_size: int = 1
+    """sequences"""
+    json: Path | None = None
+    """write every number here"""
+
+    def __post_init__(self) -> None:
+        expect(self.length >= 1, "length", self.length, "at least 1")
+        expect(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
+
+
+def profile(config: ModelConfig, length: int, batch_size: int = 1) -> dict[str, Any]:
+    """Every number of the report; nothing is allocated or run.
+
+    Raises:
+        ValueError: a length beyond the model's learned positions or long filters.
+    """
+    model = LanguageModel(config)
+    tokens = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
+    params = nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+
+    def loss(params: Any, tokens: Any) -> Any:
+        logits: Any = model.apply(params, tokens)[0]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, tokens).mean()
+
+    forward = count_operations(lambda params, tokens: model.apply(params, tokens)[0], params, tokens)
+    training = count_operations(jax.value_and_grad(loss), params, tokens)
+    published = training_flops(config, length)
+    layers = [
+        _layer(config, params["params"], index, length, batch_size) for index in range(config.num_layers)
+    ]
+    return {
+        "length": length,
+        "batch_size": batch_size,
+        "parameters": param_count(config),
+        "forward": _operations(forward),
+        "training": _operations(training),
+        "training_by_the_papers": published and published * batch_size,
+        "state_floats_by_the_papers": _sum(layer["state_floats_by_the_papers"] for layer in layers),
+        "state_bytes": _sum(layer["state_bytes"] for layer in layers),
+        "layers": layers,
+    }
+
+
+def _layer(config: ModelConfig, params: Any, index: int, length: int, batch_size: int) -> dict[str, Any]:
+    """One block: its parameters, its mixer's operations forward, and what it keeps between steps."""
+    tree = params[f"layers_{index}"]
+    mixer, spec = make_mixer(config, index), config.layer(index)
+    x = jax.ShapeDtypeStruct((batch_size, length, config.d_model), jnp.dtype(config.dtype))
+    extra: dict[str, Any] = (
+        {"tokens": jnp.zeros((batch_size, length), jnp.int32)} if mixer.wants_tokens else {}
+    )
+    operations = count_operations(
+        lambda params, x: mixer.apply({"params": params}, x, **extra), tree["mixer"], x
+    )
+    floats, size = None, None
+    if mixers.info(spec.mixer).stateful:
+        floats = mixer.state_size(length)
+        state = jax.eval_shape(lambda: mixer.init_state(batch_size, length))
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    return {
+        "mixer": spec.mixer,
+        "parameters": _size(tree),
+        "mixer_parameters": _size(tree["mixer"]),
+        "mixer_forward": operations.total,
+        "state_floats_by_the_papers": floats,
+        "state_bytes": size,
+    }
+
+
+def _operations(operations: Operations) -> dict[str, float]:
+    return {**dataclasses.asdict(operations), "total": operations.total}
+
+
+def _size(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def _sum(values: Any) -> int | None:
+    """None if one of them is."""
+    values = list(values)
+    return None if None in values else sum(values)
+
+
+def _show(name: str, numbers: dict[str, Any]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table("layers", "mixer", box=None, pad_edge=False)
+    table.columns[1].no_wrap = True
+    for head in ("parameters", "of the mixer", "GFLOPs forward", "state, floats", "state, bytes"):
+        table.add_column(head, justify="right", min_width=11)
+    for count, layer in _kinds(numbers["layers"]):
+        table.add_row(
+            f"{count}", layer["mixer"], f"{layer['parameters']:,}", f"{layer['mixer_parameters']:,}",
+            f"{layer['mixer_forward'] / 1e9:,.3f}", _cell(layer["state_floats_by_the_papers"]),
+            _cell(layer["state_bytes"]),
+        )  # fmt: skip
+    console.print(table)
+    sequences = numbers["batch_size"]
+    rows = f"{sequences} x {numbers['length']:,} tokens"
+    console.print(f"\nparameters          {numbers['parameters']:,}, embeddings counted once")
+    for kind, label in (("forward", "forward"), ("training", "forward, backward")):
+        counted = numbers[kind]
+        console.print(
+            f"{label:19} {counted['total'] / 1e12:.4f} TFLOPs on {rows}: "
+            f"products {counted['products'] / 1e12:.4f}, "
+            f"Fourier transforms {counted['transforms'] / 1e12:.4f}, the rest {counted['rest'] / 1e12:.4f}"
+        )
+        if counted["unknown_loops"]:
+            console.print(
+                f"                    bodies of {counted['unknown_loops']} loops of unknown length taken once"
+            )
+    formula = numbers["training_by_the_papers"]
+    said = "no formula for these layers" if formula is None else f"{formula / 1e12:.3f} TFLOPs"
+    if name in PRINTED_TFLOPS:
+        said += f"; printed: {PRINTED_TFLOPS[name]:.2f} at 2,048 tokens"
+    console.print(f"{'by the papers':19} {said}")
+    console.print(
+        f"{'state':19} {_cell(numbers['state_floats_by_the_papers'])} floats per sequence by the papers' "
+        f"formulas; {_cell(numbers['state_bytes'])} bytes allocated"
+    )
+
+
+def _kinds(layers: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """Layers with equal numbers as one row: how many they are, and the numbers."""
+    kinds: list[dict[str, Any]] = []
+    for layer in layers:
+        if layer not in kinds:
+            kinds.append(layer)
+    return [(layers.count(kind), kind) for kind in kinds]
+
+
+def _cell(value: int | None) -> str:
+    return "none" if value is None else f"{value:,}"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print the report."""
+    options = command.parse(Options, argv, prog=PROG)
+    numbers = profile(presets.get(options.preset), options.length, options.batch_size)
+    _show(options.preset, numbers)
+    if options.json:
+        options.json.write_text(json.dumps({"preset": options.preset, **numbers}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    command.run(PROG, lambda: main(sys.argv[1:]))

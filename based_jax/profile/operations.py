@@ -1,0 +1,140 @@
+"""Floating-point operations of a traced program.
+
+The compiler's own estimate takes a loop's body once, however often it runs. Here the program is walked as JAX
+traced it: a scan counts its body times its length, a recomputed block counts twice.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend import core
+
+_FREE = {
+    "broadcast_in_dim", "reshape", "transpose", "squeeze", "slice", "dynamic_slice", "dynamic_update_slice",
+    "concatenate", "pad", "gather", "convert_element_type", "bitcast_convert_type", "copy", "copy_p", "iota",
+    "stop_gradient", "rev", "select_n", "split", "name", "sharding_constraint", "optimization_barrier",
+    "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "device_put", "random_wrap", "random_bits",
+    "random_unwrap", "random_fold_in", "random_split", "random_seed", "threefry2x32", "shift_left",
+    "shift_right_logical", "shift_right_arithmetic", "empty", "empty2", "full",
+    "create_token", "argmax", "argmin",
+}  # fmt: skip
+"""Movement of data, comparisons and random bits."""
+
+_REDUCTIONS = ("reduce_", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "scatter")
+"""An operation for each number that goes in."""
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Floating-point operations by kind; a multiplication and an addition are two."""
+
+    products: float = 0.0
+    """of matrix products and convolutions"""
+    transforms: float = 0.0
+    """of fast Fourier transforms: 5 n log2 n for n complex numbers, half of it for real ones"""
+    rest: float = 0.0
+    """element by element and reductions, one for each number"""
+    unknown_loops: int = 0
+    """loops whose length the program decides when it runs; their body is counted once"""
+
+    @property
+    def total(self) -> float:
+        """All kinds together."""
+        return self.products + self.transforms + self.rest
+
+    def __add__(self, other: "Operations") -> "Operations":
+        return Operations(
+            self.products + other.products,
+            self.transforms + other.transforms,
+            self.rest + other.rest,
+            self.unknown_loops + other.unknown_loops,
+        )
+
+    def times(self, count: int) -> "Operations":
+        """Done `count` times; the loops inside stay as many."""
+        return Operations(
+            self.products * count, self.transforms * count, self.rest * count, self.unknown_loops
+        )
+
+
+def count_operations(function: Callable[..., Any], *arguments: Any) -> Operations:
+    """The operations of `function(*arguments)`, which is traced and not run.
+
+    Args:
+        arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`.
+    """
+    return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr)
+
+
+def _of_jaxpr(jaxpr: Any) -> Operations:
+    return sum((_of_equation(equation) for equation in jaxpr.eqns), Operations())
+
+
+def _of_equation(equation: Any) -> Operations:
+    name = equation.primitive.name
+    if name == "dot_general":
+        return Operations(products=_dot_general(equation))
+    if name == "conv_general_dilated":
+        return Operations(products=_convolution(equation))
+    if name == "fft":
+        return Operations(transforms=_fft(equation))
+    if name == "cond":
+        # Branches are alternatives: the dearest one.
+        return max(
+            (_of_jaxpr(branch.jaxpr) for branch in equation.params["branches"]), key=lambda ops: ops.total
+        )
+    if name == "while":
+        bodies = (equation.params["cond_jaxpr"], equation.params["body_jaxpr"])
+        return sum((_of_jaxpr(body.jaxpr) for body in bodies), Operations(unknown_loops=1))
+    inner = sum((_of_jaxpr(jaxpr) for jaxpr in _jaxprs(equation)), Operations())
+    if name == "scan":
+        return inner.times(equation.params["length"])
+    if name == "pallas_call":
+        return inner.times(math.prod(equation.params["grid_mapping"].grid))
+    if inner.total or any(True for _ in _jaxprs(equation)):
+        return inner
+    return Operations(rest=0 if name in _FREE else _numbers(equation))
+
+
+def _numbers(equation: Any) -> float:
+    """One operation per number of the result, or of the input of a reduction."""
+    reduces = equation.primitive.name.startswith(_REDUCTIONS)
+    variables = equation.invars[:1] if reduces else equation.outvars
+    return float(sum(math.prod(getattr(variable.aval, "shape", ())) for variable in variables))
+
+
+def _jaxprs(equation: Any) -> Iterator[Any]:
+    """Programs that the equation calls once."""
+    for value in equation.params.values():
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, core.ClosedJaxpr):
+                yield item.jaxpr
+            elif isinstance(item, core.Jaxpr):
+                yield item
+
+
+def _dot_general(equation: Any) -> float:
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    left = equation.invars[0].aval.shape
+    return 2.0 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
+
+
+def _convolution(equation: Any) -> float:
+    numbers, kernel = equation.params["dimension_numbers"], equation.invars[1].aval.shape
+    inputs = kernel[numbers.rhs_spec[1]]  # of one group
+    taps = math.prod(kernel[axis] for axis in numbers.rhs_spec[2:])
+    return 2.0 * math.prod(equation.outvars[0].aval.shape) * inputs * taps
+
+
+def _fft(equation: Any) -> float:
+    lengths = equation.params["fft_lengths"]
+    size = math.prod(lengths)
+    kind = equation.params["fft_type"]
+    is_real = kind in (lax.FftType.RFFT, lax.FftType.IRFFT)
+    whole = equation.outvars[0] if kind == lax.FftType.IRFFT else equation.invars[0]
+    rows = math.prod(whole.aval.shape) / size
+    return rows * 5.0 * size * math.log2(max(size, 2)) / (2 if is_real else 1)

@@ -1,0 +1,80 @@
+"""The papers' FLOPs formulas (Zoology, appendix; spec 6.2): one training step on one sequence.
+
+    6 (2 V N D + layers * MACs of a layer)      V vocabulary, N tokens, D width
+
+with 2 FLOPs per multiply-add, and a backward pass twice as dear as the forward. Input and output embeddings
+count alike. In this form the formulas give the printed TFLOPs of every table row but the paper's misprints.
+"""
+
+import math
+
+from based_jax.models import ModelConfig
+
+_FILTER = 64
+"""Width inside the network that makes a long filter."""
+
+
+def training_flops(config: ModelConfig, length: int) -> float | None:
+    """The papers' count for a step on `length` tokens; None for layers that they have no formula for."""
+    layers = [_MACS[mixer](config, length) for mixer in _mixers(config) if mixer in _MACS]
+    if len(layers) < config.num_layers:
+        return None
+    ends = 2 * config.vocab_size * length * config.d_model
+    return 6.0 * (ends + sum(layers))
+
+
+def _mixers(config: ModelConfig) -> list[str]:
+    return [config.layer(index).mixer for index in range(config.num_layers)]
+
+
+def _fft(length: int, channels: float) -> float:
+    return 10 * length * math.log2(length) * channels
+
+
+def _attention(config: ModelConfig, length: int) -> float:
+    """Maps, scores and values, and an MLP of three maps of width 8/3 D."""
+    width, heads = config.d_model, config.layer(0).options.get("num_heads") or 1
+    return 4 * length * width**2 + 2 * (heads * length**2 + length**2 * width) + 8 * length * width**2
+
+
+def _base_conv(config: ModelConfig, length: int) -> float:
+    """Half of the channels, or layers, are short convolutions and half are long."""
+    width = config.d_model
+    mixer = _fft(length, width / 2) + length * width / 2 + width / 2 * _FILTER + length * width**2
+    return mixer + 4 * length * width**2
+
+
+def _hyena(config: ModelConfig, length: int) -> float:
+    width = config.d_model
+    maps = 3 * length * width**2 + 9 * length * width + 3 * length * width + length * width**2
+    return maps + _fft(length, width) + _FILTER * width + 4 * length * width**2
+
+
+def _long_conv(config: ModelConfig, length: int) -> float:
+    width = config.d_model
+    return _fft(length, width) + length * width**2 + 8 * length * width**2
+
+
+def _rwkv(config: ModelConfig, length: int) -> float:
+    return 13 * length * config.d_model**2
+
+
+_MACS = {
+    "attention": _attention,
+    "base_conv": _base_conv,
+    "hyena": _hyena,
+    "long_conv": _long_conv,
+    "rwkv4": _rwkv,
+    "rwkv_channel_mix": lambda config, length: 0.0,  # counted with the RWKV before it
+}
+"""Multiply-adds of a layer with its MLP."""
+
+PRINTED_TFLOPS = {
+    "zoology-attention-73m": 1.52, "zoology-attention-125m": 2.46, "zoology-attention-360m": 6.23,
+    "zoology-base-conv-168m": 2.46, "zoology-base-conv-354m": 4.81,
+    "zoology-hyena-72m": 1.34, "zoology-hyena-158m": 2.41, "zoology-hyena-358m": 5.03,
+    "zoology-long-conv-76m": 1.20, "zoology-long-conv-128m": 1.74, "zoology-long-conv-360m": 4.08,
+    "zoology-rwkv4-72m": 1.89, "zoology-rwkv4-169m": 2.08, "zoology-rwkv4-351m": 4.31,
+    "zoology-h3-72m": 1.33, "zoology-h3-168m": 2.55, "zoology-h3-357m": 4.85, "zoology-retnet-152m": 2.60,
+}  # fmt: skip
+"""Zoology, Tables 2 and 4, at 2,048 tokens."""
