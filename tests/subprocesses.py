@@ -9,14 +9,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def environment(devices: int = 1) -> dict[str, str]:
-    """This process's environment with the repository importable, the compilation cache and CPU devices."""
+    """This process's environment, which has the settings of conftest.py, the repository and CPU devices."""
     return {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
     }
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -18,7 +17,8 @@ from flax.traverse_util import unflatten_dict
 from safetensors.numpy import load_file, save_file
 
 import based_jax as bj
-from based_jax import mixers
+from based_jax import command, mixers
+from based_jax.convert import __main__ as convert
 from based_jax.convert import read_state_dict
 from based_jax.convert.layouts import torch_shapes
 from based_jax.convert.pretrained import (
@@ -367,19 +367,21 @@ class TestCommand:
     @pytest.mark.parametrize(
         "argv", [["missing", "out"], ["only-one"], ["a", "b", "--wrong"], ["same", "same"]]
     )
-    def test_mistakes(self, argv, tmp_path):
+    def test_mistakes(self, argv, tmp_path, capsys):
         (tmp_path / "same").mkdir()
         argv = [str(tmp_path / name) if not name.startswith("-") else name for name in argv]
-        done: subprocess.CompletedProcess = run_module("based_jax.convert", *argv)
-        assert done.returncode == 2
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-        assert not done.stdout
+        with pytest.raises(SystemExit) as stop:
+            command.run(convert.PROG, lambda: convert.main(argv))
+        captured = capsys.readouterr()
+        assert stop.value.code == 2
+        assert len(captured.err.strip().splitlines()) == 1, captured.err
+        assert not captured.out
 
 
 def test_a_training_run_is_its_model(tmp_path):
     """A run directory has a config.json of its own; what is loaded is the model that the run wrote."""
     model = bj.LanguageModel(ModelConfig(5, 4, "C", {"C": MixerSpec("gated_conv")}, 4))
-    params = nn.meta.unbox(model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    params = drawn(model)
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
     (run / "config.json").write_text("{}")

@@ -13,6 +13,7 @@ from based_jax.generate.sampling import candidates, next_tokens, row_keys, step_
 ROWS, VOCAB = 3, 13
 
 compiled = jax.jit(next_tokens, static_argnames=("vocab_size", "top_k"))
+compiled_candidates = jax.jit(candidates, static_argnames="top_k")
 
 
 class Ambiguous(Exception):
@@ -48,7 +49,7 @@ def brute_force(logits: np.ndarray, temperature: float, top_k: int | None, top_p
 @settings(max_examples=60)
 def test_candidates_are_the_definition(seed, temperature, top_k, top_p):
     logits = np.random.default_rng(seed).normal(size=(ROWS, VOCAB)).astype(np.float32) * 2
-    scores, ids = candidates(jnp.asarray(logits), temperature, top_k, top_p)
+    scores, ids = compiled_candidates(logits, temperature, top_k=top_k, top_p=top_p)
     try:
         expected = np.stack([brute_force(row.astype(float), temperature, top_k, top_p) for row in logits])
     except Ambiguous:

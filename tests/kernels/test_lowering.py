@@ -12,11 +12,27 @@ from pallas_kernels.launch import launch, whole
 
 CASES = catalog.cases()
 KERNEL = "__gpu$xla.gpu.triton"
+IN_PLACE = ("taylor_step", "window_step")
+
+SIMPLER = {
+    *(f"K{key_size} V64 bfloat16" for key_size in (8, 24, 32)),  # packed, they are here as well
+    *(f"K{key_size} V64 float32" for key_size in (8, 24)),  # of 16 and 32 in float32, of these in bfloat16
+}
+"""Shapes of the slow run: others have all that they have."""
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.slow] * (case.shape in SIMPLER), id=case.name) for case in CASES],
+)
 def test_every_case_is_lowered_to_a_kernel(case):
-    assert KERNEL in offline.lower(case.function, *case.arguments).as_text()
+    text = offline.lower(case.function, *case.arguments).as_text()
+    assert KERNEL in text
+    assert text.count("output_operand_alias<") == (2 if case.op in IN_PLACE else 0)
+
+
+def test_what_the_slow_run_adds_is_there():
+    assert {case.shape for case in CASES} >= SIMPLER
 
 
 def test_case_names_are_unique():

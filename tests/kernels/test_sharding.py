@@ -2,19 +2,14 @@
 
 import jax
 import numpy as np
-import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from pallas_kernels import sharded
+from pallas_kernels import interpreted, sharded
 from pallas_kernels.topology import collectives
 from tests.subprocesses import run_python
+from tests.tolerances import FLOAT32_GRADIENT, assert_close
 
 BATCH, HEADS, LENGTH = 4, 2, 24
-
-PROGRAM = """
-from tests.kernels.test_sharding import {check} as check
-check({arguments})
-"""
 
 
 def _example(call: sharded.Call) -> list[np.ndarray]:
@@ -28,16 +23,15 @@ def _example(call: sharded.Call) -> list[np.ndarray]:
     ]
 
 
-def _calls() -> dict[str, sharded.Call]:
-    return {call.name: call for call in sharded.calls(BATCH, HEADS, LENGTH, np.float32)}
+def check() -> None:
+    """All of this file, in one process with 8 devices."""
+    check_detection()
+    for call in sharded.calls(BATCH, HEADS, LENGTH, np.float32):
+        check_call(call)
 
 
-def check_call(name: str) -> None:
-    """In a process with 8 devices."""
-    from pallas_kernels import interpreted
-    from tests.tolerances import FLOAT32_GRADIENT, assert_close
-
-    call, mesh = _calls()[name], sharded.mesh(jax.devices())
+def check_call(call: sharded.Call) -> None:
+    name, mesh = call.name, sharded.mesh(jax.devices())
     assert mesh.size == 8
     arguments = _example(call)
     split = [jax.device_put(*pair) for pair in zip(arguments, call.shardings(mesh), strict=True)]
@@ -46,7 +40,7 @@ def check_call(name: str) -> None:
         compiled = jax.jit(call.function).lower(*split).compile()
     results = compiled(*split)
     assert_close(results, expected, FLOAT32_GRADIENT, name)
-    assert collectives(compiled.as_text() or "") == []
+    assert collectives(compiled.as_text() or "") == [], name
     for result in jax.tree.leaves(results):
         places = {str(shard.index) for shard in result.addressable_shards}
         assert len(places) == mesh.size, f"{name}: {result.sharding}"
@@ -60,10 +54,5 @@ def check_detection() -> None:
     assert collectives(text or "") == ["all-reduce"]
 
 
-@pytest.mark.parametrize("name", _calls())
-def test_sharded_calls_need_no_collective(name):
-    run_python(PROGRAM.format(check="check_call", arguments=repr(name)), devices=8)
-
-
-def test_collectives_are_detected():
-    run_python(PROGRAM.format(check="check_detection", arguments=""), devices=8)
+def test_sharded_calls_need_no_collective():
+    run_python("from tests.kernels.test_sharding import check; check()", devices=8)

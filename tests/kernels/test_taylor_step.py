@@ -1,4 +1,4 @@
-"""The fused decoding step of Taylor attention: interpreted against float64, and lowered for CUDA."""
+"""The fused decoding step of Taylor attention: interpreted against float64."""
 
 import functools
 from typing import Any
@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax import ops
-from pallas_kernels import interpreted, offline, supports_taylor_step, taylor_step
+from pallas_kernels import interpreted, supports_taylor_step, taylor_step
 from pallas_kernels.taylor_step import Variant, formula
-from pallas_kernels.taylor_step.cases import cases
 from tests.ops import draw, oracles
 from tests.tolerances import (
     BFLOAT16,
@@ -67,9 +66,8 @@ def expected(q, k, v):
 
 def empty(shape, dtype=jnp.float32):
     batch, heads, width, value_size, *_ = shape
-    return jnp.zeros((batch, heads, size(width), value_size), dtype), jnp.zeros(
-        (batch, heads, size(width)), dtype
-    )
+    rows = (batch, heads, size(width))
+    return np.zeros((*rows, value_size), jnp.dtype(dtype)), np.zeros(rows, jnp.dtype(dtype))
 
 
 def tokens(rng: np.random.Generator, kind: str, shape, count: int) -> list[Any]:
@@ -85,7 +83,7 @@ def tokens(rng: np.random.Generator, kind: str, shape, count: int) -> list[Any]:
         k[:] = k[:1, :1, :1]
     if kind == "zeros":
         q, k = 0 * q, 0 * k
-    return [jnp.asarray(x, dtype) for x in (q, k, v)]
+    return [x.astype(jnp.dtype(dtype)) for x in (q, k, v)]
 
 
 KINDS = ["plain", "keys of norm 1e3", "queries and keys of norm 1e3", "equal keys", "zeros"]
@@ -113,7 +111,8 @@ def test_the_first_token_is_its_own_value():
     """Even for a long key across the query, where the features' sum of 1e6s should be about 1."""
     shape = (4, 2, 16, 64, "float32", 0)
     q, k, v = (x[0] for x in tokens(np.random.default_rng(0), "plain", shape, 1))
-    q, k = 300 * q, 300 * k.at[..., ::2].set(q[..., 1::2]).at[..., 1::2].set(-q[..., ::2])
+    k[..., ::2], k[..., 1::2] = q[..., 1::2], -q[..., ::2]
+    q, k = 300 * q, 300 * k
     y, *_ = decode(*(x[None] for x in (q, k, v)), *empty(shape))
     assert_close(y[0], v, FLOAT32)
 
@@ -161,7 +160,10 @@ def test_rows_and_heads_do_not_meet():
     shape = (3, 2, 8, 112, "float32", 16)
     q, k, v = tokens(np.random.default_rng(0), "plain", shape, 2)
     before = decode(q, k, v, *empty(shape))
-    after = decode(q, k.at[:, 1, 1].add(1), v.at[:, 1, 1].add(1), *empty(shape))
+    k[:, 1, 1] += 1
+    v[:, 1, 1] += 1
+    after = decode(q, k, v, *empty(shape))
+    before, after = ([np.asarray(x) for x in results] for results in (before, after))
     differs = (before[0] != after[0]).any(axis=(0, 3))
     assert np.argwhere(differs).tolist() == [[1, 1]]
     differs = (before[1] != after[1]).any(axis=(2, 3))
@@ -231,7 +233,7 @@ def test_a_donated_state_is_overwritten():
     shape = (2, 2, 8, 64, "float32", 16)
     arrays = [x[0] for x in tokens(np.random.default_rng(0), "plain", shape, 1)]
     expect = expected(*(x[None] for x in arrays))
-    state = empty(shape)
+    state = jax.device_put(empty(shape))
     with interpreted():
         step = jax.jit(lambda *x: taylor_step(*x), donate_argnums=(3, 4))
         text = str(step.lower(*arrays, *state).compile().as_text())
@@ -239,13 +241,6 @@ def test_a_donated_state_is_overwritten():
     assert all(x.is_deleted() for x in state)
     assert "may-alias" in text or "must-alias" in text
     assert_close([y, kv, z], [expect[0][0], *expect[1:]], FLOAT32)
-
-
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_lowers_for_a_gpu_in_place(case):
-    text = offline.lower(case.function, *case.arguments).as_text()
-    assert "triton" in text
-    assert text.count("output_operand_alias<") == 2
 
 
 @pytest.mark.parametrize("implementation", ["pallas", "xla", "reference"])

@@ -1,4 +1,4 @@
-"""The fused decoding step of window attention: interpreted against float64, and lowered for CUDA."""
+"""The fused decoding step of window attention: interpreted against float64."""
 
 import functools
 from typing import Any, NamedTuple
@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pallas_kernels import Rotary, interpreted, offline, supports_window_step, window_step
+from pallas_kernels import Rotary, interpreted, supports_window_step, window_step
 from pallas_kernels.window_step import Variant
-from pallas_kernels.window_step.cases import cases
 from tests.ops import draw, oracles
 from tests.tolerances import (
     BFLOAT16,
@@ -76,7 +75,7 @@ def text(rng: np.random.Generator, kind: str, shape: Shape, seen: np.ndarray, fr
         q, k = 0 * q, 0 * k
     if kind == "one key stands out":  # weights of nearly 1 and exactly 0, by the newest or an old key
         k[:, :: max(2, shape.window // 2)] *= 20
-    q, k, v = (np.asarray(jnp.asarray(x, shape.dtype), np.float64) for x in (q, k, v))
+    q, k, v = (x.astype(jnp.dtype(shape.dtype)).astype(np.float64) for x in (q, k, v))
     return Text(q, k, v, seen, (fraction * seen).astype(np.int32))
 
 
@@ -105,12 +104,13 @@ def rings(given: Text, shape: Shape) -> Any:
     for row, count in enumerate(given.seen):
         for t in range(count):
             into[0][row, t % shape.window], into[1][row, t % shape.window] = k[row, t], given.v[row, t]
-    return jnp.asarray(into[0], shape.dtype), jnp.asarray(into[1], shape.dtype)
+    return tuple(x.astype(jnp.dtype(shape.dtype)) for x in into)
 
 
-def steps_of(x: np.ndarray, given: Text, dtype) -> jax.Array:
+def steps_of(x: np.ndarray, given: Text, dtype: str) -> np.ndarray:
     """The tokens behind those that each row has seen, steps first."""
-    return jnp.stack([jnp.asarray(x[row, n : n + STEPS], dtype) for row, n in enumerate(given.seen)], axis=1)
+    steps = np.stack([x[row, n : n + STEPS] for row, n in enumerate(given.seen)], axis=1)
+    return steps.astype(jnp.dtype(dtype))
 
 
 @functools.partial(jax.jit, static_argnames=("rotary", "variant"))
@@ -142,8 +142,9 @@ def test_steps_of_rows_at_different_lengths(shape):
     def law(drawn):
         tokens = (steps_of(x, drawn, shape.dtype) for x in (drawn.q, drawn.k, drawn.v))
         before = rings(drawn, shape)
-        y, k_ring, v_ring = decode(
-            *tokens, *before, drawn.seen, drawn.start, rotary=shape.rotary, variant=shape.variant
+        y, k_ring, v_ring = map(
+            np.asarray,
+            decode(*tokens, *before, drawn.seen, drawn.start, rotary=shape.rotary, variant=shape.variant),
         )
         assert y.dtype == k_ring.dtype == v_ring.dtype == shape.dtype
         tolerance = TOLERANCES[shape.dtype]
@@ -172,7 +173,7 @@ def test_huge_scores():
     drawn = drawn._replace(q=q, k=k)
     tokens = (steps_of(x, drawn, "float32") for x in (drawn.q, drawn.k, drawn.v))
     y, *_ = decode(*tokens, *rings(drawn, shape), drawn.seen, drawn.start, rotary=None, variant=shape.variant)
-    assert_close(y.swapaxes(0, 1), expected(drawn, shape), FLOAT32)
+    assert_close(np.asarray(y).swapaxes(0, 1), expected(drawn, shape), FLOAT32)
 
 
 @settings(max_examples=5)
@@ -298,13 +299,6 @@ def test_donated_rings_are_overwritten():
     assert "may-alias" in text or "must-alias" in text
     assert all(x.is_deleted() for x in arrays[3:])
     assert_close([*again], [*fresh], FLOAT32)
-
-
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_lowers_for_a_gpu_in_place(case):
-    text = offline.lower(case.function, *case.arguments).as_text()
-    assert "triton" in text
-    assert text.count("output_operand_alias<") == 2
 
 
 def arguments(**changes) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -34,6 +35,14 @@ def settings(tiny_preset, text):
         "checkpoint_every": 5,
         "optimizer": OptimizerConfig(learning_rate=1e-2, warmup=0.1),
     }
+
+
+@pytest.fixture(scope="module")
+def one_layer(settings, tiny_config, tmp_path_factory):
+    """The settings of a model that compiles quickly."""
+    path = tmp_path_factory.mktemp("one") / "layer.json"
+    path.write_text(tiny_config.replace(schedule="L").to_json())
+    return {**settings, "preset": str(path)}
 
 
 @pytest.fixture(scope="module")
@@ -75,43 +84,39 @@ def test_the_final_model_is_exported(finished):
     jax.tree.map(np.testing.assert_array_equal, params, run.outcome.state.params)
 
 
-def test_kill_at_a_random_step_and_resume_is_bit_exact(finished, settings, tmp_path):
-    """SIGKILL, twice; the resumed process makes the very losses of the run that was left alone."""
-    for kill in range(2):
-        at = random.Random(kill).randrange(6, STEPS - 2)
-        command = [sys.executable, "-m", "train.lm", *flags(settings, tmp_path), "--resume"]
-        process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
-        assert process.stderr is not None
-        for line in process.stderr:
-            match = re.match(r"step (\d+)/", line)
-            if match and int(match[1]) >= at:
-                break
-        process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-        assert len(losses(tmp_path)) >= at
+def until(step: int, command: list[str], send: signal.Signals) -> tuple[int, str]:
+    """Run `command`, signal it when it logs that step; its status, and what it says from then on."""
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        match = re.match(r"step (\d+)/", line)
+        if match and int(match[1]) >= step:
+            process.send_signal(send)
+            break
+    _, rest = process.communicate(timeout=120)
+    return process.returncode, " ".join(rest.split())
+
+
+def test_runs_that_were_killed_or_stopped_resume_bit_exactly(finished, settings, tmp_path):
+    """SIGKILL at a random step, then SIGTERM; all losses are those of the run that was left alone."""
+    command = [sys.executable, "-m", "train.lm", *flags(settings, tmp_path), "--resume"]
+    at = random.Random(0).randrange(6, 10)
+    status, _ = until(at, command, signal.SIGKILL)
+    assert status == -signal.SIGKILL
+    assert len(losses(tmp_path)) >= at
+
+    status, rest = until(6, [*command, "--checkpoint-every", "0"], signal.SIGTERM)
+    assert status == 128 + signal.SIGTERM, rest
+    saved = re.search(r"SIGTERM: saved step (\d+) in (\S+)", rest)
+    assert saved, rest
+    assert Path(saved[2].rstrip(";")).is_dir()
+
     run = lm.train(lm.parse(["--workdir", str(tmp_path), "--resume"]))
     assert losses(tmp_path) == losses(finished[0])
     jax.tree.map(np.testing.assert_array_equal, run.outcome.state.params, finished[1].outcome.state.params)
 
 
-def test_sigterm_saves_and_says_where(finished, settings, tmp_path):
-    command = [sys.executable, "-m", "train.lm", *flags({**settings, "checkpoint_every": 0}, tmp_path)]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("step 3/"):
-            process.send_signal(signal.SIGTERM)
-            break
-    _, rest = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGTERM, rest
-    saved = re.search(r"SIGTERM: saved step (\d+) in (\S+)", " ".join(rest.split()))
-    assert saved, rest
-    lm.train(lm.parse(["--workdir", str(tmp_path), "--resume"]))
-    assert losses(tmp_path) == losses(finished[0])
-
-
-def test_a_non_finite_loss_stops_and_keeps_the_last_good_checkpoint(settings, tmp_path, monkeypatch):
+def test_a_non_finite_loss_stops_and_keeps_the_last_good_checkpoint(one_layer, tmp_path, monkeypatch):
     """The learning rate explodes at step 8: the checkpoint of step 5 stays, none is written after."""
     explode = lm.learning_rate_schedule
 
@@ -122,7 +127,7 @@ def test_a_non_finite_loss_stops_and_keeps_the_last_good_checkpoint(settings, tm
     monkeypatch.setattr(lm, "learning_rate_schedule", schedule)
     monkeypatch.setattr("train.optimizer.learning_rate_schedule", schedule)
     with pytest.raises(NonFiniteLoss, match=r"step \d+: loss .*Last good checkpoint: .*/5$"):
-        lm.train(lm.LMConfig(workdir=tmp_path, **settings))
+        lm.train(lm.LMConfig(workdir=tmp_path, **one_layer))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()] == ["5"]
     assert all(np.isfinite(losses(tmp_path)))
 
@@ -190,7 +195,7 @@ def test_help_explains_every_flag(capsys):
     assert "optimizer steps" in text
 
 
-def test_bfloat16_trains(settings, tmp_path):
-    run = lm.train(lm.LMConfig(workdir=tmp_path, **{**settings, "steps": 12}, dtype="bfloat16"))
+def test_bfloat16_trains(one_layer, tmp_path):
+    run = lm.train(lm.LMConfig(workdir=tmp_path, **{**one_layer, "steps": 12}, dtype="bfloat16"))
     assert run.model.config.dtype == "bfloat16"
     assert losses(tmp_path)[-1] < losses(tmp_path)[0] - 0.5

@@ -15,7 +15,6 @@ import based_jax as bj
 from based_jax.data.tasks import IGNORE, MQAR, Segment
 from based_jax.mixers.long_filters import position_features
 from based_jax.models import MixerSpec, mqar_backbone
-from tests.mixers.laws import QUICKLY
 from train import mqar, mqar_grid, mqar_sweep
 from train.metrics import MetricWriter, read_metrics
 from train.mqar_data import data_seeds, load
@@ -49,14 +48,18 @@ def results(workdir) -> list[dict]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled_quickly():
-    compiled = mqar_grid.Grid._compiled
+def traced_once():
+    """Grids of the same model share their programs: tracing these anew takes most of a run's time."""
+    compiled, programs = mqar_grid.Grid._compiled, {}
 
-    def quickly(*arguments, **options):
-        return compiled(*arguments, **options, compiler_options=QUICKLY)
+    def once(self, function, *arguments, **options):
+        key = function.__name__, self.model, self.length, self.weight_decay, mqar_grid.MAX_LOGITS
+        if key not in programs:
+            programs[key] = compiled(self, function, *arguments, **options)
+        return programs[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mqar_grid.Grid, "_compiled", quickly)
+        patch.setattr(mqar_grid.Grid, "_compiled", once)
         yield
 
 
@@ -108,7 +111,7 @@ def test_the_run_directory(finished):
 
 def test_a_lane_of_the_grid_is_the_run_alone(finished, tmp_path):
     """The same numbers as one learning rate and seed at a time, up to rounding that training amplifies."""
-    run(tmp_path, learning_rates="1.5e-2", seeds="1", stop_above=0.01)
+    run(tmp_path, learning_rates="1.5e-2", seeds="1", stop_above=0.01, test="16:2")
     tag = "lr-0.015-seed-1"
     ours, alone = ([line.get(f"loss/{tag}") for line in read_metrics(directory / "metrics.jsonl")]
                    for directory in (finished[0], tmp_path))  # fmt: skip
@@ -202,8 +205,9 @@ def test_loss_and_accuracy_are_those_of_all_logits(limit, monkeypatch):
     state = grid.init(lanes)
     part = load(Labelled(), [0])
     sums = grid.evaluate(state.params, lanes, part.batches)
-    params = jax.tree.map(lambda leaf: leaf[0], state.params)
-    batch = jax.tree.map(lambda array: array[0, 0], part.batches)
+    params, batch = jax.tree.map(np.asarray, (state.params, part.batches))
+    params = jax.tree.map(lambda leaf: leaf[0], params)
+    batch = jax.tree.map(lambda array: array[0, 0], batch)
 
     def all_logits(params):
         logits, _ = model.apply(params, labelled().inputs)
@@ -212,15 +216,12 @@ def test_loss_and_accuracy_are_those_of_all_logits(limit, monkeypatch):
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, safe)
         return losses * counts, logits.argmax(-1) == safe
 
-    def quickly(function):
-        return jax.jit(function, compiler_options=QUICKLY)
-
-    losses, hits = quickly(all_logits)(params)
+    losses, hits = jax.jit(all_logits)(params)
     counts = np.array([1, 2, 1, 3, 1])  # the example without labels has no loss
     np.testing.assert_allclose(sums[0, 0], np.sum(losses.sum(1) / counts), rtol=1e-5)
     np.testing.assert_allclose(sums[0, 1], np.sum((hits * (losses > 0)).sum(1) / counts), rtol=1e-6)
-    ours = quickly(jax.value_and_grad(grid._loss))(params, batch, jax.random.key(0))
-    theirs = quickly(jax.value_and_grad(lambda params: all_logits(params)[0].sum() / 7))(params)
+    ours = jax.jit(jax.value_and_grad(grid._loss))(params, batch, jax.random.key(0))
+    theirs = jax.jit(jax.value_and_grad(lambda params: all_logits(params)[0].sum() / 7))(params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours, theirs)
 
 
@@ -232,15 +233,18 @@ def test_a_step_is_adamw_on_all_but_constants():
     lanes = mqar_grid.Lanes(np.full(1, 0.1, np.float32), np.zeros(1, np.uint32), np.zeros(1, np.int32))
     part, state = load(Labelled(), [0]), grid.init(lanes)
     before, params = (jax.tree.map(lambda leaf: np.array(leaf[0]), state.params) for _ in range(2))
-    batch = jax.tree.map(lambda array: array[0, 0], part.batches)
-    loss, gradients = jax.jit(jax.value_and_grad(grid._loss), compiler_options=QUICKLY)(
-        params, batch, jax.random.key(0)
-    )
-    adamw = optax.adamw(0.05, 0.9, 0.999, 1e-8, weight_decay=0.1)
-    updates, _ = adamw.update(gradients, adamw.init(params), params)
-    expected = optax.apply_updates(params, updates)
+    batch = jax.tree.map(lambda array: np.asarray(array)[0, 0], part.batches)
+
+    @jax.jit
+    def step_of_optax(params):
+        loss, gradients = jax.value_and_grad(grid._loss)(params, batch, jax.random.key(0))
+        adamw = optax.adamw(0.05, 0.9, 0.999, 1e-8, weight_decay=0.1)
+        updates, _ = adamw.update(gradients, adamw.init(params), params)
+        return loss, optax.apply_updates(params, updates)
+
+    loss, expected = jax.tree.map(np.array, step_of_optax(params))
     state, losses = grid.train(state, lanes, 0.5, part.batches, 0, 1)
-    after = jax.tree.map(lambda leaf: leaf[0], state.params)
+    after = jax.tree.map(lambda leaf: np.array(leaf[0]), state.params)
     constant = ("params", "layers_0", "mixer", "filter", "embedding")
     for tree, values in ((expected, before), (after, after)):
         *path, last = constant

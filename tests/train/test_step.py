@@ -1,17 +1,18 @@
 """The step: loss over real targets, micro-batches, sharding."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 from flax import linen as nn
 
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig
 from tests.subprocesses import run_python
 from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
+from train.sharding import parse_mesh
 from train.step import TrainState, build_programs, make_train_step, token_losses
 
 
@@ -26,36 +27,38 @@ def make_batch(rows: int = 4, length: int = 24, seed: int = 0) -> dict[str, np.n
     }
 
 
-def programs(config, accumulate=1):
+@functools.cache
+def programs(config, accumulate=1, mesh=None):
     optimizer = OptimizerConfig(learning_rate=1e-2, warmup=0.0)
     schedule = learning_rate_schedule(optimizer, 10)
     return build_programs(
-        LanguageModel(config), make_optimizer(optimizer, 10), schedule, accumulate=accumulate
+        LanguageModel(config), make_optimizer(optimizer, 10), schedule, accumulate=accumulate, mesh=mesh
     )
 
 
 def test_loss_counts_real_targets_only(tiny_config):
-    model, batch = LanguageModel(tiny_config), jax.tree.map(jnp.asarray, make_batch())
+    model, batch = LanguageModel(tiny_config), make_batch()
     params = jax.jit(model.init)(jax.random.key(0), batch["inputs"])
     losses = jax.jit(token_losses, static_argnums=0)
     total, count = losses(model, params, batch)
     logits, _ = jax.jit(model.apply)(
         params, batch["inputs"], segment_ids=batch["segment_ids"], mask=batch["mask"]
     )
-    expected = 0.0
+    logits, expected = np.asarray(logits, np.float64), 0.0
     for row, column in zip(*np.nonzero(batch["mask"]), strict=True):
-        logit = np.asarray(logits[row, column], np.float64)
+        logit = logits[row, column]
         expected += np.log(np.exp(logit).sum()) - logit[batch["targets"][row, column]]
     assert int(count) == batch["mask"].sum()
     np.testing.assert_allclose(float(total), expected, rtol=1e-5)  # float32 sum of ~80 terms
-    other = dict(batch, targets=jnp.where(batch["mask"], batch["targets"], 0))
+    other = dict(batch, targets=np.where(batch["mask"], batch["targets"], 0))
     assert float(losses(model, params, other)[0]) == float(total)
 
 
 def test_micro_batches_give_the_same_step(tiny_config):
     whole, parts = programs(tiny_config), programs(tiny_config, accumulate=4)
     batch = make_batch(rows=8)
-    first, second = whole.init(jax.random.key(0)), parts.init(jax.random.key(0))
+    first = whole.init(jax.random.key(0))
+    second = jax.tree.map(jnp.copy, first)
     for _ in range(2):
         first, one = whole.train(first, batch)
         second, two = parts.train(second, batch)
@@ -112,7 +115,7 @@ def test_noise_depends_on_the_step_alone():
 
 
 def test_the_loss_falls_and_the_state_is_donated(tiny_config):
-    compiled, batch = programs(tiny_config), make_batch()
+    compiled, batch = programs(tiny_config), make_batch(rows=8)
     state = compiled.init(jax.random.key(0))
     before = state.params["params"]["embedding"]
     nats, targets = jax.jit(token_losses, static_argnums=0)(LanguageModel(tiny_config), state.params, batch)
@@ -126,48 +129,38 @@ def test_the_loss_falls_and_the_state_is_donated(tiny_config):
     assert before.is_deleted()
 
 
-@pytest.mark.parametrize("mesh", ["data=2,fsdp=2", "fsdp=2,tensor=2"])
-def test_any_mesh_gives_the_losses_of_one_device(mesh):
-    run_python(SHARDED.format(mesh=mesh), devices=4)
+def test_any_mesh_gives_the_losses_of_one_device():
+    run_python("from tests.train.test_step import compare_meshes; compare_meshes()", devices=4)
 
 
-SHARDED = """
-import jax, numpy as np
-from based_jax.models import LanguageModel, MixerSpec, ModelConfig
-from tests.train.test_step import make_batch
-from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
-from train.sharding import parse_mesh
-from train.step import build_programs
-
-config = ModelConfig(
-    vocab_size=257, d_model=16, schedule="CLS", mlp_hidden=32,
-    mixers={{
+def compare_meshes() -> None:
+    """In a process with 4 devices."""
+    specs = {
         "C": MixerSpec("gated_conv"),
-        "L": MixerSpec("linear_attention", {{"num_heads": 2, "feature_dim": 4}}),
-        "S": MixerSpec("sliding_window", {{"num_heads": 2, "left": 7}}),
-    }},
-)
-optimizer = OptimizerConfig(learning_rate=1e-2, warmup=0.0)
-losses = {{}}
-for name, mesh in (("one", None), ("many", parse_mesh("{mesh}"))):
-    programs = build_programs(
-        LanguageModel(config), make_optimizer(optimizer, 10), learning_rate_schedule(optimizer, 10), mesh=mesh
-    )
-    state = programs.init(jax.random.key(0))
-    losses[name] = []
+        "L": MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4}),
+        "S": MixerSpec("sliding_window", {"num_heads": 2, "left": 7}),
+    }
+    config = ModelConfig(vocab_size=257, d_model=16, schedule="CLS", mlp_hidden=32, mixers=specs)
+    alone, _ = losses_on(config, None)
+    for mesh, share in (("data=2,fsdp=2", 2), ("fsdp=2,tensor=2", 4)):
+        losses, state = losses_on(config, parse_mesh(mesh))
+        kernel = state.params["params"]["layers_1"]["mlp"]["in_proj"]["kernel"]
+        assert kernel.addressable_shards[0].data.size * share == kernel.size, kernel.sharding
+        moments = state.opt_state[1][0].mu["params"]["layers_1"]["mlp"]["in_proj"]["kernel"]
+        assert moments.sharding == kernel.sharding
+        np.testing.assert_allclose(alone, losses, rtol=2e-5, err_msg=mesh)  # sums in another order, 3 steps
+
+
+def losses_on(config, mesh):
+    """Losses of three steps, and the state behind them."""
+    compiled = programs(config, mesh=mesh)
+    state, losses = compiled.init(jax.random.key(0)), []
     for _ in range(3):
-        state, metrics = programs.train(state, programs.place_batch(make_batch(rows=8)))
-        losses[name].append(float(metrics["loss"]))
-kernel = state.params["params"]["layers_1"]["mlp"]["in_proj"]["kernel"]
-sizes = dict(part.split("=") for part in "{mesh}".split(","))
-share = int(sizes.get("fsdp", 1)) * int(sizes.get("tensor", 1))
-assert kernel.addressable_shards[0].data.size * share == kernel.size, kernel.sharding
-moments = state.opt_state[1][0].mu["params"]["layers_1"]["mlp"]["in_proj"]["kernel"]
-assert moments.sharding == kernel.sharding
-np.testing.assert_allclose(losses["one"], losses["many"], rtol=2e-5)  # sums in another order, three steps
-"""
+        state, metrics = compiled.train(state, compiled.place_batch(make_batch(rows=8)))
+        losses.append(float(metrics["loss"]))
+    return losses, state
 
 
 def test_dtype_of_the_master_weights(tiny_config):
-    state = programs(tiny_config.replace(dtype="bfloat16")).init(jax.random.key(0))
+    state = jax.eval_shape(programs(tiny_config.replace(dtype="bfloat16")).init, jax.random.key(0))
     assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
