@@ -159,7 +159,8 @@ def to_tree(rules: Iterable[Rule], tensors: dict[str, Any], shapes: Shapes) -> d
         parts = [tensors.pop(key) for key in rule.keys]
         found = rule.layout.to_jax(parts, [shapes[path] for path in rule.paths])
         for path, leaf in zip(rule.paths, found, strict=True):
-            leaves[path] = jnp.array(np.asarray(leaf, np.float32))
+            # A copy: a CPU's device shares memory with NumPy. jnp.array would compile one for every shape.
+            leaves[path] = jax.device_put(np.array(leaf, np.float32))
     return traverse_util.unflatten_dict({path: leaves[path] for path in shapes}, sep="/")
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.mixers import Mixer
+from tests.arrays import array
 from tests.tolerances import assert_close
 
 TOLERANCE = 2e-6
@@ -43,7 +44,7 @@ class Runner:
         leaves, tree = jax.tree.flatten(shapes)
         generator = np.random.default_rng(7)
         self.variables = tree.unflatten(
-            [jnp.asarray(generator.normal(size=leaf.shape) * 0.3, jnp.float32) for leaf in leaves]
+            [array(generator.normal(size=leaf.shape) * 0.3, jnp.float32) for leaf in leaves]
         )
         self._apply = jax.jit(mixer.apply, compiler_options=QUICKLY)
 
@@ -73,6 +74,11 @@ def alone(run: Runner, x: np.ndarray, length: int) -> tuple[np.ndarray, Any]:
     return in_pieces(run, x[:, :length], [PIECE] * (length // PIECE) + [1] * (length % PIECE))
 
 
+def one_document(x: np.ndarray) -> np.ndarray:
+    """Segment ids of rows that are not packed: padding and packing share their programs."""
+    return np.zeros(x.shape[:2], int)
+
+
 def split_law(run: Runner, x: np.ndarray, sizes: list[int], **context: Any) -> None:
     """Cutting a sequence anywhere changes nothing, and the state only when it is asked for is returned."""
     whole, nothing = run(x, **context)
@@ -80,14 +86,16 @@ def split_law(run: Runner, x: np.ndarray, sizes: list[int], **context: Any) -> N
     assert_close(in_pieces(run, x, sizes, **context)[0], whole, TOLERANCE)
 
 
-def split_law_under_padding(run: Runner, x: np.ndarray, cut: int, mask: np.ndarray) -> None:
+def split_law_under_padding(
+    run: Runner, x: np.ndarray, cut: int, mask: np.ndarray, ids: np.ndarray | None = None
+) -> None:
     """The same with a cut at any token, the pieces padded to one length, and rows of different lengths."""
-    whole, _ = run(x, mask=mask)
+    ids = one_document(x) if ids is None else ids
+    whole, _ = run(x, mask=mask, segment_ids=ids)
     index = np.arange(x.shape[1])
-    first, state = run(x, run.fresh(len(x)), mask=mask & (index < cut))
-    second, _ = run(
-        np.roll(x, -cut, axis=1), state, mask=np.roll(mask, -cut, axis=1) & (index < len(index) - cut)
-    )
+    first, state = run(x, run.fresh(len(x)), mask=mask & (index < cut), segment_ids=ids)
+    rest = np.roll(mask, -cut, axis=1) & (index < len(index) - cut)
+    second, _ = run(np.roll(x, -cut, axis=1), state, mask=rest, segment_ids=np.roll(ids, -cut, axis=1))
     parts = np.where((index < cut)[:, None], first, np.roll(second, cut, axis=1))
     real = mask[..., None]
     assert_close(np.where(real, parts, 0), np.where(real, whole, 0), TOLERANCE)
@@ -96,7 +104,7 @@ def split_law_under_padding(run: Runner, x: np.ndarray, cut: int, mask: np.ndarr
 def segment_law(run: Runner, x: np.ndarray, lengths: list[int]) -> None:
     """Documents packed into a row do not see each other, even when an id comes back later."""
     ids = np.concatenate([np.full(length, number % 2) for number, length in enumerate(lengths)])
-    packed, _ = run(x, segment_ids=np.broadcast_to(ids, x.shape[:2]))
+    packed, _ = run(x, segment_ids=np.broadcast_to(ids, x.shape[:2]), mask=np.ones(x.shape[:2], bool))
     begin = 0
     for length in lengths:
         expected, _ = alone(run, x[:, begin:], length)
@@ -108,8 +116,8 @@ def padding_law(run: Runner, x: np.ndarray, lengths: list[int], more: np.ndarray
     """Padding changes no real output, and continuing behind it is continuing behind the last real token."""
     mask = np.arange(x.shape[1]) < np.array(lengths)[:, None]
     garbage = np.where(mask[..., None], x, 1e3).astype(np.float32)
-    padded, state = run(garbage, run.fresh(len(x)), mask=mask)
-    stateless, _ = run(garbage, mask=mask)
+    padded, state = run(garbage, run.fresh(len(x)), mask=mask, segment_ids=one_document(x))
+    stateless, _ = run(garbage, mask=mask, segment_ids=one_document(x))
     after, _ = run(more, state)
     for row, length in enumerate(lengths):
         expected, behind = alone(run, x, length)

@@ -79,17 +79,27 @@ def test_split_law(run, sizes):
     laws.split_law(run, drawn(0), sizes)
 
 
-@pytest.mark.parametrize("sizes", [[6, 1, 6], [1, 1, 6, 1, 1, 1, 1, 1]], ids=str)
-def test_split_law_inside_packed_documents(run, sizes):
-    """Cuts inside a document, at its border, and just behind it."""
-    ids = np.repeat([[3, 1, 3, 0]], [4, 3, 1, 5], axis=1).repeat(laws.ROWS, axis=0)
-    laws.split_law(run, drawn(2), sizes, segment_ids=ids)
+PACKED = np.repeat([[3, 1, 3, 0]], [4, 3, 1, 5], axis=1).repeat(laws.ROWS, axis=0)
+
+
+@pytest.mark.parametrize("cut", [6, 7, 8, 9])
+def test_split_law_inside_packed_documents(run, cut):
+    """Cuts inside a document, at its border, and just behind it; the second row ends in its last one."""
+    mask = np.arange(laws.LENGTH) < np.array([[laws.LENGTH], [11]])
+    laws.split_law_under_padding(run, drawn(2), cut, mask, PACKED)
+
+
+def test_packed_documents_token_by_token(run):
+    x = drawn(2)
+    whole, _ = run(x, segment_ids=PACKED, mask=np.ones(x.shape[:2], bool))
+    tokens, _ = laws.in_pieces(run, x, [1] * laws.LENGTH, segment_ids=PACKED)
+    laws.assert_close(tokens, whole, laws.TOLERANCE)
 
 
 def test_a_continued_row_stays_in_its_segment_without_ids(run):
     x, ids = drawn(3), np.array([[0] * 3 + [1] * 10] * laws.ROWS)
-    whole, _ = run(x, segment_ids=ids)
-    first, state = laws.in_pieces(run, x, [6], segment_ids=ids)
+    whole, _ = run(x, segment_ids=ids, mask=np.ones(x.shape[:2], bool))
+    first, state = laws.in_pieces(run, x, [1] * 6, segment_ids=ids)
     second, _ = laws.in_pieces(run, x[:, 6:], [6, 1], state)
     laws.assert_close(np.concatenate([first, second], axis=1), whole, laws.TOLERANCE)
 
@@ -118,35 +128,29 @@ def test_split_law_anywhere(case, cut, length, seed):
 
 
 def test_gradients_flow_through_the_state(run):
-    """The gradient of a split pass is the gradient of the whole pass."""
-    x = laws.inputs(1, 7, WIDTH, 8)
+    """The gradient of a split pass is the gradient of the whole pass, and padding has none."""
+    x = laws.inputs(1, 9, WIDTH, 8)
+    mask = jnp.arange(9) < 7
 
-    def whole(variables):
-        return jnp.sum(run.mixer.apply(variables, x)[0] ** 2)
+    def whole(variables, x):
+        y, _ = run.mixer.apply(variables, x, mask=mask[None])
+        return jnp.sum(jnp.where(mask[None, :, None], y, 0) ** 2)
 
-    def parts(variables):
+    def parts(variables, x):
         first, state = run.mixer.apply(variables, x[:, :6], run.fresh(1))
-        second, _ = run.mixer.apply(variables, x[:, 6:], state)
+        second, _ = run.mixer.apply(variables, x[:, 6:7], state)
         return jnp.sum(first**2) + jnp.sum(second**2)
 
     expected, actual = (
-        jax.jit(jax.grad(loss), compiler_options=laws.QUICKLY)(run.variables) for loss in (whole, parts)
+        jax.jit(jax.grad(loss, argnums=(0, 1)), compiler_options=laws.QUICKLY)(run.variables, x)
+        for loss in (whole, parts)
     )
     for wanted, got in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True):
         laws.assert_close(got, wanted, 1e-5)  # float32, gradients accumulate over the length
-
-
-def test_padding_has_no_gradient(run):
-    mask = jnp.arange(9) < 5
-
-    def loss(x):
-        y, _ = run.mixer.apply(run.variables, x, mask=mask[None])
-        return jnp.sum(jnp.where(mask[None, :, None], y, 0) ** 2)
-
-    gradient = jax.jit(jax.grad(loss), compiler_options=laws.QUICKLY)(laws.inputs(1, 9, WIDTH, 9))
-    assert np.all(np.isfinite(gradient))
-    assert not np.any(gradient[:, 5:])
-    assert np.any(gradient[:, :5])
+    of_x = np.asarray(expected[1])
+    assert np.all(np.isfinite(of_x))
+    assert not np.any(of_x[:, 7:])
+    assert np.any(of_x[:, :7])
 
 
 def test_bfloat16_is_close(run):
@@ -258,8 +262,8 @@ def test_a_text_longer_than_the_state_is_an_error():
     run = runner("attention")
     state = run.mixer.init_state(1, 4)
     x = laws.inputs(1, 3, WIDTH, 11)
-    _, state = run.mixer.apply(run.variables, x, state)
+    _, state = run(x, state)
     with pytest.raises(ValueError, match="at most max_length = 4 tokens"):
-        run.mixer.apply(run.variables, x, state)
+        jax.eval_shape(lambda: run.mixer.apply(run.variables, x, state))  # the state is known
     y, _ = run(x, state)  # under jit: NaN instead of a wrong number
     assert np.all(np.isnan(y))

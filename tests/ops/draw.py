@@ -27,10 +27,13 @@ def counts(batch: int, length: int) -> st.SearchStrategy[np.ndarray]:
     return npst.arrays(np.int32, (batch,), elements=st.integers(0, length), fill=NO_FILL)
 
 
-def pieces(length: int) -> st.SearchStrategy[list[int]]:
-    """Lengths of the pieces of a text of `length` tokens, cut anywhere, two pieces or more."""
-    cuts = st.sets(st.integers(1, length - 1), min_size=1)
-    return cuts.map(lambda at: np.diff([0, *sorted(at), length]).tolist())
+@st.composite
+def pieces(draw_, length: int) -> list[int]:
+    """Lengths of the pieces of a text of `length` tokens, cut anywhere, two pieces or more: few lengths."""
+    sizes: list[int] = []
+    while left := length - sum(sizes):
+        sizes.append(draw_(st.sampled_from([size for size in (1, 2, 5) if size <= left and size < length])))
+    return sizes
 
 
 def mask(real: np.ndarray, length: int) -> np.ndarray:

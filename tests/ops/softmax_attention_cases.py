@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
 from based_jax import ops
+from tests.arrays import array
 from tests.ops import draw, oracles
 
 MODULE = sys.modules["based_jax.ops.softmax_attention"]  # the package has a function of that name
@@ -131,11 +131,16 @@ def values_and_gradients(arrays, placement, weights, *, case: Case, implementati
 
 
 def cast(tree, dtype):
-    return jax.tree.map(lambda x: jnp.asarray(x, dtype), tree)
+    return jax.tree.map(lambda x: array(x, dtype), tree)
 
 
 def place(tree):
-    return jax.tree.map(jnp.asarray, tree)
+    return jax.tree.map(array, tree)
+
+
+def cut(tree, tokens: slice):
+    """These tokens of every array; in NumPy, where a slice is not one more program."""
+    return jax.tree.map(lambda x: np.asarray(x)[:, tokens], tree)
 
 
 def oracle(case: Case, drawn: Inputs, arrays=None) -> np.ndarray:

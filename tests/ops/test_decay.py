@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax.ops import decay
+from tests.arrays import array
 from tests.ops import draw
 from tests.tolerances import FLOAT32, FLOAT64, assert_close
 
@@ -55,7 +56,7 @@ def test_products_are_the_loops(size, inclusive):
         since = np.stack([np.exp(g[: i + inclusive].sum(0)) for i in range(size)])
         dtype, tolerance = (jnp.float64, FLOAT64) if wide else (jnp.float32, FLOAT32)
         with jax.enable_x64(wide):
-            got = everything(*(jnp.asarray(a, dtype) for a in (x, y, g)))
+            got = everything(*(array(a, dtype) for a in (x, y, g)))
             for ours, expected in zip(got[:3], pairs, strict=True):
                 assert np.isfinite(ours).all()
                 assert_close(np.tril(ours), expected, tolerance)

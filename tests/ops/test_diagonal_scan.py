@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from based_jax import ops
+from tests.arrays import array
 from tests.ops import draw
 from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
 
@@ -92,9 +93,9 @@ def test_values_states_and_gradients(case):
         for implementation, dtype in (("reference", "float64"), ("xla", "float64"), ("xla", "float32")):
             with jax.enable_x64(True):
                 wide = dtype == "float64"
-                given_ = jax.tree.map(lambda a, dtype=dtype: jnp.asarray(a, dtype), (arrays, weights))
+                given_ = jax.tree.map(lambda a, dtype=dtype: array(a, dtype), (arrays, weights))
                 (_, (y, state)), gradients = everything(
-                    given_[0], jnp.asarray(ids), jnp.asarray(mask), given_[1],
+                    given_[0], array(ids), array(mask), given_[1],
                     case=case, implementation=implementation,
                 )  # fmt: skip
             assert y.dtype == state.h.dtype == dtype
@@ -112,8 +113,8 @@ def test_values_states_and_gradients(case):
 
 def test_a_text_in_pieces():
     """Any implementation continues where any other has stopped, also by single tokens."""
-    arrays = jax.tree.map(jnp.float32, numbers(1, (2, 9, 2, 3)))
-    tokens, rest = [arrays[name] for name in ("x", "dt", "B", "C")], (arrays["A"], arrays["D"])
+    arrays = jax.tree.map(np.float32, numbers(1, (2, 9, 2, 3)))
+    tokens, rest = [arrays[name] for name in ("x", "dt", "B", "C")], (array(arrays["A"]), array(arrays["D"]))
 
     @functools.partial(jax.jit, static_argnames="implementation")
     def scan(tokens, state=None, implementation=None):
@@ -128,15 +129,15 @@ def test_a_text_in_pieces():
     for piece, implementation in ((slice(0, 5), "xla"), (slice(5, 6), None), (slice(6, 9), "reference")):
         y, state = scan([a[:, piece] for a in tokens], state, implementation)
         outputs.append(y)
-    assert_close((jnp.concatenate(outputs, 1), state), (whole, final), FLOAT32)
+    assert_close((np.concatenate(outputs, 1), state), (whole, final), FLOAT32)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_extreme_gates(dtype):
     """Gates of exactly 0 and 1 give numbers, forward and backward."""
-    arrays = jax.tree.map(jnp.float32, numbers(2, (1, 9, 2, 2)))
-    dt = jnp.asarray([[0.0], [1e4], [0.0], [1e-30], [1e4], [1e4], [0.0], [1.0], [0.0]]) * jnp.ones((1, 1, 2))
-    arrays |= {"dt": dt, "A": jnp.asarray([[-1e4, -1e-30], [0.0, -1.0]])}
+    arrays = jax.tree.map(np.float32, numbers(2, (1, 9, 2, 2)))
+    dt = np.float32([[0.0], [1e4], [0.0], [1e-30], [1e4], [1e4], [0.0], [1.0], [0.0]]) * np.ones((1, 1, 2))
+    arrays |= {"dt": dt, "A": np.float32([[-1e4, -1e-30], [0.0, -1.0]])}
 
     @jax.jit
     @functools.partial(jax.value_and_grad, has_aux=True)

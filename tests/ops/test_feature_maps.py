@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from based_jax import ops
+from tests.arrays import array
 from tests.mixers.laws import QUICKLY
 from tests.ops import draw, oracles
 from tests.tolerances import FINITE_DIFFERENCE, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
@@ -42,7 +43,7 @@ def everything(q, k):
     }
 
 
-@pytest.mark.parametrize("width", range(1, 9))
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 8])
 def test_features_factor_the_polynomial_in_both_layouts(width):
     """phi(q) . phi(k) = 1 + s + s^2 / 2 >= 1/2 with s = q . k / sqrt(K); the layouts are the papers'."""
 
@@ -54,7 +55,7 @@ def test_features_factor_the_polynomial_in_both_layouts(width):
         assert polynomial.min() >= 0.5
         full = oracles.taylor_features(q)
         with jax.enable_x64(True):
-            got = everything(jnp.asarray(q), jnp.asarray(k))
+            got = everything(array(q), array(k))
         expected = {
             "full": full,
             "symmetric": oracles.symmetric_taylor_features(q),
@@ -159,7 +160,7 @@ def test_features_are_the_formulas(name):
         projections, dp = rng.normal(size=(2, 2, FEATURES, WIDTH))
         expected = FORMULAS[name](x, projections)
         weights = rng.normal(size=expected.shape)
-        assert ours(name, jnp.asarray(projections)).size(WIDTH) == expected.shape[-1]
+        assert ours(name, array(projections)).size(WIDTH) == expected.shape[-1]
         with jax.enable_x64(True):
             features, (gx, gp) = value_and_slope(x, projections, weights, name=name)
         assert_close(features, expected, FLOAT64)
@@ -275,7 +276,7 @@ def test_random_directions_are_orthogonal(size, width):
 def test_cosformer_weighs_by_distance():
     """phi(q_i).phi(k_j) = relu(q_i).relu(k_j) cos(pi (i - j) / (2 M)); wherever the text begins."""
     rng = np.random.default_rng(3)
-    q, k = jnp.asarray(rng.normal(size=(2, 1, 6, 2, WIDTH)), jnp.float32)
+    q, k = array(rng.normal(size=(2, 1, 6, 2, WIDTH)), jnp.float32)
     index = jnp.arange(6)[None]
     cosformer = jax.jit(ops.cosformer_features, static_argnames="max_length", compiler_options=QUICKLY)
     for begin in (0, 4):

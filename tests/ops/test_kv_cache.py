@@ -21,6 +21,10 @@ def write(cache, k, v, mask, *, length: int):
     return kv_cache.write(cache, k, v, places, stream)
 
 
+recent = jax.jit(kv_cache.recent, static_argnums=1)
+slot_index = jax.jit(kv_cache.slot_index, static_argnums=1)
+
+
 @given(
     st.lists(
         st.sampled_from([1, 3, 9]).flatmap(lambda n: st.tuples(st.just(n), draw.counts(BATCH, n))),
@@ -39,10 +43,11 @@ def test_the_last_tokens_are_kept(calls):
         token = k.max()
         for row, count in enumerate(counts):
             rows[row] += k[row, :count].tolist()
-        k = jnp.asarray(np.stack([k, k + 0.5], axis=2)[..., None])  # two heads, values are minus the keys
-        cache = write(cache, k, -k, jnp.asarray(draw.mask(counts, length)), length=length)
+        k = np.stack([k, k + 0.5], axis=2)[..., None]  # two heads, values are minus the keys
+        cache = write(cache, k, -k, draw.mask(counts, length), length=length)
 
-    index = kv_cache.slot_index(cache.stream.length, SLOTS)
+    on_device, cache = cache, jax.tree.map(np.asarray, cache)
+    index = np.asarray(slot_index(on_device.stream.length, SLOTS))
     for row, history in enumerate(rows):
         assert cache.stream.length[row] == len(history)
         held = {int(i): float(cache.k[row, slot, 0, 0]) for slot, i in enumerate(index[row]) if i >= 0}
@@ -54,7 +59,7 @@ def test_the_last_tokens_are_kept(calls):
     assert np.array_equal(cache.k[:, :, 1] - cache.k[:, :, 0], 0.5 * (cache.k[:, :, 0] > 0))
 
     for count in (0, 1, 3, SLOTS):
-        k, v, index = kv_cache.recent(cache, count)
+        k, v, index = jax.tree.map(np.asarray, recent(on_device, count))
         assert k.shape == v.shape == (BATCH, count, 2, 1)
         for row, history in enumerate(rows):
             assert index[row].tolist() == list(range(len(history) - count, len(history)))
@@ -65,7 +70,8 @@ def test_the_last_tokens_are_kept(calls):
 def test_values_are_stored_in_the_dtype_of_the_cache():
     cache = ops.init_kv_cache(BATCH, SLOTS, 1, 2, 3, dtype=jnp.bfloat16)
     assert (cache.k.shape, cache.v.shape) == ((BATCH, SLOTS, 1, 2), (BATCH, SLOTS, 1, 3))
-    cache = write(cache, jnp.ones((BATCH, 2, 1, 2)), jnp.ones((BATCH, 2, 1, 3)), None, length=2)
+    k, v = (np.ones((BATCH, 2, 1, size), np.float32) for size in (2, 3))
+    cache = jax.tree.map(np.asarray, write(cache, k, v, None, length=2))
     assert cache.k.dtype == cache.v.dtype == jnp.bfloat16
     assert cache.v[:, :2].all()
     assert not cache.v[:, 2:].any()

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from based_jax import ops
 from based_jax.ops.dispatch import KERNELS
+from tests.arrays import array
 from tests.ops import draw, oracles
 from tests.ops.linear_attention_cases import (
     Case,
     cast,
+    cut,
     in_pieces,
     inputs,
     oracle,
@@ -40,8 +42,7 @@ CASES = [
     Case("taylor", (1, 1, 1, 1, 1), 1),
     Case("taylor", (2, 1, 2, 3, 2), 4, "gates", "segments state"),
     Case("taylor", (2, 13, 2, 4, 3), 5),
-    Case("taylor", (3, 12, 1, 5, 1), 4, options="padded"),
-    Case("taylor", (2, 9, 2, 2, 5), 3, options="segments"),
+    Case("taylor", (3, 12, 1, 5, 1), 4, options="segments padded"),
     Case("taylor", (3, 17, 2, 3, 2), 6, "gates", "segments padded state"),
     Case("taylor", (1, 11, 3, 8, 2), 64, "fixed", "state"),
     Case("linear", (2, 10, 2, 6, 3), 4, "fixed", "padded state"),
@@ -161,28 +162,33 @@ def test_split_law(case):
     law()
 
 
+def alone(case: Case, arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, oracles.Sums]:
+    """One text by itself."""
+    return oracles.linear_attention(
+        case.phi(arrays["q"]), case.phi(arrays["k"]), arrays["v"], log_decay=arrays.get("log_decay")
+    )
+
+
 @pytest.mark.parametrize("decay", ["", "gates"])
 def test_segment_law(decay):
     """Packed documents equal each document alone; an id may come back for another document."""
-    packed = Case("taylor", (1, 8, 1, 2, 2), 3, decay, "segments")
-    alone = packed._replace(options="")
+    case = Case("taylor", (1, 8, 1, 2, 2), 3, decay, "segments")
 
     @settings(max_examples=10)
-    @given(inputs(packed))
+    @given(inputs(case))
     def law(drawn):
         ids = drawn.placement["segment_ids"][0]
         begins = sorted(set(oracles.segment_starts(ids)))
         with jax.enable_x64(True):
             arrays = cast(drawn.arrays, jnp.float64)
-            together = [values(arrays, place(drawn.placement), case=packed, implementation=name)
-                        for name in implementations(packed)]  # fmt: skip
-            for begin, end in zip(begins, [*begins[1:], len(ids)], strict=True):
-                document = {name: x[:, begin:end] for name, x in arrays.items()}
-                expected, state = values(document, {}, case=alone, implementation="reference")
-                for y, _ in together:
-                    assert_close(y[:, begin:end], expected, FLOAT64, f"document {begin}:{end}")
-            for _, state_of_pack in together:  # the last document's sums are what is kept
-                assert_close((state_of_pack.kv, state_of_pack.k), (state.kv, state.k), FLOAT64, "last state")
+            together = [values(arrays, place(drawn.placement), case=case, implementation=name)
+                        for name in implementations(case)]  # fmt: skip
+        for begin, end in zip(begins, [*begins[1:], len(ids)], strict=True):
+            expected, state = alone(case, cut(drawn.arrays, slice(begin, end)))
+            for y, _ in together:
+                assert_close(np.asarray(y)[:, begin:end], expected, FLOAT64, f"document {begin}:{end}")
+        for _, state_of_pack in together:  # the last document's sums are what is kept
+            assert_close((state_of_pack.kv, state_of_pack.k), (state.kv, state.k), FLOAT64, "last state")
 
     law()
 
@@ -190,46 +196,42 @@ def test_segment_law(decay):
 def test_padding_law():
     """Two calls padded on the right equal one call on the real tokens of each row; a row may have none."""
     case = Case("taylor", (3, 5, 1, 2, 2), 2, "gates", "padded")
-    alone = case._replace(options="")
 
     @settings(max_examples=10)
     @given(inputs(case), inputs(case))
     def law(first, second):
-        with jax.enable_x64(True):
-            arrays = [cast(part.arrays, jnp.float64) for part in (first, second)]
-            placement = [place(part.placement) for part in (first, second)]
-            for implementation in implementations(case):
+        for implementation in implementations(case):
+            with jax.enable_x64(True):
+                arrays = [cast(part.arrays, jnp.float64) for part in (first, second)]
+                placement = [place(part.placement) for part in (first, second)]
                 y1, state = values(arrays[0], placement[0], case=case, implementation=implementation)
                 y2, state = values(
                     arrays[1] | {"kv": state.kv, "k_sum": state.k},
                     placement[1] | {"stream": stream_of(state)},
                     case=case, implementation=implementation,
                 )  # fmt: skip
-                for row, (a, b) in enumerate(zip(first.counts, second.counts, strict=True)):
-                    assert not y1[row, a:].any()
-                    assert not y2[row, b:].any()
-                    assert state.stream.length[row] == a + b
-                    if a + b == 0:
-                        assert not state.kv[row].any()
-                        assert not state.k[row].any()
-                        continue
-                    text = {
-                        name: jnp.concatenate(
-                            [arrays[0][name][[row], :a], arrays[1][name][[row], :b]], axis=1
-                        )
-                        for name in arrays[0]
-                    }
-                    expected, sums = values(text, {}, case=alone, implementation="reference")
-                    y = jnp.concatenate([y1[row, :a], y2[row, :b]])
-                    assert_close(y, expected[0], FLOAT64, f"{implementation} row {row}")
-                    assert_close(
-                        (state.kv[row], state.k[row]), (sums.kv[0], sums.k[0]), FLOAT64, f"state {row}"
-                    )
+            y1, y2, state = jax.tree.map(np.asarray, (y1, y2, state))
+            for row, (a, b) in enumerate(zip(first.counts, second.counts, strict=True)):
+                assert not y1[row, a:].any()
+                assert not y2[row, b:].any()
+                assert state.stream.length[row] == a + b
+                if a + b == 0:
+                    assert not state.kv[row].any()
+                    assert not state.k[row].any()
+                    continue
+                text = {
+                    name: np.concatenate([x[[row], :a], second.arrays[name][[row], :b]], axis=1)
+                    for name, x in first.arrays.items()
+                }
+                expected, sums = alone(case, text)
+                y = np.concatenate([y1[row, :a], y2[row, :b]])
+                assert_close(y, expected[0], FLOAT64, f"{implementation} row {row}")
+                assert_close((state.kv[row], state.k[row]), (sums.kv[0], sums.k[0]), FLOAT64, f"state {row}")
 
     law()
 
 
-@pytest.mark.parametrize("case", [CASES[2], CASES[5], CASES[8]], ids=str)
+@pytest.mark.parametrize("case", [CASES[2], CASES[4], CASES[7]], ids=str)
 def test_causality(case):
     """Changing tokens t ... N - 1 changes no output before t, and does change the one at t."""
 
@@ -238,18 +240,18 @@ def test_causality(case):
     def law(drawn, t, seed):
         rng = np.random.default_rng(seed)
         drawn.placement.pop("mask", None)
-        arrays = cast(drawn.arrays, jnp.float32)
+        arrays = {name: np.float32(x) for name, x in drawn.arrays.items()}
         changed = dict(arrays)
         for name in ("q", "k", "v", "log_decay"):
             if name in arrays:
                 x = arrays[name]
                 noise = -1 - rng.random(x.shape) if name == "log_decay" else 1 + rng.random(x.shape)
-                changed[name] = jnp.where(
+                changed[name] = np.where(
                     (np.arange(x.shape[1]) >= t)[None, :, None, *[None] * (x.ndim - 3)], x + noise, x
-                ).astype(x.dtype)
+                ).astype(np.float32)
         for implementation in implementations(case):
             run = functools.partial(values, case=case, implementation=implementation)
-            before, after = (run(x, place(drawn.placement))[0] for x in (arrays, changed))
+            before, after = (np.asarray(run(x, place(drawn.placement))[0]) for x in (arrays, changed))
             assert np.array_equal(before[:, :t], after[:, :t]), implementation
             assert not np.array_equal(before[:, t], after[:, t]), implementation
 
@@ -298,9 +300,10 @@ def test_fixed_decay_broadcasts():
 
 def test_state_of_lower_precision_is_continued_in_float32():
     rng = np.random.default_rng(0)
-    q, k, v = (jnp.asarray(x, jnp.bfloat16) for x in rng.normal(size=(3, 1, 3, 1, 2)))
+    q, k, v = (array(x, jnp.bfloat16) for x in rng.normal(size=(3, 1, 3, 1, 2)))
     state = ops.init_linear_attention_state(1, 1, 2, 2, dtype=jnp.bfloat16)
-    y, state = ops.linear_attention(abs(q), abs(k), v, initial_state=state, return_state=True)
+    run = jax.jit(functools.partial(ops.linear_attention, return_state=True))
+    y, state = run(abs(q), abs(k), v, initial_state=state)
     assert y.dtype == jnp.bfloat16
     assert state.kv.dtype == state.k.dtype == jnp.float32
 
@@ -368,5 +371,5 @@ def test_numpy_arrays_are_arrays(unchecked):
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 1, 4, 1, 2)).astype(np.float32)
     extras = {"mask": np.ones((1, 4), bool), "segment_ids": np.zeros((1, 4), np.int32)}
-    y = ops.taylor_attention(q, k, v, **extras)
-    assert_close(y, ops.taylor_attention(*map(jnp.asarray, (q, k, v))), FLOAT32)
+    y = jax.jit(lambda: ops.taylor_attention(q, k, v, **extras))()  # constants, not traced arguments
+    assert_close(y, jax.jit(ops.taylor_attention)(q, k, v), FLOAT32)

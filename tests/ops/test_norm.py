@@ -1,5 +1,7 @@
 """Norms against their formulas, and their precision."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,15 +22,21 @@ def layer_formula(x, scale, bias, eps):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + eps) * scale + bias
 
 
+@functools.partial(jax.jit, static_argnums=3)
+def norms(x, scale, bias, eps=1e-5):
+    """The norm by squares, and the other one with and without its bias."""
+    return ops.rms_norm(x, scale, eps), ops.layer_norm(x, scale, bias, eps), ops.layer_norm(x, scale, eps=eps)
+
+
 @given(st.sampled_from([(1,), (3, 4), (2, 3, 8)]), st.sampled_from([1e-5, 1e-2]), draw.seeds)
 def test_formulas(shape, eps, seed):
     rng = np.random.default_rng(seed)
     x, scale, bias = rng.normal(size=shape), rng.normal(size=shape[-1]), rng.normal(size=shape[-1])
     with jax.enable_x64(True):
-        arrays = [jnp.asarray(a) for a in (x, scale, bias)]
-        assert_close(ops.rms_norm(*arrays[:2], eps), rms_formula(x, scale, eps), FLOAT64)
-        assert_close(ops.layer_norm(*arrays, eps), layer_formula(x, scale, bias, eps), FLOAT64)
-        assert_close(ops.layer_norm(*arrays[:2], eps=eps), layer_formula(x, scale, 0, eps), FLOAT64)
+        rms, layer, without_bias = norms(x, scale, bias, eps)
+    assert_close(rms, rms_formula(x, scale, eps), FLOAT64)
+    assert_close(layer, layer_formula(x, scale, bias, eps), FLOAT64)
+    assert_close(without_bias, layer_formula(x, scale, 0, eps), FLOAT64)
 
 
 @pytest.mark.parametrize(
@@ -37,21 +45,19 @@ def test_formulas(shape, eps, seed):
 @pytest.mark.parametrize("magnitude", [1.0, 1e3])
 def test_squares_do_not_overflow_in_low_precision(dtype, tolerance, magnitude):
     """float16 ends at 65504: the square of 1e3 does not fit."""
-    x = jnp.asarray(magnitude * np.random.default_rng(0).normal(size=(4, 16)), dtype)
-    ones, zeros = jnp.ones(16, jnp.float32), jnp.zeros(16, jnp.float32)
+    x = (magnitude * np.random.default_rng(0).normal(size=(4, 16))).astype(dtype)
+    rms, layer, _ = norms(x, np.ones(16, np.float32), np.zeros(16, np.float32))
     exact = np.asarray(x, np.float64)
-    for y, expected in (
-        (ops.rms_norm(x, ones), rms_formula(exact, 1, 1e-5)),
-        (ops.layer_norm(x, ones, zeros), layer_formula(exact, 1, 0, 1e-5)),
-    ):
+    for y, expected in ((rms, rms_formula(exact, 1, 1e-5)), (layer, layer_formula(exact, 1, 0, 1e-5))):
         assert y.dtype == dtype
         assert_close(y, expected, tolerance)
 
 
 def test_zeros_and_constants_have_finite_gradients():
-    for x in (jnp.zeros((2, 4)), jnp.ones((2, 4))):
-        for norm in (ops.rms_norm, ops.layer_norm):
-            y, gradient = jax.value_and_grad(lambda x, norm=norm: norm(x, jnp.ones(4)).sum())(x)
+    for norm in (ops.rms_norm, ops.layer_norm):
+        run = jax.jit(jax.value_and_grad(lambda x, norm=norm: norm(x, jnp.ones(4)).sum()))
+        for x in np.zeros((2, 4), np.float32), np.ones((2, 4), np.float32):
+            y, gradient = run(x)
             assert np.isfinite(y)
             assert np.isfinite(gradient).all()
 
@@ -67,9 +73,9 @@ def test_errors_name_the_argument(unchecked, norm):
 def test_scales_of_several_axes_norm_each_head_by_itself():
     rng = np.random.default_rng(0)
     x, (scale, bias) = rng.normal(size=(2, 3, 4)).astype(np.float32), rng.normal(size=(2, 3, 4))
-    arrays = [jnp.asarray(a, jnp.float32) for a in (scale, bias)]
-    assert_close(ops.rms_norm(jnp.asarray(x), arrays[0]), rms_formula(x, scale, 1e-5), FLOAT32)
-    assert_close(ops.layer_norm(jnp.asarray(x), *arrays), layer_formula(x, scale, bias, 1e-5), FLOAT32)
+    rms, layer, _ = norms(x, np.float32(scale), np.float32(bias))
+    assert_close(rms, rms_formula(x, scale, 1e-5), FLOAT32)
+    assert_close(layer, layer_formula(x, scale, bias, 1e-5), FLOAT32)
 
 
 def test_layer_norm_names_its_bias(unchecked):
@@ -82,10 +88,11 @@ def test_l2_norm():
     x = np.random.default_rng(0).normal(size=(3, 4))
     expected = x / np.sqrt((x**2).sum(-1, keepdims=True) + 1e-6)
     with jax.enable_x64(True):
-        assert_close(ops.l2_norm(jnp.asarray(x)), expected, FLOAT64)
-    y = ops.l2_norm(jnp.asarray(1e3 * x, jnp.float16))
+        assert_close(jax.jit(ops.l2_norm)(x), expected, FLOAT64)
+    y = jax.jit(ops.l2_norm)((1e3 * x).astype(np.float16))
     assert y.dtype == jnp.float16
     assert_close(y, expected, FLOAT16)
-    zeros, gradient = jax.value_and_grad(lambda x: ops.l2_norm(x).sum())(jnp.zeros((2, 4)))
+    run = jax.jit(jax.value_and_grad(lambda x: ops.l2_norm(x).sum()))
+    zeros, gradient = run(np.zeros((2, 4), np.float32))
     assert zeros == 0
     assert np.isfinite(gradient).all()

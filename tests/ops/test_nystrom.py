@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
+from tests.arrays import array
 from tests.ops import oracles
 from tests.tolerances import FLOAT32, FLOAT64, assert_close
 
@@ -14,7 +15,7 @@ IDS = np.repeat([[0, 1], [3, 3]], [4, 9], axis=1).astype(np.int32)
 
 def drawn(dtype=np.float64, length=13, scale=1.0):
     generator = np.random.default_rng(0)
-    return [jnp.asarray(scale * generator.normal(size=(2, length, 2, 3)), dtype) for _ in range(3)]
+    return [array(scale * generator.normal(size=(2, length, 2, 3)), dtype) for _ in range(3)]
 
 
 def softmax(scores):
@@ -52,7 +53,7 @@ def test_the_causal_form_is_its_equation(x64):
     for implementation in ops.implementations("softmax_attention"):
         assert_close(run(q, k, v, piece=piece, implementation=implementation), whole, FLOAT64)
     assert_close(run(*(x.astype(np.float32) for x in (q, k, v)), piece=piece), whole, FLOAT32)
-    packed = run(q, k, v, piece=piece, segment_ids=jnp.asarray(IDS))
+    packed = run(q, k, v, piece=piece, segment_ids=array(IDS))
     assert_close(packed, landmarks_by_hand(*arrays, piece, IDS), FLOAT64)
 
 
@@ -76,8 +77,8 @@ def test_large_scores_stay_finite():
 def test_the_iteration_inverts(x64):
     scores = np.random.default_rng(0).normal(size=(2, 7, 7)) + 4 * np.eye(7)
     matrix = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    assert_close(ops.iterative_pinv(jnp.asarray(matrix)), np.linalg.inv(matrix), FLOAT32)
-    assert_close(ops.iterative_pinv(jnp.asarray(matrix), 12), np.linalg.inv(matrix), FLOAT64)
+    assert_close(ops.iterative_pinv(array(matrix)), np.linalg.inv(matrix), FLOAT32)
+    assert_close(ops.iterative_pinv(array(matrix), 12), np.linalg.inv(matrix), FLOAT64)
 
 
 def test_zoologys_form_is_attention_when_landmarks_suffice_and_leaks_else():

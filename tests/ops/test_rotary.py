@@ -23,14 +23,13 @@ DIMS = [(4, 4), (2, 2), (8, 4), (8, 5), (6, 1), (70, 35), (5, 4)]
 @pytest.mark.parametrize(("width", "dim"), DIMS)
 def test_turns_pairs_as_complex_numbers(width, dim, interleaved):
     @settings(max_examples=5)
-    @given(draw.seeds, st.sampled_from([10000.0, 500.0]), st.booleans())
-    def law(seed, base, one_row):
+    @given(draw.seeds, st.booleans())
+    def law(seed, one_row):
         rng = np.random.default_rng(seed)
+        base = 500.0 if one_row else 10000.0
         x = rng.normal(size=(2, 3, 2, width)).astype(np.float32)
         positions = rng.integers(0, 4096, size=(1 if one_row else 2, 3))
-        y = rotary(
-            jnp.asarray(x), jnp.asarray(positions, jnp.int32), dim=dim, base=base, interleaved=interleaved
-        )
+        y = np.asarray(rotary(x, np.int32(positions), dim=dim, base=base, interleaved=interleaved))
         expected = oracles.rotary(x.astype(np.float64), positions, dim, base, interleaved)
         assert_close(y, expected, FLOAT32 + 4096 * FLOAT32_ANGLE)
         rotated = 2 * ((dim + 1) // 2)
@@ -42,28 +41,28 @@ def test_turns_pairs_as_complex_numbers(width, dim, interleaved):
 def test_frequencies_by_hand():
     """Position 1, unit vectors: channel i turns by 10000^(-2 i / D) into its partner."""
     frequencies = 10000.0 ** (-np.arange(0, 6, 2) / 6)
-    eye = jnp.eye(6)[:3].reshape(3, 1, 1, 6)
-    one = jnp.ones((1, 1), jnp.int32)
-    half = ops.rotary(eye, one)[:, 0, 0]
+    eye = np.eye(6, dtype=np.float32)
+    one = np.ones((1, 1), np.int32)
+    half = np.asarray(rotary(eye[:3].reshape(3, 1, 1, 6), one))[:, 0, 0]
     expected = np.concatenate([np.diag(np.cos(frequencies)), np.diag(np.sin(frequencies))], axis=1)
     assert_close(half, expected, FLOAT32)
-    pairs = ops.rotary(jnp.eye(6)[::2].reshape(3, 1, 1, 6), one, interleaved=True)[:, 0, 0]
+    pairs = np.asarray(rotary(eye[::2].reshape(3, 1, 1, 6), one, interleaved=True))[:, 0, 0]
     assert_close(pairs, expected[:, [0, 3, 1, 4, 2, 5]], FLOAT32)
 
 
 def test_the_layouts_are_permutations_of_each_other():
     x = np.random.default_rng(0).normal(size=(1, 4, 1, 8)).astype(np.float32)
-    positions = jnp.arange(4)[None]
+    positions = np.arange(4, dtype=np.int32)[None]
     order = np.arange(8).reshape(2, 4).T.ravel()  # 0 4 1 5 ...: half-split channels in pairs
-    half = rotary(jnp.asarray(x), positions)
-    pairs = rotary(jnp.asarray(x[..., order]), positions, interleaved=True)
+    half = rotary(x, positions)
+    pairs = rotary(x[..., order], positions, interleaved=True)
     assert_close(pairs, np.asarray(half)[..., order], FLOAT32)
 
 
 def test_an_odd_dim_takes_one_channel_more():
     """35 of 70 channels: 36 turn, by position * 10000^(-2 i / 35), as in the released attention models."""
-    x = jnp.ones((1, 1, 1, 70))
-    y = ops.rotary(x, jnp.full((1, 1), 3), dim=35)[0, 0, 0]
+    x = np.ones((1, 1, 1, 70), np.float32)
+    y = np.asarray(rotary(x, np.full((1, 1), 3, np.int32), dim=35))[0, 0, 0]
     angle = 3 * 10000.0 ** (-2 * np.arange(18) / 35)
     assert_close(y[:18], np.cos(angle) - np.sin(angle), FLOAT32)
     assert_close(y[18:36], np.cos(angle) + np.sin(angle), FLOAT32)
@@ -74,25 +73,25 @@ def test_an_odd_dim_takes_one_channel_more():
 def test_scores_depend_on_distances_only_and_norms_stay(interleaved):
     @given(draw.seeds, st.integers(0, 1000))
     def law(seed, shift):
-        q, k = (jnp.asarray(x, jnp.float32) for x in np.random.default_rng(seed).normal(size=(2, 1, 4, 1, 8)))
-        positions = jnp.asarray([[0, 3, 4, 9]])
+        q, k = np.float32(np.random.default_rng(seed).normal(size=(2, 1, 4, 1, 8)))
+        positions = np.int32([[0, 3, 4, 9]])
 
         def turned(x, by):
-            return rotary(x, positions + by, interleaved=interleaved)[0, :, 0]
+            return np.asarray(rotary(x, positions + np.int32(by), interleaved=interleaved))[0, :, 0]
 
         here = turned(q, 0) @ turned(k, 0).T
         there = turned(q, shift) @ turned(k, shift).T
         assert_close(there, here, FLOAT32 + (shift + 9) * FLOAT32_ANGLE)
-        norms = jnp.linalg.norm(turned(q, shift), axis=-1)
-        assert_close(norms, jnp.linalg.norm(q[0, :, 0], axis=-1), FLOAT32)
+        norms = np.linalg.norm(turned(q, shift), axis=-1)
+        assert_close(norms, np.linalg.norm(q[0, :, 0], axis=-1), FLOAT32)
 
     law()
 
 
 def test_position_zero_changes_nothing_and_the_dtype_stays():
     for dtype in (jnp.float32, jnp.bfloat16):
-        x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 2, 1, 4)), dtype)
-        y = ops.rotary(x, jnp.zeros((1, 2), jnp.int32))
+        x = np.random.default_rng(0).normal(size=(1, 2, 1, 4)).astype(dtype)
+        y = rotary(x, np.zeros((1, 2), np.int32))
         assert y.dtype == dtype
         assert np.array_equal(y, x)
 
@@ -100,7 +99,7 @@ def test_position_zero_changes_nothing_and_the_dtype_stays():
 def test_bfloat16_angles_are_float32():
     """At position 4095 a bfloat16 position would be off by several radians."""
     x = np.random.default_rng(0).normal(size=(1, 1, 1, 8))
-    y = ops.rotary(jnp.asarray(x, jnp.bfloat16), jnp.full((1, 1), 4095))
+    y = rotary(x.astype(jnp.bfloat16), np.full((1, 1), 4095, np.int32))
     assert_close(y, oracles.rotary(x, np.full((1, 1), 4095), 8, 1e4, False), 2 * BFLOAT16)
 
 

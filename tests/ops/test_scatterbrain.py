@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from based_jax import ops
+from tests.arrays import array
 from tests.ops import oracles
 from tests.tolerances import FLOAT32, FLOAT64, assert_close
 
@@ -15,7 +16,7 @@ IDS = np.repeat([[0, 1], [3, 3]], [4, 9], axis=1).astype(np.int32)
 def drawn(dtype=np.float64, scale=1.0):
     generator = np.random.default_rng(0)
     arrays = [scale * generator.normal(size=(2, 13, 2, 3)) for _ in range(3)]
-    return [jnp.asarray(x, dtype) for x in (*arrays, generator.normal(size=(4, 3)))]
+    return [array(x, dtype) for x in (*arrays, generator.normal(size=(4, 3)))]
 
 
 def by_hand(q, k, v, directions, left, ids):
@@ -53,13 +54,13 @@ def test_the_causal_form_is_its_equation(left, x64):
     for implementation in ops.implementations("linear_attention"):
         assert_close(run(*arrays, left=left, implementation=implementation), whole, FLOAT64)
     assert_close(run(*(x.astype(np.float32) for x in arrays), left=left), whole, FLOAT32)
-    packed = run(*arrays, left=left, segment_ids=jnp.asarray(IDS))
+    packed = run(*arrays, left=left, segment_ids=array(IDS))
     assert_close(packed, by_hand(*numbers, left, IDS), FLOAT64)
 
 
 def test_many_features_estimate_softmax_attention():
     q, k, v, _ = drawn(np.float32, scale=0.5)
-    directions = jnp.asarray(np.random.default_rng(1).normal(size=(4000, 3)), jnp.float32)
+    directions = array(np.random.default_rng(1).normal(size=(4000, 3)), jnp.float32)
     y = jax.jit(ops.scatterbrain_attention, static_argnames="left")(q, k, v, directions, left=1)
     assert_close(y, ops.softmax_attention(q, k, v), 0.03)  # 1 / sqrt(4000) of weights of about 1
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax import ops
+from tests.arrays import array
 from tests.ops import draw, oracles
 from tests.ops.softmax_attention_cases import (
     IMPLEMENTATIONS,
@@ -27,8 +28,8 @@ from tests.tolerances import (
 @pytest.mark.parametrize("left", [None, 2])
 def test_grouped_heads_equal_repeated_heads(implementation, left):
     rng = np.random.default_rng(0)
-    q = jnp.asarray(rng.normal(size=(2, 6, 6, 3)), jnp.float32)
-    k, v = jnp.asarray(rng.normal(size=(2, 2, 6, 2, 3)), jnp.float32)
+    q = array(rng.normal(size=(2, 6, 6, 3)), jnp.float32)
+    k, v = array(rng.normal(size=(2, 2, 6, 2, 3)), jnp.float32)
     call = jax.jit(functools.partial(ops.softmax_attention, left=left, implementation=implementation))
     repeated = call(q, jnp.repeat(k, 3, axis=2), jnp.repeat(v, 3, axis=2))
     assert_close(call(q, k, v), repeated, FLOAT32)
@@ -48,8 +49,8 @@ def test_helpers_of_the_two_window_conventions():
 @pytest.mark.parametrize("kwargs", [{}, {"left": 1}, {"causal": False}], ids=str)
 def test_a_row_without_tokens_sees_nothing(implementation, kwargs):
     """Its outputs are 0, not the mean of its padding, and nothing flows back."""
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 1, 2)), jnp.float32)
-    mask = jnp.asarray([[True, True, False], [False] * 3])
+    x = array(np.random.default_rng(0).normal(size=(2, 3, 1, 2)), jnp.float32)
+    mask = array([[True, True, False], [False] * 3])
 
     @jax.jit
     def call(v):
@@ -92,7 +93,7 @@ def test_extreme_values(dtype, left):
             k[:] = k[:1, :1]
         if kind == "zeros":
             q, k = 0 * q, 0 * k
-        q, k, v = (jnp.asarray(x, dtype) for x in (q, k, v))
+        q, k, v = (array(x, dtype) for x in (q, k, v))
         expected = oracles.softmax_attention(*(np.asarray(x, np.float64) for x in (q, k, v)), left=left)
         for implementation in IMPLEMENTATIONS:
             y, gradients = value_and_gradient(q, k, v, left=left, implementation=implementation)

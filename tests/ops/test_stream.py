@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax import ops
+from tests.arrays import array
 from tests.ops import draw
 
 BATCH = 3
@@ -59,8 +60,8 @@ def test_advance_counts_like_a_row_at_a_time(drawn, fresh):
     rows = [Row() for _ in range(BATCH)]
     stream = None if fresh else ops.init_stream(BATCH)
     for length, ids, counts in drawn:
-        mask = None if counts is None else jnp.asarray(draw.mask(counts, length))
-        places, stream = advance(stream, None if ids is None else jnp.asarray(ids), mask, length=length)
+        mask = None if counts is None else array(draw.mask(counts, length))
+        places, stream = advance(stream, None if ids is None else array(ids), mask, length=length)
         for b, row in enumerate(rows):
             for t in range(length if counts is None else counts[b]):
                 expected = row.token(None if ids is None else ids[b, t])
@@ -83,7 +84,7 @@ def test_a_fresh_call_without_ids_stays_small():
 
 def test_ids_of_other_integer_types(unchecked):
     for dtype in (jnp.int8, jnp.uint8, jnp.int16):
-        ids = jnp.asarray([[1, 1, 2]], dtype)
+        ids = array([[1, 1, 2]], dtype)
         places, stream = ops.advance(None, 1, 3, ids)
         assert places.start.tolist() == [[0, 0, 2]]
         assert stream.segment.dtype == jnp.int32

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from based_jax import ops
 from based_jax.ops.dispatch import KERNELS
+from tests.arrays import array
 from tests.ops import draw, oracles
 from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close
 
@@ -31,7 +32,7 @@ def test_is_the_polynomial_and_the_linear_op_with_the_taylor_map(implementation)
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 2, 9, 2, 4))
     with jax.enable_x64(True):
-        arrays = [jnp.asarray(x) for x in (q, k, v)]
+        arrays = [array(x) for x in (q, k, v)]
         kwargs = {"chunk_size": 4, "implementation": implementation}
         y = jax.jit(functools.partial(ops.taylor_attention, **kwargs))(*arrays)
         assert_close(y, polynomial_attention(q, k, v), FLOAT64)
@@ -45,11 +46,12 @@ def test_the_state_is_symmetric_and_converts_to_the_full_layout():
     _, full = oracles.linear_attention(oracles.taylor_features(q), oracles.taylor_features(k), v)
     with jax.enable_x64(True):
         _, state = jax.jit(functools.partial(ops.taylor_attention, return_state=True))(
-            jnp.asarray(q), jnp.asarray(k), jnp.asarray(v)
+            array(q), array(k), array(v)
         )
         assert state.k.shape == (2, 2, ops.symmetric_taylor_size(4))
-        assert_close(ops.symmetric_to_full(state.k, 4), full.k, FLOAT64)
-        assert_close(ops.symmetric_to_full(state.kv.swapaxes(2, 3), 4).swapaxes(2, 3), full.kv, FLOAT64)
+        convert = jax.jit(ops.symmetric_to_full, static_argnums=1)
+        k, kv = convert(state.k, 4), convert(np.asarray(state.kv).swapaxes(2, 3), 4)
+        assert_close((k, np.asarray(kv).swapaxes(2, 3)), (full.k, full.kv), FLOAT64)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -84,7 +86,7 @@ def test_steps_under_scan_equal_the_recurrence_and_one_call(implementation):
 def test_vmap_over_rows_equals_the_batch():
     """States are pytrees: rows can be mapped, and a batch is its rows stacked."""
     rng = np.random.default_rng(0)
-    q, k, v = (jnp.asarray(x, jnp.float32) for x in rng.normal(size=(3, 3, 6, 1, 2)))
+    q, k, v = (array(x, jnp.float32) for x in rng.normal(size=(3, 3, 6, 1, 2)))
     call = functools.partial(ops.taylor_attention, return_state=True, chunk_size=4)
     y, state = jax.jit(call)(q, k, v)
     rows, states = jax.jit(jax.vmap(call))(q[:, None], k[:, None], v[:, None])
@@ -126,7 +128,7 @@ def test_extreme_values(implementation, dtype):
 
     @given(st.sampled_from(kinds), draw.seeds)
     def law(kind, seed):
-        q, k, v = (jnp.asarray(x, dtype) for x in extremes(np.random.default_rng(seed), kind))
+        q, k, v = (array(x, dtype) for x in extremes(np.random.default_rng(seed), kind))
         y, gradients = value_and_gradient(q, k, v, implementation=implementation)
         assert y.dtype == dtype
         expected = polynomial_attention(*(np.asarray(x, np.float64) for x in (q, k, v)))
@@ -144,9 +146,10 @@ def test_extreme_values(implementation, dtype):
 def test_long_sums_do_not_lose_tokens(seed):
     """3,000 bfloat16 tokens: a sum kept in bfloat16 stops growing at 256 equal terms."""
     rng = np.random.default_rng(seed)
-    v = jnp.asarray(1 + rng.random((1, 3000, 1, 1)), jnp.bfloat16)
-    zeros = jnp.zeros((1, 3000, 1, 1), jnp.bfloat16)
-    y, state = ops.taylor_attention(zeros, zeros, v, return_state=True)
+    v = np.asarray(1 + rng.random((1, 3000, 1, 1)), jnp.bfloat16)
+    zeros = np.zeros((1, 3000, 1, 1), jnp.bfloat16)
+    y, state = jax.jit(functools.partial(ops.taylor_attention, return_state=True))(zeros, zeros, v)
+    y, state = jax.tree.map(np.asarray, (y, state))
     mean = np.cumsum(np.asarray(v, np.float64)) / np.arange(1, 3001)
     assert_close(y[0, :, 0, 0], mean, BFLOAT16)
     assert_close(state.k[0, 0, 0], np.float64(3000), FLOAT32)

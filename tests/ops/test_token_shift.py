@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from based_jax import ops
+from tests.arrays import array
 from tests.ops import draw
 
 
@@ -16,7 +17,7 @@ def test_definition_in_two_calls(seed, ids, counts):
     """Segments, padding of the first call's rows, and a second call behind it."""
     x = np.random.default_rng(seed).normal(size=(2, 9, 3)).astype(np.float32)
     mask = draw.mask(counts, 7)
-    first, state = shift(x[:, :7], None, jnp.asarray(ids), jnp.asarray(mask))
+    first, state = shift(x[:, :7], None, array(ids), array(mask))
     second, _ = shift(x[:, 7:], state, None, None)
     for row, count in enumerate(counts):
         for t in range(count):

@@ -10,6 +10,7 @@ import pytest
 
 import pallas_kernels
 from based_jax import mixers, ops
+from tests.arrays import array
 from tests.ops import oracles
 from tests.tolerances import FLOAT32, FLOAT32_ANGLE, assert_close
 
@@ -19,16 +20,13 @@ ROTARY = {"rotary_dim": 5, "rotary_base": 100.0, "rotary_interleaved": True}
 
 def cache_of(rng: np.random.Generator) -> ops.KVCache:
     """Rows that have seen 2, 5 and 40 tokens, the last one in a segment that began at 38."""
-    k, v = (jnp.asarray(rng.normal(size=(3, 6, 2, size)), jnp.float32) for size in (8, 3))
-    length, start, segment = (jnp.asarray(x, jnp.int32) for x in ([2, 5, 40], [0, 0, 38], [0, 0, 1]))
+    k, v = (array(rng.normal(size=(3, 6, 2, size)), jnp.float32) for size in (8, 3))
+    length, start, segment = (array(x, jnp.int32) for x in ([2, 5, 40], [0, 0, 38], [0, 0, 1]))
     return ops.KVCache(k, v, ops.Stream(length, start, segment))
 
 
 def token(rng: np.random.Generator) -> Any:
-    return [
-        jnp.asarray(rng.normal(size=(3, heads, size)), jnp.float32)
-        for heads, size in [(4, 8), (2, 8), (2, 3)]
-    ]
+    return [array(rng.normal(size=(3, heads, size)), jnp.float32) for heads, size in [(4, 8), (2, 8), (2, 3)]]
 
 
 @pytest.mark.parametrize("positions", [None, [7, 0, 90]])
@@ -37,14 +35,14 @@ def test_rotates_at_each_rows_position(implementation, positions):
     rng = np.random.default_rng(0)
     q, k, v = token(rng)
     cache = cache_of(rng)
-    given = None if positions is None else jnp.asarray(positions, jnp.int32)
+    given = None if positions is None else array(positions, jnp.int32)
 
     @jax.jit
     def step(q, k, v, cache, positions):
         return ops.window_step(q, k, v, cache, positions=positions, implementation=implementation, **ROTARY)
 
     with pallas_kernels.interpreted():
-        y, after = step(q, k, v, cache, given)
+        y, after = jax.tree.map(np.asarray, step(q, k, v, cache, given))
 
     tolerance = FLOAT32 + 100 * FLOAT32_ANGLE
     at = np.asarray([2, 5, 2] if positions is None else positions)[:, None]
@@ -65,8 +63,8 @@ def test_the_mixer_decodes_the_same_with_the_kernel(fraction):
     options = {"d_model": 16, "num_heads": 4, "num_kv_heads": 2, "left": 4, "rotary_fraction": fraction}
     plain = mixers.make("sliding_window", step_implementation="xla", **options)
     fused = mixers.make("sliding_window", step_implementation="pallas", **options)
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 12, 16)), jnp.float32)
-    params = plain.init(jax.random.key(0), x)
+    x = array(np.random.default_rng(0).normal(size=(2, 12, 16)), jnp.float32)
+    params = jax.jit(plain.init)(jax.random.key(0), x)
 
     @functools.partial(jax.jit, static_argnums=0)
     def decode(mixer, x):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from based_jax import ops
+from tests.arrays import array
 from tests.ops import draw
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
 
@@ -101,9 +102,9 @@ def test_values_states_and_gradients(case):
         for implementation, dtype in (("reference", "float64"), ("xla", "float64"), ("xla", "float32")):
             wide = dtype == "float64"
             with jax.enable_x64(True):
-                given_ = jax.tree.map(lambda a, dtype=dtype: jnp.asarray(a, dtype), (arrays, weights))
+                given_ = jax.tree.map(lambda a, dtype=dtype: array(a, dtype), (arrays, weights))
                 (_, (y, read, state)), gradients = everything(
-                    given_[0], jnp.asarray(ids), jnp.asarray(mask), given_[1],
+                    given_[0], array(ids), array(mask), given_[1],
                     case=case, implementation=implementation,
                 )  # fmt: skip
             what = f"{implementation} {dtype}"
@@ -121,13 +122,13 @@ def test_values_states_and_gradients(case):
 
 def test_a_text_in_pieces():
     """Any implementation continues where any other has stopped, also by single tokens."""
-    arrays = jax.tree.map(jnp.float32, numbers(1, (2, 9, 3)))
+    arrays = jax.tree.map(np.float32, numbers(1, (2, 9, 3)))
     k, v, log_decay, bonus = (arrays[name] for name in ("k", "v", "log_decay", "bonus"))
 
     @functools.partial(jax.jit, static_argnames="implementation")
     def average(k, v, state=None, implementation=None):
         return ops.wkv(
-            k, v, log_decay, bonus,
+            k, v, array(log_decay), array(bonus),
             initial_state=state, return_state=True, chunk_size=4, implementation=implementation,
         )  # fmt: skip
 
@@ -136,16 +137,16 @@ def test_a_text_in_pieces():
     for begin, end, implementation in ((0, 5, "xla"), (5, 6, "xla"), (6, 9, "reference")):
         y, state = average(k[:, begin:end], v[:, begin:end], state, implementation)
         outputs.append(y)
-    assert_close(jnp.concatenate(outputs, 1), whole, FLOAT32)
+    assert_close(np.concatenate(outputs, 1), whole, FLOAT32)
 
 
 @pytest.mark.parametrize("implementation", ["xla", "reference"])
 def test_keys_and_decays_of_any_size(implementation):
     """Keys of +-1e4, decays of exactly 0 and 1: weights of 0 and 1, exact to float32, finite gradients."""
-    k = jnp.asarray([1e4, -1e4, 1e4 + 1, 0, 1e4 + 2, -1e4, 5, 1e4, 0])[None, :, None] * jnp.ones(4)
-    v = jnp.arange(36.0).reshape(1, 9, 4) / 36
-    log_decay = jnp.asarray([0.0, -1e-12, -1.0, -jnp.inf])
-    bonus = jnp.asarray([0.25, -1.0, 0.5, 1e4])
+    k = np.float32([1e4, -1e4, 1e4 + 1, 0, 1e4 + 2, -1e4, 5, 1e4, 0])[None, :, None].repeat(4, axis=2)
+    v = np.arange(36, dtype=np.float32).reshape(1, 9, 4) / 36
+    log_decay = array([0.0, -1e-12, -1.0, -jnp.inf])
+    bonus = array([0.25, -1.0, 0.5, 1e4])
 
     @jax.jit
     @functools.partial(jax.value_and_grad, argnums=(0, 1, 2, 3), has_aux=True)
@@ -155,7 +156,7 @@ def test_keys_and_decays_of_any_size(implementation):
 
     (_, y), gradients = run(k, v, log_decay, bonus)
     assert all(np.isfinite(array).all() for array in gradients)
-    arrays = [np.asarray(array, np.float64) for array in (k, v, jnp.maximum(log_decay, -1e9), bonus)]
+    arrays = [np.asarray(array, np.float64) for array in (k, v, np.maximum(log_decay, -1e9), bonus)]
     nothing = np.zeros((1, 4))
     expected = oracle(*arrays, nothing, nothing, nothing, np.zeros((1, 9), int), [9], False)
     assert_close(y, expected, FLOAT32)
@@ -163,7 +164,7 @@ def test_keys_and_decays_of_any_size(implementation):
 
 def test_low_precision():
     arrays = numbers(3, (2, 20, 3))
-    arguments = [jnp.asarray(arrays[name], jnp.bfloat16) for name in ("k", "v", "log_decay", "bonus")]
+    arguments = [array(arrays[name], jnp.bfloat16) for name in ("k", "v", "log_decay", "bonus")]
     y, state = jax.jit(functools.partial(ops.wkv, return_state=True))(*arguments)
     assert y.dtype == jnp.bfloat16
     assert state.numerator.dtype == jnp.float32

@@ -10,6 +10,7 @@ import numpy as np
 
 from based_jax.convert import from_torch, read_state_dict, to_torch
 from based_jax.models import LanguageModel
+from tests.arrays import array
 from tests.parity.cases import Fixture
 
 
@@ -24,7 +25,7 @@ def check_checkpoint(fixture: Fixture, model: LanguageModel, params: Any, weight
 
 def check_logits(fixture: Fixture, model: LanguageModel, params: Any) -> None:
     """Logits, and gradients with respect to every parameter."""
-    tokens = jnp.asarray(fixture.arrays["in:input_ids"], jnp.int32)
+    tokens = array(fixture.arrays["in:input_ids"], np.int32)
     cotangent = fixture.arrays["in:cotangent"]
 
     def objective(params):
@@ -32,12 +33,13 @@ def check_logits(fixture: Fixture, model: LanguageModel, params: Any) -> None:
         return jnp.sum(logits * cotangent), logits
 
     (_, logits), gradients = jax.jit(jax.value_and_grad(objective, has_aux=True))(params)
+    logits = np.asarray(logits)
     fixture.compare("y", logits)
     for name, theirs in fixture.arrays.items():
         if name.startswith("y64"):
             stride = int(name.removeprefix("y64").removeprefix("_every") or 1)
             fixture.compare("y", logits[:, ::stride], theirs)
-    fixture.compare_gradients(to_torch(fixture.meta, gradients))
+    fixture.compare_gradients(to_torch(fixture.meta, jax.device_get(gradients)))
     if "out:hidden" in fixture.arrays:
         hidden, _ = jax.jit(functools.partial(model.apply, method="hidden"))(params, tokens)
         kept = fixture.arrays["out:hidden"].shape[1]
@@ -80,7 +82,7 @@ def greedy(
     given = prompt
     for _ in range(new_tokens):
         logits, state = apply(params, given, state)
-        scores.append(np.asarray(logits[:, -1, :vocab_size]))
+        scores.append(np.asarray(logits)[:, -1, :vocab_size])
         given = scores[-1].argmax(-1).astype(np.int32)[:, None]
         tokens.append(given)
     return np.concatenate(tokens, axis=1), np.stack(scores, axis=1)

@@ -14,6 +14,7 @@ from based_jax.convert.reference_ops import TorchOp
 from based_jax.mixers.contract import Mixer
 from based_jax.models import MLP, Block, GatedMLP, LayerNorm, RMSNorm
 from based_jax.ops.kv_cache import recent
+from tests.arrays import array
 from tests.parity.cases import Fixture
 
 Comparison = tuple[str, Any, Any]
@@ -23,7 +24,7 @@ Comparison = tuple[str, Any, Any]
 def check_module(fixture: Fixture, module: Any, params: Any) -> None:
     """Compare everything that the fixture holds."""
     # Ordered: JAX sorts plain dicts, and an op takes its arguments in the fixture's order.
-    inputs = OrderedDict((name, jnp.asarray(array)) for name, array in fixture.inputs.items())
+    inputs = OrderedDict((name, array(given)) for name, given in fixture.inputs.items())
     cotangent = fixture.arrays.get("in:cotangent", 0.0)  # without one there are no gradients
 
     def objective(params, inputs):
@@ -35,7 +36,8 @@ def check_module(fixture: Fixture, module: Any, params: Any) -> None:
     fixture.compare("y", y)
     fixture.compare("y", y, fixture.arrays["y64"])
     fixture.compare_gradients(
-        to_torch(fixture.meta, of_params) | {f"in:{name}": array for name, array in of_inputs.items()}
+        to_torch(fixture.meta, jax.device_get(of_params))
+        | {f"in:{name}": gradient for name, gradient in of_inputs.items()}
     )
     for kind, extras in EXTRAS:
         if isinstance(module, kind):
@@ -72,7 +74,7 @@ def continued(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
         if f"out:{prefix}prefill_y" not in fixture.arrays:
             continue
         length, steps = (fixture.meta[f"{prefix}{name}"] for name in ("prefill_len", "decode_steps"))
-        x = inputs["x"][:, : length + steps]
+        x = np.asarray(inputs["x"])[:, : length + steps]
         state = module.init_state(x.shape[0], x.shape[1])
         y, state = apply(params, x[:, :length], state)
         yield f"{prefix}prefill_y", y, None
@@ -81,7 +83,7 @@ def continued(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
         for t in range(length, length + steps):
             y, state = apply(params, x[:, t : t + 1], state)
             decoded.append(y)
-        yield f"{prefix}decode_y", jnp.concatenate(decoded, axis=1), None
+        yield f"{prefix}decode_y", np.concatenate(decoded, axis=1), None
         yield from stored_states(module, state, fixture, prefix, "final")
 
 

@@ -9,6 +9,7 @@ import optax
 
 from based_jax.convert import to_torch
 from based_jax.models import LanguageModel
+from tests.arrays import array
 from tests.parity.cases import GRADIENT_FLOOR, OUTPUT_FLOOR, ROUNDINGS, Fixture
 
 IGNORED = -100
@@ -18,7 +19,7 @@ IGNORED = -100
 def check_training(fixture: Fixture, model: LanguageModel, params: Any) -> None:
     """Loss, gradient norm and parameter norms of every step; first gradients and last parameters."""
     meta = fixture.meta
-    rates = jnp.asarray(fixture.arrays["out:lr"], jnp.float32)
+    rates = array(fixture.arrays["out:lr"], np.float32)
     # Decay of every parameter, norms and biases too, as in the authors' code.
     optimizer = optax.adamw(lambda step: rates[step], 0.9, 0.999, 1e-8, weight_decay=meta["weight_decay"])
 
@@ -35,15 +36,16 @@ def check_training(fixture: Fixture, model: LanguageModel, params: Any) -> None:
         return optax.apply_updates(params, updates), state, loss, gradients
 
     inputs, labels = (fixture.arrays[f"in:{name}"].astype(np.int32) for name in ("inputs", "labels"))
-    state = optimizer.init(params)
+    state = jax.jit(optimizer.init)(params)
     losses, gradient_norms, norms = [], [], []
     for index in range(meta["steps"]):
         params, state, loss, gradients = step(params, state, inputs[index], labels[index])
+        gradients = jax.device_get(gradients)
         if index == 0:
             first = to_torch(meta, gradients)
         losses.append(loss)
         gradient_norms.append(np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(gradients))))
-        norms.append(_norms(to_torch(meta, params), meta["param_names"]))
+        norms.append(_norms(to_torch(meta, jax.device_get(params)), meta["param_names"]))
 
     of_loss = max(ROUNDINGS * meta["err32"]["loss"], OUTPUT_FLOOR)
     of_norms = max(ROUNDINGS * meta["err32"]["norms"], GRADIENT_FLOOR)
@@ -53,7 +55,7 @@ def check_training(fixture: Fixture, model: LanguageModel, params: Any) -> None:
     for column in range(len(meta["param_names"])):
         theirs = fixture.arrays["out:param_norms64"][:, column]
         fixture.compare("param_norms64", np.stack(norms)[:, column], theirs, of_norms)
-    for group, tensors in (("grad1", first), ("final", to_torch(meta, params))):
+    for group, tensors in (("grad1", first), ("final", to_torch(meta, jax.device_get(params)))):
         for name, theirs in fixture.group(group).items():
             ours = tensors[name]
             if name.endswith("Wqkv.bias"):
