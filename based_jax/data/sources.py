@@ -59,15 +59,20 @@ def load_documents(spec: str) -> Corpus:
 def _load_files(spec: str) -> tuple[list[Document], list[Skipped]]:
     documents: list[Document] = []
     skipped: list[Skipped] = []
-    for name, path in _find_files(spec, skipped):
+    for name, path in find_files(spec, skipped):
         found, left_out = read_file(path, name)
         documents += found
         skipped += left_out
     return documents, skipped
 
 
-def _find_files(spec: str, skipped: list[Skipped]) -> list[tuple[str, Path]]:
-    """Sorted (name, path) pairs; directories that cannot be listed are added to `skipped`."""
+def find_files(spec: str, skipped: list[Skipped]) -> list[tuple[str, Path]]:
+    """Sorted (name, path) pairs of a spec that names files; directories that cannot be listed are added to
+    `skipped`.
+
+    Raises:
+        FileNotFoundError, ValueError: as `load_documents`.
+    """
     if spec == "stdlib":
         root = Path(sysconfig.get_path("stdlib"))
         files = _walk(root, skipped, _STDLIB_EXCLUDED)

@@ -1,0 +1,194 @@
+"""Count the bigrams of a training corpus: ``python -m based_jax.evals.bigrams --data stdlib --out FILE``.
+
+The stream is that of training, ``EOT d1 EOT d2 ... dn EOT``, so every pair of an input and its target counts
+once. Each document counts by itself (``EOT d EOT``): files counted apart and then merged give the same table.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from based_jax import command
+from based_jax.data import Tokenizer, load_tokenizer
+from based_jax.evals.bigram_counter import SMALLEST_MEMORY, BigramCounter
+from based_jax.evals.bigram_table import BigramTable, merge_tables
+from based_jax.evals.progress import interruptible, progress
+from based_jax.evals.text import Part, TextOptions, open_text
+from based_jax.validate import expect
+
+PROG = "python -m based_jax.evals.bigrams"
+GIB = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Count how often each pair of neighbouring tokens occurs, for the slices of evals.perplexity.
+
+    Interrupted or killed, the same command goes on from OUT.partial.
+    """
+
+    out: Path
+    """count file to write (safetensors: keys, counts, metadata); it must not exist"""
+    text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
+    merge: tuple[Path, ...] = ()
+    """count files to add up, instead of --data"""
+    tokenizer: str = "byte"
+    """byte, gpt2 (if cached locally), or a tokenizers JSON file"""
+    memory: float = 2.0
+    """GiB for counting; what does not fit waits in files beside OUT"""
+    save_every: int = 100_000_000
+    """tokens between savings of the progress"""
+
+    def __post_init__(self) -> None:
+        one = (self.text.data is None) == bool(self.merge)
+        expect(one, "data", self.text.data, "either --data, or --merge with count files")
+        expect(not self.out.exists(), "out", str(self.out), "a file that does not exist yet")
+        expect(self.out.parent.is_dir(), "out", str(self.out), "a file in an existing directory")
+        expect(
+            self.memory * GIB >= SMALLEST_MEMORY,
+            "memory",
+            self.memory,
+            f"at least {SMALLEST_MEMORY / GIB:.1g} GiB",
+        )
+        expect(self.save_every >= 1, "save_every", self.save_every, "at least 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """How far counting has come."""
+
+    part: int = 0
+    """parts that are done"""
+    document: int = 0
+    """documents of the next part that are done"""
+    runs: tuple[str, ...] = ()
+    """files that hold the counts so far"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; the exit status is 130 after an interruption."""
+    options = command.parse(Options, argv, prog=PROG)
+    memory_bytes = int(options.memory * GIB)
+    if options.merge:
+        table = merge_tables(
+            [BigramTable.load(path) for path in options.merge], options.out, None, memory_bytes
+        )
+    else:
+        tokenizer = load_tokenizer(options.tokenizer)
+        with interruptible() as interrupted:
+            table = count(
+                options.text, tokenizer, options.out,
+                memory_bytes=memory_bytes, save_every=options.save_every, interrupted=interrupted,
+            )  # fmt: skip
+        if table is None:
+            print(f"interrupted: the same command goes on from {_scratch(options.out)}", file=sys.stderr)
+            return 130
+    sizes = f"{table.tokens:,} tokens, {len(table):,} distinct bigrams, vocabulary {table.vocab_size:,}"
+    print(f"{options.out}: {sizes}")
+    return 0
+
+
+def count(
+    text: TextOptions,
+    tokenizer: Tokenizer,
+    out: Path,
+    *,
+    memory_bytes: int = 1 << 30,
+    save_every: int = 100_000_000,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> BigramTable | None:
+    """Count the bigrams of a corpus into a count file, from where an earlier call was interrupted.
+
+    Args:
+        text: documents.
+        tokenizer: makes tokens of them.
+        out: count file; what belongs to an unfinished one is in ``OUT.partial/``.
+        memory_bytes: for counting, beside the largest file's text.
+        save_every: tokens between savings of the progress.
+        interrupted: asked after each document; True saves and ends the call.
+
+    Returns:
+        The counts, or None if interrupted.
+
+    Raises:
+        ValueError: bad data, no token at all, or an interrupted count of other data.
+    """
+    parts, checksum = open_text(text)
+    scratch = _scratch(out)
+    job = {
+        "text": checksum,
+        "tokenizer": tokenizer.name,
+        "vocab_size": tokenizer.vocab_size,
+        "eot": tokenizer.eot,
+    }
+    scratch.mkdir(exist_ok=True)
+    place = _resume(scratch, job)
+    counter = BigramCounter(tokenizer.vocab_size, scratch, memory_bytes, place.runs)
+    saved = counter.tokens
+
+    def save(part: int, document: int) -> None:
+        nonlocal saved
+        counter.spill()
+        saved = counter.tokens
+        _write(scratch / "progress.json", job, Place(part, document, tuple(counter.runs)))
+
+    with progress("counting", None, "tokens") as advance:
+        for part, document, ids in _documents(parts, tokenizer, place):
+            counter.add(ids)
+            advance(ids.size - 1)
+            if interrupted():
+                save(part, document + 1)
+                return None
+            if counter.tokens - saved >= save_every:
+                save(part, document + 1)
+    expect(counter.tokens > 0, "data", text.data, "at least one document with text")
+    table = counter.finish(out, f"{text}, tokenizer {tokenizer.name}")
+    shutil.rmtree(scratch)
+    return table
+
+
+def _documents(
+    parts: Sequence[Part], tokenizer: Tokenizer, place: Place
+) -> Iterator[tuple[int, int, np.ndarray]]:
+    """The documents behind `place` between two separators, and their own places."""
+    eot = np.full(1, tokenizer.eot, np.int32)
+    for part in range(place.part, len(parts)):
+        documents = parts[part]()
+        for index in range(place.document if part == place.part else 0, len(documents)):
+            yield part, index, np.concatenate([eot, tokenizer.encode(documents[index].text), eot])
+
+
+def _scratch(out: Path) -> Path:
+    return out.with_name(f"{out.name}.partial")
+
+
+def _resume(scratch: Path, job: dict) -> Place:
+    path = scratch / "progress.json"
+    if not path.exists():
+        return Place()
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    for key, value in job.items():
+        expect(
+            saved["job"].get(key) == value, key, value,
+            f"{saved['job'].get(key)!r}, as in the interrupted count in {scratch}; delete it to begin anew",
+        )  # fmt: skip
+    place = saved["place"]
+    return Place(place["part"], place["document"], tuple(place["runs"]))
+
+
+def _write(path: Path, job: dict, place: Place) -> None:
+    unfinished = path.with_suffix(".new")
+    unfinished.write_text(json.dumps({"job": job, "place": dataclasses.asdict(place)}), encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

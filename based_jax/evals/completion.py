@@ -1,0 +1,105 @@
+"""SQuAD as completion: ``python -m based_jax.evals.completion --step ask|keep --data FILE --out FILE``.
+
+The papers let a language model rewrite each question with its answer as a statement that is to end with the
+answer, and keep those that do: 2,984 of 5,000 (Based, E.3; spec 6.2). The prompt is then the passage followed
+by the statement without its answer.
+
+    ask    every row gets `request`, to be answered by any language model as `rewrite`
+    keep   rows whose `rewrite` ends with the answer become text, question, value: the recall task's data
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from based_jax import command
+from based_jax.evals.recall_data import read_rows
+from based_jax.validate import expect
+
+PROG = "python -m based_jax.evals.completion"
+COLUMNS = ("context", "question", "answers")
+
+_REQUEST = (
+    "Can you rewrite this question and answer as a statement. Ensure that the answer is the last part of the "
+    "statement. \n \n Question: {question} \n\n Answer: {answer} \n\n Rewrite:"
+)  # as printed in the paper, E.3
+_CLOSING = " \t\r\n.!?\"'\u201d\u2019"  # may follow the answer at a statement's end
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Turn SQuAD's questions into texts that a language model completes with the answer."""
+
+    step: Literal["ask", "keep"]
+    """ask: write the requests for rewrites; keep: filter the rewrites and write the recall task's rows"""
+    data: Path
+    """.jsonl or .parquet file with SQuAD's columns context, question, answers; for keep also rewrite"""
+    out: Path
+    """.jsonl file to write"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    options = command.parse(Options, argv, prog=PROG)
+    same = options.out.exists() and options.out.samefile(options.data)
+    expect(not same, "out", str(options.out), "a file other than data")
+    rows = read_rows(options.data, COLUMNS if options.step == "ask" else (*COLUMNS, "rewrite"))
+    answers = [_answer(f"{options.data}, row {number}", row) for number, row in enumerate(rows)]
+    if options.step == "ask":
+        made = [
+            {**row, "request": request(row["question"], answer)}
+            for row, answer in zip(rows, answers, strict=True)
+        ]
+    else:
+        found = [
+            complete(row["context"], row["question"], answer, row["rewrite"])
+            for row, answer in zip(rows, answers, strict=True)
+        ]
+        made = [row for row in found if row is not None]
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in made]
+    options.out.write_text("".join(lines), encoding="utf-8")
+    print(f"{options.out}: {len(made):,} of {len(rows):,} rows")
+
+
+def request(question: str, answer: str) -> str:
+    """What the papers asked GPT-4."""
+    return _REQUEST.format(question=question, answer=answer)
+
+
+def complete(passage: str, question: str, answer: str, rewrite: str) -> dict[str, str] | None:
+    """The recall task's row, or None if the rewrite does not end with the answer as whole words.
+
+    Case, closing punctuation and quotation marks are disregarded. A space joins passage and statement: the
+    papers do not say what does.
+
+    Example:
+        >>> row = complete("P.", "Who?", "Denver Broncos", "The champions were the Denver Broncos.")
+        >>> row["text"], row["value"]
+        ('P. The champions were the', 'Denver Broncos')
+    """
+    statement, end = rewrite.strip().rstrip(_CLOSING), answer.strip().rstrip(_CLOSING)
+    stem = statement[: len(statement) - len(end)]
+    if not end or statement[len(stem) :].lower() != end.lower() or stem[-1:].isalnum():
+        return None
+    stem = stem.rstrip()
+    return {"text": f"{passage.rstrip()} {stem}", "question": question, "value": answer} if stem else None
+
+
+def _answer(where: str, row: Mapping[str, Any]) -> str:
+    """The first of SQuAD's answers: ``{"text": [...]}``, or a text."""
+    for column in ("context", "question", "rewrite"):
+        expect(isinstance(row.get(column, ""), str), f"{where}, {column}", row.get(column), "a text")
+    answers = row["answers"]
+    texts = answers.get("text") if isinstance(answers, Mapping) else [answers]
+    first = texts[0] if isinstance(texts, Sequence) and texts else None
+    expect(
+        isinstance(first, str), f"{where}, answers", answers, 'a text or {"text": [...]} with at least one'
+    )
+    return str(first)
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

@@ -1,0 +1,189 @@
+"""Perplexity by slice: ``python -m based_jax.evals.perplexity --checkpoint DIR --data PATH``."""
+
+import dataclasses
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from based_jax import command
+from based_jax.convert.pretrained import find_directory, load_pretrained
+from based_jax.data import load_tokenizer
+from based_jax.evals import records as recording
+from based_jax.evals.annotated import write_page
+from based_jax.evals.bigram_table import BigramTable
+from based_jax.evals.progress import interruptible, progress
+from based_jax.evals.records import Records, make_records, read_records, write_records
+from based_jax.evals.repeats import MAX_COUNT, is_hit
+from based_jax.evals.report_table import report_lines
+from based_jax.evals.scoring import score_documents, score_windows
+from based_jax.evals.slices import report
+from based_jax.evals.text import TextOptions, pack_text
+from based_jax.generate.__main__ import find_tokenizer
+from based_jax.validate import expect
+
+PROG = "python -m based_jax.evals.perplexity"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Perplexity overall, on AR hits (repeated bigrams that are rare in training) and on other tokens."""
+
+    checkpoint: str
+    """pretrained directory, a finished run's directory, a hub id, or a .parquet file written by --records:
+    then only the slices are computed"""
+    text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
+    tokenizer: str | None = None
+    """byte, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    context: Literal["window", "document"] = "window"
+    """window: rows of --length tokens, as in the papers; document: whole documents, by the model's state"""
+    length: int | None = None
+    """tokens per window, or per call with --context document; default: the model's context"""
+    cross_documents: bool = False
+    """let windows see across document boundaries, as the authors did; default: documents are kept apart"""
+    batch_size: int = 8
+    """rows per call; changes the speed only"""
+    max_tokens: int = 16_000_000
+    """tokens of the data that are used, from the first (Based: 16 million)"""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """of the computation; default: the checkpoint's"""
+    counts: Path | None = None
+    """count file of the training data (based_jax.evals.bigrams); without it every repeat is an AR hit"""
+    max_count: int = MAX_COUNT
+    """largest training count of an AR hit's bigram"""
+    reference: str | None = None
+    """the model to compare with (in the papers attention), a checkpoint or a .parquet file: the share of the
+    gap that the AR hits explain"""
+    records: Path | None = None
+    """write one record per token to this .parquet file"""
+    json: Path | None = None
+    """write all numbers to this file"""
+    html: Path | None = None
+    """write the text, coloured by loss, to this file"""
+    html_tokens: int = 20_000
+    """tokens in the HTML file"""
+
+    def __post_init__(self) -> None:
+        if _is_records(self.checkpoint):
+            data = self.text.data
+            expect(data is None, "data", data, "none beside a .parquet file, which has its own")
+            from_file = self.reference is None or _is_records(self.reference)
+            expect(from_file, "reference", self.reference, "a .parquet file, as the checkpoint is one")
+        else:
+            expect(self.text.data is not None, "data", None, "the text to evaluate on")
+        expect(self.length is None or self.length >= 1, "length", self.length, "at least 1")
+        expect(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
+        expect(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
+        expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
+        expect(self.html_tokens >= 1, "html_tokens", self.html_tokens, "at least 1")
+        outputs = {"records": self.records, "json": self.json, "html": self.html}
+        for name, path in outputs.items():
+            good = path is None or path.parent.is_dir()
+            expect(good, name, str(path), "a file in an existing directory")
+        if self.records is not None:
+            expect(_is_records(self.records), "records", str(self.records), "a name that ends in .parquet")
+            recording.import_pyarrow()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; the exit status is 130 after an interruption."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    options = command.parse(Options, argv, prog=PROG)
+    table = None if options.counts is None else BigramTable.load(options.counts)
+    with interruptible() as interrupted:
+        records, reference = evaluate(options, table, interrupted)
+        stopped = interrupted()
+    result = report(records, options.max_count, reference)
+    print("\n".join(report_lines(result)))
+    if options.records is not None:
+        write_records(options.records, records)
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if options.html is not None:
+        tokenizer = load_tokenizer(options.tokenizer or records.info["tokenizer"])
+        hits = is_hit(records.distance, records.count, options.max_count)
+        write_page(
+            options.html, records, hits, tokenizer, reference=reference, max_tokens=options.html_tokens
+        )
+    if stopped:
+        where = f"; their records are in {options.records}" if options.records else ""
+        print(f"interrupted: these are the numbers of {len(records):,} tokens{where}", file=sys.stderr)
+    return 130 if stopped else 0
+
+
+def evaluate(
+    options: Options, table: BigramTable | None = None, interrupted: Callable[[], bool] = lambda: False
+) -> tuple[Records, Records | None]:
+    """Records of the model, with the counts of `table`, and of the reference, if there is one.
+
+    Raises:
+        FileNotFoundError, ValueError, ImportError: bad checkpoints, records or data.
+    """
+    if _is_records(options.checkpoint):
+        records = read_records(options.checkpoint)
+        records = records if table is None else records.with_counts(table)
+        return records, None if options.reference is None else read_records(options.reference)
+    directory = find_directory(options.checkpoint)
+    loaded = load_pretrained(directory, dtype=options.dtype)
+    config = loaded[0].config
+    tokenizer = find_tokenizer(directory, options.tokenizer, config.vocab_size)
+    length = options.length or config.max_length
+    packed, num_bytes = pack_text(options.text, tokenizer, options.max_tokens)
+    if table is not None:
+        size = tokenizer.vocab_size
+        expect(
+            table.vocab_size == size,
+            "counts",
+            f"a vocabulary of {table.vocab_size}",
+            f"the tokenizer's {size}",
+        )
+    info = {
+        "data": str(options.text),
+        "tokenizer": options.tokenizer or _tokenizer_spec(directory),
+        "context": options.context,
+        "length": length if options.context == "window" else None,
+        "cross_documents": options.cross_documents,
+        "num_bytes": num_bytes,
+    }
+
+    def score(source: str, loaded: Any) -> Records:
+        model, params = loaded
+        sizes = {"length": length, "batch_size": options.batch_size, "interrupted": interrupted}
+        with progress(source, len(packed) - 1, "tokens") as advance:
+            if options.context == "window":
+                scores = score_windows(
+                    model, params, packed, cross_documents=options.cross_documents, advance=advance, **sizes
+                )
+            else:
+                scores = score_documents(model, params, packed, advance=advance, **sizes)
+        row = length if options.context == "window" else None
+        return make_records(
+            packed, scores, row, options.cross_documents, {"checkpoint": source, **info}
+        ).reached()
+
+    records, reference = score(options.checkpoint, loaded), None
+    del loaded  # two models need not fit
+    expect(len(records) > 0, "data", str(options.text), "more time: interrupted before the first batch")
+    if options.reference is not None and _is_records(options.reference):
+        reference = read_records(options.reference)
+    elif options.reference is not None and not interrupted():
+        reference = score(options.reference, load_pretrained(options.reference, dtype=options.dtype))
+        if interrupted():
+            reference = None
+    return records if table is None else records.with_counts(table), reference
+
+
+def _is_records(source: str | Path) -> bool:
+    return str(source).endswith(".parquet")
+
+
+def _tokenizer_spec(directory: Path) -> str:
+    return str(directory) if (directory / "tokenizer.json").is_file() else "byte"
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

@@ -1,0 +1,67 @@
+"""Long work: progress on stderr (a bar on a terminal, else a line now and then), and orderly interruption."""
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+_SECONDS = 20.0
+"""between lines where there is no terminal"""
+
+
+@contextlib.contextmanager
+def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+    """Show how far work has come.
+
+    Args:
+        label: what is done.
+        total: units of work; None if not known.
+        unit: in the plural, such as "tokens".
+
+    Yields:
+        A function to call with the number of units done since the last call.
+    """
+    done, begin = 0, time.perf_counter()
+    last = begin
+    columns = (TextColumn(label), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    bar = Progress(
+        *columns,
+        TextColumn("{task.description}"),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+    )
+    task = bar.add_task("", total=total)
+
+    def advance(count: int) -> None:
+        nonlocal done, last
+        done += count
+        now = time.perf_counter()
+        rate = f"{done:,} {unit}, {done / max(now - begin, 1e-9):,.0f} per second"
+        bar.update(task, completed=done, description=rate)
+        if not sys.stderr.isatty() and now - last >= _SECONDS:
+            last = now
+            print(f"{label}: {rate}", file=sys.stderr, flush=True)
+
+    with bar:
+        yield advance
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM are noted instead of raised, so that a piece of work is done whole or not at all.
+
+    Yields:
+        A function that says whether one of them came.
+    """
+    caught: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, frame: caught.append(number)) for number in numbers]
+    try:
+        yield lambda: bool(caught)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

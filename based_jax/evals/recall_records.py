@@ -1,0 +1,95 @@
+"""Records of a recall task: a JSON object per example, appended by batch, so that a run can continue."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+import jax
+import numpy as np
+
+from based_jax.typing import Params
+
+_PROBE = 64  # values of each parameter that tell models apart
+
+
+class Record(TypedDict):
+    """What became of one example."""
+
+    id: int
+    """number of the row in the data"""
+    tokens: int
+    """of the prompt, before truncation"""
+    truncated: bool
+    """the prompt's beginning was cut off"""
+    answer: str
+    """gold value"""
+    generated: str
+    """up to the first newline"""
+    score: int
+    """1 if the value stands in what was generated"""
+    run: str
+    """digest of everything that decides the answers"""
+
+
+class RecordFile:
+    """The records so far; None keeps them in memory only.
+
+    Args:
+        path: a .jsonl file, made if need be; a last line that was cut short is dropped.
+        run: digest of this run.
+
+    Raises:
+        ValueError: the file holds something else, or records of another run.
+    """
+
+    def __init__(self, path: Path | None, run: str):
+        self.path, self.run = path, run
+        self.records: dict[int, Record] = {}
+        if path is None:
+            return
+        if path.exists():
+            self._read(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [_line(record) for record in self.records.values()]
+        unfinished = path.with_name(f".{path.name}")
+        unfinished.write_text("".join(lines), encoding="utf-8")
+        unfinished.replace(path)
+
+    def add(self, records: Iterable[Record]) -> int:
+        """Append those that are not there yet; how many they are."""
+        new = [record for record in records if record["id"] not in self.records]
+        self.records.update({record["id"]: record for record in new})
+        if self.path is not None and new:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("".join(map(_line, new)))
+        return len(new)
+
+    def _read(self, path: Path) -> None:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        for number, line in enumerate(lines[:-1], start=1):  # behind the last newline is nothing, or a part
+            try:
+                record = json.loads(line)
+                run, example = record["run"], record["id"]
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(f"{path}, line {number}: expected a record, got {line[:60]!r}") from error
+            if run != self.run:
+                raise ValueError(
+                    f"records = {str(path)!r}: expected a new file or one of this run; it is of another "
+                    "model, tokenizer, data, prompt, context, dtype or padding (or, with the authors' "
+                    "padding, batch size or limit)"
+                )
+            self.records[example] = record
+
+
+def digest(settings: Mapping[str, Any], params: Params) -> str:
+    """A short name for a run: equal settings and weights have the same one, on any machine."""
+    parts = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for leaf in jax.tree.leaves(params):
+        parts.update(np.asarray(leaf.reshape(-1)[:_PROBE]).tobytes())
+    return parts.hexdigest()[:16]
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
