@@ -1,9 +1,13 @@
 """Recall-efficient sequence models in JAX: Based, its baselines, and the ops beneath them."""
 
-from based_jax import convert, mixers, ops
-from based_jax.convert import load_pretrained, save_pretrained
-from based_jax.generate import generate, stream
-from based_jax.models import LanguageModel, ModelConfig, param_count, presets
+from based_jax.compat import avoid_broken_fusions
+
+avoid_broken_fusions()  # before anything can make an array
+
+from based_jax import convert, mixers, ops  # noqa: E402
+from based_jax.convert import load_pretrained, save_pretrained  # noqa: E402
+from based_jax.generate import generate, stream  # noqa: E402
+from based_jax.models import LanguageModel, ModelConfig, param_count, presets  # noqa: E402
 
 # `generate` is the function here; the package of the same name stays importable as `based_jax.generate`.
 __all__ = [

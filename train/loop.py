@@ -124,9 +124,11 @@ def fit(
                 if waiting is not None:
                     check(waiting[0], waiting[1])
                 waiting = (step, metrics, int(batch["mask"].sum()))
-                final = step == config.steps or stop.signal is not None
+                # Read once: a signal that comes while this step is logged ends the next one, which is saved.
+                stopping = stop.signal is not None
+                final = step == config.steps or stopping
                 evaluates = _due(step, config.eval_every) or (
-                    final and config.eval_every > 0 and not stop.signal
+                    final and config.eval_every > 0 and not stopping
                 )
                 saves = _due(step, config.checkpoint_every) or final
                 if _due(step, config.log_every) or evaluates or saves:
@@ -144,7 +146,7 @@ def fit(
                     writer.tick(step)
                 if saves:
                     save(step)
-                if stop.signal is not None:
+                if stopping:
                     break
         finally:
             checkpoints.close()

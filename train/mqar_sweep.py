@@ -200,14 +200,13 @@ class _Loop:
                 scores = self._test() if is_epoch else {}
                 self._log(writer, losses, scores, speed)
                 self._end(writer, losses, scores)
-                if is_epoch or stop.signal is not None:
+                stopped_by = stop.signal  # read once: what ends the loop has been saved
+                if is_epoch or stopped_by is not None:
                     self._save()
-                if stop.signal is not None and self.live:
+                if stopped_by is not None and self.live:
                     where = self.checkpoints.directory / str(self.step)
-                    writer.say(
-                        f"{stop.signal.name}: saved step {self.step} in {where}; run again to continue"
-                    )
-                    return stop.signal
+                    writer.say(f"{stopped_by.name}: saved step {self.step} in {where}; run again to continue")
+                    return stopped_by
         return None
 
     def _train(self) -> tuple[dict[int, float], dict[str, float]]:

@@ -1,0 +1,39 @@
+"""What is broken in some versions of JAX, and how it is kept from users."""
+
+import os
+import re
+import warnings
+from importlib import metadata
+
+import jax
+from jax._src import xla_bridge
+
+_MISCOMPILING = ((0, 10, 2), (0, 13))
+"""jaxlib from the first to before the second; later ones were not there to be tried in November 2026."""
+
+_FLAG = "--xla_cpu_experimental_ynn_fusion_type"
+
+
+def avoid_broken_fusions() -> None:
+    """Keep XLA from fusing around matrix products on a CPU, where the programs can be wrong or crash.
+
+    Seen with jaxlib 0.10.2 and 0.12.0: `linear_attention` on 32 rows of 32 tokens with 4 heads returns 1e33,
+    `gla` and `rwkv7` at that size end the process (a relative: https://github.com/jax-ml/jax/issues/39257).
+    XLA_FLAGS names no such fusions then. JAX reads it once, at its first use; where that is over, a warning
+    says so. A user's own value of the flag stays.
+    """
+    low, high = _MISCOMPILING
+    if not low <= _version() < high or _FLAG in os.environ.get("XLA_FLAGS", ""):
+        return
+    if not xla_bridge.backends_are_initialized():
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=".strip()
+    elif jax.default_backend() == "cpu":
+        warnings.warn(
+            f"JAX was used before based_jax was imported: import it first or set XLA_FLAGS={_FLAG}= "
+            "because this jaxlib's fusions of matrix products can be wrong on a CPU",
+            stacklevel=3,
+        )
+
+
+def _version() -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", metadata.version("jaxlib"))[:3])

@@ -1,0 +1,83 @@
+"""Versions of jaxlib whose fusions on a CPU are wrong: with the package imported, programs are right."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from based_jax import compat
+from tests.subprocesses import ROOT
+from tests.tolerances import assert_close
+
+# At these sizes jaxlib 0.10.2 and 0.12.0 return 1e33 from the first and die in the other two.
+PROGRAMS = """
+import json, sys
+import based_jax as bj
+import jax, jax.numpy as jnp
+import numpy as np
+
+x = np.random.default_rng(0).standard_normal((32, 32, 64)).astype(np.float32)
+answers = {}
+for name in ("linear_attention", "gla", "rwkv7"):
+    options = {} if name == "rwkv7" else {"num_heads": 4}
+    mixer = bj.mixers.make(name, d_model=64, **options)
+    variables = jax.jit(mixer.init)(jax.random.key(0), x[:1])
+    many = jax.jit(lambda v, x: mixer.apply(v, x, mixer.init_state(len(x), 64))[0])(variables, x)
+    few = jax.jit(lambda v, x: mixer.apply(v, x)[0])(variables, x[:2])
+    answers[name] = [np.asarray(many[:2]).tolist(), np.asarray(few).tolist()]
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """From a process with XLA's own settings: the suite's leave out most optimizations."""
+    settings = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAMS],
+        env={**kept, **settings},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, f"status {done.returncode}: {done.stderr[-500:]}"
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", ["linear_attention", "gla", "rwkv7"])
+def test_a_row_does_not_depend_on_how_many_there_are(answers, name):
+    many, few = (np.asarray(y) for y in answers[name])
+    assert_close(many, few, 1e-5)  # float32; sums of another order
+
+
+@pytest.mark.parametrize(
+    ("version", "flags", "expected"),
+    [
+        ("0.10.2", None, "--xla_cpu_experimental_ynn_fusion_type="),
+        ("0.12.0.1", "--a=b", "--a=b --xla_cpu_experimental_ynn_fusion_type="),
+        ("0.10.2", "--xla_cpu_experimental_ynn_fusion_type=x", "--xla_cpu_experimental_ynn_fusion_type=x"),
+        ("0.10.1", None, None),
+        ("0.13.0", None, None),
+    ],
+)
+def test_the_flag(monkeypatch, version, flags, expected):
+    monkeypatch.setattr(compat.metadata, "version", lambda name: version)
+    monkeypatch.setattr(compat.xla_bridge, "backends_are_initialized", lambda: False)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    if flags is not None:
+        monkeypatch.setenv("XLA_FLAGS", flags)
+    compat.avoid_broken_fusions()
+    assert os.environ.get("XLA_FLAGS") == expected
+
+
+def test_too_late_is_said(monkeypatch):
+    monkeypatch.setattr(compat.metadata, "version", lambda name: "0.10.2")
+    monkeypatch.setattr(compat.xla_bridge, "backends_are_initialized", lambda: True)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    with pytest.warns(UserWarning, match="import it first or set XLA_FLAGS"):
+        compat.avoid_broken_fusions()
+    assert "XLA_FLAGS" not in os.environ
