@@ -24,7 +24,7 @@ class MetricWriter:
         _keep_until(self.path, start)
         self._file = self.path.open("a", encoding="utf-8")
         self._events = SummaryWriter(str(workdir / "events"), purge_step=start + 1 if start else None)
-        self._console = Console(stderr=True)
+        self._console = Console(stderr=True, soft_wrap=True)
         self._progress = Progress(
             TextColumn("step"),
             BarColumn(),
