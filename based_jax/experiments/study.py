@@ -184,7 +184,7 @@ def _prepare(study: Study, scale: str, out: Path) -> None:
         not (out / "results.jsonl").exists(), "out", str(out), "a directory of a study: it has no study.json"
     )
     out.mkdir(parents=True, exist_ok=True)
-    versions = {name: metadata.version(name) for name in ("based-jax", "jax", "flax", "optax")}
+    versions = {name: metadata.version(name) for name in ("jax", "flax", "optax")}
     content = {
         "study": study.name,
         "scale": scale,
