@@ -17,7 +17,7 @@ _FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 def avoid_broken_fusions() -> None:
     """Keep XLA from fusing around matrix products on a CPU, where the programs can be wrong or crash.
 
-    Seen with jaxlib 0.10.2 and 0.12.0: `linear_attention` on 32 rows of 32 tokens with 4 heads returns 1e33,
+    Seen with jaxlib 0.10.2: `linear_attention` on 32 rows of 32 tokens and 4 heads returns 1e33 (0.12.0 too),
     `gla` and `rwkv7` at that size end the process (a relative: https://github.com/jax-ml/jax/issues/39257).
     XLA_FLAGS names no such fusions then. JAX reads it once, at its first use; where that is over, a warning
     says so. A user's own value of the flag stays.

@@ -12,7 +12,7 @@ from based_jax import compat
 from tests.subprocesses import ROOT
 from tests.tolerances import assert_close
 
-# At these sizes jaxlib 0.10.2 and 0.12.0 return 1e33 from the first and die in the other two.
+# At these sizes jaxlib 0.10.2 returns 1e33 from the first and dies in the other two.
 PROGRAMS = """
 import json, sys
 import based_jax as bj

@@ -80,8 +80,7 @@ def _legend(figure: Any, panels: Sequence[Panel], styles: dict[str, tuple[str, s
 def _panel(ax: Any, panel: Panel, styles: dict[str, tuple[str, str]]) -> None:
     for line in panel.lines:
         _line(ax, line, *styles[line.family])
-    if panel.log2:
-        ax.set_xscale("log", base=2)
+    ax.set_xscale("log", base=2)
     _ticks(ax, panel)
     ax.set_title(panel.title, fontsize=10.5, loc="left")
     ax.set_xlabel(panel.x_label, fontsize=9.5)
@@ -106,8 +105,6 @@ def _line(ax: Any, line: Line, color: str, marker: str) -> None:
         [x for x, _ in rest], [y for _, y in rest], color=color, linestyle="none", marker=marker,
         markersize=5.5, markerfacecolor=face, zorder=3,
     )  # fmt: skip
-    for (x, y), label in zip(line.points, line.labels, strict=False):
-        ax.annotate(label, (x, y), xytext=(4, -9), textcoords="offset points", fontsize=7, color=color)
 
 
 def _ticks(ax: Any, panel: Panel) -> None:

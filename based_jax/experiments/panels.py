@@ -12,8 +12,6 @@ class Line:
     family: str
     points: Sequence[tuple[float, float]]
     """(x, accuracy)"""
-    labels: Sequence[str] = ()
-    """one beside each point, or none"""
     published: bool = False
     """whether they are a paper's"""
     frontier: bool = False
@@ -36,8 +34,6 @@ class Panel:
     x_label: str
     lines: Sequence[Line]
     y_label: str = "accuracy"
-    log2: bool = True
-    """a logarithmic x axis; else linear"""
     is_bytes: bool = False
     """x ticks in B, KB, MB"""
     ticks: Sequence[float] = ()
@@ -58,13 +54,9 @@ def lines(
     return [Line(family, points, frontier=frontier) for family, points in families.items()]
 
 
-def published(
-    points: Mapping[str, Sequence[tuple[float, float]]], families: Iterable[str] | None = None, *,
-    frontier: bool = False,
-) -> list[Line]:  # fmt: skip
-    """A paper's points as lines, of some families or all."""
-    chosen = points if families is None else [family for family in families if family in points]
-    return [Line(family, points[family], published=True, frontier=frontier) for family in chosen]
+def published(points: Mapping[str, Sequence[tuple[float, float]]], *, frontier: bool = False) -> list[Line]:
+    """A paper's points as lines."""
+    return [Line(family, values, published=True, frontier=frontier) for family, values in points.items()]
 
 
 def state_bytes(row: Mapping[str, Any]) -> float | None:
