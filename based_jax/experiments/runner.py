@@ -27,6 +27,7 @@ class Runner:
 
     Args:
         out: directory of the study; every job's process works in a folder below out/runs.
+        results: where the jobs are recorded.
         slots: places for processes.
         ended: called with each job that has ended and its rows, from one thread at a time.
         trainer: words before the job's flags.
@@ -35,12 +36,12 @@ class Runner:
     def __init__(
         self,
         out: Path,
+        results: Results,
         slots: Sequence[Slot],
         ended: Callable[[Job, list[dict[str, Any]]], None],
         trainer: Sequence[str] = TRAINER,
     ):
-        self.out, self.ended, self.trainer = out, ended, trainer
-        self.results = Results(out / "results.jsonl")
+        self.out, self.results, self.ended, self.trainer = out, results, ended, trainer
         self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         for slot in slots:
             self._slots.put(slot)

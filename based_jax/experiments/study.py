@@ -80,8 +80,9 @@ def main(study: Study, argv: Sequence[str] | None = None) -> int:
         return 0
     out = flags.out or Path("runs") / f"{study.name}-{flags.scale}"
     _prepare(study, flags.scale, out)
-    stopped = _train(flags, jobs, out)
-    rows = Results(out / "results.jsonl").rows
+    results = Results(out / "results.jsonl")
+    stopped = _train(flags, jobs, out, results)
+    rows = results.rows
     for path in draw(study, flags.scale, rows, out):
         print(path)
     if stopped is not None:
@@ -110,7 +111,7 @@ def draw(study: Study, scale: str, rows: Rows, out: Path) -> list[Path]:
     return [file for file in (path, index) if file]
 
 
-def _train(flags: Flags, jobs: Sequence[Job], out: Path) -> signal.Signals | None:
+def _train(flags: Flags, jobs: Sequence[Job], out: Path, results: Results) -> signal.Signals | None:
     """Train the jobs; the signal that stopped it, if one did."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     began, ended = time.perf_counter(), []
@@ -122,7 +123,6 @@ def _train(flags: Flags, jobs: Sequence[Job], out: Path) -> signal.Signals | Non
         if left:
             console.print(f"    about {left / 60:.0f} min left")
 
-    results = Results(out / "results.jsonl")
     if flags.retry:
         results.drop_failed()
     pending = [job for job in jobs if not results.has(job)]
@@ -132,7 +132,7 @@ def _train(flags: Flags, jobs: Sequence[Job], out: Path) -> signal.Signals | Non
     console.print(
         f"{len(pending)} of {len(jobs)} jobs to train, {len(slots)} at once; logs in {out / 'runs'}"
     )
-    runner, received = Runner(out, slots, tell), []
+    runner, received = Runner(out, results, slots, tell), []
 
     def stop(number: int, frame: Any) -> None:
         received.append(signal.Signals(number))

@@ -10,16 +10,15 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from based_jax.command import run
 from benchmarks import report
 from benchmarks.__main__ import main
-from benchmarks.flags import PROGRAM
 from benchmarks.gpu import SECTIONS, run_sections, say_result, summary
 from benchmarks.gpu_sections import peers, supervisor
 from benchmarks.gpu_sections.session import BROKE, DeviceLostError, Session, Sizing, Step, resume
 from benchmarks.gpu_sections.stopwatch import Contestant, Prepared, compare, jitted
 from benchmarks.gpu_sections.targets import targets
 from benchmarks.io_model import Sizes
+from tests.benchmarks.refusals import expect_one_line
 
 ABSENT = ("triton", "torch", "softmax_cudnn")
 """Contestants that may not be there."""
@@ -78,12 +77,7 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
     ],
 )
 def test_a_wrong_flag_is_one_line_and_status_2(flags, message, capsys):
-    with pytest.raises(SystemExit) as stop:
-        run(PROGRAM, lambda: main(["gpu", *flags]))
-    captured = capsys.readouterr()
-    assert (stop.value.code, captured.out) == (2, "")
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
+    expect_one_line("gpu", flags, message, capsys)
 
 
 # The session: what one thing that goes wrong does to the others.

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from based_jax import mixers
-from based_jax.command import run
 from based_jax.ops.stream import Stream
 from benchmarks import mixer_tables
 from benchmarks.__main__ import main
-from benchmarks.flags import PROGRAM
 from benchmarks.mixer_contestants import DECODE, PASSES, Programs, entry
 from benchmarks.mixer_figure import CONSTANT, GROWING, NONE, group_of, spread
+from tests.benchmarks.refusals import expect_one_line
 
 NAMES = ["short_conv", "long_conv"]
 LENGTHS = [8, 16, 32]
@@ -156,13 +155,7 @@ def test_labels_keep_their_distance_and_order(heights):
     ],
 )
 def test_a_wrong_flag_is_one_line_and_status_2(flags, message, capsys):
-    with pytest.raises(SystemExit) as stop:
-        run(PROGRAM, lambda: main(["mixers", *flags]))
-    captured = capsys.readouterr()
-    assert (stop.value.code, captured.out) == (2, "")
-    assert captured.err.startswith("python -m benchmarks: ")
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
+    expect_one_line("mixers", flags, message, capsys)
 
 
 def test_help_shows_units_and_defaults(capsys):

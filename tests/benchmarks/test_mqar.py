@@ -8,13 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from based_jax.command import run
 from benchmarks import mqar_tables
 from benchmarks.__main__ import main
-from benchmarks.flags import PROGRAM
 from benchmarks.mqar import AGREEMENT, TORCH, Mqar, _agreement
 from benchmarks.mqar_workload import Recipe, Workload
 from benchmarks.study import Study
+from tests.benchmarks.refusals import expect_one_line
 
 RECIPE = {"d_model": 8, "vocab_size": 32, "length": 16, "pairs": 2, "batch_size": 4, "steps": 2}
 SIZES = [f"--{name.replace('_', '-')}={value}" for name, value in RECIPE.items()]
@@ -169,13 +168,7 @@ def test_one_cpu_is_asked_for(monkeypatch):
     ],
 )
 def test_a_wrong_flag_is_one_line_and_status_2(flags, message, capsys):
-    with pytest.raises(SystemExit) as stop:
-        run(PROGRAM, lambda: main(["mqar", *flags]))
-    captured = capsys.readouterr()
-    assert (stop.value.code, captured.out) == (2, "")
-    assert captured.err.startswith("python -m benchmarks: ")
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
+    expect_one_line("mqar", flags, message, capsys)
 
 
 def test_help_shows_units_and_defaults(capsys):

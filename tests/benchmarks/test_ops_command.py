@@ -8,12 +8,11 @@ import sys
 import numpy as np
 import pytest
 
-from based_jax.command import run
 from benchmarks.__main__ import main
 from benchmarks.contestants import JAX_CONTESTANTS, PASSES, Inputs
-from benchmarks.flags import PROGRAM
 from benchmarks.shapes import SHAPES
 from benchmarks.study import Study, relative_error
+from tests.benchmarks.refusals import expect_one_line
 
 NAMES = ["taylor_xla", "dot_product_attention", "softmax_xla"]  # the quadratic form compiles slowly
 NUMBERS = {"seconds", "spread", "seconds_min", "seconds_max", "compile_seconds"}
@@ -154,13 +153,7 @@ def test_relative_error():
     ],
 )
 def test_a_wrong_flag_is_one_line_and_status_2(flags, message, capsys):
-    with pytest.raises(SystemExit) as stop:
-        run(PROGRAM, lambda: main(["ops", *flags]))
-    captured = capsys.readouterr()
-    assert (stop.value.code, captured.out) == (2, "")
-    assert captured.err.startswith("python -m benchmarks: ")
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
+    expect_one_line("ops", flags, message, capsys)
 
 
 def test_checking_a_path_leaves_no_file(tmp_path):

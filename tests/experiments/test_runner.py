@@ -41,7 +41,9 @@ def runner(tmp_path):
     places = [Slot("0", {"PLACE": "first"}), Slot("1", {"PLACE": "second"})]
 
     def make(ended=lambda job, rows: None):
-        return Runner(tmp_path / "out", places, ended, trainer=[sys.executable, str(script)])
+        out = tmp_path / "out"
+        results = Results(out / "results.jsonl")
+        return Runner(out, results, places, ended, trainer=[sys.executable, str(script)])
 
     (tmp_path / "out").mkdir()
     return make
