@@ -9,10 +9,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from based_jax.validate import expect
 
-MESH_AXES = ("data", "fsdp", "tensor")
+MESH_AXES = ("data", "fsdp", "tensor", "context")
 
 RULES = (
     ("batch", ("data", "fsdp")),
+    ("length", "context"),
     ("embed", "fsdp"),
     ("vocab", "tensor"),
     ("heads", "tensor"),
@@ -68,8 +69,9 @@ def shardings_of(boxed: Any, mesh: Mesh) -> Any:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows over data and fsdp."""
-    return NamedSharding(mesh, PartitionSpec(_present(("data", "fsdp"), mesh)))
+    """Of (batch, length) arrays."""
+    rules = dict(RULES)
+    return NamedSharding(mesh, PartitionSpec(*(_present(rules[name], mesh) for name in ("batch", "length"))))
 
 
 def _present(axes: str | tuple[str, ...] | None, mesh: Mesh) -> Any:

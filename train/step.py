@@ -13,6 +13,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from based_jax.mixers.selection_heads import LOSSES, auxiliary_loss
 from based_jax.models.language_model import LanguageModel
+from based_jax.ops import context_parallel, cross_entropy
+from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.typing import Array, Float, Int, Params
 from train.sharding import batch_sharding, shardings_of
 
@@ -39,30 +41,49 @@ def noises(key: Array) -> dict[str, Array]:
     return dict(zip(NOISES, jax.random.split(key, len(NOISES)), strict=True))
 
 
+Losses = Callable[..., tuple[tuple[Array, Array], Mapping[str, Any]]]
+"""(model, params, batch, **options of `apply`) -> (sum of the losses in nats, number of targets), and what
+the mixers left in `LOSSES`. Batches have a mask of their targets; all else is up to this function."""
+
+
+def next_token_losses(
+    model: LanguageModel, params: Params, batch: Batch, **options: Any
+) -> tuple[tuple[Array, Array], Mapping[str, Any]]:
+    """The `Losses` of a language model: cross-entropies over the padded vocabulary."""
+    (hidden, _), collected = model.apply(
+        params, batch["inputs"], segment_ids=batch.get("segment_ids"), mask=batch["mask"],
+        mutable=[LOSSES], method="hidden", **options,
+    )  # fmt: skip
+    weights = batch["mask"].astype(accumulation_dtype(hidden))
+    nats = cross_entropy(hidden, model.output_embedding(params), batch["targets"], weights)
+    return (nats, jnp.sum(weights)), collected
+
+
 def token_losses(
     model: LanguageModel, params: Params, batch: Batch
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Sum of the cross-entropies (nats) over the padded vocabulary, and the number of targets; no noise."""
-    logits, _ = model.apply(params, batch["inputs"], segment_ids=batch.get("segment_ids"), mask=batch["mask"])
-    return _cross_entropies(logits, batch)
+    return next_token_losses(model, params, batch)[0]
 
 
-def _cross_entropies(logits: Any, batch: Batch) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def cross_entropies(logits: Any, batch: Batch) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Sum of the cross-entropies (nats) of the targets that count, and their number."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"])
     weights = batch["mask"].astype(losses.dtype)
     return jnp.sum(losses * weights), jnp.sum(weights)
 
 
 def make_train_step(
-    model: LanguageModel,
+    model: nn.Module,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
     accumulate: int = 1,
     seed: int = 0,
+    losses_of: Losses = next_token_losses,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
     """A pure function (state, batch) -> (state, metrics).
 
-    What is minimised is the cross-entropy, the metric `loss`, plus the mixers' own losses, the metric
+    What is minimised is the mean of `losses_of`, the metric `loss`, plus the mixers' own losses, the metric
     `auxiliary_loss`, if there are any. Noise is drawn from `seed` and the step alone.
 
     With `accumulate` > 1 the batch is cut into that many micro-batches whose gradients are summed: the same
@@ -76,11 +97,7 @@ def make_train_step(
         total = jnp.maximum(jnp.sum(batch["mask"]), 1)
 
         def loss(params: Params, batch: Batch, key: Array) -> tuple[Array, dict[str, Array]]:
-            (logits, _), collected = model.apply(
-                params, batch["inputs"], segment_ids=batch.get("segment_ids"), mask=batch["mask"],
-                rngs=noises(key), mutable=[LOSSES],
-            )  # fmt: skip
-            nats, targets = _cross_entropies(logits, batch)
+            (nats, targets), collected = losses_of(model, params, batch, rngs=noises(key))
             losses = {"loss": nats / total}
             if LOSSES in collected:
                 losses["auxiliary_loss"] = auxiliary_loss(collected) * targets / total
@@ -130,17 +147,18 @@ class Programs:
 
 
 def build_programs(
-    model: LanguageModel,
+    model: nn.Module,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
     *,
     accumulate: int = 1,
     seed: int = 0,
     mesh: Mesh | None = None,
+    losses_of: Losses = next_token_losses,
 ) -> Programs:
     """Jit init, train step and evaluation, with everything sharded by the rules if a mesh is given.
 
-    `accumulate` and `seed` are those of `make_train_step`; evaluation draws no noise.
+    `accumulate`, `seed` and `losses_of` are those of `make_train_step`; evaluation draws no noise.
     """
 
     def init(key: Array, boxed: bool = False) -> TrainState:
@@ -149,10 +167,15 @@ def build_programs(
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     abstract = jax.eval_shape(init, jax.random.key(0))
-    step = make_train_step(model, optimizer, schedule, accumulate, seed)
+    step_anywhere = make_train_step(model, optimizer, schedule, accumulate, seed, losses_of)
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        with context_parallel.over(mesh):
+            return step_anywhere(state, batch)
 
     def evaluate(params: Params, batch: Batch) -> tuple[Array, Array]:
-        return token_losses(model, params, batch)
+        with context_parallel.over(mesh):
+            return losses_of(model, params, batch)[0]
 
     if mesh is None:
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])

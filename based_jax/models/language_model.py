@@ -16,7 +16,7 @@ from based_jax.models.block import Block
 from based_jax.models.config import ModelConfig
 from based_jax.models.mlp import make_mlp
 from based_jax.models.norm import make_norm
-from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
+from based_jax.typing import Array, Float, Int, Mask, Params, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_array
 
 
@@ -169,6 +169,11 @@ class LanguageModel(nn.Module):
         return jnp.einsum(
             "...d,vd->...v", hidden.astype(dtype), head.astype(dtype), preferred_element_type=wide
         )
+
+    @nn.nowrap
+    def output_embedding(self, params: Params) -> Float[Array, "vocab D"]:
+        """The rows that `unembed` multiplies with, of ``{"params": ...}``; for `ops.cross_entropy`."""
+        return nn.meta.unbox(params["params"]["embedding" if self.config.tie_embeddings else "head"])
 
     @nn.nowrap
     def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:

@@ -1,5 +1,6 @@
 """What the mixers compute: pure array functions, (batch, length, heads, dim), no Flax."""
 
+from based_jax.ops.cross_entropy import cross_entropy
 from based_jax.ops.delta_rule import delta_rule, generalized_delta_rule
 from based_jax.ops.diagonal_scan import (
     DiagonalScanState,
@@ -105,6 +106,7 @@ __all__ = [
     "all_poly_map",
     "attention_of_some",
     "cosformer_features",
+    "cross_entropy",
     "delta_rule",
     "diagonal_scan",
     "diagonal_ssm",

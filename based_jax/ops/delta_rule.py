@@ -18,12 +18,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops import decay
+from based_jax.ops import context_parallel, decay
 from based_jax.ops.chunks import heads_first, relative_start, scan_chunks, sight
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.linear_recurrence import LinearRecurrenceState, init_linear_recurrence_state
-from based_jax.ops.stream import advance
+from based_jax.ops.stream import advance, stream_of
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -85,6 +85,7 @@ def delta_rule(
     )  # fmt: skip
 
 
+@context_parallel.splits("q", "k", "v", "a", "b", "log_decay", "segment_ids", "mask")
 def generalized_delta_rule(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -138,7 +139,7 @@ def generalized_delta_rule(
     dtype = accumulation_dtype(v)
     if state is None:
         state = init_linear_recurrence_state(batch, heads, width, value_size, dtype)
-    before = None if initial_state is None else state.stream
+    before = stream_of(initial_state, batch, length, segment_ids, mask)
     places, stream = advance(before, batch, length, segment_ids, mask)
 
     def real(x: Array) -> Array:
@@ -150,7 +151,17 @@ def generalized_delta_rule(
     # One token is a step of the recurrence: no triangle to solve.
     compute = _reference if chosen == "reference" or length == 1 else _chunked
     start = relative_start(places, before, segment_ids)
-    y, kv = compute(tokens, state.kv.astype(dtype), start, chunk_size or CHUNK)
+
+    def run(kv: Array, tokens: list[Any]) -> tuple[Array, Array]:
+        return compute(tokens, kv, start, chunk_size or CHUNK)
+
+    kv = state.kv.astype(dtype)
+    if initial_state is None and before is not None:
+        # What is left of a unit matrix, where nothing is written, is what is left of any state.
+        unit = jnp.broadcast_to(jnp.eye(width, dtype=dtype), (batch, heads, width, width))
+        left = run(unit, [*tokens[:2], jnp.zeros_like(tokens[1]), *tokens[3:]])[1]
+        kv = context_parallel.sums_before(lambda kv: run(kv, tokens)[1], kv, left, jnp.matmul)
+    y, kv = run(kv, tokens)
     y = y.astype(v.dtype)
     return (y, LinearRecurrenceState(kv, stream)) if return_state else y
 

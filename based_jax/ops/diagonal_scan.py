@@ -8,6 +8,7 @@ combined as a tree, (a2 a1, a2 b1 + b2). Nothing is divided: a shut gate, a = 0,
 it is also what a segment begins with. (Only an overflow survives it: 0 times inf is NaN.)
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops import context_parallel
 from based_jax.ops.chunks import relative_start, scan_chunks
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.stream import Stream, advance, init_stream
+from based_jax.ops.stream import Stream, advance, init_stream, stream_of
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -114,6 +116,7 @@ def selective_scan(
     )  # fmt: skip
 
 
+@context_parallel.splits("inputs", "segment_ids", "mask")
 def diagonal_scan(
     inputs: Any,
     terms: Callable[[Any], tuple[Array, Array]],
@@ -145,7 +148,7 @@ def diagonal_scan(
     chosen = implementation_for("diagonal_scan", implementation=implementation)
     expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
     batch, length = jax.tree.leaves(inputs)[0].shape[:2]
-    before = None if initial_state is None else initial_state.stream
+    before = stream_of(initial_state, batch, length, segment_ids, mask)
     places, stream = advance(before, batch, length, segment_ids, mask)
 
     wanted = jax.eval_shape(terms, jax.tree.map(lambda x: x[:, :1], inputs))[1]
@@ -155,8 +158,11 @@ def diagonal_scan(
         expect_array("initial_state.h", initial_state.h, (batch, *wanted.shape[2:]))
         h = initial_state.h.astype(wanted.dtype)
 
-    def step(h: Array, tokens: Any, start: Array | None, mask: Array | None) -> tuple[Any, Array]:
+    def step(
+        h: Array, tokens: Any, start: Array | None, mask: Array | None, writes: bool = True
+    ) -> tuple[Any, Array]:
         a, b = terms(tokens)
+        b = b if writes else jnp.zeros_like(b)
         if start is not None:
             a = jnp.where(_lift(start == jnp.arange(a.shape[1]), a), 0, a)
         if mask is not None:
@@ -164,11 +170,16 @@ def diagonal_scan(
         history = scan_along(a, b.at[:, 0].add(a[:, 0] * h))
         return readout(history, tokens), history[:, -1]
 
-    y, h = scan_chunks(
-        step, h, inputs,
-        length=length, chunk_size=1 if chosen == "reference" else even_chunks(length, chunk_size or CHUNK),
-        start=relative_start(places, before, segment_ids), mask=mask,
-    )  # fmt: skip
+    start = relative_start(places, before, segment_ids)
+    size = 1 if chosen == "reference" else even_chunks(length, chunk_size or CHUNK)
+
+    def run(step: Any, state: Any) -> tuple[Any, Any]:
+        return scan_chunks(step, state, inputs, length=length, chunk_size=size, start=start, mask=mask)
+
+    if initial_state is None and before is not None:
+        left = run(functools.partial(step, writes=False), jnp.ones_like(h))[1]
+        h = context_parallel.sums_before(lambda h: run(step, h)[1], h, left, jnp.multiply)
+    y, h = run(step, h)
     return (y, DiagonalScanState(h, stream)) if return_state else y
 
 

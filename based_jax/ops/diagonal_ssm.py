@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops import context_parallel
 from based_jax.ops.chunks import heads_first, relative_start, scan_chunks, sight
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.long_conv import long_conv
-from based_jax.ops.stream import Stream, advance, init_stream
+from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -93,6 +94,7 @@ def _conjugate(x: Array) -> Array:
     return x * jnp.asarray([1, -1], x.dtype)
 
 
+@context_parallel.splits("x", "segment_ids", "mask")
 def diagonal_ssm(
     x: Float[Array, "B N H V"],
     log_a: Float[Array, "H S 2"],
@@ -140,7 +142,7 @@ def diagonal_ssm(
     expect(state is not None or not return_state, "return_state", return_state, "False without a state")
     if state is not None:
         expect_array("initial_state.modes", state.modes, (batch, heads, channels, modes, 2), "floating")
-    before = None if state is None else state.stream
+    before = stream_of(state, batch, length, segment_ids, mask)
     places, stream = advance(before, batch, length, segment_ids, mask)
 
     dtype = accumulation_dtype(x)
@@ -149,16 +151,26 @@ def diagonal_ssm(
         values = jnp.where(mask[..., None, None], values, 0)
     log_a, weight = log_a.astype(dtype), weight.astype(dtype)
     new = None
-    if state is None and chosen == "xla":
+    if before is None and chosen == "xla":
         kernel = jnp.repeat(diagonal_ssm_kernel(log_a, weight, length), channels, axis=1)
         flat = values.reshape(batch, length, heads * channels)
         y = long_conv(flat, kernel, segment_ids=segment_ids).reshape(values.shape)
     else:
         if state is None:
-            state = init_diagonal_ssm_state(batch, heads, channels, modes, dtype)
+            kept = init_diagonal_ssm_state(batch, heads, channels, modes, dtype).modes
+        else:
+            kept = state.modes.astype(dtype)
         start = relative_start(places, before, segment_ids)
-        run = _token_by_token if chosen == "reference" else _chunked
-        y, kept = run(values, log_a, weight, state.modes.astype(dtype), start, mask, chunk_size or CHUNK)
+        compute = _token_by_token if chosen == "reference" else _chunked
+
+        def run(kept: Array) -> tuple[Array, Array]:
+            return compute(values, log_a, weight, kept, start, mask, chunk_size or CHUNK)
+
+        if state is None and before is not None:
+            count = (stream.length - before.length)[:, None, None]
+            left = jnp.where(stays(before, stream)[:, None, None, None], _powers(log_a, count), 0)
+            kept = context_parallel.sums_before(lambda kept: run(kept)[1], kept, left[:, :, None], _product)
+        y, kept = run(kept)
         new = DiagonalSSMState(kept, stream)
     if skip is not None:
         y = y + skip.astype(dtype)[:, None] * values

@@ -15,13 +15,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from based_jax.ops import context_parallel
 from based_jax.ops.chunks import heads_first, relative_start, scan_chunks, sight
 from based_jax.ops.decay import expect_log_decay
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
 from based_jax.ops.linear_recurrence import decayed_chunk
-from based_jax.ops.stream import Stream, advance, init_stream
+from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -53,6 +54,7 @@ def init_linear_attention_state(
     )
 
 
+@context_parallel.splits("q", "k", "v", "log_decay", "segment_ids", "mask")
 def linear_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -104,22 +106,43 @@ def linear_attention(
     state = initial_state
     if state is None:
         state = init_linear_attention_state(batch, heads, feature_map.size(width), value_size, dtype)
-    fresh = initial_state is None
-    places, stream = advance(None if fresh else state.stream, batch, length, segment_ids, mask)
+    before = stream_of(initial_state, batch, length, segment_ids, mask)
+    places, stream = advance(before, batch, length, segment_ids, mask)
     if log_decay is not None:
         log_decay = jnp.broadcast_to(log_decay.astype(dtype), (batch, length, heads))
         if mask is not None:
             log_decay = jnp.where(mask[..., None], log_decay, 0)
 
-    start = relative_start(places, None if fresh else state.stream, segment_ids)
+    start = relative_start(places, before, segment_ids)
     compute = _reference if chosen == "reference" else _chunked
-    y, kv, k_sum = compute(
-        q.astype(dtype), k.astype(dtype), v.astype(dtype), log_decay, start, mask,
-        (state.kv.astype(dtype), state.k.astype(dtype)),
-        feature_map, eps if normalize else None, chunk_size or CHUNK,
-    )  # fmt: skip
+
+    def run(sums: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
+        return compute(
+            q.astype(dtype), k.astype(dtype), v.astype(dtype), log_decay, start, mask,
+            sums, feature_map, eps if normalize else None, chunk_size or CHUNK,
+        )  # fmt: skip
+
+    sums = (state.kv.astype(dtype), state.k.astype(dtype))
+    if initial_state is None and before is not None:
+        sums = sums_before(lambda sums: run(sums)[1], sums, stays(before, stream), log_decay)
+    y, (kv, k_sum) = run(sums)
     y = y.astype(v.dtype)
     return (y, LinearAttentionState(kv, k_sum, stream)) if return_state else y
+
+
+def sums_before(
+    run: Callable[[tuple[Array, Array]], tuple[Array, Array]],
+    empty: tuple[Array, Array],
+    stays: Bool[Array, " B"],
+    log_decay: Float[Array, "B N H"] | None,
+) -> tuple[Array, Array]:
+    """kv and k in front of this device's part of the sequences; see `context_parallel.sums_before`."""
+    keys = stays[:, None, None].astype(empty[0].dtype)
+    values = keys[..., None]
+    if log_decay is not None:
+        values = values * jnp.exp(log_decay.sum(axis=1))[..., None, None]
+    values = jnp.broadcast_to(values, (*empty[1].shape[:2], 1, 1))
+    return context_parallel.sums_before(run, empty, (values, keys), context_parallel.scale_all)
 
 
 def check_linear_attention(
@@ -176,10 +199,10 @@ def _reference(q, k, v, log_decay, start, mask, state, feature_map, eps, chunk_s
     """The whole call as one chunk: quadratic in the length, similarities as products of features."""
     phi = feature_map._replace(similarity=None)
     decay = None if log_decay is None else log_decay.transpose(0, 2, 1)
-    y, (kv, k_sum) = _chunk_outputs(
+    y, sums = _chunk_outputs(
         heads_first(q), heads_first(k), heads_first(v), decay, start, mask, state, phi, eps
     )
-    return heads_first(y), kv, k_sum
+    return heads_first(y), sums
 
 
 def _chunked(q, k, v, log_decay, start, mask, state, feature_map, eps, chunk_size):
@@ -193,7 +216,6 @@ def _chunked(q, k, v, log_decay, start, mask, state, feature_map, eps, chunk_siz
         y, state = _chunk_outputs(q, k, v, log_decay, start, mask, state, feature_map, eps)
         return heads_first(y), state
 
-    y, (kv, k_sum) = scan_chunks(
+    return scan_chunks(
         step, state, (q, k, v, log_decay), length=q.shape[1], chunk_size=chunk_size, start=start, mask=mask
     )
-    return y, kv, k_sum

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from based_jax.ops import decay
+from based_jax.ops import context_parallel, decay
 from based_jax.ops.chunks import Sight, heads_first, relative_start, scan_chunks, sight
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.stream import Stream, advance, init_stream
+from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_divisible
 
@@ -50,6 +50,7 @@ def fixed_log_decay(num_heads: int, exponent: float = -5.0) -> Float[Array, " H"
     return jnp.asarray(np.log1p(-(2.0 ** (exponent - np.arange(num_heads)))))
 
 
+@context_parallel.splits("q", "k", "v", "log_decay", "segment_ids", "mask")
 def linear_recurrence(
     q: Float[Array, "B N G K"],
     k: Float[Array, "B N G K"],
@@ -108,7 +109,7 @@ def linear_recurrence(
     dtype = accumulation_dtype(v)
     if state is None:
         state = init_linear_recurrence_state(batch, heads, width, value_size, dtype)
-    before = None if initial_state is None else state.stream
+    before = stream_of(initial_state, batch, length, segment_ids, mask)
     places, stream = advance(before, batch, length, segment_ids, mask)
     start = relative_start(places, before, segment_ids)
     log_decay = log_decay if channels else log_decay[..., None]
@@ -117,10 +118,18 @@ def linear_recurrence(
         log_decay = jnp.where(mask[..., None, None], log_decay, 0)
     q = q.astype(dtype) * (width**-0.5 if scale is None else scale)
     compute = _reference if chosen == "reference" else _chunked
-    y, kv = compute(
-        q, k.astype(dtype), v.astype(dtype), log_decay, None if bonus is None else bonus.astype(dtype),
-        state.kv.astype(dtype), start, mask, chunk_size or CHUNK,
-    )  # fmt: skip
+
+    def run(kv: Array) -> tuple[Array, Array]:
+        return compute(
+            q, k.astype(dtype), v.astype(dtype), log_decay, None if bonus is None else bonus.astype(dtype),
+            kv, start, mask, chunk_size or CHUNK,
+        )  # fmt: skip
+
+    kv = state.kv.astype(dtype)
+    if initial_state is None and before is not None:
+        left = jnp.where(stays(before, stream)[:, None, None], jnp.exp(log_decay.sum(axis=1)), 0)
+        kv = context_parallel.sums_before(lambda kv: run(kv)[1], kv, left[..., None], jnp.multiply)
+    y, kv = run(kv)
     y = y.astype(v.dtype)
     return (y, LinearRecurrenceState(kv, stream)) if return_state else y
 

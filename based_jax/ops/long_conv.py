@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from based_jax.ops import context_parallel
 from based_jax.ops.chunks import relative_start
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
@@ -43,6 +44,7 @@ def init_long_conv_state(
     return LongConvState(jnp.zeros((batch_size, slots, channels), dtype), init_stream(batch_size))
 
 
+@context_parallel.splits("x", "segment_ids", "mask")
 def long_conv(
     x: Float[Array, "B N E"],
     kernel: Float[Array, "T E"],
@@ -82,6 +84,9 @@ def long_conv(
         expect_array("skip", skip, (channels,), "floating")
     state, taps = initial_state, kernel.shape[0]
     expect(state is not None or not return_state, "return_state", return_state, "False without a state")
+    if state is None and context_parallel.is_split():
+        options = {"segment_ids": segment_ids, "mask": mask}
+        return _of_channels(x, kernel, skip, implementation=chosen, **options)
     before = None if state is None else state.stream
     places, stream = advance(before, batch, length, segment_ids, mask)
 
@@ -125,6 +130,18 @@ def long_conv(
         y = jnp.where(outgrown[:, None, None], jnp.nan, y)
     y = y.astype(x.dtype)
     return (y, LongConvState(put(state.inputs, x, places, stream), stream)) if return_state else y
+
+
+def _of_channels(x, kernel, skip, segment_ids, mask, implementation):
+    """Where sequences are split over devices, each convolves whole ones, of its share of the channels."""
+    share = context_parallel.to_channels(x)
+    kernel, skip = jax.tree.map(context_parallel.own_channels, (kernel, skip))
+    segment_ids, mask = jax.tree.map(context_parallel.whole, (segment_ids, mask))
+    with context_parallel.whole_sequences():
+        y = long_conv(
+            share, kernel, skip=skip, segment_ids=segment_ids, mask=mask, implementation=implementation
+        )
+    return context_parallel.to_tokens(y, x.shape[-1])
 
 
 def _toeplitz(x, kernel, start):

@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from based_jax.ops.stream import Stream, advance, init_stream
+from based_jax.ops import context_parallel
+from based_jax.ops.stream import Stream, advance, init_stream, stream_of
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
@@ -33,6 +34,7 @@ def init_short_conv_state(
     return ShortConvState(jnp.zeros((batch_size, taps - 1, channels), dtype), init_stream(batch_size))
 
 
+@context_parallel.splits("x", "segment_ids", "mask")
 def short_conv(
     x: Float[Array, "B N E"],
     kernel: Float[Array, "T E"],
@@ -67,19 +69,22 @@ def short_conv(
     if bias is not None:
         expect_array("bias", bias, (channels,), "floating")
     state = initial_state
+    before = stream_of(state, batch, length, segment_ids, mask)
     if state is None:
         history = jnp.zeros((batch, taps - 1, channels), x.dtype)
+        if context_parallel.is_split():
+            history = context_parallel.halo(x, taps - 1)
     else:
         history = state.inputs
         if taps > 1:
             expect_array("initial_state.inputs", history, (batch, taps - 1, channels), "floating")
-    places, stream = advance(None if state is None else state.stream, batch, length, segment_ids, mask)
+    places, stream = advance(before, batch, length, segment_ids, mask)
 
     kernel = kernel.astype(x.dtype)
     padded = jnp.concatenate([history.astype(x.dtype), x], axis=1)
     age = places.positions  # tokens of the same segment before this one
     # In a fresh call without segments the history before the first token is zeros: nothing to hide.
-    bounded = state is not None or segment_ids is not None
+    bounded = before is not None or segment_ids is not None
     y = jnp.zeros_like(x) if bias is None else jnp.broadcast_to(bias.astype(x.dtype), x.shape)
     for back in range(taps):
         tap = padded[:, taps - 1 - back : taps - 1 - back + length]

@@ -14,12 +14,13 @@ import jax.numpy as jnp
 from jax import lax
 
 import pallas_kernels
+from based_jax.ops import context_parallel
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
 from based_jax.ops.ring import expect_room
 from based_jax.ops.rotary import rotary
-from based_jax.ops.stream import Places, advance
+from based_jax.ops.stream import advance
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_divisible
 
@@ -41,6 +42,7 @@ def left_from_torch_window(window_size: int) -> int:
     return window_size // 2
 
 
+@context_parallel.splits("q", "k", "v", "segment_ids", "mask")
 def softmax_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N G K"],
@@ -94,10 +96,16 @@ def softmax_attention(
 
     if cache is None:
         if not causal:
-            return attend(q, k, v, _same_segment(places), scale, return_log_sum)
+            keys = (k, v, jnp.broadcast_to(places.start, (places.start.shape[0], length)), mask)
+            if context_parallel.is_split():
+                keys = jax.tree.map(context_parallel.whole, keys)
+            k, v, *where = keys
+            return attend(q, k, v, _same_segment(places.start, *where), scale, return_log_sum)
         key_index = places.index if mask is None else jnp.where(mask, places.index, -1)
-        if left is None or left >= length - 1:
+        if left is not None and left >= length * context_parallel.parts() - 1:
             left = None
+        if context_parallel.is_split():
+            k, v, key_index = _keys_of_devices(k, v, key_index, left)
         if chosen == "xla" and left is not None:
             return _windowed(q, k, v, places, key_index, left, **how)
         return attend_in_blocks(q, k, v, places, key_index, left, chosen, **how)
@@ -217,6 +225,18 @@ def _check(q, k, v, causal, left, cache, return_state, mask) -> tuple[int, int]:
     return batch, length
 
 
+def _keys_of_devices(k, v, key_index, left) -> tuple[Array, Array, Array]:
+    """Keys, values and their indices that a part of the sequences sees: all, or the window's and its own."""
+    if left is None:
+        return jax.tree.map(context_parallel.whole, (k, v, key_index))
+    before = key_index[:, :1] + jnp.arange(-left, 0)
+
+    def behind_halo(x: Array) -> Array:
+        return jnp.concatenate([context_parallel.halo(x, left), x], axis=1)
+
+    return behind_halo(k), behind_halo(v), jnp.concatenate([before, key_index], axis=1)
+
+
 def merge_attention(*parts: tuple[Array, Array]) -> Array:
     """Attention to several disjoint sets of keys as one, of the (y, log_sum) of each."""
     weights = jax.nn.softmax(jnp.stack([log_sum for _, log_sum in parts]), axis=0)
@@ -224,9 +244,9 @@ def merge_attention(*parts: tuple[Array, Array]) -> Array:
     return jnp.einsum("p...h,p...hv->...hv", weights, values.astype(weights.dtype)).astype(values.dtype)
 
 
-def _same_segment(places: Places) -> Bool[Array, "rows N M"]:
-    visible = places.start[:, :, None] == places.start[:, None, :]
-    return visible if places.mask is None else visible & places.mask[:, None, :]
+def _same_segment(start, key_start, mask) -> Bool[Array, "rows N M"]:
+    visible = start[:, :, None] == key_start[:, None, :]
+    return visible if mask is None else visible & mask[:, None, :]
 
 
 def _visible(index, start, key_index, left, allowed) -> Bool[Array, "*rows N M"]:

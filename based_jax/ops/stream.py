@@ -5,12 +5,13 @@ to the document of the token at hand, and which tokens are padding. They are ans
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops import context_parallel
 from based_jax.typing import Array, Bool, Int
 from based_jax.validate import expect_array
 
@@ -26,6 +27,11 @@ class Stream:
     """index of the first token of the current segment"""
     segment: Int[Array, " B"]
     """segment id of the last token"""
+
+
+def stays(before: Stream, after: Stream) -> Bool[Array, " B"]:
+    """Rows whose segment in front of a call is also the one behind it."""
+    return before.start == after.start
 
 
 class Places(NamedTuple):
@@ -58,8 +64,9 @@ def advance(
 ) -> tuple[Places, Stream]:
     """Place `length` further tokens behind `stream` (None: behind nothing) and move it past them.
 
-    With right padding the masked tokens are not consumed: the next call continues behind the last
-    real token of each row. Without `segment_ids` a continued row stays in its segment.
+    Where sequences are split over devices, None is behind the parts of the devices before this one. With
+    right padding the masked tokens are not consumed: the next call continues behind the last real token
+    of each row. Without `segment_ids` a continued row stays in its segment.
 
     Raises:
         TypeError, ValueError: `segment_ids` is not (batch_size, length) integers, or `mask` not booleans.
@@ -68,6 +75,8 @@ def advance(
         expect_array("segment_ids", segment_ids, (batch_size, length), "integer")
     if mask is not None:
         expect_array("mask", mask, (batch_size, length), "bool")
+    if stream is None:
+        stream = stream_of(None, batch_size, length, segment_ids, mask)
     fresh = stream is None
     stream = init_stream(batch_size) if stream is None else stream
     expect_array("state length", stream.length, (batch_size,))
@@ -100,3 +109,45 @@ def advance(
         segment=stream.segment if segment_ids is None else last_of(segment_ids, stream.segment),
     )
     return Places(index, start, mask), moved
+
+
+def stream_of(
+    state: Any,
+    batch_size: int,
+    length: int,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+) -> Stream | None:
+    """The stream that a call continues: the state's, that of the devices before, or None for none."""
+    if state is not None:
+        return state.stream
+    return stream_before(batch_size, length, segment_ids, mask) if context_parallel.is_split() else None
+
+
+def stream_before(
+    batch_size: int,
+    length: int,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+) -> Stream:
+    """Where rows stand in front of this device's part of them; see `context_parallel`."""
+    if segment_ids is None and mask is None:
+        counted = jnp.full((batch_size,), context_parallel.part() * length, jnp.int32)
+        return Stream(counted, *(jnp.zeros_like(counted) for _ in range(2)))
+    zero = jnp.zeros((batch_size,), jnp.int32)
+    first = zero if segment_ids is None else segment_ids[:, 0].astype(jnp.int32)
+    _, own = advance(Stream(zero, zero, first), batch_size, length, segment_ids, mask)
+
+    def combine(earlier: tuple[Stream, Array], later: tuple[Stream, Array]) -> tuple[Stream, Array]:
+        """Each with the segment of its first token; `start` is 0 if that is also the last one's."""
+        (a, first), (b, second) = earlier, later
+        begins = jnp.where(a.segment == second, a.start, a.length)
+        start = jnp.where(b.start > 0, a.length + b.start, begins)
+        joined = Stream(a.length + b.length, start, b.segment)
+        joined = jax.tree.map(lambda both, only: jnp.where(b.length > 0, both, only), joined, a)
+        return jax.tree.map(
+            lambda both, only: jnp.where(a.length > 0, both, only), (joined, first), (b, second)
+        )
+
+    nothing = (init_stream(batch_size), zero)
+    return context_parallel.scan_before(combine, (own, first), nothing)[0]

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 
 import pallas_kernels
+from based_jax.ops import context_parallel
+from based_jax.ops.chunks import relative_start
 from based_jax.ops.dispatch import KERNELS, implementation_for
 from based_jax.ops.feature_maps import TAYLOR, symmetric_taylor_size
 from based_jax.ops.linear_attention import (
@@ -19,12 +21,14 @@ from based_jax.ops.linear_attention import (
     check_linear_attention,
     init_linear_attention_state,
     linear_attention,
+    sums_before,
 )
-from based_jax.ops.stream import advance
+from based_jax.ops.stream import advance, stays, stream_of
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
 
+@context_parallel.splits("q", "k", "v", "log_decay", "segment_ids", "mask")
 def taylor_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -69,18 +73,27 @@ def taylor_attention(
 def _fused(q, k, v, eps, state, return_state, segment_ids, mask, backend) -> Any:
     """The kernels: they know where each token's segment begins in this call and how many tokens are real."""
     batch, length = check_linear_attention(q, k, v, symmetric_taylor_size, state)
-    places, stream = advance(None if state is None else state.stream, batch, length, segment_ids, mask)
-    starts = None
-    if segment_ids is not None:
-        before = 0 if state is None else state.stream.length[:, None]
-        starts = jnp.broadcast_to(places.start - before, (batch, length))
+    before = stream_of(state, batch, length, segment_ids, mask)
+    places, stream = advance(before, batch, length, segment_ids, mask)
+    starts = relative_start(places, before, segment_ids)
+    if starts is not None:
+        starts = jnp.broadcast_to(starts, (batch, length))
     config: Any = jax.config
     highest = config.jax_default_matmul_precision in ("highest", "float32")
-    result = pallas_kernels.taylor_attention(
-        q, k, v, eps=eps, initial_state=None if state is None else (state.kv, state.k),
-        return_state=return_state, starts=starts, counts=None if mask is None else mask.sum(axis=1),
-        precision="highest" if highest else None, backend=backend,
-    )  # fmt: skip
+
+    def run(sums: tuple[Array, Array] | None, return_state: bool) -> Any:
+        return pallas_kernels.taylor_attention(
+            q, k, v, eps=eps, initial_state=sums, return_state=return_state, starts=starts,
+            counts=None if mask is None else mask.sum(axis=1),
+            precision="highest" if highest else None, backend=backend,
+        )  # fmt: skip
+
+    sums = None if state is None else (state.kv, state.k)
+    if state is None and before is not None:
+        heads, width = q.shape[2:]
+        empty = init_taylor_state(batch, heads, width, v.shape[-1])
+        sums = sums_before(lambda sums: run(sums, True)[1], (empty.kv, empty.k), stays(before, stream), None)
+    result = run(sums, return_state)
     if not return_state:
         return result
     y, (kv, k_sum) = result

@@ -18,11 +18,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops import context_parallel
 from based_jax.ops.chunks import relative_start, scan_chunks
 from based_jax.ops.diagonal_scan import even_chunks, scan_along
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.stream import Stream, advance, init_stream
+from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -51,6 +52,7 @@ def init_wkv_state(batch_size: int, channels: int, dtype: Any = jnp.float32) -> 
     return WKVState(zeros, zeros, jnp.full_like(zeros, EMPTY), init_stream(batch_size))
 
 
+@context_parallel.splits("k", "v", "segment_ids", "mask")
 def wkv(
     k: Float[Array, "B N E"],
     v: Float[Array, "B N E"],
@@ -96,18 +98,27 @@ def wkv(
     sums = (state.numerator, state.denominator, state.exponent)
     for name, array in zip(("numerator", "denominator", "exponent"), sums, strict=True):
         expect_array(f"initial_state.{name}", array, (batch, channels), "floating")
-    before = None if initial_state is None else state.stream
+    before = stream_of(initial_state, batch, length, segment_ids, mask)
     places, stream = advance(before, batch, length, segment_ids, mask)
 
     token_by_token = chosen == "reference"
     step = functools.partial(
         _token if token_by_token else _chunk, log_decay.astype(dtype), bonus.astype(dtype)
     )
-    y, (numerator, denominator, exponent) = scan_chunks(
-        step, tuple(array.astype(dtype) for array in sums), (k.astype(dtype), v.astype(dtype)),
-        length=length, chunk_size=1 if token_by_token else even_chunks(length, chunk_size or CHUNK),
-        start=relative_start(places, before, segment_ids), mask=mask,
-    )  # fmt: skip
+
+    def run(sums: Any) -> tuple[Array, Any]:
+        return scan_chunks(
+            step, sums, (k.astype(dtype), v.astype(dtype)),
+            length=length, chunk_size=1 if token_by_token else even_chunks(length, chunk_size or CHUNK),
+            start=relative_start(places, before, segment_ids), mask=mask,
+        )  # fmt: skip
+
+    sums = tuple(array.astype(dtype) for array in sums)
+    if initial_state is None and before is not None:
+        count = (stream.length - before.length)[:, None]
+        steps = jnp.where(stays(before, stream)[:, None], count * log_decay.astype(dtype), EMPTY)
+        *sums, _ = context_parallel.scan_before(_add, (*run(sums)[1], steps), (*sums, jnp.zeros_like(steps)))
+    y, (numerator, denominator, exponent) = run(tuple(sums))
     y = y.astype(v.dtype)
     return (y, WKVState(numerator, denominator, exponent, stream)) if return_state else y
 
@@ -139,6 +150,15 @@ def _chunk(log_decay, bonus, sums, tokens, start, mask):
     if begins is not None:
         past = tuple(jnp.where(begins, empty, x) for x, empty in zip(past, (0, 0, EMPTY), strict=True))
     return _read(past, bonus, k, v), (after[:, -1, 0], after[:, -1, 1], top[:, -1])
+
+
+def _add(earlier: Any, later: Any) -> Any:
+    """Sums over neighbouring parts, each with the log-decay of its tokens, as those of both."""
+    (*old, exponent1, steps1), (*new, exponent2, steps2) = earlier, later
+    top = lax.stop_gradient(jnp.maximum(exponent1 + steps2, exponent2))
+    of_old, of_new = jnp.exp(exponent1 + steps2 - top), jnp.exp(exponent2 - top)
+    sums = (of_old * x + of_new * y for x, y in zip(old, new, strict=True))
+    return *sums, top, jnp.maximum(steps1 + steps2, EMPTY)
 
 
 def _token(log_decay, bonus, sums, tokens, start, mask):

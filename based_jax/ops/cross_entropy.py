@@ -1,0 +1,120 @@
+"""Cross-entropy of next tokens without their logits: from hidden vectors, a few tokens of each row at a time.
+
+    sum_t w_t (log sum_v exp(h_t . e_v) - h_t . e_target(t))
+
+Logits of a whole batch, (B, N, V) in float32, are the largest arrays of a language model's step. Here only
+`LOGITS` of them exist at a time, and the gradients are formed along with the loss while they do: three
+products with the embedding in place of the four of recomputing them.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.typing import Array, Float, Int
+from based_jax.validate import expect_array
+
+LOGITS = 1 << 25
+"""At most so many logits at a time (128 MiB of float32), over all devices; but one token of each row."""
+
+
+def cross_entropy(
+    hidden: Float[Array, "B N D"],
+    embedding: Float[Array, "V D"],
+    targets: Int[Array, "B N"],
+    weights: Float[Array, "B N"],
+) -> Float[Array, ""]:
+    """The weighted sum of the targets' losses in nats, in float32 (float64 for float64 hidden vectors).
+
+    Args:
+        hidden: output of the final norm; products are taken in its dtype, sums in float32.
+        embedding: of the output, one row per token of the vocabulary, padding included.
+        targets: ids of the tokens.
+        weights: of the targets; 0 leaves one out.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong shape or dtype.
+    """
+    expect_array("hidden", hidden, ("B", "N", "D"), "floating")
+    rows, width = hidden.shape[:2], hidden.shape[-1]
+    expect_array("embedding", embedding, ("V", width), "floating")
+    expect_array("targets", targets, rows, "integer")
+    expect_array("weights", weights, rows, "floating")
+    return _cross_entropy(hidden, embedding, targets, weights.astype(accumulation_dtype(hidden)))
+
+
+@jax.custom_vjp
+def _cross_entropy(hidden, embedding, targets, weights):
+    def chunk(total, tokens):
+        hidden, targets, weights = tokens
+        _, _, losses = _losses(hidden, embedding, targets)
+        return total + jnp.sum(losses * weights), None
+
+    return _scan(chunk, jnp.zeros((), weights.dtype), embedding, (hidden, targets, weights))[0]
+
+
+def _forward(hidden, embedding, targets, weights):
+    """The gradients as well, while the logits are there: all that is missing is the factor from above."""
+
+    def chunk(sums, tokens):
+        total, of_embedding = sums
+        hidden, targets, weights = tokens
+        p, is_target, losses = _losses(hidden, embedding, targets)
+        of_logits = ((p - is_target) * weights[..., None]).astype(hidden.dtype)
+        of_hidden = jnp.einsum("bnv,vd->bnd", of_logits, embedding.astype(hidden.dtype))
+        of_embedding += jnp.einsum(
+            "bnv,bnd->vd", of_logits, hidden, preferred_element_type=of_embedding.dtype
+        )
+        return (total + jnp.sum(losses * weights), of_embedding), (of_hidden, losses)
+
+    wide = weights.dtype
+    start = (jnp.zeros((), wide), jnp.zeros(embedding.shape, wide))
+    (total, of_embedding), rest = _scan(chunk, start, embedding, (hidden, targets, weights))
+    return total, (of_embedding.astype(embedding.dtype), *rest)
+
+
+def _backward(residuals, g):
+    of_embedding, of_hidden, losses = residuals
+    return (
+        (g * of_hidden).astype(of_hidden.dtype),
+        (g * of_embedding).astype(of_embedding.dtype),
+        None,
+        g * losses,
+    )
+
+
+_cross_entropy.defvjp(_forward, _backward)
+
+
+def _losses(hidden, embedding, targets) -> tuple[Array, Array, Array]:
+    """Probabilities, where the targets are (both (B, n, V)), and the losses (B, n)."""
+    wide = accumulation_dtype(hidden)
+    logits = jnp.einsum("bnd,vd->bnv", hidden, embedding.astype(hidden.dtype), preferred_element_type=wide)
+    # A comparison, not a gather: it stays where the vocabulary is spread over devices.
+    is_target = jnp.arange(embedding.shape[0]) == targets[..., None]
+    log_sum = jax.nn.logsumexp(logits, axis=-1)
+    losses = log_sum - jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
+    return jnp.exp(logits - log_sum[..., None]), is_target, losses
+
+
+def _scan(chunk: Any, start: Any, embedding: Array, tokens: Any) -> tuple[Any, Any]:
+    """`chunk` over pieces of the rows: its carry, and its (B, n, ...) results put together again."""
+    batch, length = tokens[0].shape[:2]
+    pieces = min(-(-batch * length * embedding.shape[0] // LOGITS), length)
+    if pieces <= 1:
+        return chunk(start, tokens)
+    size = -(-length // pieces)
+    pieces = -(-length // size)
+
+    def split(x: Array) -> Array:
+        x = jnp.pad(x, [(0, 0), (0, pieces * size - length)] + [(0, 0)] * (x.ndim - 2))
+        return x.reshape(batch, pieces, size, *x.shape[2:]).swapaxes(0, 1)
+
+    def join(x: Array) -> Array:
+        return x.swapaxes(0, 1).reshape(batch, pieces * size, *x.shape[3:])[:, :length]
+
+    carry, results = lax.scan(chunk, start, jax.tree.map(split, tokens))
+    return carry, jax.tree.map(join, results)

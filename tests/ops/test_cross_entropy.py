@@ -1,0 +1,83 @@
+"""The loss from hidden vectors: values and gradients of the logits' own, in one piece and in many."""
+
+import importlib
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax import ops
+
+MODULE = importlib.import_module("based_jax.ops.cross_entropy")  # the package's attribute is the function
+ROWS, LENGTH, WIDTH, VOCAB = 3, 11, 8, 13
+
+
+def drawn():
+    generator = np.random.default_rng(0)
+    hidden, embedding = (
+        generator.normal(size=shape).astype(np.float32) for shape in ((ROWS, LENGTH, WIDTH), (VOCAB, WIDTH))
+    )
+    targets = generator.integers(0, VOCAB, (ROWS, LENGTH))
+    weights = np.where(targets == 3, 0, generator.uniform(size=(ROWS, LENGTH))).astype(np.float32)
+    return jnp.asarray(hidden), jnp.asarray(embedding), jnp.asarray(targets), jnp.asarray(weights)
+
+
+def expected(hidden, embedding, targets, weights):
+    """The definition, through all logits."""
+    logits = jnp.einsum("bnd,vd->bnv", hidden, embedding)
+    chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=-1) - chosen))
+
+
+@pytest.mark.parametrize("logits", [1 << 25, ROWS * 4 * VOCAB, 1], ids=["whole", "pieces of 4", "tokens"])
+def test_value_and_gradients_are_those_of_the_logits(monkeypatch, logits):
+    monkeypatch.setattr(MODULE, "LOGITS", logits)
+    hidden, embedding, targets, weights = drawn()
+
+    def doubled(hidden, embedding, weights):
+        return 2 * ops.cross_entropy(hidden, embedding, targets, weights)
+
+    ours = jax.jit(jax.value_and_grad(doubled, argnums=(0, 1, 2)))(hidden, embedding, weights)
+    with jax.enable_x64(True):
+        wide = [np.asarray(x, np.float64) for x in (hidden, embedding, weights)]
+        theirs = jax.value_and_grad(lambda h, e, w: 2 * expected(h, e, targets, w), argnums=(0, 1, 2))(*wide)
+    # float32 sums of at most 33 terms.
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6), ours, theirs)
+    alone = jax.jit(ops.cross_entropy)(hidden, embedding, targets, weights)
+    np.testing.assert_allclose(2 * alone, ours[0], rtol=1e-6)
+
+
+def test_no_array_of_all_logits_is_made(monkeypatch):
+    monkeypatch.setattr(MODULE, "LOGITS", ROWS * 4 * VOCAB)
+    hidden, embedding, targets, weights = drawn()
+    step = jax.grad(lambda *args: ops.cross_entropy(*args, targets, weights), argnums=(0, 1))
+    program = str(jax.make_jaxpr(step)(hidden, embedding))
+    assert f"{ROWS},4,{VOCAB}]" in program
+    assert f"{ROWS},{LENGTH},{VOCAB}]" not in program
+
+
+def test_bfloat16_sums_in_float32():
+    hidden, embedding, targets, weights = drawn()
+    hidden = jnp.asarray(hidden, jnp.bfloat16)
+    value, grads = jax.value_and_grad(ops.cross_entropy, argnums=(0, 1))(hidden, embedding, targets, weights)
+    assert (value.dtype, grads[0].dtype, grads[1].dtype) == (jnp.float32, jnp.bfloat16, jnp.float32)
+    rounded = np.asarray(jnp.asarray(embedding, jnp.bfloat16), np.float64)
+    exact = expected(np.asarray(hidden, np.float64), rounded, targets, weights)
+    np.testing.assert_allclose(value, exact, rtol=1e-5)  # products of bfloat16 are exact in float32
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hidden", np.zeros((2, 3), np.float32)),
+        ("embedding", np.zeros((VOCAB, WIDTH + 1), np.float32)),
+        ("targets", np.zeros((ROWS, LENGTH), np.float32)),
+        ("weights", np.zeros((ROWS, LENGTH + 1), np.float32)),
+    ],
+)
+def test_wrong_arguments_are_named(name, value):
+    arguments = dict(zip(("hidden", "embedding", "targets", "weights"), drawn(), strict=True))
+    with pytest.raises((TypeError, ValueError), match=name):
+        inspect.unwrap(ops.cross_entropy)(**(arguments | {name: value}))
