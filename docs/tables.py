@@ -1,4 +1,4 @@
-"""The generated pages: `python docs/tables.py` writes mixers.md and presets.md, `--check` compares them."""
+"""The generated pages: `python docs/tables.py` writes them, with `--check` compares them."""
 
 import argparse
 import sys
@@ -8,49 +8,10 @@ from pathlib import Path
 import based_jax as bj
 from based_jax.mixers.contract import Card
 from based_jax.models.printed import PRINTED
+from based_jax.published.measured import Results
+from based_jax.published.page import page
 
 HERE = Path(__file__).parent
-LENGTH = 1024
-"""tokens of the longest test in the papers' synthetic studies, at which they count states"""
-
-_SHORT = ("base_conv", {"kernel_size": 3})
-STUDIES: list[tuple[str, list[tuple[str, dict[str, object]]], int, int | str]] = [
-    ("convolution and attention", [_SHORT, ("attention", {"num_heads": 1})], 64, 525_056),
-    *(
-        (
-            f"Based, d' = {feature}",
-            [_SHORT, ("linear_attention", {"num_heads": 1, "feature_dim": feature})],
-            width,
-            size,
-        )
-        for width, feature, size in (
-            (48, 8, 9_396), (64, 8, 12_468), (128, 8, 24_756), (48, 16, 30_564), (64, 16, 40_548),
-            (48, 24, 64_276), (128, 16, 80_484), (64, 24, 85_268), (128, 24, 169_236),
-        )
-    ),
-    *(
-        (
-            f"linear attention, {name}",
-            [_SHORT, ("linear_attention", {"num_heads": 1, "feature_dim": 64, "feature_map": name})],
-            64,
-            size,
-        )
-        for name, size in (("pos_elu", 17_408), ("performer", 17_408), ("cosformer", 34_048))
-    ),
-    ("BigBird, blocks of 4", [_SHORT, ("bigbird", {"block_size": 4})], 64, 15_104),
-    ("NystromFormer, 16 landmarks", [_SHORT, ("nystrom", {"num_landmarks": 16})], 128, 17_920),
-    ("sliding window of 16", [_SHORT, ("sliding_window", {"num_heads": 1, "left": 15})], 128, 17_920),
-    ("Mamba, 16 states", [("mamba", {"d_state": 16})] * 2, 64, "16k"),
-    ("Mamba-2, 16 states", [("mamba2", {"d_state": 16})] * 2, 64, "16k"),
-    ("Hyena", [("hyena", {})] * 2, 64, 524_288),
-    ("H3, d / 4 states", [("h3", {"d_state": 16, "head_dim": 2})] * 2, 64, 8_192),
-    ("GLA, 2 heads", [_SHORT, ("gla", {"num_heads": 2})], 64, "4.9k"),
-    ("RWKV-7", [_SHORT, ("rwkv7", {"head_dim": 64})], 64, "17k"),
-    ("DeltaNet", [_SHORT, ("delta_net", {})], 64, "9k"),
-    ("Gated DeltaNet", [_SHORT, ("gated_delta_net", {})], 64, "17k"),
-]  # fmt: skip
-"""Name, layers, d_model, and the bytes of state that Zoology's code counts, or that one reads off its figure
-(spec 5.2)."""
 
 
 def mixers_page() -> str:
@@ -73,10 +34,6 @@ def mixers_page() -> str:
         parity = ", ".join(f"`{case}`" for case in card.parity) or "float64 loops in the tests"
         math = [f"`{text}`" for text in (card.equation, card.training, card.state, card.decoding)]
         rows.append([f"`{name}`", *math, *answers, parity, card.source])
-    sizes = [
-        [name, str(width), f"{ours:,}", size if isinstance(size, str) else f"{size:,}"]
-        for name, width, ours, size in state_bytes()
-    ]
     return _page(
         "Mixers",
         "Every mixer can be a layer of every model: `bj.mixers.make(NAME, d_model=...)`, or a letter of a "
@@ -86,22 +43,9 @@ def mixers_page() -> str:
         "the authors') take whole rows, and say so.",
         _paragraph(Card.__doc__),
         _table(head, rows),
-        "## State of the papers' synthetic models",
-        f"Bytes per sequence at {LENGTH:,} tokens, 4 per float, over both layers, as `state_size` counts "
-        "them by the papers' formulas, beside what the authors' code counts (or their figure shows). "
-        "Where the layers are not the same mixer twice, the first is a BaseConv of 3 taps. What a state "
-        "really allocates is in [benchmarks](benchmarks.md).",
-        _table(["model", "d_model", "ours", "theirs"], sizes, right=(1, 2, 3)),
+        "What their states really allocate is in [benchmarks](benchmarks.md); the papers' counts for their "
+        "synthetic models, beside ours, in [results](results.md#zoology-the-authors-repository).",
     )
-
-
-def state_bytes() -> list[tuple[str, int, int, int | str]]:
-    """Name, d_model, our bytes and theirs, of `STUDIES`."""
-    rows = []
-    for name, layers, width, theirs in STUDIES:
-        floats = sum(bj.mixers.info(mixer).state_size(width, LENGTH, **options) for mixer, options in layers)
-        rows.append((name, width, 4 * floats, theirs))
-    return rows
 
 
 def presets_page() -> str:
@@ -128,7 +72,16 @@ def presets_page() -> str:
     )
 
 
-PAGES: dict[str, Callable[[], str]] = {"mixers.md": mixers_page, "presets.md": presets_page}
+def results_page() -> str:
+    """All published tables; `python -m based_jax.published` writes the same."""
+    return page(Results(HERE.parent / "results"))
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "mixers.md": mixers_page,
+    "presets.md": presets_page,
+    "results.md": results_page,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from based_jax.data.tokenizers import Tokenizer
 from based_jax.evals.progress import progress
 from based_jax.evals.recall_data import Example, read_examples
 from based_jax.evals.recall_protocol import ANSWER_TOKENS, CONTEXT, make_prompt
-from based_jax.evals.recall_published import PUBLISHED
+from based_jax.evals.recall_published import published
 from based_jax.evals.recall_records import RecordFile, digest
 from based_jax.evals.recall_run import answer, greedy, summarize
 from based_jax.generate.__main__ import find_tokenizer
@@ -51,7 +51,7 @@ class Options:
     dtype: Literal["float32", "bfloat16"] | None = None
     """of the computation, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
     tokenizer: str | None = None
-    """byte, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
     records: Path | None = None
     """.jsonl file with one line per example, written as they are answered; the same command continues it"""
     json: Path | None = None
@@ -139,14 +139,6 @@ def evaluate(
         kept = f"; {options.records} has them, and the same command continues" if options.records else ""
         command.fail(PROG, f"interrupted after {done} of {len(examples)} examples{kept}", status=130)
     return summarize(records.records[example.id] for example in examples)
-
-
-def published(task: str) -> list[dict[str, Any]]:
-    """The papers' and the authors' numbers for a task."""
-    return [
-        {"model": row.model, "size": row.size, "source": row.source, "contains": getattr(row, task)}
-        for row in PUBLISHED
-    ]
 
 
 def show(options: Options, result: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Panel, lines, published, state_bytes
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, Study, run
+from based_jax.published import number, table
 
 TAYLOR = "Taylor"
 MAPS = {
@@ -25,32 +26,21 @@ MAPS = {
 
 WIDTHS = (64, 128, 192, 256, 320, 384, 448, 512)
 
-_ACCURACY = {
-    TAYLOR: (0.80, 0.94, 0.975, 0.988, 0.988, 0.99, 0.99, 0.99),
-    "ReLU": (0.24, 0.91, 0.945, 0.965, 0.975, 0.985, 0.98, 0.975),
-    "PosELU": (0.245, 0.82, 0.938, 0.943, 0.95, 0.963, 0.967, 0.96),
-    "AllPoly": (0.075, 0.745, 0.923, 0.95, 0.94, 0.953, 0.945, 0.945),
-    "Square": (0.045, 0.41, 0.69, 0.867, 0.914, 0.943, 0.938, 0.94),
-    "CosFormer": (0.163, 0.605, 0.765, 0.805, 0.86, 0.877, 0.895, 0.914),
-    "Identity": (0.0, 0.0, 0.25, 0.68, 0.63, 0.645, 0.575, 0.69),
-    "Performer": (0.02,) * 8,
-}
-"""With 256 pairs in 1024 tokens, by WIDTHS; read from an early figure of the authors' repository."""
-
 
 def _features(family: str, d_model: int) -> int:
     """Width of the features that the paper's state counts."""
     return {TAYLOR: 1 + 24 + 24 * 25 // 2, "CosFormer": 2 * d_model}.get(family, d_model)
 
 
-PUBLISHED = {
-    family: [
-        (4.0 * ((width + 1) * _features(family, width) + 3 * width), accuracy)
-        for width, accuracy in zip(WIDTHS, values, strict=True)
-    ]
-    for family, values in _ACCURACY.items()
-}
-"""State in bytes (spec of Based, 5, and three tokens of the short convolution), and accuracy."""
+def published_points() -> dict[str, list[tuple[float, float]]]:
+    """State in bytes (spec of Based, 5, and three tokens of the short convolution) and accuracy by family."""
+    points = {}
+    for row in table("based_figure_3").rows:
+        family = str(row["feature_map"])
+        sizes = [4.0 * ((width + 1) * _features(family, width) + 3 * width) for width in WIDTHS]
+        accuracies = [number(row, str(width)) for width in WIDTHS]
+        points[family] = list(zip(sizes, accuracies, strict=True))
+    return points
 
 
 def _jobs(scale: str, widths: Iterable[int], taylor: Iterable[int], maps: Iterable[str]) -> list[Job]:
@@ -80,7 +70,7 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
     pairs = f"accuracy with {SLICE[scale][1]} pairs"
     return [
         Panel(f"here, --scale {scale}", "state", lines(chosen, state_bytes), pairs, is_bytes=True),
-        Panel("the paper's, 256 pairs", "state", published(PUBLISHED), is_bytes=True),
+        Panel("the paper's, 256 pairs", "state", published(published_points()), is_bytes=True),
         Panel("here", "parameters", lines(chosen, lambda row: row["parameters"]), pairs),
     ]
 

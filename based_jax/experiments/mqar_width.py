@@ -10,39 +10,11 @@ from based_jax.experiments.job import Job, rates
 from based_jax.experiments.panels import Panel, lines, published
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, Study, run
+from based_jax.published import number, table
 
 WIDTHS = (64, 128, 256, 512)
 PAIRS = {64: 4, 128: 8, 256: 16, 512: 64}
 """Pairs by length, in training and in the test."""
-
-_ACCURACY = {
-    64: {
-        "Attention": (1.00, 1.00, 1.00, 1.00), "Hyena": (0.52, 0.75, 0.85, 0.87),
-        "RWKV-4": (0.76, 0.94, 0.97, 0.98), "H3": (0.93, 1.00, 0.99, 0.98),
-        "BaseConv": (0.70, 0.95, 0.97, 1.00),
-    },
-    128: {
-        "Attention": (1.00, 1.00, 1.00, 1.00), "Hyena": (0.18, 0.64, 0.74, 0.84),
-        "RWKV-4": (0.175, 0.50, 0.76, 0.93), "H3": (0.25, 0.74, 0.92, 0.76),
-        "BaseConv": (0.375, 0.62, 0.84, 0.97),
-    },
-    256: {
-        "Attention": (1.00, 1.00, 1.00, 1.00), "Hyena": (0.05, 0.14, 0.54, 0.69),
-        "RWKV-4": (0.05, 0.06, 0.68, 0.80), "H3": (0.08, 0.64, 0.62, 0.67),
-        "BaseConv": (0.14, 0.34, 0.815, 0.94),
-    },
-    512: {
-        "Attention": (1.00, 1.00, 1.00, 1.00), "Hyena": (0.01, 0.02, 0.09, 0.175),
-        "RWKV-4": (0.01, 0.02, 0.15, 0.37), "H3": (0.01, 0.01, 0.02, 0.09),
-        "BaseConv": (0.01, 0.02, 0.06, 0.71),
-    },
-}  # fmt: skip
-"""By length and WIDTHS, read from the figure of the authors' repository to about 0.01; best of 4 rates."""
-
-PUBLISHED = {
-    length: {family: list(zip(WIDTHS, values, strict=True)) for family, values in families.items()}
-    for length, families in _ACCURACY.items()
-}
 
 _LONG = "base_conv:kernel_size=-1"
 _SHORT = "base_conv:kernel_size=3"
@@ -85,6 +57,15 @@ _RECIPES: dict[str, dict[str, Any]] = {
 _BATCH = {64: 512, 128: 512, 256: 256, 512: 128}
 
 
+def published_points() -> dict[int, dict[str, list[tuple[float, float]]]]:
+    """Model width and accuracy by length and family, as the paper's figure has them."""
+    points: dict[int, dict[str, list[tuple[float, float]]]] = {}
+    for row in table("zoology_figure_2").rows:
+        line = [(float(width), number(row, str(width))) for width in WIDTHS]
+        points.setdefault(int(number(row, "length")), {})[str(row["model"])] = line
+    return points
+
+
 def _jobs(
     scale: str, lengths: Mapping[int, int], widths: Sequence[int], families: Mapping[str, str]
 ) -> list[Job]:
@@ -116,7 +97,7 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
             ]
             drawn = lines(here, lambda row: row["d_model"])
             if not half and scale == "paper":
-                drawn += published(PUBLISHED[length])
+                drawn += published(published_points()[length])
             widths = sorted({row["d_model"] for row in here})
             panels.append(
                 Panel(f"{length} tokens, {pairs} pairs{half}", "model width d", drawn, ticks=widths)
@@ -129,7 +110,7 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
                 published(families),
                 ticks=WIDTHS,
             )
-            for length, families in PUBLISHED.items()
+            for length, families in published_points().items()
         ]
     return panels
 

@@ -1,43 +1,11 @@
 """What a study's figure shows, before it is drawn: panels of lines of points."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from based_jax.plot import Line, Panel
 
-@dataclass(frozen=True)
-class Line:
-    """The points of one family."""
-
-    family: str
-    points: Sequence[tuple[float, float]]
-    """(x, accuracy)"""
-    published: bool = False
-    """whether they are a paper's"""
-    frontier: bool = False
-    """join only the points that beat all with a smaller x, not all of them"""
-
-    @property
-    def path(self) -> list[tuple[float, float]]:
-        """The points that are joined, from left to right."""
-        ordered = sorted(self.points)
-        if not self.frontier:
-            return ordered
-        return [point for i, point in enumerate(ordered) if all(y < point[1] for _, y in ordered[:i])]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One pair of axes."""
-
-    title: str
-    x_label: str
-    lines: Sequence[Line]
-    y_label: str = "accuracy"
-    is_bytes: bool = False
-    """x ticks in B, KB, MB"""
-    ticks: Sequence[float] = ()
-    """x ticks, where the powers of two in sight would be too many or too few"""
+__all__ = ["Line", "Panel", "lines", "published", "state_bytes"]
 
 
 def lines(

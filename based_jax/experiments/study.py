@@ -15,8 +15,8 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.markup import escape as plain
 
-from based_jax import command
-from based_jax.experiments import figure, page
+from based_jax import command, plot
+from based_jax.experiments import page
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Panel
 from based_jax.experiments.results import FAILED, Results, best
@@ -100,10 +100,10 @@ def draw(study: Study, scale: str, rows: Rows, out: Path) -> list[Path]:
         *study.notes,
     ]
     chosen, path = best(rows), None
-    if (reason := figure.missing()) is None:
+    if (reason := plot.missing()) is None:
         path = out / "figure.png"
         panels = study.panels(rows, scale)
-        figure.draw(study.title, f"{study.source}. {study.about[scale]}", panels, path, study.columns)
+        plot.draw(study.title, f"{study.source}. {study.about[scale]}", panels, path, study.columns)
     else:
         sentences.append(reason)
     index = out / "index.html"

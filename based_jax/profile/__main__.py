@@ -18,7 +18,7 @@ from based_jax import command, mixers
 from based_jax.models import LanguageModel, ModelConfig, param_count, presets
 from based_jax.models.language_model import make_mixer
 from based_jax.profile.operations import Operations, count_operations
-from based_jax.profile.published import PRINTED_TFLOPS, training_flops
+from based_jax.profile.published import printed_tflops, training_flops
 from based_jax.validate import expect
 
 PROG = "python -m based_jax.profile"
@@ -144,8 +144,8 @@ def _show(name: str, numbers: dict[str, Any]) -> None:
             )
     formula = numbers["training_by_the_papers"]
     said = "no formula for these layers" if formula is None else f"{formula / 1e12:.3f} TFLOPs"
-    if name in PRINTED_TFLOPS:
-        said += f"; printed: {PRINTED_TFLOPS[name]:.2f} at 2,048 tokens"
+    if (printed := printed_tflops().get(name)) is not None:
+        said += f"; printed: {printed:.2f} at 2,048 tokens"
     console.print(f"{'by the papers':19} {said}")
     console.print(
         f"{'state':19} {_cell(numbers['state_floats_by_the_papers'])} floats per sequence by the papers' "

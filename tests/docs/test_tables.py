@@ -34,14 +34,6 @@ def test_parity_cases_exist(name):
         assert (fixtures / case).is_dir() or (fixtures / f"{case}.npz").is_file()
 
 
-@pytest.mark.parametrize(("name", "width", "ours", "theirs"), tables.state_bytes())
-def test_states_are_counted_as_the_authors_do(name, width, ours, theirs):
-    if isinstance(theirs, str):  # read off a figure
-        assert abs(ours / 1000 - float(theirs.removesuffix("k"))) < 0.6
-    else:
-        assert ours == theirs
-
-
 def test_differences_from_printed_counts_are_explained():
     assert PRINTED.keys() <= set(bj.presets.names())
     for name, printed in PRINTED.items():

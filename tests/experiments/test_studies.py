@@ -9,9 +9,9 @@ import re
 import numpy as np
 import pytest
 
-from based_jax import experiments
+from based_jax import experiments, plot
 from based_jax.command import parse
-from based_jax.experiments import based_data, figure, mqar_tradeoff, study
+from based_jax.experiments import based_data, mqar_tradeoff, study
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Line
 from based_jax.models import LanguageModel
@@ -72,12 +72,13 @@ def test_the_trainer_takes_every_job(name, scale):
 
 def test_the_published_states_are_those_of_the_models():
     ours: dict[str, set[int]] = {}
+    published = mqar_tradeoff.published_points()
     for job in mqar_tradeoff.STUDY.jobs["paper"]:
-        if job.family in mqar_tradeoff.PUBLISHED:
+        if job.family in published:
             settings = config(job)
             size = LanguageModel(settings.architecture).state_size(settings.longest)
             ours.setdefault(job.family, set()).add(4 * size)
-    for family, points in mqar_tradeoff.PUBLISHED.items():
+    for family, points in published.items():
         assert {size for size, _ in points} <= ours[family], family
 
 
@@ -117,7 +118,7 @@ def test_the_hardest_test_is_one_of_the_tests(scale):
 
 
 def test_a_page_without_matplotlib(tmp_path, monkeypatch):
-    monkeypatch.setattr(figure, "missing", lambda: "no figure: it needs matplotlib")
+    monkeypatch.setattr(plot, "missing", lambda: "no figure: it needs matplotlib")
     (index,) = study.draw(mqar_tradeoff.STUDY, "smoke", [*rows(mqar_tradeoff.STUDY.jobs["smoke"])], tmp_path)
     assert "it needs matplotlib" in index.read_text()
 

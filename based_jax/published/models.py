@@ -1,0 +1,69 @@
+"""Which preset a row of a published table is, and whose evaluation fills it."""
+
+from based_jax.models import presets
+from based_jax.published.tables import Row, Table
+
+RELEASED = (
+    "attn-1b",
+    "attn-360m",
+    "based-1b",
+    "based-1b-50b",
+    "based-360m",
+    "mamba-1b",
+    "mamba-1b-50b",
+    "mamba-360m",
+)
+"""The authors' checkpoints on the hub, under hazyresearch/."""
+
+_BASED = {
+    ("Transformer++", "360m"): "attn-360m",
+    ("Transformer++", "1.33b"): "attn-1b",
+    ("Based", "363m"): "based-360m",
+    ("Based", "1.35b"): "based-1b",
+    ("Mamba", "358m"): "mamba-360m",
+    ("Mamba", "1.32b"): "mamba-1b",
+    ("H3", "362m"): "h3-360m",
+    ("GLA", "362m"): "gla-360m",
+    ("RWKV v5", "362m"): "rwkv5-360m",
+}
+_SUPERGLUE = {"Transformer++": "attn-360m", "Based": "based-360m", "Mamba": "mamba-360m"}
+_DNA = {"Transformer++": "hg38-attention-46m", "Based": "hg38-based-49m", "Mamba": "hg38-mamba-46m"}
+_ZOOLOGY = {
+    "Attention": "attention",
+    "BaseConv": "base-conv",
+    "H3": "h3",
+    "Hyena": "hyena",
+    "Hyena, w = 14": "hyena",
+    "Long Conv": "long-conv",
+    "RetNet (128)": "retnet",
+    "RWKV": "rwkv4",
+}
+
+
+def preset_of(table: Table, row: Row) -> str | None:
+    """The preset with the row's shape; None without one."""
+    model = str(row.get("model", ""))
+    if table.name.startswith("zoology_table"):
+        name = f"zoology-{_ZOOLOGY.get(model)}-{row.get('parameters')}m"
+    elif table.name in ("based_table_4", "based_table_5"):
+        name = _DNA.get(model)
+    elif table.name == "based_table_3":
+        name = _SUPERGLUE.get(model)
+    else:
+        name = row.get("checkpoint") or _BASED.get((model, _size(row)[0]))
+    return str(name) if name in presets.names() else None
+
+
+def run_of(table: Table, row: Row) -> str | None:
+    """The released checkpoint that the row is about, or the preset that a run of one's own is called by."""
+    name = preset_of(table, row)
+    if name is None or name.startswith(("zoology", "hg38")):
+        return name
+    name += {"10b": "", "50b": "-50b"}.get(_size(row)[1], " has no such checkpoint")
+    return name if name in RELEASED else None
+
+
+def _size(row: Row) -> tuple[str, str]:
+    """Parameters and training tokens of "363m/10b"; without tokens they are 10b."""
+    parameters, _, tokens = str(row.get("size", "")).partition("/")
+    return parameters, tokens or "10b"

@@ -1,0 +1,137 @@
+"""The papers' tables, from the files in `data`: one .csv per table, and tables.toml, which describes them."""
+
+import csv
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from based_jax.validate import expect, expect_choice
+
+Cell = str | int | float | None
+Row = Mapping[str, Cell]
+
+_DATA = files("based_jax.published") / "data"
+
+
+@dataclass(frozen=True)
+class Column:
+    """What stands in a column."""
+
+    about: str
+    unit: str = ""
+    better: str = ""
+    """"higher", "lower", or nothing where neither is"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A published table, or the points of a figure."""
+
+    name: str
+    """as `table` takes it, such as "based_table_2" """
+    source: str
+    """where it is printed, such as "Based, Table 2" """
+    title: str
+    key: tuple[str, ...]
+    """the columns that say which row it is"""
+    about: Mapping[str, Column]
+    """by column, in the table's order"""
+    rows: tuple[Row, ...]
+    """cells by column: numbers where the whole column is numbers, None where the table has none"""
+    printed: tuple[Mapping[str, str], ...]
+    """the same cells as they are printed, "" where there is none"""
+    notes: tuple[str, ...] = ()
+    """misprints, and what one has to know to compare"""
+    measure: tuple[str, ...] = ()
+    """commands that give our value of a cell"""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self.about)
+
+    def row(self, **key: Cell) -> Row:
+        """The one row with these cells, as in ``row(model="Based", size="363m/10b")``.
+
+        Raises:
+            ValueError: no row, or more than one; the message lists the rows.
+        """
+        found = [row for row in self.rows if all(row.get(name) == cell for name, cell in key.items())]
+        known = "; ".join(", ".join(f"{name}={row[name]!r}" for name in self.key) for row in self.rows)
+        expect(len(found) == 1, f"row of {self.name}", key, f"one of {known}")
+        return found[0]
+
+
+def names() -> tuple[str, ...]:
+    """All tables, in the order of the papers."""
+    return tuple(_descriptions()["tables"])
+
+
+def table(name: str, number: int | None = None) -> Table:
+    """A published table.
+
+    Args:
+        name: one of `names`, such as "based_readme_recall"; with a number a paper's: "based", "zoology".
+        number: of the table in the paper's last version: ``table("based", 2)`` is "based_table_2".
+
+    Raises:
+        ValueError: no such table; the message lists the known ones.
+    """
+    if number is not None:
+        name = f"{name}_table_{number}"
+    expect_choice("table", name, names())
+    return _read(name)
+
+
+def number(row: Row, column: str) -> float:
+    """A cell of a column of numbers that is not empty.
+
+    Raises:
+        ValueError: text, or nothing there.
+    """
+    value = row[column]
+    expect(isinstance(value, int | float), column, value, "a number")
+    return value  # type: ignore[return-value]
+
+
+def shared_columns() -> dict[str, Column]:
+    """The columns that mean the same in every table but where a table describes its own."""
+    return {name: Column(**facts) for name, facts in _descriptions()["columns"].items()}
+
+
+@cache
+def _descriptions() -> dict[str, Any]:
+    return tomllib.loads((_DATA / "tables.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def _read(name: str) -> Table:
+    facts = _descriptions()["tables"][name]
+    own = {column: Column(**about) for column, about in facts.get("columns", {}).items()}
+    described = shared_columns() | own
+    lines = csv.DictReader((_DATA / f"{name}.csv").read_text(encoding="utf-8").splitlines(), strict=True)
+    printed = tuple(lines)
+    columns = lines.fieldnames or ()
+    values = {column: _values([row[column] for row in printed]) for column in columns}
+    return Table(
+        name=name,
+        source=facts["source"],
+        title=facts["title"],
+        key=tuple(facts["key"]),
+        about={column: described[column] for column in columns},
+        rows=tuple({column: values[column][i] for column in columns} for i in range(len(printed))),
+        printed=printed,
+        notes=tuple(facts.get("notes", ())),
+        measure=tuple(facts.get("measure", ())),
+    )
+
+
+def _values(cells: list[str]) -> list[Cell]:
+    """Numbers if all that is there are numbers, else text."""
+    try:
+        return [None if not cell else float(cell) if "." in cell else int(cell) for cell in cells]
+    except ValueError:
+        return [cell or None for cell in cells]
