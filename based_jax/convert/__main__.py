@@ -1,44 +1,54 @@
 """Convert a language model's directory: ``python -m based_jax.convert SRC DST``.
 
-SRC is a directory or a hub id, in the authors' torch format or ours; DST gets config.json and
-model.safetensors, which `based_jax.load_pretrained` reads and whose weights have the torch names, and SRC's
-tokenizer files.
+SRC is a directory or a hub id, in the authors' form or ours; DST gets config.json, the weights in one file,
+and SRC's tokenizer files. See `pretrained` for the two forms.
 """
 
 import dataclasses
+import math
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import tyro
-from safetensors import safe_open
 
 from based_jax import command
 from based_jax.convert.authors_config import kind
 from based_jax.convert.hub import TOKENIZER_FILES
+from based_jax.convert.layouts import flatten, torch_shapes
 from based_jax.convert.pretrained import (
     FORMAT,
-    WEIGHTS,
     find_directory,
+    language_model_rules,
+    language_model_shapes,
     load_pretrained,
     read_config,
     save_pretrained,
 )
+from based_jax.typing import Params
+from based_jax.validate import expect
 
 PROG = "python -m based_jax.convert"
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Convert a checkpoint to config.json and model.safetensors (float32, torch names)."""
+    """Convert a checkpoint between the authors' form and ours; the weights keep their torch names."""
 
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]
     """directory with config.json and weights (.safetensors or .bin), or a hub id"""
     target: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DST")]
     """directory to write; created if need be"""
+    to: Literal["native", "authors"] = "native"
+    """native: our config.json and model.safetensors; authors: config.json and pytorch_model.bin as the
+    authors' torch code loads them"""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """of the written weights"""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -50,21 +60,35 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = read_config(directory)
     origin = FORMAT if config.get("format") == FORMAT else kind(config)
     model, params = load_pretrained(directory)
-    save_pretrained(options.target, model, params)
+    if options.dtype != "float32":
+        params = narrowed(params, options.dtype)
+    weights = save_pretrained(options.target, model, params, to=options.to)
     for file in (file for pattern in TOKENIZER_FILES for file in directory.glob(pattern)):
         shutil.copyfile(file, options.target / file.name)
-    weights = options.target / WEIGHTS
-    with safe_open(weights, "numpy") as file:
-        tensors = len(file.keys())
-    leaves = jax.tree.leaves(params)
+    shapes = language_model_shapes(model.config)
+    tensors = len(torch_shapes(language_model_rules(model.config), shapes)) + model.config.tie_embeddings
     print(
         f"{options.source} -> {options.target}\n"
         f"kind        {origin}: {model.config.num_layers} layers {model.config.schedule}\n"
+        f"written as  {options.to}: config.json, {weights.name}\n"
         f"tensors     {tensors}\n"
-        f"parameters  {sum(leaf.size for leaf in leaves):,}\n"
-        f"dtype       {', '.join(sorted({str(leaf.dtype) for leaf in leaves}))}\n"
+        f"parameters  {sum(map(math.prod, shapes.values())):,}\n"
+        f"dtype       {options.dtype}\n"
         f"bytes       {weights.stat().st_size:,}"
     )
+
+
+def narrowed(params: Params, dtype: str) -> Params:
+    """The parameters in a narrower dtype, on the host.
+
+    Raises:
+        ValueError: a parameter that overflows there.
+    """
+    with np.errstate(over="ignore"):  # found below, by name
+        cast = jax.tree.map(lambda leaf: np.asarray(leaf).astype(jnp.dtype(dtype)), params)
+    lost = [path for path, leaf in flatten(cast["params"]).items() if not np.isfinite(leaf).all()]
+    expect(not lost, "dtype", dtype, f"one with room for the values of {', '.join(lost[:10])}")
+    return cast
 
 
 if __name__ == "__main__":

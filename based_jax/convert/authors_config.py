@@ -7,19 +7,37 @@ ignores are ignored here too: `kernel_sizes`, `ff_mult`, `special_initializer`, 
 sliding mixer's `num_heads`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from based_jax.convert.layouts import Shapes
-from based_jax.convert.tables import AUTHORS
+from based_jax.convert.tables import AUTHORS, MAMBA_MODEL, Names
 from based_jax.models import MixerSpec, ModelConfig
 from based_jax.ops import left_from_torch_window
 from based_jax.validate import expect, expect_choice
 
 Config = Mapping[str, Any]
 
+SLOTS = ("mixer", "alt_mixer", "alt_mixer_2")
+"""Entries with a mixer each; a later one wins in the layers that it lists under its name and "_layers"."""
+
 GATED_ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "glu": "sigmoid"}
 """Their name of the MLP to the activation of our gate."""
+
+SSM_OPTIONS = {
+    "d_state": "d_state",
+    "d_conv": "d_conv",
+    "expand": "expand",
+    "dt_rank": "dt_rank",
+    "dt_min": "dt_min",
+    "dt_max": "dt_max",
+    "dt_init_floor": "dt_floor",
+}
+"""Entries of their `ssm_cfg` to our Mamba's options."""
+
+MAX_SIZE = 1 << 24
+"""Largest width or number of anything that is believed."""
 
 GPT2_VOCAB_SIZE = 50257
 
@@ -39,9 +57,12 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
         ValueError: a model, mixer or option that is not here; an entry that is missing.
     """
     if kind(config) == "mamba":
-        return _mamba_model(config)
-    for entry in ("n_embd", "n_head", "n_layer"):
-        expect(entry in config, "config.json", sorted(config), f"an entry {entry!r}")
+        return _mamba_model(config, shapes)
+    _expect_sizes(config, shapes, AUTHORS, "n_embd", "n_head")
+    for slot in SLOTS:
+        expect(isinstance(config.get(slot) or {}, dict), slot, config.get(slot), "a JSON object or null")
+        listed = config.get(f"{slot}_layers")
+        expect(isinstance(listed or [], list), f"{slot}_layers", listed, "a list of layers or null")
     for entry in ("scale_attn_by_inverse_layer_idx", "parallel_block"):
         expect(not config.get(entry), entry, config.get(entry), "false: this option is not here")
     for entry in ("scale_attn_weights", "prenorm", "tie_word_embeddings"):
@@ -53,7 +74,7 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
     specs = [_layer(config, index, shapes) for index in range(config["n_layer"])]
     letters = _letters(specs)
     return ModelConfig(
-        vocab_size=config.get("vocab_size", GPT2_VOCAB_SIZE),
+        vocab_size=_size(config, "vocab_size", GPT2_VOCAB_SIZE),
         d_model=config["n_embd"],
         schedule="".join(letters[spec] for spec in specs),
         mixers={letter: spec for spec, letter in letters.items()},
@@ -61,40 +82,38 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
         mlp_activation=GATED_ACTIVATIONS[activation],
         mlp_bias=config.get("mlp_fc1_bias", has_bias["mlp.fc1"]),
         norm="rms" if config.get("rms_norm", not has_bias["norm1"]) else "layer",
-        norm_eps=config.get("layer_norm_epsilon", 1e-5),
-        max_positions=config.get("max_position_embeddings", 0),
-        pad_vocab_multiple=config.get("pad_vocab_size_multiple", 1),
-        init_std=config.get("initializer_range", 0.02),
-        max_length=config.get("n_positions", 2048),
+        norm_eps=_number(config, "layer_norm_epsilon", 1e-5),
+        embed_dropout=_number(config, "embd_pdrop", 0.0),
+        max_positions=_size(config, "max_position_embeddings", 0, least=0),
+        pad_vocab_multiple=_size(config, "pad_vocab_size_multiple", 1),
+        init_std=_number(config, "initializer_range", 0.02),
+        max_length=_size(config, "n_positions", 2048),
     )
 
 
-def _mamba_model(config: Config) -> ModelConfig:
-    for entry in ("d_model", "n_layer"):
-        expect(entry in config, "config.json", sorted(config), f"an entry {entry!r}")
+def _mamba_model(config: Config, shapes: Shapes) -> ModelConfig:
+    _expect_sizes(config, shapes, MAMBA_MODEL, "d_model")
     for entry in ("attn_layer_idx", "d_intermediate"):
         expect(not config.get(entry), entry, config.get(entry), "none: other models are not here")
     for entry in ("tie_embeddings", "tie_word_embeddings"):
         expect(config.get(entry, True), entry, config.get(entry), "true: other models are not here")
-    ssm = dict(config.get("ssm_cfg") or {})
+    ssm = config.get("ssm_cfg") or {}
+    expect(isinstance(ssm, dict), "ssm_cfg", ssm, "a JSON object or null")
     for entry, only in (("layer", "Mamba1"), ("bias", False), ("conv_bias", True)):
         expect(
             ssm.get(entry, only) == only, f"ssm_cfg.{entry}", ssm.get(entry), f"{only}: others are not here"
         )
-    known = {"dt_init_floor": "dt_floor"} | {
-        name: name for name in ("d_state", "d_conv", "expand", "dt_rank", "dt_min", "dt_max")
-    }
-    options = {known[name]: value for name, value in ssm.items() if name in known and value != "auto"}
+    options = {SSM_OPTIONS[name]: ssm[name] for name in ssm if name in SSM_OPTIONS and ssm[name] != "auto"}
     return ModelConfig(
-        vocab_size=config.get("vocab_size", MAMBA_VOCAB_SIZE),
+        vocab_size=_size(config, "vocab_size", MAMBA_VOCAB_SIZE),
         d_model=config["d_model"],
         schedule="M" * config["n_layer"],
         mixers={"M": MixerSpec("mamba", {"num_layers": config["n_layer"], **options})},
         mlp="none",
         norm="rms" if config.get("rms_norm", True) else "layer",
-        norm_eps=config.get("norm_epsilon", 1e-5),
-        pad_vocab_multiple=config.get("pad_vocab_size_multiple", 8),
-        max_length=config.get("n_positions", 2048),
+        norm_eps=_number(config, "norm_epsilon", 1e-5),
+        pad_vocab_multiple=_size(config, "pad_vocab_size_multiple", 8),
+        max_length=_size(config, "n_positions", 2048),
     )
 
 
@@ -107,60 +126,86 @@ def kind(config: Config) -> str:
     if "ssm_cfg" in config or ("d_model" in config and "n_embd" not in config):
         return "mamba"  # may have GPT's entries too, with no effect
     if "n_embd" in config:
-        return "based" if config.get("mixer") or config.get("alt_mixer") else "attn"
+        return "based" if any(config.get(slot) for slot in SLOTS) else "attn"
     raise ValueError(
         f"entries {sorted(config)}: expected those of a based or attn model (n_embd, n_layer, ...)"
     )
 
 
+def _size(entries: Config, name: str, default: int, least: int = 1) -> int:
+    """An integer among the entries of a config or of a mixer."""
+    value = entries.get(name, default)
+    fits = type(value) is int and least <= value <= MAX_SIZE
+    expect(fits, name, value, f"an integer from {least} to {MAX_SIZE}")
+    return value
+
+
+def _number(entries: Config, name: str, default: float) -> float:
+    """A number of at least 0 among the entries."""
+    value = entries.get(name, default)
+    fits = type(value) in (int, float) and 0 <= value < math.inf
+    expect(fits, name, value, "a finite number, at least 0")
+    return value
+
+
+def _expect_sizes(config: Config, shapes: Shapes, names: Names, *entries: str) -> None:
+    """Check that these are there, and that there are as many layers as in the weights."""
+    for entry in (*entries, "n_layer"):
+        expect(entry in config, "config.json", sorted(config), f"an entry {entry!r}")
+        _size(config, entry, 0)
+    layers = f"{names.backbone}.layers."
+    found = {key.removeprefix(layers).partition(".")[0] for key in shapes if key.startswith(layers)}
+    fits = not found or len(found) == config["n_layer"]
+    expect(fits, "n_layer", config["n_layer"], f"{len(found)}, as the weights have layers")
+
+
 def _layer(config: Config, index: int, shapes: Shapes) -> MixerSpec:
-    name = "mixer"
-    for candidate in ("alt_mixer_2", "alt_mixer"):
-        if index in (config.get(f"{candidate}_layers") or ()):
-            name = candidate
-            break
+    listed = [slot for slot in SLOTS[1:] if index in (config.get(f"{slot}_layers") or ())]
+    name = listed[-1] if listed else SLOTS[0]
     options = config.get(name) or {"_target_": "MHA"}
-    target = str(options.get("_target_", "")).rpartition(".")[2]
+    target = _target(options)
     expect(target in _MIXERS, f"{name}._target_", options.get("_target_"), "one of " + ", ".join(_MIXERS))
     prefix = f"{AUTHORS.layer(index)}.{AUTHORS.mixer}."
     own = {key.removeprefix(prefix): shape for key, shape in shapes.items() if key.startswith(prefix)}
     return _MIXERS[target](config, options, own)
 
 
+def _target(entry: Config, default: str = "") -> str:
+    """The last part of the path of the class that an entry names."""
+    return str(entry.get("_target_", default)).rpartition(".")[2]
+
+
 def _gated_conv(config: Config, options: Config, shapes: Shapes) -> MixerSpec:
     return MixerSpec(
         "gated_conv",
         {
-            "expand": options.get("expand_proj", 4),
-            "kernel_size": options.get("kernel_size", 3),
+            "expand": _size(options, "expand_proj", 4),
+            "kernel_size": _size(options, "kernel_size", 3),
             "bias": options.get("use_bias", True),
-            "conv_bias": "conv.conv.bias" in shapes,  # only models trained with the CUDA convolution
+            # Only models that were built with the CUDA convolution have one.
+            "conv_bias": "conv.conv.bias" in shapes if shapes else bool(options.get("use_cuda")),
         },
     )
 
 
 def _linear_attention(config: Config, options: Config, shapes: Shapes) -> MixerSpec:
-    feature_map = (options.get("feature_map") or {}).get("_target_", "TaylorExp")
-    expect(
-        feature_map.endswith("TaylorExp"),
-        "feature_map",
-        feature_map,
-        "TaylorExp: other feature maps are not here yet",
-    )
-    path = options.get("parallel_implementation", "quadratic")
+    feature_map = options.get("feature_map") or {}
+    is_taylor = isinstance(feature_map, dict) and _target(feature_map, "TaylorExp") == "TaylorExp"
+    expect(is_taylor, "feature_map", feature_map, "TaylorExp: other feature maps are not here yet")
+    path = str(options.get("parallel_implementation", "quadratic"))
     expect(path != "tk", "parallel_implementation", path, "one with a normaliser: the tk models lack it")
     return MixerSpec(
         "linear_attention",
         {
-            "num_heads": options.get("num_heads", 16),
-            "feature_dim": options.get("feature_dim", 16),
-            "eps": 1e-6 if "fla" in path else 1e-12,
+            "num_heads": _size(options, "num_heads", 16),
+            "feature_dim": _size(options, "feature_dim", 16),
+            "eps": 1e-6 if "fla" in path else _number(options, "eps", 1e-12),
         },
     )
 
 
 def _sliding_window(config: Config, options: Config, shapes: Shapes) -> MixerSpec:
-    left = left_from_torch_window(options.get("window_size", 128))
+    left = left_from_torch_window(_size(options, "window_size", 128, least=0))
     return MixerSpec("sliding_window", {"left": left, **_heads(config, shapes)})
 
 
@@ -180,23 +225,25 @@ _MIXERS: dict[str, Callable[[Config, Config, Shapes], MixerSpec]] = {
 def _heads(config: Config, shapes: Shapes) -> dict[str, Any]:
     options = {
         "num_heads": config["n_head"],
-        "rotary_fraction": float(config.get("rotary_emb_fraction", 0.0)),
+        "rotary_fraction": float(_number(config, "rotary_emb_fraction", 0.0)),
         "qkv_bias": config.get("qkv_proj_bias", "Wqkv.bias" in shapes),
         "out_bias": config.get("out_proj_bias", "out_proj.bias" in shapes),
     }
-    optional = {
-        "num_kv_heads": config.get("n_head_kv"),
-        "rotary_base": config.get("rotary_emb_base"),
-        "rotary_interleaved": config.get("rotary_emb_interleaved"),
-    }
-    return options | {name: value for name, value in optional.items() if value is not None}
+    if config.get("n_head_kv") is not None:
+        options["num_kv_heads"] = _size(config, "n_head_kv", 0)
+    if config.get("rotary_emb_base") is not None:
+        options["rotary_base"] = _number(config, "rotary_emb_base", 0)
+    if config.get("rotary_emb_interleaved") is not None:
+        options["rotary_interleaved"] = bool(config["rotary_emb_interleaved"])
+    return options
 
 
 def _mlp_hidden(config: Config, shapes: Shapes) -> int:
     key = f"{AUTHORS.layer(0)}.{AUTHORS.mlp}.fc2.weight"
     if key in shapes:
         return shapes[key][-1]
-    wanted = config.get("n_inner") or int(8 * config["n_embd"] / 3)
+    default = int(8 * config["n_embd"] / 3)
+    wanted = default if config.get("n_inner") is None else _size(config, "n_inner", default)
     return -(-wanted // 256) * 256
 
 

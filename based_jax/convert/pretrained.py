@@ -1,17 +1,21 @@
 """Language models in directories: config.json beside weights under the authors' torch names.
 
-A directory comes from the authors (their config.json, spec of Based 9.1) or from `save_pretrained`:
+    native     config.json {"format": "based_jax", "version": 1, "model": ModelConfig.to_dict()}
+               model.safetensors
+    authors    config.json as their loaders read it (spec of Based 9.1)
+               pytorch_model.bin, a torch file, the only one that all of their loaders read
 
-    {"format": "based_jax", "version": 1, "model": {...}}     ModelConfig.to_dict()
-
-The weights are the same in both, so both kinds convert into each other by loading and saving.
+`load_pretrained` reads both, with either kind of weight file, and `save_pretrained` writes both. Tensors have
+the same names, shapes and numbers in both, so a `model.safetensors` of ours loads into the authors' modules
+by hand; their `from_pretrained_hf` needs the authors' form.
 """
 
+import contextlib
 import functools
 import json
 import os
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +25,22 @@ import numpy as np
 from flax import linen as nn
 
 from based_jax.convert import authors_config, hub
+from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.fixtures import drop_tied_head, to_params
 from based_jax.convert.layouts import Rules, Shapes, flatten, shapes_of, to_tensors
-from based_jax.convert.state_dict import read_state_dict, write_safetensors
-from based_jax.convert.tables import AUTHORS, MAMBA_MODEL, Names, mixer_rules, model_rules
+from based_jax.convert.state_dict import WEIGHT_FILES, read_state_dict, write_safetensors
+from based_jax.convert.tables import mixer_rules, model_rules, names_of
+from based_jax.convert.torch_writer import write_torch_file
+from based_jax.convert.whole_file import whole_file
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.typing import Params
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_choice
 
 FORMAT = "based_jax"
 VERSION = 1
 CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
+FORMS = {"native": "model.safetensors", "authors": "pytorch_model.bin"}
+"""What a directory can be written as, with its weight file."""
 
 
 def load_pretrained(
@@ -62,32 +70,54 @@ def load_pretrained(
     model_config = parse_config(config, shapes, directory)
     if dtype is not None:
         model_config = model_config.replace(dtype=dtype)
+    with _naming(directory / CONFIG):  # a mixer knows first whether its options fit
+        ours = language_model_shapes(model_config)
     rules = language_model_rules(model_config)
     if model_config.tie_embeddings:
         tensors = drop_tied_head(tensors, names_of(model_config))
-    params = to_params(rules, tensors, language_model_shapes(model_config))
+    params = to_params(rules, tensors, ours)
     return LanguageModel(model_config), params
 
 
-def save_pretrained(directory: str | os.PathLike[str], model: LanguageModel, params: Params) -> None:
-    """Write config.json and model.safetensors under the authors' torch names, a tied head too.
+def save_pretrained(
+    directory: str | os.PathLike[str], model: LanguageModel, params: Params, *, to: str = "native"
+) -> Path:
+    """Write config.json and the weights under the authors' torch names, a tied head too.
 
     Args:
         directory: created if need be; files of the same names are replaced.
         model: describes the parameters.
         params: ``{"params": ...}``; boxes with logical axis names are removed. Dtypes are kept.
+        to: "native" writes model.safetensors, for `load_pretrained`; "authors" writes pytorch_model.bin and
+            their config.json, for the authors' `from_pretrained_hf` (and `load_pretrained`).
+
+    Returns:
+        The file with the weights.
 
     Raises:
-        ValueError: parameters of another model.
+        ValueError: parameters of another model; a model that the authors' code cannot build; a directory
+            with weights that `load_pretrained` would take instead.
     """
+    expect_choice("to", to, tuple(FORMS))
+    description: dict[str, Any]
+    if to == "native":
+        description = {"format": FORMAT, "version": VERSION, "model": model.config.to_dict()}
+    else:
+        description = config_for_authors(model.config)
     tensors = state_dict(model, params)
     target = Path(directory)
+    weights = target / FORMS[to]
+    preferred = WEIGHT_FILES[: WEIGHT_FILES.index(weights.name)]
+    others = [name for name in preferred if (target / name).exists()]
+    expect(not others, str(target), others, f"no weights that a loader prefers to {weights.name}")
     target.mkdir(parents=True, exist_ok=True)
-    write_safetensors(target / WEIGHTS, tensors, {"format": "pt"})
-    description = {"format": FORMAT, "version": VERSION, "model": model.config.to_dict()}
-    unfinished = target / f".{CONFIG}"
-    unfinished.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-    os.replace(unfinished, target / CONFIG)
+    if to == "native":
+        write_safetensors(weights, tensors, {"format": "pt"})
+    else:
+        write_torch_file(weights, tensors)
+    with whole_file(target / CONFIG) as file:
+        file.write((json.dumps(description, indent=2) + "\n").encode())
+    return weights
 
 
 def state_dict(model: LanguageModel, params: Params) -> dict[str, np.ndarray]:
@@ -115,12 +145,6 @@ def language_model_rules(config: ModelConfig) -> Rules:
         own = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
         layers.append(mixer_rules(config.layer(index).mixer, own))
     return model_rules(layers, names_of(config))
-
-
-def names_of(config: ModelConfig) -> Names:
-    """What the authors' code calls a model's parts; Mamba models come from another code base."""
-    mixers = {config.layer(index).mixer for index in range(config.num_layers)}
-    return MAMBA_MODEL if config.mlp == "none" and mixers == {"mamba"} else AUTHORS
 
 
 @functools.lru_cache(maxsize=16)  # tracing 36 layers takes about a second
@@ -169,11 +193,18 @@ def read_config(directory: Path) -> Mapping[str, Any]:
 
 def parse_config(config: Mapping[str, Any], shapes: Shapes, directory: Path) -> ModelConfig:
     """Either kind of config.json to a `ModelConfig`; errors name the file."""
-    try:
+    with _naming(directory / CONFIG):
         if config.get("format") != FORMAT:
             return authors_config.model_config(config, shapes)
         expect(config.get("version") == VERSION, "version", config.get("version"), f"{VERSION}")
         expect(isinstance(config.get("model"), dict), "model", config.get("model"), "a JSON object")
         return ModelConfig.from_dict(config["model"])
-    except ValueError as error:
-        raise ValueError(f"{directory / CONFIG}: {error}") from error
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in errors about its content; values of a wrong type fail where they are used first."""
+    try:
+        yield
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{path}: {error}") from error

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import struct
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,15 @@ from safetensors.numpy import load_file
 
 from based_jax.convert.torch_instructions import CheckpointError
 from based_jax.convert.torch_pickle import load_torch_file
+from based_jax.convert.whole_file import raw_bytes, whole_file
 
-_DIRECTORY_FILES = (
+WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+"""Where a directory's weights are, the first of them that is there."""
 _PREFIX = re.compile(r"^model\.")
 _NOT_WEIGHTS = re.compile(r"metrics|\.rotary_emb\.inv_freq$|^transformer\.decay\.decay$")
 _SAFETENSORS_NAMES = {
@@ -95,21 +96,13 @@ def write_safetensors(
             safetensors has no name for.
         FileNotFoundError: no such directory.
     """
-    target = Path(path)
     # Wide dtypes first keeps every tensor aligned to its own item size, as the library does.
     names = sorted(tensors, key=lambda name: (-np.dtype(tensors[name].dtype).itemsize, name))
     header = _safetensors_header(names, tensors, metadata or {})
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
-        unfinished = Path(scratch) / target.name
-        with unfinished.open("wb") as file:
-            file.write(struct.pack("<Q", len(header)) + header)
-            for name in names:
-                array = np.asarray(tensors[name])
-                array = array.astype(array.dtype.newbyteorder("<"), order="C", copy=False)
-                file.write(array.reshape(-1).view(np.uint8).data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, target)
+    with whole_file(path) as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        for name in names:
+            file.write(raw_bytes(tensors[name]))
 
 
 def expect_keys(found: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequence[int]]) -> None:
@@ -142,10 +135,10 @@ def _weight_file(path: Path) -> Path:
         return path
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such file or directory")
-    for name in _DIRECTORY_FILES:
+    for name in WEIGHT_FILES:
         if (path / name).is_file():
             return path / name
-    raise CheckpointError(f"{path}: no weights in this directory, expected {' or '.join(_DIRECTORY_FILES)}")
+    raise CheckpointError(f"{path}: no weights in this directory, expected {' or '.join(WEIGHT_FILES)}")
 
 
 def _read_file(file: Path) -> dict[str, np.ndarray]:

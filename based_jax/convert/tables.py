@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from based_jax.convert.layouts import Rule, Rules, linear, same, taps, under, vector
+from based_jax.models import ModelConfig
 
 GATED_CONV: Rules = (
     linear("in_proj.weight", "in_proj/kernel"),  # rows [convolved branch | gate]
@@ -105,6 +106,12 @@ class Names:
 AUTHORS = Names()
 MAMBA_MODEL = Names("backbone", norm="norm", final_norm="norm_f", word_embedding="embedding")
 ZOOLOGY = Names(backbone="backbone", mixer="sequence_mixer", mlp="state_mixer")
+
+
+def names_of(config: ModelConfig) -> Names:
+    """What the authors' code calls a model's parts; Mamba models come from another code base."""
+    mixers = {config.layer(index).mixer for index in range(config.num_layers)}
+    return MAMBA_MODEL if config.mlp == "none" and mixers == {"mamba"} else AUTHORS
 
 
 def block_rules(mixer: Iterable[Rule], names: Names = AUTHORS) -> Rules:

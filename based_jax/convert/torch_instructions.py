@@ -67,7 +67,7 @@ class _Function(enum.Enum):
     REBUILD_PARAMETER = "torch._utils._rebuild_parameter"
 
 
-_STORAGE_DTYPES = {
+STORAGE_DTYPES = {
     "torch.DoubleStorage": np.dtype(np.float64),
     "torch.FloatStorage": np.dtype(np.float32),
     "torch.HalfStorage": np.dtype(np.float16),
@@ -79,7 +79,7 @@ _STORAGE_DTYPES = {
     "torch.ByteStorage": np.dtype(np.uint8),
     "torch.BoolStorage": np.dtype(np.bool_),
 }
-_GLOBALS: Mapping[str, Any] = {**_STORAGE_DTYPES, **{function.value: function for function in _Function}}
+_GLOBALS: Mapping[str, Any] = {**STORAGE_DTYPES, **{function.value: function for function in _Function}}
 
 # Pickle's instructions that push a constant, a number of a given layout, or a tuple of the last values.
 _CONSTANTS = {pickle.NONE: None, pickle.NEWTRUE: True, pickle.NEWFALSE: False, pickle.EMPTY_TUPLE: ()}

@@ -1,6 +1,6 @@
 """How far back repeated bigrams are: ``python -m based_jax.evals.distances --data PATH``. No model is needed.
 
-Zoology's Figures 3 (Pile) and 4, 5 (parts of RedPajama, one call each).
+Zoology's Figures 3 (Pile) and 4, 5 (parts of RedPajama, one call each, drawn together by the last).
 """
 
 import dataclasses
@@ -11,13 +11,16 @@ from typing import Annotated, Any
 
 import numpy as np
 import tyro
+from jaxtyping import Bool
 
 from based_jax import command
 from based_jax.data import PackedTokens, load_tokenizer
 from based_jax.evals.bigram_table import BigramTable
 from based_jax.evals.repeats import MAX_COUNT, is_hit, stream_distances
 from based_jax.evals.report_table import distance_lines
+from based_jax.evals.slice_figures import draw_distances, expect_figure, read_results
 from based_jax.evals.slices import distances
+from based_jax.evals.stop_words import read_words, stop_tokens
 from based_jax.evals.text import TextOptions, pack_text
 from based_jax.validate import expect
 
@@ -30,7 +33,7 @@ class Options:
 
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
     tokenizer: str = "byte"
-    """byte, gpt2 (if cached locally), or a tokenizers JSON file"""
+    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file"""
     length: int = 2048
     """tokens per sequence"""
     cross_documents: bool = False
@@ -41,8 +44,15 @@ class Options:
     """count file of the training data (based_jax.evals.bigrams); without it every repeat is an AR hit"""
     max_count: int = MAX_COUNT
     """largest training count of an AR hit's bigram"""
+    stop_words: Path | None = None
+    """file with a word per line: bigrams with one of them, or with punctuation, do not count (as in Zoology's
+    Figures 4 and 5). A token is a stop word if its text is one, less spaces around it and in lower case"""
     json: Path | None = None
     """write the numbers to this file"""
+    figure: Path | None = None
+    """draw the numbers into this .png, .pdf or .svg file"""
+    beside: tuple[Path, ...] = ()
+    """files written with --json for other texts, which the figure shows too"""
 
     def __post_init__(self) -> None:
         for name in ("length", "max_tokens"):
@@ -50,20 +60,30 @@ class Options:
         expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
         good = self.json is None or self.json.parent.is_dir()
         expect(good, "json", str(self.json), "a file in an existing directory")
+        expect_figure(self.figure)
+        expect(bool(self.figure) or not self.beside, "beside", self.beside, "a figure to draw")
+        read_results(self.beside, "bins")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     options = command.parse(Options, argv, prog=PROG)
     table = None if options.counts is None else BigramTable.load(options.counts)
-    packed, _ = pack_text(options.text, load_tokenizer(options.tokenizer), options.max_tokens)
-    result = histogram(packed, options.length, options.cross_documents, table, options.max_count)
+    tokenizer = load_tokenizer(options.tokenizer)
+    left_out = None if options.stop_words is None else stop_tokens(tokenizer, read_words(options.stop_words))
+    packed, _ = pack_text(options.text, tokenizer, options.max_tokens)
+    result = {
+        "data": str(options.text),
+        **histogram(packed, options.length, options.cross_documents, table, options.max_count, left_out),
+    }
     print(f"{result['tokens']:,} tokens in {result['sequences']:,} sequences")
     for name in ("repeats", "hits"):
         print(f"{name:<8}{result[f'{name}_per_sequence']:>10.1f} per sequence")
     print("\n".join(distance_lines(result)))
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if options.figure is not None:
+        draw_distances(options.figure, [result, *read_results(options.beside, "bins")])
     return 0
 
 
@@ -73,9 +93,16 @@ def histogram(
     cross_documents: bool = False,
     table: BigramTable | None = None,
     max_count: int = MAX_COUNT,
+    left_out: Bool[np.ndarray, " V"] | None = None,
 ) -> dict[str, Any]:
-    """tokens, sequences, repeats and hits per sequence (Figure 4), `slices.distances` (Figures 3 and 5)."""
+    """tokens, sequences, repeats and hits per sequence (Figure 4), `slices.distances` (Figures 3 and 5).
+
+    Bigrams with a token that is `left_out` are no repeats.
+    """
     sequence, distance = stream_distances(packed, length, cross_documents)
+    if left_out is not None:
+        is_out = left_out[packed.tokens]
+        distance = np.where(is_out[:-1] | is_out[1:], 0, distance)
     counts = None if table is None else table.lookup(packed.tokens[:-1], packed.tokens[1:])
     hits = is_hit(distance, counts, max_count)
     sequences = int(sequence[-1]) + 1

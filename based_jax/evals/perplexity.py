@@ -21,6 +21,7 @@ from based_jax.evals.records import Records, make_records, read_records, write_r
 from based_jax.evals.repeats import MAX_COUNT, is_hit
 from based_jax.evals.report_table import report_lines
 from based_jax.evals.scoring import score_documents, score_windows
+from based_jax.evals.slice_figures import draw_perplexity, expect_figure, read_results
 from based_jax.evals.slices import report
 from based_jax.evals.text import TextOptions, pack_text
 from based_jax.generate.__main__ import find_tokenizer
@@ -38,7 +39,7 @@ class Options:
     then only the slices are computed"""
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
     tokenizer: str | None = None
-    """byte, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
     context: Literal["window", "document"] = "window"
     """window: rows of --length tokens, as in the papers; document: whole documents, by the model's state"""
     length: int | None = None
@@ -66,6 +67,10 @@ class Options:
     """write the text, coloured by loss, to this file"""
     html_tokens: int = 20_000
     """tokens in the HTML file"""
+    figure: Path | None = None
+    """draw loss against the bigrams' counts, by model, into this .png, .pdf or .svg file"""
+    beside: tuple[Path, ...] = ()
+    """files written with --json for other models, which the figure shows too"""
 
     def __post_init__(self) -> None:
         if _is_records(self.checkpoint):
@@ -84,6 +89,9 @@ class Options:
         for name, path in outputs.items():
             good = path is None or path.parent.is_dir()
             expect(good, name, str(path), "a file in an existing directory")
+        expect_figure(self.figure)
+        expect(bool(self.figure) or not self.beside, "beside", self.beside, "a figure to draw")
+        read_results(self.beside, "frequency")
         if self.records is not None:
             expect(_is_records(self.records), "records", str(self.records), "a name that ends in .parquet")
             recording.import_pyarrow()
@@ -103,6 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_records(options.records, records)
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if options.figure is not None:
+        draw_perplexity(options.figure, [result, *read_results(options.beside, "frequency")])
     if options.html is not None:
         tokenizer = load_tokenizer(options.tokenizer or records.info["tokenizer"])
         hits = is_hit(records.distance, records.count, options.max_count)

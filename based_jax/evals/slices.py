@@ -7,6 +7,7 @@
 The gap share says how much of what a model m lacks overall to a reference (attention) it lacks on the hits.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +32,8 @@ def report(records: Records, max_count: int = MAX_COUNT, reference: Records | No
 
     Returns:
         info; max_count; slices: all, hits and other, see `slices`; gap_explained (see `gap_explained`) and
-        reference, its slices, where one is given; frequency and distances, see the functions of these names.
+        reference, its slices and frequency, where one is given; frequency and distances, see the functions of
+        these names.
 
     Raises:
         ValueError: a reference on other tokens.
@@ -49,7 +51,11 @@ def report(records: Records, max_count: int = MAX_COUNT, reference: Records | No
         )
         wanted = f"the model's {len(records)} tokens in the same sequences"
         expect(same, "reference", f"records of {len(reference)} tokens", wanted)
-        found["reference"] = {"info": reference.info, "slices": slices(reference.loss, hits)}
+        found["reference"] = {
+            "info": reference.info,
+            "slices": slices(reference.loss, hits),
+            "frequency": frequency(dataclasses.replace(reference, count=records.count)),
+        }
         found["gap_explained"] = gap_explained(records.loss, reference.loss, hits)
     found["frequency"] = frequency(records)
     found["distances"] = distances(records.distance, hits)

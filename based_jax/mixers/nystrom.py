@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.mixers.contract import Card, head_layout
-from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length, expect_whole_rows
+from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect
 
@@ -65,12 +65,7 @@ class Nystrom(SoftmaxHeads):
         positions: Positions | None = None,
         mask: Mask | None = None,
     ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
-        if not self.causal:
-            expect_whole_rows("causal = False", state=state, segment_ids=segment_ids, mask=mask)
-        q, k, v = self.q(x), self.k(x), self.v(x)
-        q, k = self.turned(q, k, state, segment_ids, positions, mask)
-        k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
+        q, k, v = self.equal_heads(x, state, segment_ids, positions, mask)
         if not self.causal:
             y = ops.nystrom_attention(q, k, v, num_landmarks=self.num_landmarks, iterations=self.iterations)
             return self.out(y), None
@@ -82,7 +77,7 @@ class Nystrom(SoftmaxHeads):
         return self.out(y), state
 
     def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        expect(self.causal, "causal", self.causal, "True for a state: the other form looks at whole rows")
+        self.expect_causal()
         heads, _, width = head_layout(self.d_model, self.num_heads)
         dtype = jnp.dtype(self.dtype if dtype is None else dtype)
         slots = -(-expect_max_length(max_length) // self.piece)

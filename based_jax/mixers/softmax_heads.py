@@ -124,6 +124,30 @@ class SoftmaxHeads(Mixer):
         }
         return ops.rotary(q, positions, **options), ops.rotary(k, positions, **options)
 
+    def equal_heads(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None,
+        segment_ids: SegmentIds | None,
+        positions: Positions | None,
+        mask: Mask | None,
+    ) -> tuple[Array, Array, Array]:
+        """Queries, keys and values with as many heads each, for mixers with a form that is not causal.
+
+        Raises:
+            ValueError: a state, segments or padding beside that form.
+        """
+        x = self.check_input(x)
+        if not self.causal:
+            expect_whole_rows("causal = False", state=state, segment_ids=segment_ids, mask=mask)
+        q, k = self.turned(self.q(x), self.k(x), state, segment_ids, positions, mask)
+        k, v = (jnp.repeat(heads, q.shape[2] // heads.shape[2], axis=2) for heads in (k, self.v(x)))
+        return q, k, v
+
+    def expect_causal(self) -> None:
+        """Check that the mixer's form has a state."""
+        expect(self.causal, "causal", self.causal, "True for a state: the other form looks at whole rows")
+
     def full_cache(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         """An empty cache of all tokens that a row will ever have."""
         return self.cache(batch_size, expect_max_length(max_length), dtype)

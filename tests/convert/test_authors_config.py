@@ -39,26 +39,14 @@ def test_width_without_n_inner():
 
 def test_width_is_read_off_the_weights():
     config = json.loads((CHECKPOINTS / "attn-tiny" / "config.json").read_text())
-    shapes = {"transformer.layers.0.mlp.fc2.weight": (1680, 4480)}  # the authors round in two ways
+    # The authors round in two ways.
+    shapes = {f"transformer.layers.{layer}.mlp.fc2.weight": (1680, 4480) for layer in range(2)}
     assert model_config(config, shapes).mlp_hidden == 4480
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"alt_mixer": {"_target_": "x.Mamba"}}, "_target_ = 'x.Mamba': expected one of BaseConv"),
-        ({"activation_function": "relu"}, "activation_function = 'relu'"),
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
-        ({"prenorm": False}, "prenorm"),
-        (
-            {"alt_mixer": {"_target_": "LinearAttention", "parallel_implementation": "tk"}},
-            "parallel_implementation = 'tk'",
-        ),
-    ],
-)
-def test_models_that_are_not_here(changes, message):
-    with pytest.raises(ValueError, match=message):
-        model_config(BASED_360M | changes, {})
+def test_models_that_are_not_here():
+    with pytest.raises(ValueError, match="prenorm"):
+        model_config(BASED_360M | {"prenorm": False}, {})
 
 
 MAMBA = {"d_model": 1024, "n_layer": 46, "ssm_cfg": {"dt_rank": "auto"}, "pad_vocab_size_multiple": 16}
@@ -81,9 +69,8 @@ def test_mamba_options():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ssm_cfg": {"layer": "Mamba2"}}, r"ssm_cfg\.layer = 'Mamba2': expected Mamba1"),
         ({"ssm_cfg": {"bias": True}}, r"ssm_cfg\.bias = True"),
-        ({"attn_layer_idx": [3]}, r"attn_layer_idx = \[3\]"),
+        ({"d_intermediate": 64}, "d_intermediate = 64"),
         ({"tie_embeddings": False}, "tie_embeddings = False"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A torch.save of our own, for files that torch would not write."""
+"""A torch.save of our own, for files that torch would not write; and how state dicts are compared."""
 
 import os
 import pickle
@@ -105,3 +105,11 @@ class Runs:
 
     def __reduce__(self):
         return os.system, (f"touch {self.canary}",)
+
+
+def same(found, expected) -> None:
+    """Assert that two state dicts have the same names, dtypes, shapes and bits."""
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+        assert np.asarray(found[name]).tobytes() == np.asarray(array).tobytes()

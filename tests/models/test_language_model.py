@@ -10,7 +10,7 @@ import pytest
 
 import based_jax as bj
 from based_jax.models import MixerSpec
-from tests.tolerances import FLOAT64, assert_close
+from tests.tolerances import FINITE_DIFFERENCE, FLOAT64, assert_close
 
 CONFIG = bj.ModelConfig(
     vocab_size=50,
@@ -180,7 +180,25 @@ def test_remat_changes_no_number(params, tokens, x64):
 
         return jax.jit(jax.grad(loss))(params)
 
-    assert_close(gradients(config.replace(remat="block")), gradients(config), FLOAT64)
+    wanted = gradients(config)
+    for remat in ("dots", "block"):
+        assert_close(gradients(config.replace(remat=remat)), wanted, FLOAT64)
+
+
+def test_remat_keeps_less_for_the_backward_pass(params):
+    """By tracing: on a CPU the compiler may undo it where layers are not scanned."""
+
+    def kept(remat: str) -> int:
+        model = bj.LanguageModel(CONFIG.replace(remat=remat))
+
+        def backward(params):
+            return jax.vjp(lambda params: model.apply(params, jnp.zeros((2, 64), jnp.int32))[0], params)[1]
+
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(backward, params)))
+
+    none, dots, block = (kept(remat) for remat in ("none", "dots", "block"))
+    assert none > 2 * dots
+    assert dots > 2 * block
 
 
 def test_bfloat16_is_close_and_keeps_float32_sums(params, tokens, whole):
@@ -193,12 +211,26 @@ def test_bfloat16_is_close_and_keeps_float32_sums(params, tokens, whole):
 
 
 def test_a_model_is_differentiable_in_float64(params, tokens, whole, x64):
-    """The same code in double precision: the arbiter for everything above."""
+    """The same code in double precision, the arbiter for everything above: values, and a slope."""
     model = bj.LanguageModel(CONFIG.replace(dtype="float64"))
     params = jax.tree.map(lambda leaf: leaf.astype(np.float64), params)
-    logits, _ = jax.jit(model.apply)(params, tokens)
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def loss(params):
+        logits, _ = model.apply(params, tokens)
+        return jnp.mean(logits**2), logits
+
+    (_, logits), gradient = loss(params)
     assert logits.dtype == jnp.float64
     assert_close(whole, logits, 3e-6)
+    rng = np.random.default_rng(0)
+    direction = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape), params)
+    step = 1e-5
+    (above, _), _ = loss(jax.tree.map(lambda leaf, along: leaf + step * along, params, direction))
+    (below, _), _ = loss(jax.tree.map(lambda leaf, along: leaf - step * along, params, direction))
+    slope = jax.tree.reduce(np.add, jax.tree.map(np.vdot, gradient, direction))
+    assert_close(slope, (above - below) / (2 * step), FINITE_DIFFERENCE)
 
 
 def test_tokens_out_of_range_give_nan(apply, tokens, whole):

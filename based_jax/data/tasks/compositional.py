@@ -15,15 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tasks.layout import (
-    expect_power,
-    expect_room,
-    expect_vocabulary,
-    filler,
-    interleave,
-    place,
-)
-from based_jax.data.tasks.sampling import distinct, power_law, successive, words
+from based_jax.data.tasks.layout import expect_rows, filler, interleave, place
+from based_jax.data.tasks.sampling import distinct, words
 from based_jax.data.tasks.task import Labels, Task, expect_counts
 from based_jax.typing import Array, Int
 from based_jax.validate import expect
@@ -56,9 +49,7 @@ class Compositional(Task):
         expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs")
         side = math.isqrt(self.num_pairs)
         expect(side * side == self.num_pairs, "num_pairs", self.num_pairs, "a square number")
-        expect_room(self.length, 6 * self.num_pairs, "6 * num_pairs")
-        expect_vocabulary(self.vocab_size, self.length)
-        expect_power(self.power)
+        expect_rows(self, 6 * self.num_pairs, "6 * num_pairs")
 
     @property
     def slices(self) -> dict[str, int | float]:
@@ -80,6 +71,5 @@ class Compositional(Task):
         values = distinct(for_values, np.arange(two_thirds, self.vocab_size))
         context = interleave(first, second, values)
         left = self.length - context.shape[1]
-        slots = successive(for_slots, power_law(left // 3, self.power))
         rest = filler(of_filler, n, left, self.vocab_size, self.random_fill)
-        return place(context, rest, slots, 3, (first, second), values)
+        return place(context, rest, for_slots, self.power, 3, (first, second), values)

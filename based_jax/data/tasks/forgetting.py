@@ -13,15 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tasks.layout import (
-    expect_power,
-    expect_room,
-    expect_vocabulary,
-    filler,
-    interleave,
-    place,
-)
-from based_jax.data.tasks.sampling import distinct, power_law, successive, words
+from based_jax.data.tasks.layout import expect_rows, filler, interleave, place
+from based_jax.data.tasks.sampling import distinct, words
 from based_jax.data.tasks.task import Labels, Task, expect_counts
 from based_jax.typing import Array, Int
 from based_jax.validate import expect
@@ -57,9 +50,7 @@ class Forgetting(Task):
         fits = self.num_updates <= self.num_pairs
         expect(fits, "num_updates", self.num_updates, f"at most num_pairs = {self.num_pairs}")
         needed = 4 * self.num_pairs + 2 * self.num_updates
-        expect_room(self.length, needed, "4 * num_pairs + 2 * num_updates")
-        expect_vocabulary(self.vocab_size, self.length)
-        expect_power(self.power)
+        expect_rows(self, needed, "4 * num_pairs + 2 * num_updates")
 
     @property
     def slices(self) -> dict[str, int | float]:
@@ -81,6 +72,5 @@ class Forgetting(Task):
         last = old.at[row, updated].set(new, unique_indices=True)
         context = jnp.concatenate([interleave(keys, old), interleave(again, new)], axis=1)
         left = self.length - context.shape[1]
-        slots = successive(for_slots, power_law(left // 2, self.power))
         rest = filler(of_filler, n, left, self.vocab_size, self.random_fill)
-        return place(context, rest, slots, 2, (keys,), last)
+        return place(context, rest, for_slots, self.power, 2, (keys,), last)

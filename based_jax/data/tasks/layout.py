@@ -1,11 +1,24 @@
 """Rows of a recall task: a context of tokens, then queries at slots among filler."""
 
+from typing import Protocol
+
 import jax.numpy as jnp
 
-from based_jax.data.tasks.sampling import uniform
+from based_jax.data.tasks.sampling import power_law, successive, uniform
 from based_jax.data.tasks.task import IGNORE
 from based_jax.typing import Array, Int
 from based_jax.validate import expect
+
+
+class RecallTask(Protocol):
+    """Settings of a task with queries at slots."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def power(self) -> float: ...
 
 
 def interleave(*columns: Int[Array, "n D"]) -> Int[Array, "n C"]:
@@ -21,21 +34,24 @@ def filler(rng: Array, rows: int, length: int, vocab_size: int, random: bool) ->
 def place(
     context: Int[Array, "n C"],
     rest: Int[Array, "n M"],
-    slots: Int[Array, "n D"],
+    for_slots: Array,
+    power: float,
     width: int,
     queries: tuple[Int[Array, "n D"], ...],
     answers: Int[Array, "n D"],
 ) -> tuple[Int[Array, "n N"], Int[Array, "n N"]]:
-    """Inputs and labels of rows whose queries begin at position C + width * slot.
+    """Inputs and labels of rows whose queries begin at positions C + width * slot.
 
     Args:
         context: the beginning of each row.
         rest: the filler behind it; queries replace some of it. N = C + M.
-        slots: different ones in each row.
+        for_slots: random words (D, 2, n) that draw each query's slot, different ones in each row.
+        power: slot g = 0, 1, ... comes with probability in proportion to (g + 1) ** (power - 1).
         width: positions per slot.
         queries: tokens of each query, up to `width`; a query's label is at its last token.
         answers: the labels.
     """
+    slots = successive(for_slots, power_law(rest.shape[1] // width, power))
     inputs = jnp.concatenate([context, rest], axis=1)
     row = jnp.arange(inputs.shape[0], dtype=jnp.int32)[:, None]
     position = context.shape[1] + width * slots
@@ -46,17 +62,14 @@ def place(
     return inputs, labels
 
 
-def expect_room(length: int, needed: int, formula: str) -> None:
-    """Check that rows are long enough, and even, as slots of two tokens ask for."""
+def expect_rows(task: RecallTask, needed: int, formula: str) -> None:
+    """Check what tasks with queries at slots have in common.
+
+    Rows must hold `needed` tokens, and be even, as slots of two tokens ask for. That the vocabulary is larger
+    than the rows are long is the authors' condition; it leaves enough keys and values to draw from.
+    """
+    length, vocab_size, power = task.length, task.vocab_size, task.power
     expect(length >= needed, "length", length, f"at least {formula} = {needed}")
     expect(length % 2 == 0, "length", length, "an even number")
-
-
-def expect_vocabulary(vocab_size: int, length: int) -> None:
-    """Check the authors' condition, which also leaves enough keys and values to draw from."""
     expect(vocab_size > length, "vocab_size", vocab_size, f"more than length = {length}")
-
-
-def expect_power(power: float) -> None:
-    """Check the exponent of the slots' power law."""
     expect(0 < power < float("inf"), "power", power, "a finite number above 0")

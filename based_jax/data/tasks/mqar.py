@@ -19,15 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tasks.layout import (
-    expect_power,
-    expect_room,
-    expect_vocabulary,
-    filler,
-    interleave,
-    place,
-)
-from based_jax.data.tasks.sampling import distinct, power_law, successive, words
+from based_jax.data.tasks.layout import expect_rows, filler, interleave, place
+from based_jax.data.tasks.sampling import distinct, words
 from based_jax.data.tasks.task import Labels, Task, expect_counts
 from based_jax.typing import Array, Int
 
@@ -60,9 +53,7 @@ class MQAR(Task):
     def __post_init__(self) -> None:
         expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs", "num_passes")
         factor = 2 * (self.num_passes + 1)
-        expect_room(self.length, factor * self.num_pairs, f"{factor} * num_pairs")
-        expect_vocabulary(self.vocab_size, self.length)
-        expect_power(self.power)
+        expect_rows(self, factor * self.num_pairs, f"{factor} * num_pairs")
 
     @property
     def slices(self) -> dict[str, int | float]:
@@ -78,9 +69,8 @@ class MQAR(Task):
         values = distinct(for_values, np.arange(half, self.vocab_size))
         context = self.context(of_context, keys, values)
         left = self.length - context.shape[1]
-        slots = successive(for_slots, power_law(left // 2, self.power))
         rest = filler(of_filler, n, left, self.vocab_size, self.random_fill)
-        return place(context, rest, slots, 2, (keys,), values)
+        return place(context, rest, for_slots, self.power, 2, (keys,), values)
 
     def context(self, rng: Array, keys: Int[Array, "n D"], values: Int[Array, "n D"]) -> Int[Array, "n C"]:
         """The pairs as they are given, all passes."""

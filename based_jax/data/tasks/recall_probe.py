@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.data.tasks.layout import expect_power, expect_room, expect_vocabulary, interleave, place
-from based_jax.data.tasks.sampling import distinct, power_law, successive, words
+from based_jax.data.tasks.layout import expect_rows, interleave, place
+from based_jax.data.tasks.sampling import distinct, words
 from based_jax.data.tasks.task import Labels, Task, expect_counts
 from based_jax.typing import Array, Int
 from based_jax.validate import expect
@@ -44,11 +44,9 @@ class RecallProbe(Task):
 
     def __post_init__(self) -> None:
         expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs")
-        expect_room(self.length, 4 * self.num_pairs, "4 * num_pairs")
-        expect_vocabulary(self.vocab_size, self.length)
+        expect_rows(self, 4 * self.num_pairs, "4 * num_pairs")
         inside = isinstance(self.filler, int | np.integer) and 0 <= self.filler < self.vocab_size
         expect(inside, "filler", self.filler, f"an id below vocab_size = {self.vocab_size}")
-        expect_power(self.power)
 
     @property
     def slices(self) -> dict[str, int | float]:
@@ -65,6 +63,5 @@ class RecallProbe(Task):
         values = distinct(for_values, upper)
         context = interleave(keys, values)
         left = self.length - context.shape[1]
-        slots = successive(for_slots, power_law(left // 2, self.power))
         rest = jnp.full((n, left), self.filler, jnp.int32)
-        return place(context, rest, slots, 2, (keys,), values)
+        return place(context, rest, for_slots, self.power, 2, (keys,), values)

@@ -1,0 +1,125 @@
+"""Figures of the slices: loss against a bigram's frequency, distances of repeats, repeats by source.
+
+Zoology's Figure 1 is `draw_perplexity`; its Figures 3 to 5 are `draw_distances`. What is drawn comes from the
+files that the two commands write with --json.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from based_jax import plot
+from based_jax.plot import Bars, Line, Panel
+from based_jax.validate import expect
+
+Result = Mapping[str, Any]
+
+SUFFIXES = (".png", ".pdf", ".svg")
+
+
+def expect_figure(path: Path | None) -> None:
+    """Check before any work that a figure can be written.
+
+    Raises:
+        ValueError: another kind of file, or no such directory.
+        ImportError: matplotlib is not installed.
+    """
+    if path is None:
+        return
+    good = path.suffix in SUFFIXES and path.parent.is_dir()
+    expect(good, "figure", str(path), f"a {', '.join(SUFFIXES)} file in an existing directory")
+    reason = plot.missing()
+    if reason is not None:
+        raise ImportError(reason)
+
+
+def read_results(paths: Sequence[Path], key: str) -> list[Result]:
+    """Results that were written with --json.
+
+    Args:
+        paths: the files.
+        key: an entry that they have.
+
+    Raises:
+        ValueError: a file that cannot be read, or of another kind.
+    """
+    results = []
+    for path in paths:
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"beside = {str(path)!r}: expected a file of --json ({error})") from error
+        good = isinstance(result, dict) and isinstance(result.get(key), list)
+        expect(good, "beside", str(path), "a file written with --json of the same command")
+        results.append(result)
+    return results
+
+
+def draw_perplexity(path: Path, results: Sequence[Result]) -> None:
+    """Loss against the bigram's count in training, by model, and the distances of the first's repeats.
+
+    Args:
+        path: the figure.
+        results: of `slices.report`; references in them are models too. Without counts there are only the
+            distances.
+    """
+    models = [model for result in results for model in (result, result.get("reference")) if model]
+    named = _named([(str(model["info"].get("checkpoint")), model) for model in models])
+    panels: list[Panel | Bars] = []
+    for which, title in (("all", "all tokens"), ("repeats", "tokens that end a repeated bigram")):
+        lines = [
+            Line(name, [(bin_["low"] + 1, bin_[which]["loss"]) for bin_ in bins if bin_[which]["tokens"]])
+            for name, model in named.items()
+            if (bins := model.get("frequency"))
+        ]
+        label = "count of the bigram in training, plus 1"
+        panels.append(Panel(title, label, lines, "loss (nats)", y_limits=None))
+    distances = results[0]["distances"]
+    kinds = (("repeats", "all repeats"), ("hits", "AR hits"))
+    panels.append(_distances([Line(label, _density(distances, kind)) for kind, label in kinds], "repeats"))
+    info = results[0]["info"]
+    plot.draw(
+        "Perplexity by slice", f"{info.get('data')}. Bins of doubling width, at their low end.", panels, path
+    )
+
+
+def draw_distances(path: Path, results: Sequence[Result]) -> None:
+    """Repeats and hits per sequence (Figure 4) and how far back they reach (Figures 3 and 5), by source."""
+    named = _named([(str(result.get("data")), result) for result in results])
+    panels: list[Panel | Bars] = []
+    counted = any(result["hits_per_sequence"] < result["repeats_per_sequence"] for result in results)
+    kinds = ("repeats", "hits") if counted else ("repeats",)
+    if len(named) > 1:
+        for kind in kinds:
+            values = {name: result[f"{kind}_per_sequence"] for name, result in named.items()}
+            panels.append(Bars(f"{kind} by source", f"{kind} per sequence", values))
+    for kind in kinds:
+        panels.append(_distances([Line(n, _density(r, kind)) for n, r in named.items()], kind))
+    facts = "Repeated bigrams; bins of doubling width, at their low end."
+    plot.draw("Repeats and their distances", facts, panels, path, columns=2)
+
+
+def _distances(lines: Sequence[Line], kind: str) -> Panel:
+    label = f"share of {kind} per token of distance"
+    return Panel(f"distance of {kind}", "tokens since the last", lines, label, y_limits=None, y_log=True)
+
+
+def _density(distances: Result, kind: str) -> list[tuple[float, float]]:
+    """Share per token of distance: bins are not equally wide."""
+    total = sum(bin_[kind] for bin_ in distances["bins"])
+    return [
+        (bin_["low"], bin_[kind] / total / (bin_["high"] - bin_["low"] + 1))
+        for bin_ in distances["bins"]
+        if bin_[kind]
+    ]
+
+
+def _named(results: Sequence[tuple[str, Result]]) -> dict[str, Result]:
+    """By a short name for the legend; equal names are numbered."""
+    named: dict[str, Result] = {}
+    for source, result in results:
+        name = "/".join(Path(source).parts[-2:])
+        same = sum(other.partition(" (")[0] == name for other in named)
+        named[f"{name} ({same + 1})" if same else name] = result
+    return named

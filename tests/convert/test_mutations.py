@@ -1,0 +1,360 @@
+"""What may be different about a checkpoint, in both formats of weights: taken, or refused by name.
+
+Every row of a table is tried on every directory of tests/fixtures/checkpoints, written once as
+model.safetensors and once as pytorch_model.bin.
+"""
+
+import copy
+import dataclasses
+import json
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from based_jax.convert import CheckpointError, UnsafeCheckpointError, load_pretrained, write_safetensors
+from based_jax.convert.layouts import flatten
+from based_jax.convert.pretrained import language_model_shapes, parse_config
+from based_jax.convert.state_dict import read_state_dict
+from based_jax.convert.torch_writer import write_torch_file
+from based_jax.models import LanguageModel
+from tests.convert.torch_files import CHECKPOINTS, Runs, call, named, same, save
+
+Tensors = dict[str, np.ndarray]
+WRITERS: dict[str, Callable[[Path, Tensors], None]] = {
+    "model.safetensors": write_safetensors,
+    "pytorch_model.bin": write_torch_file,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Original:
+    """A checkpoint as it should be."""
+
+    config: dict[str, Any]
+    tensors: Tensors
+    model: LanguageModel
+    params: Any
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """The embedding, the head, and a matrix of the last layer."""
+        embedding = next(name for name in self.tensors if ".embedding" in name)
+        matrices = [name for name in self.tensors if ".layers.1." in name and self.tensors[name].ndim == 2]
+        return embedding, "lm_head.weight", matrices[-1]
+
+
+@pytest.fixture(scope="module", params=sorted(path.name for path in CHECKPOINTS.iterdir()))
+def original(request) -> Original:
+    directory = CHECKPOINTS / request.param
+    config = json.loads((directory / "config.json").read_text())
+    return Original(config, read_state_dict(directory), *load_pretrained(directory))
+
+
+@pytest.fixture(params=WRITERS)
+def file(request, original, tmp_path) -> Path:
+    """Where the weights go, beside the right config.json."""
+    (tmp_path / "config.json").write_text(json.dumps(original.config))
+    return tmp_path / request.param
+
+
+def write(file: Path, tensors: Tensors) -> None:
+    WRITERS[file.name](file, tensors)
+
+
+def shard(file: Path, parts: dict[str, Tensors]) -> Path:
+    """Write each part into a shard of the same format, and the index."""
+    weight_map = {name: part for part, tensors in parts.items() for name in tensors}
+    for part, tensors in parts.items():
+        WRITERS[file.name](file.parent / part, tensors)
+    index = file.with_name(f"{file.name}.index.json")
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    return index
+
+
+def halves(tensors: Tensors) -> tuple[Tensors, Tensors]:
+    names = list(tensors)
+    middle = len(names) // 2
+    return {name: tensors[name] for name in names[:middle]}, {name: tensors[name] for name in names[middle:]}
+
+
+METRICS = {
+    "train_metrics.num-tokens.count": np.zeros(1, np.int64),
+    "val_metrics.loss": np.ones(2, np.float32),
+}
+BUFFERS = {
+    "transformer.decay.decay": np.zeros(4, np.float32),
+    "transformer.layers.0.mixer.rotary_emb.inv_freq": np.full(4, np.nan, np.float32),
+}
+
+TAKEN: dict[str, Callable[[Tensors], Tensors]] = {
+    "as it is": lambda tensors: tensors,
+    "prefixed keys": lambda tensors: {f"model.{name}": tensor for name, tensor in tensors.items()},
+    "metrics": lambda tensors: METRICS | tensors,
+    "buffers": lambda tensors: BUFFERS | tensors,
+    "no tied head": lambda tensors: {n: tensor for n, tensor in tensors.items() if n != "lm_head.weight"},
+    "another order": lambda tensors: dict(reversed(tensors.items())),
+    "float16": lambda tensors: {name: tensor.astype(np.float16) for name, tensor in tensors.items()},
+    "bfloat16": lambda tensors: {name: tensor.astype(ml_dtypes.bfloat16) for name, tensor in tensors.items()},
+    "all at once": lambda tensors: {
+        f"model.{n}": t.astype(np.float16) for n, t in (METRICS | tensors).items()
+    },
+}
+DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "all at once": np.float16}
+
+
+def assert_loads(original: Original, directory: Path, dtype: Any = np.float32) -> None:
+    model, params = load_pretrained(directory)
+    assert model == original.model
+    rounded = jax.tree.map(lambda leaf: np.asarray(leaf).astype(dtype).astype(np.float32), original.params)
+    same(flatten(params), flatten(rounded))
+
+
+@pytest.mark.parametrize("change", TAKEN)
+def test_taken(original, file, change):
+    write(file, TAKEN[change](original.tensors))
+    assert_loads(original, file.parent, DTYPES.get(change, np.float32))
+
+
+def test_shards_are_taken(original, file):
+    """Also behind links, as the hub's cache keeps its files."""
+    first, second = halves(TAKEN["prefixed keys"](METRICS | original.tensors))
+    shard(file, {f"a{file.suffix}": first, f"b{file.suffix}": second})
+    blob = file.with_name("blob")
+    (file.parent / f"a{file.suffix}").rename(blob)
+    (file.parent / f"a{file.suffix}").symlink_to(blob)
+    assert_loads(original, file.parent)
+
+
+def spoiled(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Tensors, str], Tensors]:
+    """One element, or the shape, of a tensor: the head's, or that of the last layer."""
+    return lambda tensors, last: tensors | {name or last: change(tensors[name or last].copy())}
+
+
+def with_value(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    def change(tensor: np.ndarray) -> np.ndarray:
+        tensor[-1, -1] = value
+        return tensor
+
+    return change
+
+
+REFUSED: dict[str, tuple[Callable[[Tensors, str], Tensors], str]] = {
+    "missing": (lambda tensors, last: {n: t for n, t in tensors.items() if n != last}, "1 missing: {last}"),
+    "unexpected": (lambda tensors, last: tensors | {"extra": np.ones(3, np.float32)}, "1 unexpected: extra"),
+    "renamed": (
+        lambda tensors, last: {("extra" if n == last else n): t for n, t in tensors.items()},
+        "1 missing: {last}; 1 unexpected: extra",
+    ),
+    "short": (spoiled("", lambda tensor: tensor[:, :-1]), "1 wrongly shaped: {last}"),
+    "transposed": (spoiled("", lambda tensor: tensor[None]), "1 wrongly shaped: {last}"),
+    "NaN": (spoiled("", with_value(np.nan)), "NaN or infinity in {last}"),
+    "infinity": (spoiled("", with_value(-np.inf)), "NaN or infinity in {last}"),
+    "untied head": (spoiled("lm_head.weight", with_value(0.5)), "lm_head.weight differs"),
+    "twice": (lambda tensors, last: tensors | {f"model.{last}": tensors[last]}, "{last} is there twice"),
+    "metrics only": (lambda tensors, last: METRICS, "no weights, only train_metrics"),
+}
+
+
+def assert_refused(directory: Path, *parts: str, kind: type[Exception] = ValueError) -> None:
+    with pytest.raises(kind) as caught:
+        load_pretrained(directory)
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message, message
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_refused(original, file, change):
+    mutate, message = REFUSED[change]
+    last = original.names[2]
+    write(file, mutate(original.tensors, last))
+    assert_refused(file.parent, message.format(last=last))
+
+
+@pytest.mark.parametrize("kept", [0, 3, 0.001, 0.5, -1], ids=lambda kept: f"first {kept}")
+def test_truncated(original, file, kept):
+    write(file, original.tensors)
+    content = file.read_bytes()
+    file.write_bytes(content[: int(kept * len(content)) if isinstance(kept, float) else kept])
+    assert_refused(file.parent, str(file), kind=CheckpointError)
+
+
+def test_text_instead_of_weights(original, file):
+    """What a download without large files leaves."""
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n")
+    assert_refused(file.parent, str(file), kind=CheckpointError)
+
+
+SPOILED_INDEXES: dict[str, tuple[Callable[[str], str], str]] = {
+    "outside": (lambda part: f"../{part}", "expected a file of this directory"),
+    "absolute": (lambda part: f"/tmp/{part}", "expected a file of this directory"),
+    "missing shard": (lambda part: f"no-{part}", "no such file"),
+    "other format": (lambda part: f"{part}.pkl", "expected a weight file"),
+}
+
+
+@pytest.mark.parametrize("change", SPOILED_INDEXES)
+def test_indexes_that_lead_elsewhere(original, file, change):
+    first, second = halves(original.tensors)
+    (file.parent / "checkpoint").mkdir()
+    (file.parent / "config.json").rename(file.parent / "checkpoint" / "config.json")
+    part = f"b{file.suffix}"
+    write(file, second)
+    file.rename(file.parent / part)  # where "../" leads
+    index = shard(file.parent / "checkpoint" / file.name, {f"a{file.suffix}": first, part: second})
+    place, message = SPOILED_INDEXES[change]
+    content = json.loads(index.read_text())
+    content["weight_map"] = {n: place(p) if p == part else p for n, p in content["weight_map"].items()}
+    index.write_text(json.dumps(content))
+    assert_refused(index.parent, message, kind=CheckpointError)
+
+
+def test_a_shard_that_lacks_a_tensor(original, file):
+    first, second = halves(original.tensors)
+    shard(file, {f"a{file.suffix}": first, f"b{file.suffix}": second})
+    WRITERS[file.name](file.parent / f"b{file.suffix}", dict(list(second.items())[1:]))
+    assert_refused(file.parent, f"b{file.suffix}: differs from", next(iter(second)), kind=CheckpointError)
+
+
+class TestHostileFiles:
+    """A format each, beside the right config.json; more in the tests of the readers."""
+
+    @pytest.fixture
+    def directory(self, original, tmp_path) -> Path:
+        (tmp_path / "config.json").write_text(json.dumps(original.config))
+        return tmp_path
+
+    @pytest.mark.parametrize("length", [1 << 20, 1 << 40, (1 << 64) - 1], ids=lambda length: f"{length:.0e}")
+    def test_headers_of_absurd_sizes(self, directory, length):
+        (directory / "model.safetensors").write_bytes(struct.pack("<Q", length) + b"{}")
+        assert_refused(directory, "damaged safetensors file", kind=CheckpointError)
+
+    @pytest.mark.parametrize("protocol", [2, 5])
+    def test_code_in_a_pickle(self, directory, protocol):
+        canary = directory / "canary"
+        harmful = pickle.dumps({"w": Runs(canary)}, protocol)[:-1]
+        save(directory / "pytorch_model.bin", harmful)
+        assert_refused(directory, "nothing was executed", kind=UnsafeCheckpointError)
+        save(directory / "pytorch_model.bin", {"w": call(named("os", "system"), f"touch {canary}")})
+        assert_refused(directory, "os.system", "nothing was executed", kind=UnsafeCheckpointError)
+        (directory / "pytorch_model.bin").write_bytes(pickle.dumps({"w": Runs(canary)}))
+        assert_refused(directory, "before torch 1.6", kind=CheckpointError)
+        assert not canary.exists()
+
+    def test_zip_bombs(self, original, directory):
+        file = directory / "pytorch_model.bin"
+        write_torch_file(file, original.tensors)
+        bomb = directory / "bomb.bin"
+        with zipfile.ZipFile(file) as source, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as packed:
+            for name in source.namelist():
+                packed.writestr(name, bytes(1 << 24) if name.endswith("data/0") else source.read(name))
+        bomb.replace(file)
+        assert file.stat().st_size < 1 << 21
+        assert_refused(directory, "is compressed", kind=UnsafeCheckpointError)
+
+
+def reconfigured(original: Original, **changes: Any) -> dict[str, Any]:
+    """The config with other entries; `mixer__feature_dim=3` is an entry inside another."""
+    config = copy.deepcopy(original.config)
+    for name, value in changes.items():
+        *outer, last = name.split("__")
+        place = config
+        for key in outer:
+            place = place[key]
+        place[last] = value
+    return config
+
+
+WRONG_CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "all": [
+        ({"vocab_size": 300}, "wrongly shaped"),
+        ({"pad_vocab_size_multiple": 100}, "wrongly shaped"),
+        ({"n_layer": 1}, "n_layer = 1: expected"),
+        ({"n_layer": 10**12}, "n_layer = 1000000000000: expected"),
+        ({"n_layer": "2"}, "n_layer = '2': expected an integer"),
+        ({"rms_norm": False}, "norm"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings = False"),
+        ({"format": "based_jax"}, "version = None: expected 1"),
+        ({"format": "based_jax", "version": 1}, "model = None: expected a JSON object"),
+    ],
+    "gpt": [
+        ({"n_embd": 64}, "wrongly shaped"),
+        ({"n_head": 3}, "expected a multiple of num_heads = 3"),
+        ({"n_head": 0}, "n_head = 0"),
+        ({"mlp_fc1_bias": True}, "mlp.fc1.bias"),
+        ({"qkv_proj_bias": True}, "Wqkv.bias"),
+        ({"max_position_embeddings": 64}, "position_embeddings"),
+        ({"activation_function": "relu"}, "activation_function = 'relu'"),
+        ({"parallel_block": True}, "parallel_block = True"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+        ({"mixer": "BaseConv"}, "mixer = 'BaseConv': expected a JSON object"),
+    ],
+    "based": [
+        ({"alt_mixer__feature_dim": 4}, "wrongly shaped"),
+        ({"alt_mixer__num_heads": 5}, "num_heads"),
+        ({"alt_mixer__num_heads": "4"}, "config.json"),
+        ({"alt_mixer___target_": "x.Hedgehog"}, "alt_mixer._target_ = 'x.Hedgehog'"),
+        ({"alt_mixer__feature_map": {"_target_": "x.Identity"}}, "feature_map = {'_target_': 'x.Identity'}"),
+        ({"alt_mixer__parallel_implementation": "tk"}, "parallel_implementation = 'tk'"),
+        ({"mixer__expand_proj": 2}, "wrongly shaped"),
+        ({"mixer__kernel_size": 4}, "wrongly shaped"),
+        ({"mixer__use_bias": False}, "unexpected"),
+        ({"alt_mixer_layers": [0]}, "unexpected"),
+        ({"alt_mixer_layers": 1}, "config.json"),
+        ({"alt_mixer_2__window_size": -2}, "window_size = -2"),
+        ({"alt_mixer_2__window_size": "16"}, "config.json"),
+    ],
+    "mamba": [
+        ({"d_model": 64}, "wrongly shaped"),
+        ({"ssm_cfg": {"d_state": 8}}, "wrongly shaped"),
+        ({"ssm_cfg": {"layer": "Mamba2"}}, "ssm_cfg.layer = 'Mamba2'"),
+        ({"ssm_cfg": [1]}, "config.json"),
+        ({"attn_layer_idx": [1]}, "attn_layer_idx = [1]"),
+    ],
+}  # fmt: skip
+
+
+def test_wrong_configs(original, file):
+    """Each kind of model; the weights are the right ones."""
+    write(file, original.tensors)
+    is_mamba, is_based = "ssm_cfg" in original.config, "alt_mixer" in original.config
+    rows = WRONG_CONFIGS["all"] + WRONG_CONFIGS["mamba" if is_mamba else "gpt"]
+    for changes, message in rows + (WRONG_CONFIGS["based"] if is_based else []):
+        (file.parent / "config.json").write_text(json.dumps(reconfigured(original, **changes)))
+        assert_refused(file.parent, message)
+
+
+JUNK = (None, -1, 0, 2.5, 10**12, "", "x", [], [-1], {}, True)
+
+
+@given(st.data())
+def test_any_value_in_a_config_is_understood_or_refused(original, data):
+    places = list(entries(original.config))
+    place = data.draw(st.sampled_from(places))
+    changes = {"__".join(place): data.draw(st.sampled_from(JUNK))}
+    shapes = {name: tensor.shape for name, tensor in original.tensors.items()}
+    try:
+        language_model_shapes(parse_config(reconfigured(original, **changes), shapes, Path("here")))
+    except ValueError as error:
+        message = str(error)
+    else:
+        message = "understood, expected"
+    assert "expected" in message, message
+
+
+def entries(config: dict[str, Any], outer: tuple[str, ...] = ()):
+    for name, value in config.items():
+        yield (*outer, name)
+        if isinstance(value, dict):
+            yield from entries(value, (*outer, name))
