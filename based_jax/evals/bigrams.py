@@ -41,7 +41,7 @@ class Options:
     merge: tuple[Path, ...] = ()
     """count files to add up, instead of --data"""
     tokenizer: str = "byte"
-    """byte, gpt2 (if cached locally), or a tokenizers JSON file"""
+    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file"""
     memory: float = 2.0
     """GiB for counting; what does not fit waits in files beside OUT"""
     save_every: int = 100_000_000

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Float32, Int32
 
 from based_jax.data import PackedTokens, held_out_batches
-from based_jax.models.language_model import LanguageModel, make_mixer
+from based_jax.evals.target_scores import expect_left_to_right, target_scores
+from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
 
@@ -83,7 +83,7 @@ def score_windows(
         ValueError: a model that cannot give a left-to-right perplexity, tokens outside of its vocabulary, or
             a loss that is not finite.
     """
-    _check_model(model, packed)
+    expect_left_to_right(model, packed.tokens.max())
     limit = model.config.max_positions
     expect(not limit or length <= limit, "length", length, f"at most {limit}, the model's positions")
     scores, done = Scores.empty(len(packed) - 1), 0
@@ -116,7 +116,7 @@ def score_documents(
     only; full attention is compiled again whenever the longest document of a batch has another power of two
     of them.
     """
-    _check_model(model, packed)
+    expect_left_to_right(model, packed.tokens.max())
     expect(length >= 1, "length", length, "at least 1")
     expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
     ends = np.append(packed.starts, len(packed) - 1)
@@ -151,16 +151,6 @@ def score_documents(
     return scores
 
 
-def _check_model(model: LanguageModel, packed: PackedTokens) -> None:
-    """Raise what would else be wrong numbers."""
-    config = model.config
-    for index in range(config.num_layers):
-        layer = f"layer {index}, {config.layer(index).mixer}"
-        expect(make_mixer(config, index).causal, "checkpoint", layer, "causal mixers only")
-    highest = int(packed.tokens.max())
-    expect(highest < config.vocab_size, "tokenizer", f"token {highest}", f"tokens below {config.vocab_size}")
-
-
 @functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
 def _score(model, params, state, batch):
     hidden, state = model.apply(
@@ -170,11 +160,6 @@ def _score(model, params, state, batch):
 
     def row(arrays):
         """One row at a time: logits of a whole batch may be larger than the model."""
-        hidden, targets = arrays
-        # The softmax is over the padded vocabulary, as in training.
-        log_p = jax.nn.log_softmax(model.apply(params, hidden, method="unembed").astype(jnp.float32))
-        loss = -jnp.take_along_axis(log_p, targets[:, None], axis=-1)[:, 0]
-        known = log_p[:, : model.config.vocab_size]
-        return loss, jnp.argmax(known, axis=-1).astype(jnp.int32), -jnp.max(known, axis=-1)
+        return target_scores(model, params, *arrays)
 
     return lax.map(row, (hidden, batch["targets"])), state

@@ -26,6 +26,8 @@ class TextOptions:
     """share of the documents that is held out, as given to train.lm"""
     held_out_bytes: int = 262144
     """at most so many bytes are held out, as given to train.lm"""
+    held_out_names: str | None = None
+    """what is held out by name, as given to train.lm"""
 
     def __str__(self) -> str:
         return str(self.data) if self.part == "all" else f"{self.data} ({self.part})"
@@ -40,7 +42,12 @@ def load_text(options: TextOptions) -> Sequence[Document]:
     documents = load_documents(_spec(options)).documents
     if options.part == "all":
         return documents
-    train, held_out = split_documents(documents, fraction=options.held_out, max_bytes=options.held_out_bytes)
+    train, held_out = split_documents(
+        documents,
+        fraction=options.held_out,
+        max_bytes=options.held_out_bytes,
+        names=options.held_out_names,
+    )
     return train if options.part == "train" else held_out
 
 
