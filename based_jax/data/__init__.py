@@ -14,6 +14,7 @@ from based_jax.data.splits import split_documents
 from based_jax.data.tokenizers import (
     ByteTokenizer,
     FileTokenizer,
+    NucleotideTokenizer,
     StreamDecoder,
     Tokenizer,
     load_tokenizer,
@@ -25,6 +26,7 @@ __all__ = [
     "Corpus",
     "Document",
     "FileTokenizer",
+    "NucleotideTokenizer",
     "PackedTokens",
     "Skipped",
     "StreamDecoder",

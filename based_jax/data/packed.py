@@ -26,7 +26,7 @@ class PackedTokens:
     """A stream of tokens.
 
     Attributes:
-        tokens: uint16 or uint32 (T,), the whole stream, T >= 2.
+        tokens: uint8, uint16 or uint32 (T,), the whole stream, T >= 2.
         starts: int64 (n,), increasing: where each document's EOT is; the final EOT belongs to no document.
         num_bytes: UTF-8 bytes of the documents' text, to turn nats per token into bits per byte.
     """
@@ -40,13 +40,16 @@ class PackedTokens:
         """Encode documents one after the other.
 
         Raises:
-            ValueError: no documents, or a tokenizer that gives ids outside its vocabulary.
+            ValueError: no documents, one that the tokenizer refuses, or ids outside its vocabulary.
         """
-        dtype = np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32
+        dtype = np.min_scalar_type(tokenizer.vocab_size - 1)  # the smallest: a genome has billions of tokens
         eot = np.full(1, tokenizer.eot, dtype)
         pieces, starts, position, num_bytes = [], [], 0, 0
         for document in documents:
-            ids = tokenizer.encode(document.text)
+            try:
+                ids = tokenizer.encode(document.text)
+            except ValueError as error:
+                raise ValueError(f"{document.name}: {error}") from error
             if ids.size:
                 low, high = int(ids.min()), int(ids.max())
                 inside = low >= 0 and high < tokenizer.vocab_size

@@ -5,7 +5,7 @@ Several processes draw from one global order: with P processes, global batch num
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import grain
 import numpy as np
@@ -15,6 +15,13 @@ from based_jax.validate import expect
 
 Batch = dict[str, np.ndarray]
 """inputs, targets, segment_ids: int32 (batch_size, length); mask: bool (batch_size, length)."""
+
+
+class Rows(Protocol):
+    """Rows of batches by their number."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]: ...
 
 
 class TrainIterator(grain.DatasetIterator[Batch]):
@@ -85,20 +92,40 @@ def train_iterator(
         f"{len(packed)} tokens",
         f"at least {length + 1} tokens, one window of length = {length} and its last target",
     )
+    identity = {"tokens": len(packed), "checksum": packed.checksum, "length": length}
+    return shuffled_batches(
+        windows,
+        batch_size=batch_size,
+        seed=seed,
+        identity=identity,
+        shard_index=shard_index,
+        shard_count=shard_count,
+    )
+
+
+def shuffled_batches(
+    rows: Rows,
+    *,
+    batch_size: int,
+    seed: int,
+    identity: dict[str, int],
+    shard_index: int = 0,
+    shard_count: int = 1,
+) -> TrainIterator:
+    """Endless batches of any rows, shuffled anew in every epoch, as `train_iterator` has of windows.
+
+    Args:
+        rows: at least one, in memory.
+        batch_size, seed, shard_index, shard_count: as in `train_iterator`.
+        identity: which rows these are; a state of the iterator fits those of the same identity only.
+    """
     # There is no remainder to drop, but without it Grain counts the batches in floats, which overflows.
-    rows = grain.MapDataset.source(windows).seed(seed).shuffle().repeat(None)
-    batches = rows.batch(batch_size, drop_remainder=True)
+    shuffled = grain.MapDataset.source(rows).seed(seed).shuffle().repeat(None)
+    batches = shuffled.batch(batch_size, drop_remainder=True)
     shard = batches.slice(slice(shard_index, None, shard_count))
     # The tokens are in memory: threads would only compete for the interpreter's lock.
     iterator = iter(shard.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
-    data = {
-        "tokens": len(packed),
-        "checksum": packed.checksum,
-        "length": length,
-        "global_batch_size": batch_size * shard_count,
-        "seed": seed,
-    }
-    return TrainIterator(iterator, data)
+    return TrainIterator(iterator, {**identity, "global_batch_size": batch_size * shard_count, "seed": seed})
 
 
 def held_out_batches(

@@ -1,7 +1,8 @@
-"""One file -> its documents: plain text, JSON lines, and either of them compressed.
+"""One file -> its documents: plain text, JSON lines, FASTA, and each of them compressed.
 
-A damaged file costs itself, never the corpus: it is returned as `Skipped`. A broken line of JSON is
-different: it means that the file is not what its name promises, so it is an error that names the line.
+A damaged file costs itself, never the corpus: it is returned as `Skipped`. A broken line of JSON, or a FASTA
+file that does not begin with a header, is different: the file is not what its name promises, so it is an
+error that names the line.
 """
 
 import gzip
@@ -9,23 +10,32 @@ import importlib
 import json
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import BinaryIO
 
 from based_jax.data.documents import Document, Skipped
+from based_jax.data.fasta import parse_fasta
 from based_jax.validate import expect
 
 TEXT_EXTENSIONS = (".txt", ".py", ".md")
 JSONL_EXTENSION = ".jsonl"
+FASTA_EXTENSIONS = (".fa", ".fasta", ".fna")
 COMPRESSIONS = (".gz", ".zst")
-KNOWN_FILES = f"{' '.join((*TEXT_EXTENSIONS, JSONL_EXTENSION))}, each also with {' or '.join(COMPRESSIONS)}"
+_EXTENSIONS = (*TEXT_EXTENSIONS, JSONL_EXTENSION, *FASTA_EXTENSIONS)
+KNOWN_FILES = f"{' '.join(_EXTENSIONS)}, each also with {' or '.join(COMPRESSIONS)}"
 
-_ZSTD_CHUNK = 1 << 20  # bytes; bounds the copy that is made of what follows a frame
+_CHUNK = 1 << 20  # bytes
+
+
+class _Unusable(Exception):
+    """A file without text; the argument is the reason."""
 
 
 def is_known_file(path: Path) -> bool:
     """Whether the name's extension is one that `read_file` understands."""
-    return _kind(path)[0] in (*TEXT_EXTENSIONS, JSONL_EXTENSION)
+    return _kind(path)[0] in _EXTENSIONS
 
 
 def read_file(path: Path, name: str) -> tuple[list[Document], list[Skipped]]:
@@ -33,34 +43,31 @@ def read_file(path: Path, name: str) -> tuple[list[Document], list[Skipped]]:
 
     Args:
         path: a file for which `is_known_file` holds.
-        name: the name for its documents; those of a ``.jsonl`` file become ``name:line``.
+        name: the name for its documents; those of a ``.jsonl`` file become ``name:line``, those of a FASTA
+            file ``name:record``.
 
     Returns:
         the documents, none of them with an empty text, and what was skipped.
 
     Raises:
-        ValueError: a line of a ``.jsonl`` file is not an object with a string field "text".
+        ValueError: a line of a ``.jsonl`` file is not an object with a string field "text"; a FASTA file
+            does not begin with a header.
         ImportError: a ``.zst`` file, and `zstandard` is not installed.
     """
     expect(is_known_file(path), "path", str(path), f"a file with an extension of {KNOWN_FILES}")
     extension, compression = _kind(path)
+    chunks = _read(path, compression, name)
     try:
-        content = path.read_bytes()
-    except OSError:
-        return [], [Skipped(name, "unreadable")]
-    try:
-        content = _decompress(content, compression, name)
-    except (EOFError, OSError, zlib.error):
-        return [], [Skipped(name, "damaged")]
-    if not content:
-        return [], [Skipped(name, "empty")]
-    if b"\0" in content:
-        return [], [Skipped(name, "binary")]
-    try:
+        if extension in FASTA_EXTENSIONS:
+            return parse_fasta(chunks, name)
         # Decoding bytes, rather than reading in text mode, keeps "\r\n" and lone "\r" as they are.
-        text = content.decode("utf-8")
+        text = b"".join(chunks).decode("utf-8")
+    except _Unusable as error:
+        return [], [Skipped(name, str(error))]
     except UnicodeDecodeError:
         return [], [Skipped(name, "not UTF-8")]
+    if not text:
+        return [], [Skipped(name, "empty")]
     return _parse_lines(text, name) if extension == JSONL_EXTENSION else ([Document(name, text)], [])
 
 
@@ -82,32 +89,51 @@ def _kind(path: Path) -> tuple[str, str]:
     return os.path.splitext(name.removesuffix(compression))[1], compression
 
 
-def _decompress(content: bytes, compression: str, name: str) -> bytes:
-    if compression == ".gz":
-        return gzip.decompress(content)
-    if compression == ".zst":
-        return _decompress_zstd(content, name)
-    return content
+def _read(path: Path, compression: str, name: str) -> Iterator[bytes]:
+    """The text's bytes in chunks.
+
+    Raises:
+        _Unusable: the file is unreadable, damaged or binary.
+    """
+    try:
+        with path.open("rb") as file:
+            decompress = {".gz": _read_gzip, ".zst": _read_zstd}.get(compression, _read_plain)
+            for chunk in decompress(file, name):
+                if b"\0" in chunk:
+                    raise _Unusable("binary")
+                yield chunk
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise _Unusable("damaged") from error
+    except OSError as error:
+        raise _Unusable("unreadable") from error
 
 
-def _decompress_zstd(content: bytes, name: str) -> bytes:
+def _read_plain(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[bytes]:
+    while chunk := file.read(_CHUNK):
+        yield chunk
+
+
+def _read_gzip(file: BinaryIO, name: str) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=file) as text:
+        yield from _read_plain(text, name)
+
+
+def _read_zstd(file: BinaryIO, name: str) -> Iterator[bytes]:
     """All frames of a zstd file; EOFError if the last one is cut short, which a stream reader would hide."""
     zstandard = import_optional("zstandard", "file", name)
-    pieces, frame = [], None
-    for start in range(0, len(content), _ZSTD_CHUNK):
-        chunk = content[start : start + _ZSTD_CHUNK]
+    frame = None
+    for chunk in _read_plain(file, name):
         while chunk:
             frame = frame or zstandard.ZstdDecompressor().decompressobj()
             try:
-                pieces.append(frame.decompress(chunk))
+                yield frame.decompress(chunk)
             except zstandard.ZstdError as error:
-                raise OSError(str(error)) from error
+                raise EOFError(str(error)) from error
             if not frame.eof:
                 break
             chunk, frame = frame.unused_data, None
     if frame is not None:
         raise EOFError("the last zstd frame has no end")
-    return b"".join(pieces)
 
 
 def _parse_lines(text: str, name: str) -> tuple[list[Document], list[Skipped]]:

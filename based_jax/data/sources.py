@@ -4,14 +4,14 @@
 spec               documents
 =================  ==========================================================================================
 ``stdlib``         the ``.py`` files of the running Python's standard library, without its tests
-a file             the file, or one document per line of a ``.jsonl`` file
+a file             the file; one document per line of a ``.jsonl`` file; a FASTA file's records (see `fasta`)
 a directory        every known file below it
 a glob             every known file that matches; ``**`` crosses directories
 ``hf:NAME``        rows of a Hugging Face data set (split "train", field "text"); or ``hf:NAME:CONFIG``
 =================  ==========================================================================================
 
-Known files end in .txt .py .md .jsonl, each also with .gz or .zst. The order is that of the sorted paths. To
-load a file that is itself called ``stdlib``, write ``./stdlib``.
+Known files end in .txt .py .md .jsonl .fa .fasta .fna, each also with .gz or .zst. The order is that of the
+sorted paths. To load a file that is itself called ``stdlib``, write ``./stdlib``.
 """
 
 import glob

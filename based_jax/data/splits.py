@@ -2,6 +2,7 @@
 
 A document is held out when the SHA-256 of its text, read as a number in [0, 1), is below the fraction. So
 exact copies are always on the same side, and neither the order of the documents nor the other files matter.
+Where whole files or records must be held out (a chromosome, say), they can be named instead.
 """
 
 import hashlib
@@ -16,7 +17,11 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def split_documents(
-    documents: Sequence[Document], *, fraction: float = 0.05, max_bytes: int | None = None
+    documents: Sequence[Document],
+    *,
+    fraction: float = 0.05,
+    max_bytes: int | None = None,
+    names: str | None = None,
 ) -> tuple[list[Document], list[Document]]:
     """Split documents into a training and a held-out side without a text in common.
 
@@ -27,24 +32,35 @@ def split_documents(
     If this would leave a side empty (few documents, or one), every document is cut instead: its last
     `fraction` is held out, the rest is for training; the pieces are ``NAME (head)`` and ``NAME (tail)``.
 
+    With `names` the documents are held out that have one of them between the colons of their own name (a
+    file, a FASTA record, a line's number). Bounded by `max_bytes`, each gives its share from its middle.
+
     Args:
         documents: those without text are dropped.
-        fraction: expected fraction of the documents to hold out.
+        fraction: expected fraction of the documents to hold out; not used with `names`.
         max_bytes: bound on the held-out side's UTF-8 bytes; None for no bound.
+        names: what to hold out, separated by commas, e.g. "chr8,chr9".
 
     Raises:
-        ValueError: a value out of range, or so little text that no such split exists.
+        ValueError: a value out of range, a name that no document has, or so little text that no such split
+            exists.
     """
     expect(0 < fraction < 1, "fraction", fraction, "more than 0 and less than 1")
     expect(max_bytes is None or max_bytes >= 4, "max_bytes", max_bytes, "None or at least 4, one character")
     documents = [document for document in documents if document.text]
-    train = [document for document in documents if _position(document.text) >= fraction]
-    held_out = [document for document in documents if _position(document.text) < fraction]
-    if not train or not held_out:
-        train, held_out = _cut_tails(documents, fraction)
-        _LOGGER.info("%d documents are too few to hold out whole ones: held out their tails", len(documents))
+    if names:
+        train, held_out = _by_name(documents, names.split(","))
+    else:
+        train = [document for document in documents if _position(document.text) >= fraction]
+        held_out = [document for document in documents if _position(document.text) < fraction]
+        if not train or not held_out:
+            train, held_out = _cut_tails(documents, fraction)
+            _LOGGER.info(
+                "%d documents are too few to hold out whole ones: held out their tails", len(documents)
+            )
     train_texts = {document.text for document in train}
-    held_out = _within(_distinct(held_out, train_texts), train_texts, max_bytes)
+    held_out = _distinct(held_out, train_texts)
+    held_out = _middles(held_out, max_bytes) if names else _within(held_out, train_texts, max_bytes)
     characters = sum(len(document.text) for document in documents)
     expect(
         bool(train and held_out),
@@ -60,6 +76,36 @@ def _position(text: str) -> float:
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     # 53 bits, so that the quotient is exact and below 1.
     return (int.from_bytes(digest[:8], "big") >> 11) / (1 << 53)
+
+
+def _by_name(documents: Iterable[Document], names: Sequence[str]) -> tuple[list[Document], list[Document]]:
+    """Documents without and with one of `names`."""
+    wanted, found = set(names), set()
+    train, held_out = [], []
+    for document in documents:
+        own = wanted & set(document.name.split(":"))
+        found |= own
+        (held_out if own else train).append(document)
+    missing = ", ".join(sorted(wanted - found))
+    expect(not missing, "names", missing, "files or records of the data, as they stand between colons there")
+    return train, held_out
+
+
+def _middles(documents: list[Document], max_bytes: int | None) -> list[Document]:
+    """A stretch from the middle of every document, in proportion to its length; none empty."""
+    sizes = [len(document.text.encode("utf-8")) for document in documents]
+    total = sum(sizes)
+    if max_bytes is None or total <= max_bytes:
+        return documents
+    middles = []
+    for document, size in zip(documents, sizes, strict=True):
+        share = size * max_bytes // total
+        first = (size - share) // 2
+        # Dropping what cannot be decoded drops the two characters at most that the cuts went through.
+        text = document.text.encode("utf-8")[first : first + share].decode("utf-8", errors="ignore")
+        if text:
+            middles.append(replace(document, name=f"{document.name} (middle)", text=text))
+    return middles
 
 
 def _cut_tails(documents: Iterable[Document], fraction: float) -> tuple[list[Document], list[Document]]:

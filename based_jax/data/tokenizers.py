@@ -1,4 +1,4 @@
-"""Text <-> token ids: bytes, or any file of the `tokenizers` library; and decoding while ids arrive."""
+"""Text <-> token ids: bytes, nucleotides, any file of the `tokenizers` library; decoding while ids arrive."""
 
 import json
 from pathlib import Path
@@ -9,13 +9,13 @@ import tokenizers
 from jaxtyping import Int32
 from numpy.typing import ArrayLike
 
+from based_jax.data.nucleotides import LETTERS, decode_nucleotides, encode_nucleotides
 from based_jax.validate import expect
 
 EOT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 """Names of the document separator in tokenizer files, the first one that exists is taken."""
 
 _FILE = "tokenizer.json"
-_BYTE_FILE = {"type": "byte"}  # what ByteTokenizer.save writes in place of a `tokenizers` file
 _GPT2_REPOSITORIES = ("openai-community/gpt2", "gpt2")
 _REPLACEMENT = "\ufffd"  # stands for undecodable bytes
 _MAX_INCOMPLETE = 3  # bytes of a UTF-8 character before its last one
@@ -69,7 +69,27 @@ class ByteTokenizer:
 
     def save(self, directory: str | Path) -> None:
         """Write ``tokenizer.json``, which only says that tokens are bytes."""
-        _write(directory, json.dumps(_BYTE_FILE))
+        _write(directory, json.dumps({"type": self.name}))
+
+
+class NucleotideTokenizer:
+    """DNA: A C G T N are 0 to 4, the separator is 5; lower case is read as upper case, see `nucleotides`."""
+
+    name = "dna"
+    vocab_size = len(LETTERS) + 1
+    eot = len(LETTERS)
+
+    def encode(self, text: str) -> Int32[np.ndarray, " N"]:
+        """Ids of `text`, int32 (N,). Raises ValueError for a character that is no nucleotide."""
+        return encode_nucleotides(text).astype(np.int32)
+
+    def decode(self, ids: ArrayLike) -> str:
+        """Upper-case letters of `ids`; larger ids (the separator, padding of a vocabulary) are ignored."""
+        return decode_nucleotides(_as_ids(ids))
+
+    def save(self, directory: str | Path) -> None:
+        """Write ``tokenizer.json``, which only says that tokens are nucleotides."""
+        _write(directory, json.dumps({"type": self.name}))
 
 
 class FileTokenizer:
@@ -158,19 +178,25 @@ class StreamDecoder:
         self._shown = 0  # characters of the decoded window that were returned
 
 
+_BUILT_IN: dict[str | Path, type[ByteTokenizer] | type[NucleotideTokenizer]] = {
+    tokenizer.name: tokenizer for tokenizer in (ByteTokenizer, NucleotideTokenizer)
+}
+"""The tokenizers that need no file."""
+
+
 def load_tokenizer(spec: str | Path = "byte") -> Tokenizer:
     """Load a tokenizer.
 
     Args:
-        spec: "byte"; "gpt2" (from the local Hugging Face cache, nothing is downloaded); a `tokenizers` JSON
-            file; or a directory with a ``tokenizer.json``, such as `Tokenizer.save` writes.
+        spec: "byte"; "dna"; "gpt2" (from the local Hugging Face cache, nothing is downloaded); a `tokenizers`
+            JSON file; or a directory with a ``tokenizer.json``, such as `Tokenizer.save` writes.
 
     Raises:
         FileNotFoundError: nothing there.
         ValueError: a file that is not a tokenizer or has no document separator.
     """
-    if spec == "byte":
-        return ByteTokenizer()
+    if spec in _BUILT_IN:
+        return _BUILT_IN[spec]()
     if spec == "gpt2":
         return _read(_cached_gpt2(), "gpt2")
     path = Path(spec)
@@ -178,7 +204,7 @@ def load_tokenizer(spec: str | Path = "byte") -> Tokenizer:
         path = path / _FILE
     if not path.is_file():
         raise FileNotFoundError(
-            f"tokenizer = {str(spec)!r}: expected 'byte', 'gpt2', a tokenizer.json file, "
+            f"tokenizer = {str(spec)!r}: expected 'byte', 'dna', 'gpt2', a tokenizer.json file, "
             "or a directory that holds one"
         )
     return _read(path, str(spec))
@@ -187,10 +213,13 @@ def load_tokenizer(spec: str | Path = "byte") -> Tokenizer:
 def _read(path: Path, name: str) -> Tokenizer:
     try:
         content = path.read_bytes().decode("utf-8")
-        is_byte = json.loads(content) == _BYTE_FILE
+        description = json.loads(content)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"tokenizer = {name!r}: expected a file with JSON ({error})") from error
-    return ByteTokenizer() if is_byte else FileTokenizer(content, name)
+    for built_in in _BUILT_IN.values():
+        if description == {"type": built_in.name}:
+            return built_in()
+    return FileTokenizer(content, name)
 
 
 def _cached_gpt2() -> Path:

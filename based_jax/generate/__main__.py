@@ -41,7 +41,7 @@ class Options:
     stop: tuple[str, ...] = ()
     """texts that end the continuation; they are not printed"""
     tokenizer: str | None = None
-    """byte, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
     stream: bool = True
     """print while tokens are made; else all at the end"""
 

@@ -11,7 +11,7 @@ class Printed(NamedTuple):
     source: str
     """table of the paper"""
     remark: str = ""
-    """what explains a difference of half a percent or more"""
+    """what explains a difference of half a percent or more, or else must be known"""
 
 
 _FLOPS = "its maps are those of the paper's FLOPs formula, which reproduces the printed TFLOPs"
@@ -75,5 +75,8 @@ PRINTED: dict[str, Printed] = {
     "zoology-long-conv-360m": Printed(
         360, "Zoology, Table 4", "with a GLU behind the convolution (d^2 more per layer) it would be 353.7 M"
     ),
+    "hg38-attention-46m": Printed(46.2, "Based, Table 4", "the shape is ours, only the size is printed"),
+    "hg38-mamba-46m": Printed(46.1, "Based, Table 4", "the shape is ours, only the size is printed"),
+    "hg38-based-49m": Printed(48.8, "Based, Table 4", "the shape is ours, only the size is printed"),
 }
 """By preset."""

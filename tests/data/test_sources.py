@@ -62,7 +62,7 @@ def test_compressed_files_may_have_several_parts(tmp_path):
 
 
 def test_a_large_zstd_file_is_read_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("based_jax.data.readers._ZSTD_CHUNK", 5)  # many chunks, several of them per frame
+    monkeypatch.setattr("based_jax.data.readers._CHUNK", 5)  # many chunks, several of them per frame
     texts = [f"part {n} " * 3 for n in range(9)]
     _write(tmp_path / "a.txt.zst", b"".join(zstandard.compress(text.encode()) for text in texts))
     assert load_documents(str(tmp_path)).documents[0].text == "".join(texts)

@@ -165,7 +165,7 @@ def test_a_truncated_file_is_one_clear_line(tmp_path):
 
 def test_nothing_there_is_an_error(tmp_path):
     for spec in (tmp_path, tmp_path / "nowhere", "gpt3"):
-        with pytest.raises(FileNotFoundError, match=r"expected 'byte', 'gpt2', a tokenizer.json file"):
+        with pytest.raises(FileNotFoundError, match=r"expected 'byte', 'dna', 'gpt2', a tokenizer.json file"):
             load_tokenizer(spec)
 
 

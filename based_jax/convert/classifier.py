@@ -1,0 +1,88 @@
+"""Sequence classifiers in directories: a language model's directory with a head beside it.
+
+config.json, model.safetensors     the body, which `load_pretrained` reads by itself
+classifier.json                    {"version": 1, "classes": [names], "pooling": "mean" or "last"}
+classifier.safetensors             the head: weight (classes, d_model) and bias (classes,), as torch has them
+"""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+from flax import linen as nn
+
+from based_jax.convert.pretrained import load_pretrained, save_pretrained
+from based_jax.convert.state_dict import read_state_dict, write_safetensors
+from based_jax.convert.whole_file import whole_file
+from based_jax.models.classifier import SequenceClassifier
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import Params
+from based_jax.validate import expect
+
+VERSION = 1
+DESCRIPTION = "classifier.json"
+HEAD = "classifier.safetensors"
+
+
+def save_classifier(
+    directory: str | os.PathLike[str], model: SequenceClassifier, params: Params, classes: tuple[str, ...]
+) -> Path:
+    """Write the files of a classifier; those of the same names are replaced.
+
+    Args:
+        directory: created if need be.
+        model: describes the parameters.
+        params: ``{"params": {"backbone": ..., "head": ...}}``.
+        classes: names of the classes, one for each logit.
+
+    Returns:
+        The directory.
+
+    Raises:
+        ValueError: parameters of another model, or another number of classes.
+    """
+    expect(len(classes) == model.num_classes, "classes", classes, f"{model.num_classes} names")
+    target, plain = Path(directory), nn.meta.unbox(params)["params"]
+    save_pretrained(target, LanguageModel(model.config), {"params": plain["backbone"]})
+    head = plain["head"]
+    write_safetensors(
+        target / HEAD, {"weight": np.asarray(head["kernel"]).T, "bias": np.asarray(head["bias"])}
+    )
+    description = {"version": VERSION, "classes": list(classes), "pooling": model.pooling}
+    with whole_file(target / DESCRIPTION) as file:
+        file.write((json.dumps(description, indent=2) + "\n").encode("utf-8"))
+    return target
+
+
+def load_classifier(
+    directory: str | os.PathLike[str], *, dtype: str | None = None
+) -> tuple[SequenceClassifier, Params, tuple[str, ...]]:
+    """A classifier, its parameters and the names of its classes, from what `save_classifier` wrote.
+
+    Args:
+        directory: where it is.
+        dtype: dtype of the computation, e.g. "bfloat16"; None keeps the config's.
+
+    Raises:
+        FileNotFoundError: not such a directory.
+        ValueError: a file that is not understood, or weights of other shapes.
+    """
+    path = Path(directory) / DESCRIPTION
+    if not path.is_file():
+        raise FileNotFoundError(f"{directory}: expected a classifier, but there is no {DESCRIPTION}")
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON ({error})") from error
+    known = isinstance(description, dict) and description.get("version") == VERSION
+    expect(known, str(path), description, f"a classifier of version {VERSION}")
+    body, params = load_pretrained(directory, dtype=dtype)
+    classes = tuple(description["classes"])
+    model = SequenceClassifier(body.config, len(classes), description["pooling"])
+    head = read_state_dict(Path(directory) / HEAD)
+    shapes = {name: array.shape for name, array in head.items()}
+    wanted = {"weight": (len(classes), body.config.d_model), "bias": (len(classes),)}
+    expect(shapes == wanted, str(Path(directory) / HEAD), shapes, f"{wanted}")
+    ours = {"kernel": np.ascontiguousarray(head["weight"].T), "bias": head["bias"]}
+    return model, {"params": {"backbone": params["params"], "head": ours}}, classes

@@ -1,0 +1,115 @@
+"""FASTA: records of sequence, and the stretches of a record between its assembly gaps.
+
+    >chr1 description          the record's name is the first word; what follows is for people
+    ACGTNNNNACGT               lines of any length
+    ; a comment                lines of the oldest files, left out
+
+Reading keeps one copy of the sequences, for a while three of one record, and none of the file. Letters and
+their case stay as they are: what they mean is up to the tokenizer.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+
+from based_jax.data.documents import Document, Skipped
+from based_jax.validate import expect
+
+GAP = 100
+"""N in a row that are a gap of the assembly, not bases that were hard to read: a gap whose length is not
+known is 100 N (NCBI's AGP specification, type U)."""
+
+_MARKED = re.compile(rb"\n([>;])([^\n]*)")
+_NOT_N = re.compile(rb"[^N]")
+_SPACE = b" \t\r\n\v\f"
+
+
+def parse_fasta(chunks: Iterable[bytes], name: str) -> tuple[list[Document], list[Skipped]]:
+    """Records as documents.
+
+    A record is cut at every run of at least `GAP` N: nobody knows what is there, and no model should learn
+    it. Its pieces are ``NAME:RECORD:START-END``, from base START to base END, both counted from 1 and
+    included, as in ``samtools faidx``; a record without a gap is ``NAME:RECORD``. One without a name takes
+    its number.
+
+    Args:
+        chunks: the file's bytes in pieces of any size.
+        name: of the file.
+
+    Returns:
+        the documents, none of them empty, and the records without a base.
+
+    Raises:
+        ValueError: text in front of the first header.
+        UnicodeDecodeError: a sequence or a name that is not ASCII or UTF-8 text.
+    """
+    documents: list[Document] = []
+    skipped: list[Skipped] = []
+    for number, (header, sequence) in enumerate(_records(chunks, name), start=1):
+        words = header.decode("utf-8").split()
+        record = f"{name}:{words[0] if words else number}"
+        found = [
+            Document(record if piece is sequence else f"{record}:{start + 1}-{start + len(piece)}", text)
+            for start, piece in _between_gaps(sequence)
+            if (text := piece.decode("utf-8"))
+        ]
+        documents += found
+        if not found:
+            skipped.append(Skipped(record, "empty"))
+    if not documents and not skipped:
+        skipped.append(Skipped(name, "empty"))
+    return documents, skipped
+
+
+def _between_gaps(sequence: bytes) -> Iterator[tuple[int, bytes]]:
+    """Where each stretch without a gap starts, and the stretch; the sequence itself if there is no gap."""
+    letters, start = sequence.upper(), 0
+    while (gap := letters.find(b"N" * GAP, start)) >= 0:  # a search for bytes is much faster than a pattern
+        yield start, sequence[start:gap]
+        known = _NOT_N.search(letters, gap)
+        start = known.start() if known else len(letters)
+    yield start, sequence[start:] if start else sequence
+
+
+def _records(chunks: Iterable[bytes], name: str) -> Iterator[tuple[bytes, bytes]]:
+    """Header without ">" and sequence without white space, record by record."""
+    header: bytes | None = None
+    pieces: list[bytes] = []
+    for kind, text in _marked(chunks):
+        if kind == b">":
+            if header is not None:
+                yield header, b"".join(pieces)
+            header, pieces = text, []
+        elif kind == b"" and (piece := text.translate(None, delete=_SPACE)):
+            expect(
+                header is not None,
+                f"{name}, first line",
+                piece[:40].decode(errors="replace"),
+                "'>' and a name",
+            )
+            pieces.append(piece)
+    if header is not None:
+        yield header, b"".join(pieces)
+
+
+def _marked(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """The text in order: lines behind ">" or ";", and what stands between them (kind "")."""
+    carry = b"\n"  # a line begins behind a newline, the first one too
+    for chunk in chunks:
+        data = carry + chunk
+        # A header may go on in the next chunk, and a newline at the end may turn out to be in front of one.
+        cut = data.rfind(b"\n")
+        if cut >= 0 and data[cut + 1 : cut + 2] in (b"", b">", b";"):
+            data, carry = data[:cut], data[cut:]
+        else:
+            carry = b""
+        yield from _split(data)
+    yield from _split(carry)
+
+
+def _split(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    position = 0
+    for line in _MARKED.finditer(data):
+        yield b"", data[position : line.start()]
+        yield line[1], line[2]
+        position = line.end()
+    yield b"", data[position:]

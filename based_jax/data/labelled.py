@@ -1,0 +1,215 @@
+"""Labelled sequences for classification: folders of classes, or tables with a column of labels.
+
+=============================================  ===========================================================
+below the directory                            as in
+=============================================  ===========================================================
+``train/CLASS/*.txt``, ``test/CLASS/*.txt``    GenomicBenchmarks, one sequence in each file
+``train.csv``, ``test.csv``                    GUE (DNABERT-2), columns ``sequence`` and ``label``
+``train.jsonl``, ``test.jsonl``                one object with ``sequence`` and ``label`` in each line
+=============================================  ===========================================================
+"""
+
+import csv
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int32, Int64, UInt
+
+from based_jax.data.pipeline import Batch
+from based_jax.data.tokenizers import Tokenizer
+from based_jax.validate import expect
+
+_COLUMNS = ("sequence", "label")
+_EXPECTED = "a directory with train/CLASS/*.txt and test/CLASS/*.txt, train.csv and test.csv, or .jsonl"
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledSequences:
+    """Sequences of tokens with a class each.
+
+    Attributes:
+        tokens: unsigned (T,), all sequences one after the other.
+        starts: int64 (n + 1,), where each sequence begins, and T.
+        labels: int32 (n,), numbers of the classes.
+        classes: their names, at least two.
+    """
+
+    tokens: UInt[np.ndarray, " T"]
+    starts: Int64[np.ndarray, " m"]
+    labels: Int32[np.ndarray, " n"]
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Number of sequences, n."""
+        return self.labels.size
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return int(np.diff(self.starts).max())
+
+    @cached_property
+    def checksum(self) -> int:
+        """CRC-32 of tokens and labels, to notice that a run resumes on other data."""
+        return zlib.crc32(self.labels.data, zlib.crc32(self.starts.data, zlib.crc32(self.tokens.data)))
+
+    def split(self, share: float, seed: int) -> tuple["LabelledSequences", "LabelledSequences"]:
+        """All but a random share of the sequences, and that share; the same two for the same seed.
+
+        Raises:
+            ValueError: a side would be empty.
+        """
+        count = round(share * len(self))
+        expect(
+            0 < count < len(self), "share", share, f"one that leaves both parts some of {len(self)} sequences"
+        )
+        order = np.random.default_rng(seed).permutation(len(self))
+        return self.subset(np.sort(order[count:])), self.subset(np.sort(order[:count]))
+
+    def subset(self, indices: Sequence[int] | np.ndarray) -> "LabelledSequences":
+        """The sequences of these numbers, in this order."""
+        pieces = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in indices]
+        starts = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
+        return LabelledSequences(np.concatenate(pieces), starts, self.labels[indices], self.classes)
+
+    def rows(self, length: int) -> "LabelledRows":
+        """Every sequence as a row of `length` tokens."""
+        return LabelledRows(self, length)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """Sequences as rows of one length: padded on the right, or cut there.
+
+    A row has inputs, int32 (length,); input_mask, bool (length,), False for padding, left out where all rows
+    are full; targets, int32, its class; mask, bool, True.
+    """
+
+    sequences: LabelledSequences
+    length: int
+
+    def __post_init__(self) -> None:
+        expect(self.length >= 1, "length", self.length, "at least 1")
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @cached_property
+    def padded(self) -> bool:
+        """Whether any row has padding."""
+        return bool(np.diff(self.sequences.starts).min() < self.length)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        start, end = self.sequences.starts[index : index + 2]
+        real = min(int(end - start), self.length)
+        inputs = np.zeros(self.length, np.int32)
+        inputs[:real] = self.sequences.tokens[start : start + real]
+        row = {"inputs": inputs, "targets": self.sequences.labels[index], "mask": np.bool_(True)}
+        return row | ({"input_mask": np.arange(self.length) < real} if self.padded else {})
+
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        """Every row once, in batches of one size; the mask of the rows that fill the last one is False."""
+        for first in range(0, len(self), batch_size):
+            rows = [self[min(i, len(self) - 1)] for i in range(first, first + batch_size)]
+            batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+            yield batch | {"mask": np.arange(first, first + batch_size) < len(self)}
+
+
+def load_labelled(
+    directory: str | os.PathLike[str], tokenizer: Tokenizer
+) -> tuple[LabelledSequences, LabelledSequences]:
+    """The training and the test part of a directory (see the module's table).
+
+    Classes are numbered in the order of their names, or of their values if all are numbers. White space
+    around a sequence is left out.
+
+    Raises:
+        FileNotFoundError: no such directory, or nothing of the table in it.
+        ValueError: fewer than two classes, a class in the test part only, an empty sequence, a broken line,
+            or a sequence that the tokenizer refuses; with the place.
+    """
+    root = Path(directory)
+    train, test = _read_part(root, "train"), _read_part(root, "test")
+    labels = {label for _, _, label in train}
+    classes = tuple(sorted(labels, key=int if all(label.isdecimal() for label in labels) else str))
+    expect(
+        len(classes) >= 2, "data", str(directory), f"at least two classes; the training part has {classes}"
+    )
+    return _encode(train, classes, tokenizer), _encode(test, classes, tokenizer)
+
+
+def _encode(
+    examples: list[tuple[str, str, str]], classes: tuple[str, ...], tokenizer: Tokenizer
+) -> LabelledSequences:
+    pieces, labels = [], []
+    dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
+    for place, sequence, label in examples:
+        expect(
+            label in classes, f"{place}: label", label, f"one of the training part's, {', '.join(classes)}"
+        )
+        try:
+            tokens = tokenizer.encode(sequence)
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from error
+        expect(tokens.size > 0, f"{place}: sequence", sequence, "at least one letter")
+        pieces.append(tokens.astype(dtype))
+        labels.append(classes.index(label))
+    starts = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
+    return LabelledSequences(np.concatenate(pieces), starts, np.asarray(labels, np.int32), classes)
+
+
+def _read_part(root: Path, part: str) -> list[tuple[str, str, str]]:
+    """(place, sequence, label) of every example."""
+    files = {".csv": _read_csv, ".jsonl": _read_jsonl}
+    found = [root / f"{part}{ending}" for ending in files if (root / f"{part}{ending}").is_file()]
+    if (root / part).is_dir():
+        examples = _read_folders(root / part)
+    elif found:
+        examples = _read_table(found[0], files[found[0].suffix](found[0]))
+    else:
+        raise FileNotFoundError(f"data = {str(root)!r}: expected {_EXPECTED}; there is no {part} part")
+    expect(bool(examples), "data", str(root), f"{_EXPECTED}; its {part} part is empty")
+    return examples
+
+
+def _read_folders(folder: Path) -> list[tuple[str, str, str]]:
+    paths = sorted(path for path in folder.glob("*/*.txt") if path.is_file())
+    return [(str(path), _read_text(path).strip(), path.parent.name) for path in paths]
+
+
+def _read_table(path: Path, rows: Iterable[tuple[int, Any]]) -> list[tuple[str, str, str]]:
+    examples = []
+    for line, row in rows:
+        cells = [row.get(name) if isinstance(row, dict) else None for name in _COLUMNS]
+        whole = isinstance(cells[0], str) and isinstance(cells[1], str | int)
+        expect(whole, f"{path}, line {line}", row, "a string 'sequence' and a 'label'")
+        examples.append((f"{path}, line {line}", str(cells[0]).strip(), str(cells[1])))
+    return examples
+
+
+def _read_csv(path: Path) -> Iterator[tuple[int, Any]]:
+    reader = csv.DictReader(_read_text(path).splitlines())
+    yield from ((reader.line_num, row) for row in reader)
+
+
+def _read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(_read_text(path).split("\n"), start=1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: expected JSON ({error})") from error
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected UTF-8 text ({error})") from error

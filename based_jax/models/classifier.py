@@ -1,0 +1,80 @@
+"""Classification of whole sequences: a language model's body, pooled over the tokens, and a linear head.
+
+    logits = W pool(final_norm(blocks(embedding(tokens)))) + b
+
+As HyenaDNA classifies DNA (arXiv:2306.15794, section 4.2: the pooled output of the language model), and Based
+after it (Table 5).
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from based_jax.mixers.contract import Projection
+from based_jax.models.config import ModelConfig
+from based_jax.models.language_model import LanguageModel
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.typing import Array, Float, Int, Mask
+from based_jax.validate import expect, expect_array, expect_choice
+
+POOLINGS = ("mean", "last")
+
+
+class SequenceClassifier(nn.Module):
+    """A classifier on top of the model that a `ModelConfig` describes.
+
+    Attributes:
+        config: of the language model, whose parameters are those under "backbone".
+        num_classes: at least 2.
+        pooling: "mean" over the tokens, or the "last" token, which in a causal model has seen all others.
+    """
+
+    config: ModelConfig
+    num_classes: int
+    pooling: str = "mean"
+
+    def setup(self) -> None:
+        expect(self.num_classes >= 2, "num_classes", self.num_classes, "at least 2")
+        expect_choice("pooling", self.pooling, POOLINGS)
+        self.backbone = LanguageModel(self.config)
+        self.head = Projection(
+            (self.num_classes,),
+            ("embed", None),
+            bias=True,
+            dtype=jnp.promote_types(self.config.jnp_dtype, jnp.float32),
+            init_std=self.config.init_std,
+        )
+
+    def __call__(
+        self, tokens: Int[Array, "B N"], *, mask: Mask | None = None
+    ) -> tuple[Float[Array, "B classes"], None]:
+        """Logits of the classes, of every row.
+
+        Args:
+            tokens: integers below the vocabulary size.
+            mask: True for real tokens, right padding only, at least one real token in a row; padding changes
+                nothing. A mixer that takes whole rows only (`docs/mixers.md`) says so.
+
+        Returns:
+            logits: (B, classes) float32; and None, as no state comes of it.
+
+        Raises:
+            TypeError, ValueError: an argument of the wrong shape or dtype.
+        """
+        if mask is not None:
+            expect_array("mask", mask, tokens.shape, "bool")
+        hidden, _ = self.backbone.hidden(tokens, mask=mask)
+        return self.head(pool(hidden, mask, self.pooling)), None
+
+
+def pool(hidden: Float[Array, "B N D"], mask: Mask | None, pooling: str) -> Float[Array, "B D"]:
+    """The mean of each row's real vectors or the last of them, at least float32."""
+    hidden = hidden.astype(accumulation_dtype(hidden))
+    if mask is None:
+        return hidden.mean(axis=1) if pooling == "mean" else hidden[:, -1]
+    counts: Any = jnp.sum(mask, axis=1, keepdims=True)
+    if pooling == "mean":
+        # Whatever stands in padding, it is not multiplied: 0 times infinity is not 0.
+        return jnp.where(mask[..., None], hidden, 0).sum(axis=1) / counts
+    return jnp.take_along_axis(hidden, counts[..., None] - 1, axis=1)[:, 0]
