@@ -17,8 +17,9 @@ from benchmarks.gpu import Gpu
 from benchmarks.mixers import Mixers
 from benchmarks.mqar import Mqar
 from benchmarks.ops import Ops
+from benchmarks.train import Train
 
-COMMANDS = {"gpu": Gpu(), "mixers": Mixers(), "mqar": Mqar(), "ops": Ops()}
+COMMANDS = {"gpu": Gpu(), "mixers": Mixers(), "mqar": Mqar(), "ops": Ops(), "train": Train()}
 """Name on the command line -> the command with its default flags."""
 
 

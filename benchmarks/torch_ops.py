@@ -31,12 +31,9 @@ def torch_contestants() -> tuple[Contestant, ...]:
     """
     import torch
 
-    torch.set_num_threads(cores())
+    from benchmarks.torch_reference.layers import taylor_attention
 
-    def taylor(q, k, v):
-        s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
-        weights = (1 + s + s * s / 2).tril()
-        return weights @ v / (weights.sum(-1, keepdim=True) + 1e-12)
+    torch.set_num_threads(cores())
 
     def sdpa(q, k, v):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -48,7 +45,7 @@ def torch_contestants() -> tuple[Contestant, ...]:
         return Contestant(name, label, "torch", family, prepare)
 
     return (
-        contestant("torch_taylor", "Taylor, quadratic (torch)", TAYLOR, taylor),
+        contestant("torch_taylor", "Taylor, quadratic (torch)", TAYLOR, taylor_attention),
         contestant("torch_sdpa", "softmax (torch scaled_dot_product_attention)", SOFTMAX, sdpa),
     )
 

@@ -1,44 +1,143 @@
 """Orbax checkpoints of a run: atomic, asynchronous, the newest N kept, data position included."""
 
+import contextlib
+import errno
+import inspect
 import json
+import logging
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
+import jax
 import orbax.checkpoint as ocp
 
+from train import hosts
+from train.checksums import find_damage, write_checksums
+
 State = TypeVar("State")
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class SaveFailed(OSError):
+    """A checkpoint could not be written; those before it are as they were."""
 
 
 class Checkpoints:
     """The checkpoints below ``workdir/checkpoints``.
 
     A checkpoint becomes visible only when it is complete; a process that dies while writing leaves the one
-    before intact.
+    before intact. With several processes each writes what its devices hold, into one shared directory, and
+    all of them call every method.
+
+    Args:
+        workdir: the run's directory.
+        keep: the newest checkpoints that stay.
+        read_only: leave everything as it is, what another process is writing too.
     """
 
-    def __init__(self, workdir: Path, keep: int = 3):
+    def __init__(self, workdir: Path, keep: int = 3, *, read_only: bool = False):
         self.directory = (workdir / "checkpoints").absolute()
+        self._damaged = workdir.absolute() / "damaged_checkpoints"
+        self._saving = 0
+        # Runs on one process, when all files are written and before the checkpoint gets its name.
+        finish = ocp.AsyncOptions(post_finalization_callback=self._write_checksums)
         self._manager = ocp.CheckpointManager(
             self.directory,
             options=ocp.CheckpointManagerOptions(
-                max_to_keep=keep, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=True
+                max_to_keep=None if read_only else keep,
+                create=not read_only,
+                cleanup_tmp_directories=not read_only,
+                read_only=read_only,
+                enable_async_checkpointing=True,
+                async_options=finish,
             ),
         )
 
-    @property
-    def latest_step(self) -> int | None:
-        """Step of the newest complete checkpoint."""
-        return self._manager.latest_step()
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif jax.process_count() == 1:  # of several, the others may wait for what will not come
+            with contextlib.suppress(Exception):
+                self.close()
+
+    def steps(self) -> list[int]:
+        """Steps of the complete checkpoints, ascending."""
+        return sorted(int(path.name) for path in self.directory.glob("*") if path.name.isdigit())
+
+    def intact_before(self, end: int) -> int | None:
+        """Step of the newest undamaged checkpoint of a step below `end`; None if there is none."""
+        below = (step for step in reversed(self.steps()) if step < end)
+        return next((step for step in below if not find_damage(self.directory / str(step))), None)
+
+    def newest_intact(self) -> int | None:
+        """Step of the newest checkpoint whose files are as they were written; None if there are none at all.
+
+        Damaged ones that are newer are moved to ``workdir/damaged_checkpoints`` with a warning.
+
+        Raises:
+            ValueError: there are checkpoints, and all are damaged.
+        """
+        found = hosts.from_main(lambda: self._newest_intact())
+        self._manager.reload()
+        return found if found >= 0 else None
+
+    def _newest_intact(self) -> int:
+        damaged: list[tuple[Path, str]] = []
+        for step in reversed(self.steps()):
+            path = self.directory / str(step)
+            damage = find_damage(path)
+            if damage is not None:
+                damaged.append((path, damage))
+                continue
+            for other, reason in damaged:
+                self._damaged.mkdir(exist_ok=True)
+                moved = self._damaged / other.name
+                while moved.exists():
+                    moved = moved.with_name(f"{moved.name}_")
+                other.rename(moved)
+                _LOGGER.warning(
+                    "checkpoint %s is damaged: %s; falling back to %s, and it is now %s",
+                    other,
+                    reason,
+                    path,
+                    moved,
+                )  # fmt: skip
+            return step
+        if damaged:
+            raise ValueError(
+                f"checkpoint {damaged[0][0]} is damaged, and so are all before it: {damaged[0][1]}"
+            )
+        return -1
 
     def save(self, step: int, state: Any, data: dict[str, Any]) -> None:
-        """Start writing a pytree and JSON data; arrays are copied first, so the caller may donate them."""
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state),  # pyright: ignore[reportCallIssue]
-                data=ocp.args.JsonSave({"state": json.dumps(data)}),  # pyright: ignore[reportCallIssue]
-            ),
-        )
+        """Start writing a pytree and JSON data; arrays are copied first, so the caller may donate them.
+
+        Raises:
+            SaveFailed: this one cannot be begun, or the one before could not be finished.
+        """
+        self.wait()
+        self._saving = step
+        with self._explain():
+            hosts.from_main(lambda: self._expect_space(state))
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(state),  # pyright: ignore[reportCallIssue]
+                    data=ocp.args.JsonSave({"state": json.dumps(data)}),  # pyright: ignore[reportCallIssue]
+                ),
+            )
 
     def restore(self, step: int, abstract: State) -> tuple[State, dict[str, Any]]:
         """Read a checkpoint into the shapes and shardings of `abstract`.
@@ -54,9 +153,9 @@ class Checkpoints:
                     data=ocp.args.JsonRestore(),
                 ),
             )
-        except (ValueError, KeyError, OSError, TypeError) as error:
+        except Exception as error:  # Orbax raises Exception itself for an array that it cannot read
             raise ValueError(
-                f"checkpoint {self.directory / str(step)} cannot be restored: {error}"
+                f"checkpoint {self.directory / str(step)} cannot be restored: {_reason(error)}"
             ) from error
         return restored["state"], json.loads(restored["data"]["state"])
 
@@ -65,11 +164,80 @@ class Checkpoints:
         args = ocp.args.Composite(data=ocp.args.JsonRestore())  # pyright: ignore[reportCallIssue]
         return json.loads(self._manager.restore(step, args=args)["data"]["state"])
 
+    def check(self) -> None:
+        """Notice early, without waiting, that a save failed.
+
+        Raises:
+            SaveFailed: it did.
+        """
+        with self._explain():
+            self._manager.check_for_errors()
+
     def wait(self) -> None:
-        """Block until what was saved is on disk."""
-        self._manager.wait_until_finished()
+        """Block until what was saved is on disk.
+
+        Raises:
+            SaveFailed: it could not be written.
+        """
+        with self._explain():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Finish writing and release the manager's threads."""
-        self._manager.wait_until_finished()
-        self._manager.close()
+        """Finish writing and release the manager's threads.
+
+        Raises:
+            SaveFailed: what was saved last could not be written.
+        """
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+    def _expect_space(self, state: Any) -> int:
+        """Bytes that are free, which are more than the state may take."""
+        needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        free = shutil.disk_usage(self.directory).free
+        if free < needed:
+            raise OSError(errno.ENOSPC, f"it may take {needed:,} bytes, {free:,} are free")
+        return 0
+
+    def _write_checksums(self) -> None:
+        for path in self.directory.glob(f"{self._saving}.*"):  # Orbax's temporary name; there is only one
+            write_checksums(path)
+
+    @contextlib.contextmanager
+    def _explain(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            steps = self.steps()
+            last = str(self.directory / str(steps[-1])) if steps else "none"
+            raise SaveFailed(
+                f"checkpoint {self.directory / str(self._saving)} cannot be written: {_reason(error)}; "
+                f"last complete checkpoint: {last}"
+            ) from error
+
+
+def say_once() -> None:
+    """For commands: what a failed save raises is all that is heard of it.
+
+    Orbax logs the traceback of each of its threads besides, and the writes that end after it has given up
+    leave errors that nobody waits for.
+    """
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+    def hook(unraisable: Any) -> None:
+        orphan = inspect.iscoroutine(unraisable.object) or str(unraisable.exc_value) == "Event loop is closed"
+        if not orphan:
+            sys.__unraisablehook__(unraisable)
+
+    sys.unraisablehook = hook
+
+
+def _reason(error: BaseException) -> str:
+    """The operating system's words if TensorStore quotes its error code, else the first line."""
+    code = re.search(r"os_error_code='(\d+)'", str(error))
+    if code:
+        return os.strerror(int(code[1]))
+    return str(error).partition("\n")[0].partition(" See full TensorStore details")[0] or type(error).__name__

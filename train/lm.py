@@ -8,21 +8,22 @@ import dataclasses
 import json
 import logging
 import math
-import platform
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import tyro
+from jax.sharding import Mesh
+from rich.console import Console
 
 from based_jax import command, mixers
 from based_jax.convert import save_pretrained
 from based_jax.data import (
     PackedTokens,
     Tokenizer,
+    TrainIterator,
     held_out_batches,
     load_documents,
     load_tokenizer,
@@ -30,16 +31,32 @@ from based_jax.data import (
     train_iterator,
 )
 from based_jax.models import LanguageModel, ModelConfig, presets
+from based_jax.models.config import REMAT
+from based_jax.models.scan import find_repeats
+from based_jax.profile import model_flops
 from based_jax.validate import expect, expect_choice
+from train import hosts
+from train.bad_loss import BadLossConfig, guard
+from train.checkpoints import say_once
+from train.dry_run import dry_run, use_virtual_devices
+from train.hosts import HostsConfig
+from train.launches import record_launch
+from train.layout import layout_table
 from train.loop import LoopConfig, Outcome, fit, mean_loss
 from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
-from train.sharding import parse_mesh
+from train.recipes import with_recipe
+from train.run_directory import parse_run, prepare_run
+from train.sharding import BATCH_AXES, parse_mesh
 from train.step import Programs, TrainState, build_programs
+from train.utilization import Utilization, peak_tflops
 
 PROG = "python -m train.lm"
 
 # What may differ between a run and its continuation; everything else decides the losses.
-_MAY_CHANGE = {"workdir", "log_every", "eval_every", "checkpoint_every", "keep", "mesh", "resume"}
+_MAY_CHANGE = {
+    "workdir", "log_every", "eval_every", "checkpoint_every", "keep", "mesh", "resume", "print_sharding",
+    "peak_tflops", "recipe",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +65,8 @@ class LMConfig:
 
     workdir: Path
     """run directory: config, metrics, checkpoints, final model"""
+    recipe: str | None = None
+    """take flags from this file, e.g. recipes/based-360m-10b.toml; those on the command line win"""
     preset: str = "based-tiny"
     """model: based-tiny, attn-tiny, based-360m, ... (based_jax.presets.names()), or a JSON file of one"""
     mixer: str | None = None
@@ -57,7 +76,7 @@ class LMConfig:
     data: str = "stdlib"
     """stdlib (Python's own source), a file, a directory, a glob, or hf:NAME"""
     tokenizer: str = "byte"
-    """byte, gpt2 (if cached locally), or a tokenizers JSON file"""
+    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file"""
     steps: int = 1000
     """optimizer steps"""
     batch_size: int = 16
@@ -77,12 +96,28 @@ class LMConfig:
     """share of the documents that is held out for evaluation"""
     held_out_bytes: int = 262144
     """at most so many bytes of held-out text are evaluated"""
+    held_out_names: str | None = None
+    """hold out these files or FASTA records, e.g. chr8,chr9, instead of a share"""
     dtype: str = "auto"
     """of the computation: float32, bfloat16, or auto (bfloat16 on a GPU or TPU); parameters are float32"""
-    remat: bool = False
-    """recompute blocks in the backward pass: less memory, more time"""
+    remat: str = "none"
+    """recompute in the backward pass instead of keeping: none, dots (all but products with weights) or block
+    (all inside each block); less memory, more time"""
+    scan_layers: bool = False
+    """run layers that repeat in the schedule as one loop; with --remat the way to little memory on a CPU"""
     mesh: str | None = None
-    """devices, e.g. data=2,fsdp=2 (axes data, fsdp, tensor); default: one device"""
+    """devices, e.g. data=2,fsdp=2 (axes data, fsdp, tensor, context); default: one device, or data over those
+    of several processes"""
+    peak_tflops: float | None = None
+    """10^12 operations a second of one device, for `mfu`; default: by its kind, if it is a known one"""
+    print_sharding: bool = False
+    """print what each device holds before training"""
+    dry_run: bool = False
+    """compile the step for --mesh on virtual devices, print memory and traffic per device, and end"""
+    hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
+    bad_losses: Annotated[BadLossConfig, tyro.conf.arg(name="")] = dataclasses.field(
+        default_factory=BadLossConfig
+    )
     log_every: int = 10
     """steps between log lines"""
     eval_every: int = 200
@@ -105,6 +140,9 @@ class LMConfig:
         expect(self.held_out_bytes >= 1, "held_out_bytes", self.held_out_bytes, "at least 1")
         expect(self.seed >= 0, "seed", self.seed, "at least 0")
         expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
+        expect_choice("remat", self.remat, REMAT)
+        peak = self.peak_tflops
+        expect(peak is None or peak > 0, "peak_tflops", peak, "above 0")
         if self.mixer is not None:
             expect_choice("mixer", self.mixer, mixers.names())
         layers = (self.mixer_layers or "0").split(",")
@@ -132,26 +170,100 @@ def model_config(config: LMConfig, vocab_size: int) -> ModelConfig:
     """The preset (or JSON file) with the run's mixer, the tokenizer's vocabulary and the run's dtype.
 
     Raises:
-        ValueError: neither a preset nor a readable JSON file; a layer that it does not have.
+        ValueError: neither a preset nor a readable JSON file; a layer that it does not have; layers to scan
+            where none repeat.
     """
-    if config.preset in presets.names():
-        model = presets.get(config.preset)
-    else:
-        path = Path(config.preset)
-        expect(path.is_file(), "preset", config.preset, f"a JSON file or one of {', '.join(presets.names())}")
-        try:
-            model = ModelConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"preset = {config.preset!r}: not valid JSON: {error}") from error
+    model = find_preset(config.preset)
     if config.mixer is not None:
         layers = config.mixer_layers and [int(layer) for layer in config.mixer_layers.split(",")]
         model = model.with_mixer(config.mixer, layers or None)
-    on_accelerator = jax.default_backend() != "cpu"
-    dtype = ("bfloat16" if on_accelerator else "float32") if config.dtype == "auto" else config.dtype
+    repeats = not config.scan_layers or find_repeats(model.schedule)[0]
+    expect(
+        bool(repeats), "scan_layers", True, f"False with the schedule {model.schedule}, which repeats nothing"
+    )
     return model.replace(
-        vocab_size=vocab_size, dtype=dtype, remat="block" if config.remat else "none",
+        vocab_size=vocab_size,
+        dtype=find_dtype(config.dtype),
+        remat=config.remat,
+        scan_layers=config.scan_layers,
         max_length=config.length or model.max_length,
-    )  # fmt: skip
+    )
+
+
+def find_preset(preset: str) -> ModelConfig:
+    """A preset by its name, or the config in a JSON file.
+
+    Raises:
+        ValueError: neither.
+    """
+    if preset in presets.names():
+        return presets.get(preset)
+    path = Path(preset)
+    expect(path.is_file(), "preset", preset, f"a JSON file or one of {', '.join(presets.names())}")
+    try:
+        return ModelConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"preset = {preset!r}: not valid JSON: {error}") from error
+
+
+def find_dtype(dtype: str) -> str:
+    """What "auto" stands for on this machine; any other name is itself."""
+    if dtype != "auto":
+        return dtype
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What a run is made of."""
+
+    model: LanguageModel
+    programs: Programs
+    tokenizer: Tokenizer
+    training: PackedTokens
+    held_out: PackedTokens
+    batches: TrainIterator
+    """this process's rows"""
+
+    def fingerprint(self) -> dict[str, int]:
+        """Which training text it is."""
+        packed = self.training
+        return {"crc32": packed.checksum, "tokens": len(packed), "bytes": packed.num_bytes}
+
+
+def assemble(config: LMConfig) -> Parts:
+    """Join the other processes, load the data, compile nothing yet, write nothing.
+
+    Raises:
+        ValueError, OSError: bad data or settings, in one line.
+    """
+    hosts.join(config.hosts)
+    mesh = parse_mesh(config.mesh or (f"data={jax.device_count()}" if jax.process_count() > 1 else None))
+    tokenizer = load_tokenizer(config.tokenizer)
+    architecture = model_config(config, tokenizer.vocab_size)
+    corpus = load_documents(config.data)
+    training, held_out = split_documents(
+        corpus.documents,
+        fraction=config.held_out,
+        max_bytes=config.held_out_bytes,
+        names=config.held_out_names,
+    )
+    packed = PackedTokens.from_documents(training, tokenizer)
+    model = LanguageModel(architecture)
+    programs = make_programs(config, model, mesh)
+    part, parts = hosts.share_of_rows(programs.rows)
+    batches = train_iterator(
+        packed,
+        length=architecture.max_length,
+        batch_size=config.batch_size // parts,
+        seed=config.seed,
+        cross_documents=config.cross_documents,
+        shard_index=part,
+        shard_count=parts,
+    )
+    return Parts(
+        model, programs, tokenizer, packed, PackedTokens.from_documents(held_out, tokenizer), batches
+    )
 
 
 def train(config: LMConfig) -> Run:
@@ -160,34 +272,20 @@ def train(config: LMConfig) -> Run:
     Raises:
         ValueError, OSError: bad data, settings or run directory, in one line.
     """
-    mesh = parse_mesh(config.mesh)
     loop = LoopConfig(config.steps, config.log_every, config.eval_every, config.checkpoint_every, config.keep)
-    tokenizer = load_tokenizer(config.tokenizer)
-    architecture = model_config(config, tokenizer.vocab_size)
-    length = architecture.max_length
-    corpus = load_documents(config.data)
-    training, held_out = split_documents(
-        corpus.documents, fraction=config.held_out, max_bytes=config.held_out_bytes
+    parts = assemble(config)
+    model, programs, packed = parts.model, parts.programs, parts.training
+    prepare_run(
+        config,
+        model=model.config.to_dict(),
+        data=parts.fingerprint(),
+        may_change=_MAY_CHANGE,
     )
-    packed = PackedTokens.from_documents(training, tokenizer)
-    held_out_packed = PackedTokens.from_documents(held_out, tokenizer)
-    data = train_iterator(
-        packed, length=length, batch_size=config.batch_size, seed=config.seed,
-        cross_documents=config.cross_documents,
-    )  # fmt: skip
-    _prepare_workdir(config, architecture, packed)
-
-    model = LanguageModel(architecture)
-    schedule = learning_rate_schedule(config.optimizer, config.steps)
-    programs = build_programs(
-        model,
-        make_optimizer(config.optimizer, config.steps),
-        schedule,
-        accumulate=config.accumulate,
-        seed=config.seed,
-        mesh=mesh,
-    )
+    record_launch(config.workdir, programs.rows)
+    if config.print_sharding and hosts.is_main():
+        Console(stderr=True, width=120).print(layout_table(programs.abstract_state))
     tokens_per_byte = len(packed) / packed.num_bytes
+    use = utilization(config, model.config, len(programs.rows.device_set))
 
     def describe(values: dict[str, float], tokens: int) -> dict[str, float]:
         auxiliary = {name: values[name] for name in ("auxiliary_loss",) if name in values}
@@ -199,34 +297,84 @@ def train(config: LMConfig) -> Run:
             "grad_norm": values["grad_norm"],
             "learning_rate": values["learning_rate"],
             "tokens_per_second": values["tokens_per_second"],
+            **use.metrics(values["tokens_per_second"] / max(tokens, 1)),
         }
 
     def evaluate(state: TrainState) -> dict[str, float]:
-        return held_out_metrics(programs, state, held_out_packed, config, length)
+        return held_out_metrics(programs, state, parts.held_out, config, model.config.max_length)
 
     outcome = fit(
         programs,
         jax.random.key(config.seed),
-        data,
+        parts.batches,
         config.workdir,
         loop,
         describe=describe,
         evaluate=evaluate,
+        bad_losses=config.bad_losses,
     )
     final = evaluate(outcome.state) if outcome.stopped_by is None and config.eval_every else {}
-    export = config.workdir / "model"
-    save_pretrained(export, model, {"params": outcome.state.params["params"]})
-    tokenizer.save(export)
-    return Run(model, tokenizer, held_out_packed, outcome, final)
+    params = hosts.on_main(outcome.state.params["params"])
+    if hosts.is_main():
+        export = config.workdir / "model"
+        save_pretrained(export, model, {"params": params})
+        parts.tokenizer.save(export)
+    return Run(model, parts.tokenizer, parts.held_out, outcome, final)
+
+
+def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> Programs:
+    """The run's compiled pieces.
+
+    Raises:
+        ValueError: a batch or sequences that the mesh cannot divide.
+    """
+    if mesh is not None:
+        rows, columns = (math.prod(mesh.shape.get(axis, 1) for axis in axes) for axes in BATCH_AXES)
+        expect(
+            config.batch_size // config.accumulate % rows == 0, "batch_size", config.batch_size,
+            f"a multiple of accumulate x data x fsdp = {config.accumulate * rows}",
+        )  # fmt: skip
+        length = model.config.max_length
+        expect(length % columns == 0, "length", length, f"a multiple of the mesh's context = {columns}")
+    return build_programs(
+        model,
+        guard(make_optimizer(config.optimizer, config.steps), config.bad_losses),
+        learning_rate_schedule(config.optimizer, config.steps),
+        accumulate=config.accumulate,
+        seed=config.seed,
+        mesh=mesh,
+    )
+
+
+def utilization(config: LMConfig, model: ModelConfig, devices: int) -> Utilization:
+    """Operations of the run's step, and what its devices could do."""
+    peak = config.peak_tflops or peak_tflops(jax.devices()[0].device_kind)
+    return Utilization(config.batch_size * model_flops(model, model.max_length), peak and peak * devices)
+
+
+def plan(config: LMConfig) -> None:
+    """`config.dry_run`: what the run would take on each device of its mesh."""
+    use_virtual_devices(config.mesh)
+    model = LanguageModel(model_config(config, load_tokenizer(config.tokenizer).vocab_size))
+    programs = make_programs(config, model, parse_mesh(config.mesh))
+    dry_run(
+        programs,
+        batch_size=config.batch_size,
+        length=model.config.max_length,
+        segments=not config.cross_documents,
+        console=Console(width=120),
+    )
 
 
 def held_out_metrics(
     programs: Programs, state: TrainState, packed: PackedTokens, config: LMConfig, length: int
 ) -> dict[str, float]:
     """Loss (nats per token), perplexity and bits per byte of text over every held-out token."""
+    part, parts = hosts.share_of_rows(programs.rows)
     batches = held_out_batches(
-        packed, length=length, batch_size=config.batch_size, cross_documents=config.cross_documents
-    )
+        packed, length=length, batch_size=config.batch_size // parts, cross_documents=config.cross_documents,
+        shard_index=part, shard_count=parts,
+    )  # fmt: skip
     nats, targets = mean_loss(programs, state, iter(batches))
     return {
         "eval_loss": nats / targets,
@@ -235,67 +383,19 @@ def held_out_metrics(
     }
 
 
-def _prepare_workdir(config: LMConfig, architecture: ModelConfig, packed: PackedTokens) -> None:
-    """Write config.json, or check it against a run that is continued."""
-    path = config.workdir / "config.json"
-    settings = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-    if any((config.workdir / "checkpoints").glob("[0-9]*")):
-        expect(
-            config.resume, "workdir", str(config.workdir),
-            "a new directory, or --resume: this one holds checkpoints of a run",
-        )  # fmt: skip
-        before = _read_config(path)
-        for name, value in settings.items():
-            old = before["train"].get(name, value)
-            expect(name in _MAY_CHANGE or old == value, name, value, f"{old!r} as in the run that is resumed")
-        expect(
-            before["data"]["crc32"] == packed.checksum, "data", config.data,
-            "the same training text as in the run that is resumed",
-        )  # fmt: skip
-        return
-    config.workdir.mkdir(parents=True, exist_ok=True)
-    versions = {
-        name: metadata.version(name) for name in ("jax", "flax", "optax", "orbax-checkpoint", "grain")
-    }
-    content = {
-        "model": architecture.to_dict(),
-        "train": settings,
-        "data": {"crc32": packed.checksum, "tokens": len(packed), "bytes": packed.num_bytes},
-        "versions": {"python": platform.python_version(), **versions},
-    }
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    expect("train" in content and "data" in content, str(path), sorted(content), "a run's config.json")
-    return content
-
-
-def parse(argv: Sequence[str] | None) -> LMConfig:
-    """Flags to settings; with --resume the run's own settings are the defaults."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    default = None
-    if "--resume" in given and "--workdir" in given[:-1]:
-        path = Path(given[given.index("--workdir") + 1]) / "config.json"
-        if path.exists():
-            saved = _read_config(path)["train"]
-            saved |= {"workdir": Path(saved["workdir"]), "optimizer": OptimizerConfig(**saved["optimizer"])}
-            default = LMConfig(**saved)
-    return command.parse(LMConfig, given, prog=PROG, default=default)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; the exit status is 128 + n after signal n."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("absl").setLevel(logging.ERROR)
-    run = train(parse(argv))
+    say_once()
+    config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG)
+    if config.dry_run:
+        plan(config)
+        return 0
+    with hosts.together(PROG):
+        run = train(config)
     if run.outcome.stopped_by is not None:
         return 128 + run.outcome.stopped_by
-    for name, value in run.metrics.items():
+    for name, value in run.metrics.items() if hosts.is_main() else ():
         print(f"{name} {value!r}")
     return 0
 

@@ -1,7 +1,7 @@
 """The loop around the step: data, logging, evaluation, checkpoints, stopping. Knows nothing of the task."""
 
+import contextlib
 import dataclasses
-import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -11,14 +11,12 @@ from typing import Any, Protocol
 import jax
 
 from based_jax.validate import expect
+from train import hosts
+from train.bad_loss import BadLoss, BadLossConfig, is_bad
 from train.checkpoints import Checkpoints
-from train.metrics import MetricWriter
+from train.metrics import open_writer
 from train.signals import StopRequest
 from train.step import Batch, Programs, TrainState
-
-
-class NonFiniteLoss(ValueError):
-    """The loss or its gradient became NaN or infinite."""
 
 
 class DataIterator(Protocol):
@@ -66,6 +64,7 @@ def fit(
     *,
     describe: Callable[[dict[str, float], int], dict[str, float]],
     evaluate: Callable[[TrainState], dict[str, float]],
+    bad_losses: BadLossConfig | None = None,
 ) -> Outcome:
     """Train from the newest checkpoint below `workdir` (or from scratch) to `config.steps`.
 
@@ -76,83 +75,127 @@ def fit(
         programs: compiled init, step and evaluation.
         key: initialises the parameters of a new run.
         data: batches; its position is part of the checkpoint.
-        workdir: where metrics and checkpoints live.
+        workdir: where metrics and checkpoints live; of several processes, all have it.
         describe: turns a step's metrics and the tokens in them into what is logged.
         evaluate: held-out metrics of a state.
+        bad_losses: what follows a bad step; default: the end. All but the default needs an optimizer that is
+            guarded (`train.bad_loss.guard`).
 
     Raises:
-        NonFiniteLoss: loss or gradient norm is NaN or infinite; no checkpoint of that state is written.
+        BadLoss: a loss or gradient norm was not finite, or spiked, too often; no checkpoint of what it did.
+        ValueError: no checkpoint can be read, or it is of another model or other data.
+        SaveFailed: a checkpoint cannot be written.
     """
-    checkpoints = Checkpoints(workdir, config.keep)
-    start = checkpoints.latest_step or 0
-    if start:
-        state, position = checkpoints.restore(start, programs.abstract_state)
-        data.set_state(position)
-    else:
-        state = programs.init(key)
-    saved = start
+    policy = bad_losses or BadLossConfig()
+    beginning = data.get_state()
+    with contextlib.ExitStack() as stack:
+        checkpoints = stack.enter_context(Checkpoints(workdir, config.keep))
+        saved = step = checkpoints.newest_intact() or 0
+        writer = stack.enter_context(open_writer(workdir, config.steps, step))
+        stop = stack.enter_context(StopRequest())
 
-    def where() -> str:
-        return f"{checkpoints.directory / str(saved)}" if saved else "none, the run is young"
+        def where() -> str:
+            return f"{checkpoints.directory / str(saved)}" if saved else "none, the run is young"
 
-    def check(step: int, metrics: Any) -> dict[str, float]:
-        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        if not all(math.isfinite(values[name]) for name in ("loss", "grad_norm")):
+        def load() -> tuple[TrainState, dict[str, Any]]:
+            if saved:
+                return checkpoints.restore(saved, programs.abstract_state)
+            return programs.init(key), beginning
+
+        def check(made: _Made) -> dict[str, float]:
+            """The step's metrics, once they are there."""
+            values = {name: float(value) for name, value in jax.device_get(made.metrics).items()}
+            if not is_bad(values):
+                return values
+            what = f"step {made.step}: loss {values['loss']}, gradient norm {values['grad_norm']}"
+            in_a_row = values.get("bad_in_a_row", 0)
+            if policy.on_bad_loss == "rollback" and rollbacks < policy.max_bad_losses:
+                raise _RollBack(what, made.position)
+            if policy.on_bad_loss == "skip" and in_a_row <= policy.max_bad_losses:
+                writer.say(f"{what}; the update is skipped, {in_a_row:g} in a row")
+                return values
             checkpoints.wait()
-            raise NonFiniteLoss(
-                f"step {step}: loss {values['loss']}, gradient norm {values['grad_norm']}; stopped. "
-                f"Last good checkpoint: {where()}"
-            )
-        return values
+            after = {"skip": f" after {in_a_row:g} in a row", "rollback": f" after {rollbacks} rollbacks"}
+            stopped = f"stopped{after.get(policy.on_bad_loss, '')}"
+            raise BadLoss(f"{what}; {stopped}. Last good checkpoint: {where()}")
 
-    def save(step: int) -> None:
-        nonlocal saved
-        if step > saved:
-            checkpoints.save(step, state, data.get_state())
-            saved = step
-
-    with MetricWriter(workdir, config.steps, start) as writer, StopRequest() as stop:
-        if start:
-            writer.say(f"resuming at step {start} from {where()}")
-        step, last_log = start, (start, time.perf_counter())
-        waiting: tuple[int, Any, int] | None = None
-        try:
-            for step in range(start + 1, config.steps + 1):
-                batch = next(data)
-                state, metrics = programs.train(state, programs.place_batch(batch))
+        state, position = load()
+        data.set_state(position)
+        if step:
+            writer.say(f"resuming at step {step} from {where()}")
+        last_log, rollbacks, stopped_by = (step, time.perf_counter()), 0, 0
+        waiting: _Made | None = None
+        while step < config.steps and not stopped_by:
+            step += 1
+            batch = next(data)
+            placed = programs.place_batch(batch)
+            asked = hosts.greatest(lambda: int(stop.signal or 0))
+            state, metrics = programs.train(state, placed)
+            try:
                 # The step before is read only now, while this one runs: the device never waits for Python.
                 if waiting is not None:
-                    check(waiting[0], waiting[1])
-                waiting = (step, metrics, int(batch["mask"].sum()))
+                    check(waiting)
+                waiting = _Made(step, metrics, data.get_state())
                 # Read once: a signal that comes while this step is logged ends the next one, which is saved.
-                stopping = stop.signal is not None
-                final = step == config.steps or stopping
+                stopped_by = asked()
+                final = step == config.steps or stopped_by > 0
                 evaluates = _due(step, config.eval_every) or (
-                    final and config.eval_every > 0 and not stopping
+                    final and config.eval_every > 0 and not stopped_by
                 )
                 saves = _due(step, config.checkpoint_every) or final
-                if _due(step, config.log_every) or evaluates or saves:
-                    values = check(step, metrics)
-                    elapsed = time.perf_counter() - last_log[1]
-                    tokens = waiting[2] * (step - last_log[0])
-                    values["tokens_per_second"] = tokens / elapsed
-                    logged = describe(values, waiting[2])
-                    if evaluates:
-                        logged |= evaluate(state)
-                    if _due(step, config.log_every) or evaluates or final:
-                        writer.write(step, logged)
-                    last_log = (step, time.perf_counter())
-                else:
+                if not (_due(step, config.log_every) or evaluates or saves):
                     writer.tick(step)
-                if saves:
-                    save(step)
-                if stopping:
-                    break
-        finally:
-            checkpoints.close()
-        if stop.signal is not None:
-            writer.say(f"{stop.signal.name}: saved step {step} in {where()}; --resume continues from there")
-    return Outcome(state, step, stop.signal)
+                    continue
+                values, waiting = check(waiting), None
+            except _RollBack as bad:
+                checkpoints.wait()
+                (state, _), step, waiting, stopped_by = load(), saved, None, 0
+                # On behind the batch that did it: what was drawn since the checkpoint is not seen again.
+                data.set_state(bad.position)
+                rollbacks += 1
+                writer.rewind(step)
+                writer.say(f"{bad}; back to step {step} ({where()}), and on behind that step's batch")
+                last_log = (step, time.perf_counter())
+                continue
+            checkpoints.check()
+            elapsed = time.perf_counter() - last_log[1]
+            # Counted where the rows are made; every process makes as many.
+            tokens = int(batch["mask"].sum()) * (placed["mask"].shape[0] // batch["mask"].shape[0])
+            values["tokens_per_second"] = tokens * (step - last_log[0]) / elapsed
+            logged = describe(values, tokens)
+            if "bad_losses" in values:
+                logged["bad_losses"] = values["bad_losses"]
+            if evaluates:
+                logged |= evaluate(state)
+            if _due(step, config.log_every) or evaluates or final:
+                writer.write(step, logged)
+            last_log = (step, time.perf_counter())
+            if saves and step > saved:
+                checkpoints.save(step, state, data.get_state())
+                saved, rollbacks = step, 0
+        checkpoints.wait()
+        ended_by = signal.Signals(stopped_by) if stopped_by else None
+        if ended_by is not None:
+            writer.say(f"{ended_by.name}: saved step {step} in {where()}; --resume continues from there")
+    return Outcome(state, step, ended_by)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """A step that was started: its metrics are still being computed."""
+
+    step: int
+    metrics: Any
+    position: dict[str, Any]
+    """of the data, behind the step's batch"""
+
+
+class _RollBack(Exception):
+    """Go back to the last checkpoint."""
+
+    def __init__(self, what: str, position: dict[str, Any]):
+        super().__init__(what)
+        self.position = position
 
 
 def _due(step: int, every: int) -> bool:

@@ -1,5 +1,6 @@
 """Where a run's numbers go: metrics.jsonl, TensorBoard event files, and the terminal."""
 
+import contextlib
 import json
 import math
 import sys
@@ -10,7 +11,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from tensorboardX import SummaryWriter
+
+from train import hosts
+from train.events import EventFile
 
 
 class MetricWriter:
@@ -23,7 +26,7 @@ class MetricWriter:
         self.path = workdir / "metrics.jsonl"
         _keep_until(self.path, start)
         self._file = self.path.open("a", encoding="utf-8")
-        self._events = SummaryWriter(str(workdir / "events"), purge_step=start + 1 if start else None)
+        self._events = EventFile(workdir / "events", start + 1 if start else None)
         self._console = Console(stderr=True, soft_wrap=True)
         self._progress = Progress(
             TextColumn("step"),
@@ -45,20 +48,36 @@ class MetricWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
-        self._events.close()
-        self._file.close()
+        # After an error that went before, it is the one to hear of.
+        with contextlib.nullcontext() if error is None else contextlib.suppress(OSError):
+            self._events.close()
+        with contextlib.nullcontext() if error is None else contextlib.suppress(OSError):
+            self._file.close()
 
     def write(self, step: int, metrics: Mapping[str, float], shown: Collection[str] | None = None) -> None:
         """Record the metrics of `step` (floats keep all their digits); `shown` ones are on the terminal."""
-        self._file.write(json.dumps({"step": step, **metrics}) + "\n")
-        self._file.flush()
-        for name, value in metrics.items():
-            self._events.add_scalar(name, value, step)
+        # JSON has no NaN or infinity; where one is logged at all it stands as null.
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        try:
+            self._file.write(json.dumps({"step": step, **finite}) + "\n")
+            self._file.flush()
+            self._events.write(step, metrics)
+        except OSError as error:
+            raise OSError(
+                f"the metrics of step {step} cannot be written below {self.path.parent}: {error}"
+            ) from error
         names = metrics if shown is None else shown
         line = "  ".join(f"{name} {_short(metrics[name])}" for name in names)
         self._progress.update(self._task, completed=step, description=line)
         if not sys.stderr.isatty():
             print(f"step {step}/{self._steps}  {line}", file=sys.stderr, flush=True)
+
+    def rewind(self, step: int) -> None:
+        """Drop the lines behind `step`, which are about to be written again."""
+        self._file.close()
+        _keep_until(self.path, step)
+        self._file = self.path.open("a", encoding="utf-8")
+        self._progress.update(self._task, completed=step)
 
     def tick(self, step: int) -> None:
         """Move the progress bar only."""
@@ -67,6 +86,36 @@ class MetricWriter:
     def say(self, message: str) -> None:
         """A line on the terminal, above the progress bar."""
         self._console.print(message, highlight=False)
+
+
+class SilentWriter(MetricWriter):
+    """Of the processes of a run that do not write."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def __enter__(self) -> "SilentWriter":
+        return self
+
+    def write(self, step: int, metrics: Mapping[str, float], shown: Collection[str] | None = None) -> None:
+        pass
+
+    def rewind(self, step: int) -> None:
+        pass
+
+    def tick(self, step: int) -> None:
+        pass
+
+    def say(self, message: str) -> None:
+        pass
+
+
+def open_writer(workdir: Path, steps: int, start: int = 0) -> MetricWriter:
+    """The writer of a run's main process; one that does nothing in the others."""
+    return MetricWriter(workdir, steps, start) if hosts.is_main() else SilentWriter()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from based_jax import command, mixers
 from based_jax.data.tasks import MQAR
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, mqar_backbone, param_count
 from based_jax.validate import expect, expect_choice
+from train.checkpoints import say_once
 from train.mqar_sweep import Outcome, SweepConfig, sweep
 
 PROG = "python -m train.mqar"
@@ -256,7 +257,7 @@ def _sentence(record: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; the exit status is 128 + n after signal n."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("absl").setLevel(logging.ERROR)
+    say_once()
     config = command.parse(MQARConfig, argv, prog=PROG)
     outcome = train_mqar(config)
     for record in outcome.records:

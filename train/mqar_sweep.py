@@ -175,7 +175,7 @@ class _Loop:
 
     def start(self, pending: list[int]) -> None:
         """Begin with `pending`, or where the last checkpoint stands."""
-        self.live, self.step = pending, self.checkpoints.latest_step or 0
+        self.live, self.step = pending, self.checkpoints.newest_intact() or 0
         if self.step == 0:
             self.lanes, seconds = self.grid.filled(pending), 0.0
             self.state = self.grid.init(self._arrays())

@@ -1,4 +1,4 @@
-"""AdamW as the papers train: warm-up and cosine, weight-decay groups, global-norm clipping (spec 4.1)."""
+"""AdamW as the papers train: warm-up and decay, weight-decay groups, global-norm clipping (spec 4.1)."""
 
 import dataclasses
 from typing import Any
@@ -7,17 +7,26 @@ import jax
 import optax
 
 from based_jax.typing import Params
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_choice
+
+SCHEDULES = ("cosine", "linear")
+MOMENT_DTYPES = ("float32", "bfloat16")
+FILTER = "filter"
+"""What every long convolution calls its filter in the tree of parameters."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW with linear warm-up and cosine decay; defaults are Based's language-model recipe."""
+    """AdamW with linear warm-up and a decay behind it; defaults are Based's language-model recipe."""
 
     learning_rate: float = 8e-4
     """peak learning rate"""
-    final_learning_rate: float = 0.1
+    final_learning_rate_share: float = 0.1
     """learning rate at the end, as a share of the peak"""
+    schedule: str = "cosine"
+    """how the rate falls from the peak to its end: cosine (half a period) or linear"""
+    filter_learning_rate_share: float = 1.0
+    """learning rate of long convolutions' filters, as a share of every other parameter's"""
     warmup: float = 0.01
     """steps of linear warm-up from 1e-6, as a share of all steps"""
     beta1: float = 0.9
@@ -32,25 +41,33 @@ class OptimizerConfig:
     """also decay the norms' scales, as the authors' code does by oversight"""
     clip: float = 1.0
     """global norm to which gradients are clipped"""
+    moment_dtype: str = "float32"
+    """of the first moment as it is kept: float32 or bfloat16 (2 bytes per parameter less)"""
 
     def __post_init__(self) -> None:
         expect(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
-        expect(0 <= self.final_learning_rate <= 1, "final_learning_rate", self.final_learning_rate, "0 to 1")
+        for name in ("final_learning_rate_share", "filter_learning_rate_share"):
+            share = getattr(self, name)
+            expect(0 <= share <= 1, name, share, "0 to 1, a share of the learning rate")
+        expect_choice("schedule", self.schedule, SCHEDULES)
+        expect_choice("moment_dtype", self.moment_dtype, MOMENT_DTYPES)
         expect(0 <= self.warmup <= 1, "warmup", self.warmup, "0 to 1, a share of the steps")
         expect(self.clip > 0, "clip", self.clip, "above 0")
         expect(self.weight_decay >= 0, "weight_decay", self.weight_decay, "at least 0")
 
 
 def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """1e-6 rising linearly to the peak over the warm-up, then a half cosine to the final rate at `steps`."""
+    """1e-6 rising linearly to the peak over the warm-up, then down to the final rate at `steps`."""
     warmup = round(config.warmup * steps)
-    cosine = optax.cosine_decay_schedule(
-        config.learning_rate, max(steps - warmup, 1), alpha=config.final_learning_rate
-    )
+    peak, share, rest = config.learning_rate, config.final_learning_rate_share, max(steps - warmup, 1)
+    if config.schedule == "cosine":
+        fall = optax.cosine_decay_schedule(peak, rest, alpha=share)
+    else:
+        fall = optax.linear_schedule(peak, share * peak, rest)
     if warmup == 0:
-        return cosine
-    rise = optax.linear_schedule(min(1e-6, config.learning_rate), config.learning_rate, warmup)
-    return optax.join_schedules([rise, cosine], [warmup])
+        return fall
+    rise = optax.linear_schedule(min(1e-6, peak), peak, warmup)
+    return optax.join_schedules([rise, fall], [warmup])
 
 
 def decay_mask(params: Params, decay_norms: bool = False) -> Any:
@@ -62,24 +79,40 @@ def decay_mask(params: Params, decay_norms: bool = False) -> Any:
     endings = ("kernel", "_conv", "head", *(("scale",) if decay_norms else ()))
 
     def decays(path: tuple[Any, ...], _: Any) -> bool:
-        names = [str(getattr(entry, "key", "")) for entry in path]
-        # A parameter with logical axis names is a box, whose own entry has no key.
-        name = next(name for name in reversed(names) if name)
-        return name.endswith(endings) and "filter" not in names
+        names = _names(path)
+        return names[-1].endswith(endings) and FILTER not in names
 
     return jax.tree_util.tree_map_with_path(decays, params)
 
 
+def filter_mask(params: Params) -> Any:
+    """True for the filters of long convolutions: their taps, or the networks that make them."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: FILTER in _names(path), params)
+
+
+def _names(path: tuple[Any, ...]) -> list[str]:
+    """Names on the way to a parameter; one with logical axis names is a box, whose own entry has no key."""
+    return [str(entry.key) for entry in path if getattr(entry, "key", "")]
+
+
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Clipping and AdamW in one transformation."""
-    return optax.chain(
+    """Clipping and AdamW in one transformation.
+
+    Only the first moment may be kept in bfloat16. A step moves the second by 1 - beta2 of itself and less, at
+    0.999 by a thousandth; bfloat16's steps are 1/256 apart at best, and the mean would stand still.
+    """
+    parts = [
         optax.clip_by_global_norm(config.clip),
         optax.adamw(
             learning_rate_schedule(config, steps),
             b1=config.beta1,
             b2=config.beta2,
             eps=config.eps,
+            mu_dtype=config.moment_dtype,
             weight_decay=config.weight_decay,
             mask=lambda params: decay_mask(params, config.decay_norms),
         ),
-    )
+    ]
+    if config.filter_learning_rate_share != 1:
+        parts.append(optax.masked(optax.scale(config.filter_learning_rate_share), filter_mask))
+    return optax.chain(*parts)

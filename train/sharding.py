@@ -1,5 +1,6 @@
 """One table from logical axis names to mesh axes; models never mention a mesh."""
 
+import math
 from typing import Any
 
 import jax
@@ -12,8 +13,6 @@ from based_jax.validate import expect
 MESH_AXES = ("data", "fsdp", "tensor", "context")
 
 RULES = (
-    ("batch", ("data", "fsdp")),
-    ("length", "context"),
     ("embed", "fsdp"),
     ("vocab", "tensor"),
     ("heads", "tensor"),
@@ -21,6 +20,9 @@ RULES = (
     ("mlp", "tensor"),
     ("head_dim", None),
 )
+
+BATCH_AXES = (("data", "fsdp"), ("context",))
+"""Mesh axes over which the rows and the tokens of a batch are cut"""
 
 
 def parse_mesh(text: str | None) -> Mesh | None:
@@ -31,20 +33,28 @@ def parse_mesh(text: str | None) -> Mesh | None:
     """
     if not text:
         return None
+    sizes = mesh_sizes(text)
+    count = math.prod(sizes.values())
+    expect(count == jax.device_count(), "mesh", text, f"sizes whose product is {jax.device_count()} devices")
+    types = (jax.sharding.AxisType.Auto,) * len(sizes)
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=types)
+
+
+def mesh_sizes(text: str | None) -> dict[str, int]:
+    """Axis names and sizes in the order of the text; none for no text.
+
+    Raises:
+        ValueError: unknown axis or bad size.
+    """
     sizes: dict[str, int] = {}
-    for part in text.split(","):
+    for part in text.split(",") if text else ():
         axis, _, size = part.partition("=")
         expect(
             axis in MESH_AXES and size.isdigit() and int(size) >= 1 and axis not in sizes,
             "mesh", text, f"axis=size pairs such as data=2,fsdp=2 with axes {', '.join(MESH_AXES)}",
         )  # fmt: skip
         sizes[axis] = int(size)
-    count = 1
-    for size in sizes.values():
-        count *= size
-    expect(count == jax.device_count(), "mesh", text, f"sizes whose product is {jax.device_count()} devices")
-    types = (jax.sharding.AxisType.Auto,) * len(sizes)
-    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=types)
+    return sizes
 
 
 def shardings_of(boxed: Any, mesh: Mesh) -> Any:
@@ -70,8 +80,7 @@ def shardings_of(boxed: Any, mesh: Mesh) -> Any:
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Of (batch, length) arrays."""
-    rules = dict(RULES)
-    return NamedSharding(mesh, PartitionSpec(*(_present(rules[name], mesh) for name in ("batch", "length"))))
+    return NamedSharding(mesh, PartitionSpec(*(_present(axes, mesh) for axes in BATCH_AXES)))
 
 
 def _present(axes: str | tuple[str, ...] | None, mesh: Mesh) -> Any:

@@ -9,13 +9,15 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from based_jax.mixers.selection_heads import LOSSES, auxiliary_loss
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops import context_parallel, cross_entropy
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.typing import Array, Float, Int, Params
+from train import hosts
+from train.bad_loss import guard_metrics, updates_made
 from train.sharding import batch_sharding, shardings_of
 
 Batch = Mapping[str, Any]
@@ -122,11 +124,14 @@ def make_train_step(
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         grads, losses = gradients(state.params, batch, key)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        updates, opt_state = optax.with_extra_args_support(optimizer).update(
+            grads, state.opt_state, state.params, value=losses["loss"]
+        )
         metrics = {
             **losses,
             "grad_norm": optax.tree.norm(grads),
-            "learning_rate": schedule(state.step),
+            "learning_rate": schedule(updates_made(state.step, state.opt_state)),
+            **guard_metrics(opt_state),
         }
         params = optax.apply_updates(state.params, updates)
         return TrainState(state.step + 1, params, opt_state), metrics
@@ -144,6 +149,8 @@ class Programs:
     abstract_state: TrainState
     """shapes, dtypes and shardings, for restoring a checkpoint"""
     place_batch: Callable[[Batch], Batch]
+    rows: Sharding
+    """of (B, N) arrays"""
 
 
 def build_programs(
@@ -167,14 +174,15 @@ def build_programs(
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     abstract = jax.eval_shape(init, jax.random.key(0))
+    tokens = None if mesh is None else batch_sharding(mesh)
     step_anywhere = make_train_step(model, optimizer, schedule, accumulate, seed, losses_of)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        with context_parallel.over(mesh):
+        with context_parallel.over(tokens):
             return step_anywhere(state, batch)
 
     def evaluate(params: Params, batch: Batch) -> tuple[Array, Array]:
-        with context_parallel.over(mesh):
+        with context_parallel.over(tokens):
             return losses_of(model, params, batch)[0]
 
     if mesh is None:
@@ -195,11 +203,11 @@ def build_programs(
         )
 
     def place_batch(batch: Batch) -> Batch:
-        return jax.device_put(dict(batch), rows)
+        return hosts.place_batch(batch, rows)
 
     abstract = jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
         abstract,
         shardings,
     )
-    return Programs(*compiled, abstract_state=abstract, place_batch=place_batch)
+    return Programs(*compiled, abstract_state=abstract, place_batch=place_batch, rows=rows)

@@ -28,6 +28,7 @@ class BigBird(SoftmaxHeads):
             what Zoology's code does in training and evaluation alike.
     """
 
+    is_pure: ClassVar[bool] = False
     card: ClassVar[Card] = Card(
         equation="softmax over a window, the first tokens and random cells",
         training="N^2 D",

@@ -64,6 +64,8 @@ class Mixer(nn.Module):
     """can continue from a state"""
     packing: ClassVar[bool] = True
     """honours segment_ids"""
+    is_pure: ClassVar[bool] = True
+    """a function of parameters and inputs alone: no noise in training, no loss of its own"""
     wants_tokens: ClassVar[bool] = False
     """takes the ids of its tokens as a further argument, `tokens`; a language model passes them"""
     card: ClassVar[Card]

@@ -8,7 +8,7 @@ A mixer that wants few tokens selected adds its loss to Flax's collection "losse
 Nothing is collected unless that collection is mutable, and nothing while continuing from a state.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,8 @@ def auxiliary_loss(collected: Any) -> Float[Array, ""]:
 
 class SelectionHeads(SoftmaxHeads):
     """Softmax attention over the whole past; by default of one head and without positions, as in Zoology."""
+
+    is_pure: ClassVar[bool] = False
 
     num_heads: int | None = 1
     rotary_fraction: float = 0.0

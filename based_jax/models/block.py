@@ -15,6 +15,7 @@ from flax import linen as nn
 from based_jax.mixers.contract import Mixer
 from based_jax.models.mlp import MLP, IdentityMLP
 from based_jax.models.norm import make_norm
+from based_jax.ops.context_parallel import keep_tokens
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
 
@@ -75,9 +76,9 @@ class Block(nn.Module):
             h = self.norm1(mixed + h)
             return self.norm2(self.mlp(h) + h), None, state
         wide = accumulation_dtype(h)
-        residual = h.astype(wide) if residual is None else residual + h.astype(wide)
+        residual = keep_tokens(h.astype(wide) if residual is None else residual + h.astype(wide))
         mixed, state = self.mixer(self.norm1(residual), state, **context)
         if self.mlp is None:
             return mixed, residual, state
-        residual = residual + mixed.astype(wide)
+        residual = keep_tokens(residual + mixed.astype(wide))
         return self.mlp(self.norm2(residual)), residual, state

@@ -13,7 +13,7 @@ from based_jax.validate import expect, expect_choice
 ACTIVATIONS = ("silu", "gelu", "sigmoid")
 MLPS = ("gated", "plain", "identity", "none")
 NORMS = ("rms", "layer")
-REMAT = ("none", "block")
+REMAT = ("none", "dots", "block")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,11 @@ class ModelConfig:
     dtype: str = "float32"
     """dtype of the computation; parameters, residual stream, running sums and logits are float32"""
     remat: str = "none"
-    """"block" recomputes each block in the backward pass instead of keeping its activations"""
+    """what the backward pass recomputes: "none", "block" everything inside each block, or "dots" all but the
+    products with weights, which are kept"""
+    scan_layers: bool = False
+    """run layers that repeat as one loop where there is no state: a smaller program, and on a CPU the only
+    way in which `remat` saves much; not for mixers with noise or losses of their own"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mixers", FrozenDict(self.mixers))

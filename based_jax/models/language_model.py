@@ -16,6 +16,8 @@ from based_jax.models.block import Block
 from based_jax.models.config import ModelConfig
 from based_jax.models.mlp import make_mlp
 from based_jax.models.norm import make_norm
+from based_jax.models.scan import find_repeats, run_repeats
+from based_jax.ops.context_parallel import keep_tokens
 from based_jax.typing import Array, Float, Int, Mask, Params, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_array
 
@@ -52,7 +54,7 @@ class LanguageModel(nn.Module):
                 named(nn.initializers.normal(config.init_std), None, "embed"),
                 (config.max_positions, config.d_model),
             )
-        block = nn.remat(Block) if config.remat == "block" else Block
+        block = rematerialised(config.remat)
         self.layers = [
             block(
                 mixer=make_mixer(config, index),
@@ -72,6 +74,11 @@ class LanguageModel(nn.Module):
             )
             for index in range(config.num_layers)
         ]
+        for index, layer in enumerate(self.layers):
+            expect(
+                layer.mixer.is_pure or not config.scan_layers, "scan_layers", True,
+                f"False with {config.layer(index).mixer}, which draws noise or has a loss of its own",
+            )  # fmt: skip
         self.final_norm = make_norm(config.final_norm or config.norm, config.norm_eps, config.jnp_dtype)
         self.dropout = nn.Dropout(config.embed_dropout)
 
@@ -130,15 +137,23 @@ class LanguageModel(nn.Module):
         h = jnp.take(self.embedding, tokens, axis=0, mode="fill", fill_value=jnp.nan)
         if self.config.max_positions:
             h += self._learned_positions(tokens, state, positions, segment_ids, mask)
-        h = self.dropout(h.astype(dtype), deterministic=not self.has_rng("dropout"))
+        h = keep_tokens(self.dropout(h.astype(dtype), deterministic=not self.has_rng("dropout")))
         residual: Any = None
         states = []
+        context: dict[str, Any] = {
+            "segment_ids": segment_ids, "positions": positions, "mask": mask, "tokens": tokens,
+        }  # fmt: skip
+        loop, period = range(0), 1
+        if self.config.scan_layers and state is None and not self.is_initializing():
+            loop, period = find_repeats(self.config.schedule)
         for index, layer in enumerate(self.layers):
+            if index in loop:
+                if index == loop.start:
+                    blocks = self.layers[loop.start : loop.stop]
+                    h, residual = run_repeats(blocks, period, h, residual, **context)
+                continue
             layer_state = None if state is None else state[index]
-            h, residual, layer_state = layer(
-                h, residual, layer_state,
-                segment_ids=segment_ids, positions=positions, mask=mask, tokens=tokens,
-            )  # fmt: skip
+            h, residual, layer_state = layer(h, residual, layer_state, **context)
             states.append(layer_state)
         h = self.final_norm(residual + h.astype(residual.dtype))
         return h, None if state is None else tuple(states)
@@ -199,6 +214,16 @@ class LanguageModel(nn.Module):
         return sum(
             make_mixer(self.config, index).state_size(length) for index in range(self.config.num_layers)
         )
+
+
+def rematerialised(remat: str) -> type[Block]:
+    """The block whose backward pass recomputes what `ModelConfig.remat` says."""
+    if remat == "none":
+        return Block
+    # Products without batch axes are those of activations with weights: the dear ones to make again, while
+    # scores and states, which do have batch axes, are the large ones to keep.
+    policies = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "block": None}
+    return nn.remat(Block, policy=policies[remat])
 
 
 def make_mixer(config: ModelConfig, index: int) -> Mixer:

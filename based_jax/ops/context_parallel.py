@@ -10,7 +10,8 @@ order of the devices, and asks here for what lies before it.
     long convolutions      other channels: all tokens of 1 / devices of them
 
 Everything else (maps, norms, and mixers that look at whole rows) is left to the compiler, which may gather
-whole sequences. Results and gradients are those of one device, but for the order of sums.
+whole sequences; `keep_tokens` tells it to leave activations where their tokens are and to bring weights to
+them. Results and gradients are those of one device, but for the order of sums.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from based_jax.typing import Array
 
@@ -32,26 +33,31 @@ AXIS = "context"
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MESH: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("context_parallel_mesh", default=None)
-_IS_SPLIT: contextvars.ContextVar[bool] = contextvars.ContextVar("context_parallel_is_split", default=False)
+_TOKENS: contextvars.ContextVar[NamedSharding | None] = contextvars.ContextVar("tokens", default=None)
+_PART: contextvars.ContextVar[Array | None] = contextvars.ContextVar("part", default=None)
 
 
 @contextlib.contextmanager
-def over(mesh: Mesh | None) -> Iterator[None]:
-    """While tracing: split sequences over the mesh's axis "context", if it has one."""
-    splits = mesh is not None and mesh.shape.get(AXIS, 1) > 1
-    with _set(_MESH, mesh if splits else None):
+def over(tokens: NamedSharding | None) -> Iterator[None]:
+    """While tracing: where (B, N) arrays are. Sequences are split if their mesh has an axis "context"."""
+    with _set(_TOKENS, tokens):
         yield
 
 
-def splits(*tokens: str) -> Callable[[F], F]:
+def keep_tokens(x: Array) -> Array:
+    """x, (B, N, ...), with its tokens where `over` says that they are."""
+    tokens = _TOKENS.get()
+    return x if tokens is None or is_split() else lax.with_sharding_constraint(x, tokens)
+
+
+def splits(*names: str) -> Callable[[F], F]:
     """Decorate an op on (B, N, ...) arrays that can run on a part of its tokens.
 
     A call that continues from an `initial_state`, or whose length the devices do not divide, is not split;
     one that is split has no state to return: its place is None.
 
     Args:
-        tokens: names of the arguments, pytrees, whose arrays have an axis of tokens. The axis may be 1.
+        names: of the arguments, pytrees, whose arrays have an axis of tokens. The axis may be 1.
     """
 
     def decorate(op: F) -> F:
@@ -59,29 +65,30 @@ def splits(*tokens: str) -> Callable[[F], F]:
 
         @functools.wraps(op)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            mesh = _MESH.get()
-            if mesh is None or is_split():
+            tokens = _TOKENS.get()
+            if tokens is None or is_split() or tokens.mesh.shape.get(AXIS, 1) == 1:
                 return op(*args, **kwargs)
+            mesh = tokens.mesh
             given = dict(signature.bind(*args, **kwargs).arguments)
-            length = jax.tree.leaves(given[tokens[0]])[0].shape[1]
+            length = jax.tree.leaves(given[names[0]])[0].shape[1]
             if given.get("initial_state") is not None or length % mesh.shape[AXIS]:
                 return op(**given)
             wants_state = given.pop("return_state", False)
-            rows = {name: given.pop(name) for name in tokens if name in given}
+            rows = {name: given.pop(name) for name in names if name in given}
             arrays = {name: value for name, value in given.items() if _is_array(value)}
             options = {name: value for name, value in given.items() if name not in arrays}
 
-            def run(rows: Any, arrays: Any) -> Any:
-                with _set(_IS_SPLIT, True):
+            def run(rows: Any, arrays: Any, part: Array) -> Any:
+                with _set(_PART, part[0]):
                     return op(**rows, **arrays, **options)
 
             along = PartitionSpec(None, AXIS)
             specs = jax.tree.map(lambda x: along if x.shape[1] == length else PartitionSpec(), rows)
             # Over the other axes of the mesh the compiler goes on as outside.
             y = jax.shard_map(
-                run, mesh=mesh, in_specs=(specs, PartitionSpec()), out_specs=along,
+                run, mesh=mesh, in_specs=(specs, PartitionSpec(), PartitionSpec(AXIS)), out_specs=along,
                 axis_names={AXIS}, check_vma=False,
-            )(rows, arrays)  # fmt: skip
+            )(rows, arrays, jnp.arange(mesh.shape[AXIS]))  # fmt: skip
             return (y, None) if wants_state else y
 
         return wrapper  # pyright: ignore[reportReturnType]
@@ -104,7 +111,7 @@ def _set(variable: contextvars.ContextVar[T], value: T) -> Iterator[None]:
 
 def is_split() -> bool:
     """Whether the arrays of an op are parts here."""
-    return _IS_SPLIT.get()
+    return _PART.get() is not None
 
 
 def parts() -> int:
@@ -113,14 +120,21 @@ def parts() -> int:
 
 
 def part() -> Array:
-    """This device's number, from 0: an integer known when the program runs."""
-    return lax.axis_index(AXIS)
+    """This device's number, from 0.
+
+    An input of the split program: XLA cannot compile `lax.axis_index` where other axes are left to it and the
+    op is recomputed (jax 0.10).
+    """
+    number = _PART.get()
+    if number is None:
+        raise RuntimeError("part: expected to be called where sequences are split")
+    return number
 
 
 @contextlib.contextmanager
 def whole_sequences() -> Iterator[None]:
     """Where a part has been exchanged for whole sequences."""
-    with _set(_IS_SPLIT, False), _set(_MESH, None):
+    with _set(_PART, None), _set(_TOKENS, None):
         yield
 
 

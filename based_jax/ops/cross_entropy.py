@@ -101,20 +101,23 @@ def _losses(hidden, embedding, targets) -> tuple[Array, Array, Array]:
 
 
 def _scan(chunk: Any, start: Any, embedding: Array, tokens: Any) -> tuple[Any, Any]:
-    """`chunk` over pieces of the rows: its carry, and its (B, n, ...) results put together again."""
+    """`chunk` over pieces of the rows: its carry, and its (B, n, ...) results put together again.
+
+    Piece i has the tokens i, i + pieces, ...: devices that hold neighbouring tokens all have a share of it.
+    """
     batch, length = tokens[0].shape[:2]
-    pieces = min(-(-batch * length * embedding.shape[0] // LOGITS), length)
-    if pieces <= 1:
+    needed = min(-(-batch * length * embedding.shape[0] // LOGITS), length)
+    if needed <= 1:
         return chunk(start, tokens)
+    pieces = 1 << (needed - 1).bit_length()  # divides what devices hold more often than other numbers
     size = -(-length // pieces)
-    pieces = -(-length // size)
 
     def split(x: Array) -> Array:
         x = jnp.pad(x, [(0, 0), (0, pieces * size - length)] + [(0, 0)] * (x.ndim - 2))
-        return x.reshape(batch, pieces, size, *x.shape[2:]).swapaxes(0, 1)
+        return jnp.moveaxis(x.reshape(batch, size, pieces, *x.shape[2:]), 2, 0)
 
     def join(x: Array) -> Array:
-        return x.swapaxes(0, 1).reshape(batch, pieces * size, *x.shape[3:])[:, :length]
+        return jnp.moveaxis(x, 0, 2).reshape(batch, size * pieces, *x.shape[3:])[:, :length]
 
     carry, results = lax.scan(chunk, start, jax.tree.map(split, tokens))
     return carry, jax.tree.map(join, results)

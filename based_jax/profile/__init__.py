@@ -5,5 +5,6 @@
 
 from based_jax.profile.operations import Operations, count_operations
 from based_jax.profile.published import training_flops
+from based_jax.profile.training import model_flops, training_operations
 
-__all__ = ["Operations", "count_operations", "training_flops"]
+__all__ = ["Operations", "count_operations", "model_flops", "training_flops", "training_operations"]

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import linen as nn
 from rich.console import Console
 from rich.table import Table
@@ -19,6 +18,7 @@ from based_jax.models import LanguageModel, ModelConfig, param_count, presets
 from based_jax.models.language_model import make_mixer
 from based_jax.profile.operations import Operations, count_operations
 from based_jax.profile.published import printed_tflops, training_flops
+from based_jax.profile.training import training_operations
 from based_jax.validate import expect
 
 PROG = "python -m based_jax.profile"
@@ -51,13 +51,8 @@ def profile(config: ModelConfig, length: int, batch_size: int = 1) -> dict[str, 
     model = LanguageModel(config)
     tokens = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
     params = nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
-
-    def loss(params: Any, tokens: Any) -> Any:
-        logits: Any = model.apply(params, tokens)[0]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, tokens).mean()
-
     forward = count_operations(lambda params, tokens: model.apply(params, tokens)[0], params, tokens)
-    training = count_operations(jax.value_and_grad(loss), params, tokens)
+    training = training_operations(config, length, batch_size)
     published = training_flops(config, length)
     layers = [
         _layer(config, params["params"], index, length, batch_size) for index in range(config.num_layers)

@@ -11,7 +11,8 @@ from flax import linen as nn
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from based_jax import mixers
+import pallas_kernels
+from based_jax import mixers, ops
 from based_jax.ops import context_parallel
 from tests.mixers.test_contract import CASES, WIDTH
 from tests.subprocesses import run_python
@@ -87,8 +88,37 @@ def plain(mixer: Any, params: Any, x: Any, context: Any) -> Any:
 
 def split(mixer: Any, params: Any, x: Any, context: Any) -> Any:
     mesh = jax.make_mesh((DEVICES,), ("context",), axis_types=(AxisType.Auto,))
-    x, context = lax.with_sharding_constraint(
-        (x, context), NamedSharding(mesh, PartitionSpec(None, "context"))
-    )
-    with context_parallel.over(mesh):
+    tokens = NamedSharding(mesh, PartitionSpec(None, "context"))
+    x, context = lax.with_sharding_constraint((x, context), tokens)
+    with context_parallel.over(tokens):
         return plain(mixer, params, x, context)
+
+
+def test_the_fused_kernel_hands_over_its_sums():
+    run_python("from tests.mixers.test_context_parallel import compare_kernel; compare_kernel()", devices=4)
+
+
+def compare_kernel() -> None:
+    """In Pallas's interpreter, against the chunked scan of one device."""
+    generator = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(generator.normal(size=(2, 64, 2, size)), jnp.float32) for size in (8, 8, 32))
+    segment_ids = jnp.asarray(np.sort(generator.integers(0, 4, (2, 64)), axis=1), jnp.int32)
+
+    def gradients(implementation: str) -> Any:
+        def total(q: Any, k: Any, v: Any) -> Any:
+            y = ops.taylor_attention(q, k, v, segment_ids=segment_ids, implementation=implementation)
+            return jnp.sum(jnp.sin(y)), y
+
+        return jax.grad(total, argnums=(0, 1, 2), has_aux=True)
+
+    mesh = jax.make_mesh((2, 2), ("data", "context"), axis_types=(AxisType.Auto,) * 2)
+    tokens = NamedSharding(mesh, PartitionSpec("data", "context"))
+
+    def on_four(q: Any, k: Any, v: Any) -> Any:
+        with context_parallel.over(tokens), pallas_kernels.interpreted():
+            return gradients("pallas")(q, k, v)
+
+    ours = jax.jit(on_four, in_shardings=tokens)(q, k, v)
+    theirs = jax.jit(gradients("xla"))(q, k, v)
+    # float32 sums over 64 tokens, in another order; gradients are up to 2.
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), ours, theirs)

@@ -194,7 +194,9 @@ def test_remat_keeps_less_for_the_backward_pass(params):
         def backward(params):
             return jax.vjp(lambda params: model.apply(params, jnp.zeros((2, 64), jnp.int32))[0], params)[1]
 
-        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(backward, params)))
+        return sum(
+            leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(backward, params))
+        )
 
     none, dots, block = (kept(remat) for remat in ("none", "dots", "block"))
     assert none > 2 * dots

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from based_jax.models import MixerSpec, ModelConfig
+from train.optimizer import OptimizerConfig
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +39,27 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines = [f"def f{number}_{line}(x):\n    return x + {line}\n" for line in range(number % 7 + 3)]
         (directory / f"{number:02d}.py").write_text("\n".join(lines))
     return directory
+
+
+@pytest.fixture(scope="session")
+def settings(tiny_preset, text):
+    return {
+        "preset": tiny_preset,
+        "data": str(text),
+        "steps": 24,
+        "batch_size": 4,
+        "held_out": 0.2,
+        "log_every": 1,
+        "eval_every": 12,
+        "checkpoint_every": 5,
+        "peak_tflops": 1e-3,
+        "optimizer": OptimizerConfig(learning_rate=1e-2, warmup=0.1),
+    }
+
+
+@pytest.fixture(scope="session")
+def one_layer(settings, tiny_config, tmp_path_factory):
+    """The settings of a model that compiles quickly."""
+    path = tmp_path_factory.mktemp("one") / "layer.json"
+    path.write_text(tiny_config.replace(schedule="L").to_json())
+    return {**settings, "preset": str(path)}

@@ -4,8 +4,6 @@ import json
 import random
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -13,36 +11,13 @@ import numpy as np
 import pytest
 
 import based_jax as bj
-from tests.subprocesses import environment
+from tests.train.runs import command, flags, losses, sending, start, until
 from train import lm
-from train.loop import NonFiniteLoss
+from train.bad_loss import BadLoss
 from train.metrics import read_metrics
-from train.optimizer import OptimizerConfig
+from train.run_directory import parse_run
 
-STEPS = 24
-
-
-@pytest.fixture(scope="module")
-def settings(tiny_preset, text):
-    return {
-        "preset": tiny_preset,
-        "data": str(text),
-        "steps": STEPS,
-        "batch_size": 4,
-        "held_out": 0.2,
-        "log_every": 1,
-        "eval_every": 12,
-        "checkpoint_every": 5,
-        "optimizer": OptimizerConfig(learning_rate=1e-2, warmup=0.1),
-    }
-
-
-@pytest.fixture(scope="module")
-def one_layer(settings, tiny_config, tmp_path_factory):
-    """The settings of a model that compiles quickly."""
-    path = tmp_path_factory.mktemp("one") / "layer.json"
-    path.write_text(tiny_config.replace(schedule="L").to_json())
-    return {**settings, "preset": str(path)}
+STEPS = 24  # of the fixture `settings`
 
 
 @pytest.fixture(scope="module")
@@ -52,22 +27,14 @@ def finished(settings, tmp_path_factory):
     return workdir, lm.train(lm.LMConfig(workdir=workdir, **settings))
 
 
-def flags(settings, workdir) -> list[str]:
-    plain = {key: value for key, value in settings.items() if key != "optimizer"}
-    pairs = [(f"--{key.replace('_', '-')}", str(value)) for key, value in plain.items()]
-    pairs += [("--learning-rate", "1e-2"), ("--warmup", "0.1"), ("--workdir", str(workdir))]
-    return [word for pair in pairs for word in pair]
-
-
-def losses(workdir) -> list[float]:
-    return [line["loss"] for line in read_metrics(workdir / "metrics.jsonl")]
-
-
 def test_a_run_directory_has_everything(finished):
     workdir, run = finished
     lines = read_metrics(workdir / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     assert all({"loss", "grad_norm", "tokens_per_second", "learning_rate"} <= set(line) for line in lines)
+    # The peak is 1e-3 of 10^12 operations a second: see `settings`.
+    assert all(line["mfu"] == pytest.approx(1e3 * line["model_tflops_per_second"]) for line in lines)
+    assert all(line["mfu"] > 0 for line in lines)
     assert [line["step"] for line in lines if "eval_loss" in line] == [12, 24]
     config = json.loads((workdir / "config.json").read_text())
     assert config["train"]["steps"] == STEPS
@@ -84,34 +51,21 @@ def test_the_final_model_is_exported(finished):
     jax.tree.map(np.testing.assert_array_equal, params, run.outcome.state.params)
 
 
-def until(step: int, command: list[str], send: signal.Signals) -> tuple[int, str]:
-    """Run `command`, signal it when it logs that step; its status, and what it says from then on."""
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        match = re.match(r"step (\d+)/", line)
-        if match and int(match[1]) >= step:
-            process.send_signal(send)
-            break
-    _, rest = process.communicate(timeout=120)
-    return process.returncode, " ".join(rest.split())
-
-
 def test_runs_that_were_killed_or_stopped_resume_bit_exactly(finished, settings, tmp_path):
     """SIGKILL at a random step, then SIGTERM; all losses are those of the run that was left alone."""
-    command = [sys.executable, "-m", "train.lm", *flags(settings, tmp_path), "--resume"]
+    resumed = command(settings, tmp_path, "--resume")
     at = random.Random(0).randrange(6, 10)
-    status, _ = until(at, command, signal.SIGKILL)
+    status, _ = until(at, start(resumed), sending(signal.SIGKILL))
     assert status == -signal.SIGKILL
     assert len(losses(tmp_path)) >= at
 
-    status, rest = until(6, [*command, "--checkpoint-every", "0"], signal.SIGTERM)
+    status, rest = until(6, start([*resumed, "--checkpoint-every", "0"]), sending(signal.SIGTERM))
     assert status == 128 + signal.SIGTERM, rest
-    saved = re.search(r"SIGTERM: saved step (\d+) in (\S+)", rest)
+    saved = re.search(r"SIGTERM: saved step (\d+) in (\S+)", " ".join(rest.split()))
     assert saved, rest
     assert Path(saved[2].rstrip(";")).is_dir()
 
-    run = lm.train(lm.parse(["--workdir", str(tmp_path), "--resume"]))
+    run = lm.train(parse_run(lm.LMConfig, ["--workdir", str(tmp_path), "--resume"], lm.PROG))
     assert losses(tmp_path) == losses(finished[0])
     jax.tree.map(np.testing.assert_array_equal, run.outcome.state.params, finished[1].outcome.state.params)
 
@@ -126,7 +80,7 @@ def test_a_non_finite_loss_stops_and_keeps_the_last_good_checkpoint(one_layer, t
 
     monkeypatch.setattr(lm, "learning_rate_schedule", schedule)
     monkeypatch.setattr("train.optimizer.learning_rate_schedule", schedule)
-    with pytest.raises(NonFiniteLoss, match=r"step \d+: loss .*Last good checkpoint: .*/5$"):
+    with pytest.raises(BadLoss, match=r"step \d+: loss .*Last good checkpoint: .*/5$"):
         lm.train(lm.LMConfig(workdir=tmp_path, **one_layer))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()] == ["5"]
     assert all(np.isfinite(losses(tmp_path)))
@@ -171,6 +125,10 @@ def test_resume_refuses_other_data(finished, settings, tmp_path):
         ),
         (["--mixer-layers", "1"], "mixer_layers = '1': expected --mixer beside it"),
         (["--length", "100000"], "100001"),
+        (["--remat", "all"], "remat = 'all': expected one of 'none', 'dots', 'block'"),
+        (["--scan-layers"], "scan_layers = True: expected False with the schedule CLS"),
+        (["--peak-tflops", "0"], "peak_tflops = 0.0: expected above 0"),
+        (["--recipe", "/no/such.toml"], "/no/such.toml"),
         (["--steps", "many"], "--steps"),
         (["--no-such-flag"], "--no-such-flag"),
     ],

@@ -26,6 +26,20 @@ def test_schedule_is_the_papers():
         np.testing.assert_allclose(float(schedule(step)), expected, rtol=1e-5)  # float32 cosine
 
 
+def test_the_rate_may_fall_on_a_line():
+    """From the peak behind the warm-up to its eightieth, as RetNet's row of Zoology's table."""
+    schedule = learning_rate_schedule(
+        OptimizerConfig(schedule="linear", final_learning_rate_share=1 / 80), 20_000
+    )
+    for step, expected in {
+        200: 8e-4,
+        200 + 19_800 // 2: (8e-4 + 1e-5) / 2,
+        20_000: 1e-5,
+        30_000: 1e-5,
+    }.items():
+        np.testing.assert_allclose(float(schedule(step)), expected, rtol=1e-5)  # float32
+
+
 def test_without_warmup_the_first_step_has_the_peak():
     schedule = learning_rate_schedule(OptimizerConfig(warmup=0.0), steps=10)
     np.testing.assert_allclose(float(schedule(0)), 8e-4, rtol=1e-6)
@@ -72,9 +86,56 @@ def test_only_decayed_parameters_shrink_without_gradient():
     assert not np.any(updates["params"]["embedding"])
 
 
+def test_filters_may_learn_slowly():
+    params = {"mixer": {"filter": {"taps": jnp.ones(3)}, "out": {"kernel": jnp.ones(3)}}}
+    gradients = jax.tree.map(jnp.ones_like, params)
+
+    def updates(share):
+        optimizer = make_optimizer(
+            OptimizerConfig(warmup=0.0, weight_decay=0.0, filter_learning_rate_share=share), steps=10
+        )
+        return optimizer.update(gradients, optimizer.init(params), params)[0]["mixer"]
+
+    plain, slow = updates(1.0), updates(1 / 16)
+    np.testing.assert_array_equal(slow["out"]["kernel"], plain["out"]["kernel"])
+    np.testing.assert_allclose(slow["filter"]["taps"], plain["filter"]["taps"] / 16, rtol=1e-6)
+
+
+def test_the_first_moment_may_be_kept_in_bfloat16():
+    """It moves the parameters as float32 does but for its 8 bits; the second moment stays float32."""
+    params = {"kernel": jnp.linspace(-1, 1, 64)}
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        config = OptimizerConfig(learning_rate=0.1, warmup=0.0, weight_decay=0.0, moment_dtype=dtype)
+        optimizer = make_optimizer(config, steps=10)
+        state, moved = optimizer.init(params), params
+        for step in range(3):
+            gradients = jax.tree.map(lambda x, step=step: jnp.cos(3 * x + step), moved)
+            updates, state = optimizer.update(gradients, state, moved)
+            moved = jax.tree.map(jnp.add, moved, updates)
+        adam = state[1][0]
+        assert (adam.mu["kernel"].dtype, adam.nu["kernel"].dtype) == (dtype, "float32")
+        found[dtype] = moved["kernel"] - params["kernel"]
+    # Three steps, each off by 2^-8 of itself where nothing cancels.
+    np.testing.assert_allclose(
+        found["bfloat16"], found["float32"], atol=2**-7 * np.abs(found["float32"]).max()
+    )
+    assert np.any(found["bfloat16"] != found["float32"])
+
+
 @pytest.mark.parametrize(
-    ("field", "value"), [("learning_rate", 0.0), ("warmup", 1.5), ("clip", 0.0), ("weight_decay", -1.0)]
+    ("field", "value"),
+    [
+        ("learning_rate", 0.0),
+        ("warmup", 1.5),
+        ("clip", 0.0),
+        ("weight_decay", -1.0),
+        ("final_learning_rate_share", 2.0),
+        ("filter_learning_rate_share", -1.0),
+        ("schedule", "step"),
+        ("moment_dtype", "float16"),
+    ],
 )
 def test_bad_values_are_named(field, value):
-    with pytest.raises(ValueError, match=f"{field} = {value}"):
+    with pytest.raises(ValueError, match=f"{field} = {value!r}"):
         OptimizerConfig(**{field: value})

@@ -1,4 +1,4 @@
-"""The step: loss over real targets, micro-batches, sharding."""
+"""The step: loss over real targets, micro-batches, noise."""
 
 import dataclasses
 import functools
@@ -10,9 +10,7 @@ import optax
 from flax import linen as nn
 
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig
-from tests.subprocesses import run_python
 from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
-from train.sharding import parse_mesh
 from train.step import TrainState, build_programs, make_train_step, token_losses
 
 
@@ -127,38 +125,6 @@ def test_the_loss_falls_and_the_state_is_donated(tiny_config):
     assert losses[-1] < losses[0] - 0.5
     assert int(state.step) == 8
     assert before.is_deleted()
-
-
-def test_any_mesh_gives_the_losses_of_one_device():
-    run_python("from tests.train.test_step import compare_meshes; compare_meshes()", devices=4)
-
-
-def compare_meshes() -> None:
-    """In a process with 4 devices."""
-    specs = {
-        "C": MixerSpec("gated_conv"),
-        "L": MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4}),
-        "S": MixerSpec("sliding_window", {"num_heads": 2, "left": 7}),
-    }
-    config = ModelConfig(vocab_size=257, d_model=16, schedule="CLS", mlp_hidden=32, mixers=specs)
-    alone, _ = losses_on(config, None)
-    for mesh, share in (("data=2,fsdp=2", 2), ("fsdp=2,tensor=2", 4)):
-        losses, state = losses_on(config, parse_mesh(mesh))
-        kernel = state.params["params"]["layers_1"]["mlp"]["in_proj"]["kernel"]
-        assert kernel.addressable_shards[0].data.size * share == kernel.size, kernel.sharding
-        moments = state.opt_state[1][0].mu["params"]["layers_1"]["mlp"]["in_proj"]["kernel"]
-        assert moments.sharding == kernel.sharding
-        np.testing.assert_allclose(alone, losses, rtol=2e-5, err_msg=mesh)  # sums in another order, 3 steps
-
-
-def losses_on(config, mesh):
-    """Losses of three steps, and the state behind them."""
-    compiled = programs(config, mesh=mesh)
-    state, losses = compiled.init(jax.random.key(0)), []
-    for _ in range(3):
-        state, metrics = compiled.train(state, compiled.place_batch(make_batch(rows=8)))
-        losses.append(float(metrics["loss"]))
-    return losses, state
 
 
 def test_dtype_of_the_master_weights(tiny_config):

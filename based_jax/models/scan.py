@@ -1,0 +1,67 @@
+"""Layers that repeat, as one loop: traced once, and with `remat` the activations of one turn at a time.
+
+The parameters stay those of single layers (`layers_0`, `layers_1`, ...), in checkpoints and for the
+converter. They are stacked inside the step, which holds a second copy of them, and of their gradients.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.models.block import Block
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.typing import Array, Float
+
+
+def find_repeats(schedule: str) -> tuple[range, int]:
+    """The layers that repeat, and the period: what leaves the fewest layers to trace.
+
+    Without a repetition the range is empty. Of equally good ones the shortest, then earliest period is taken.
+
+    >>> find_repeats("XCLSCCCLSCCCLSCCY")
+    (range(1, 16), 5)
+    """
+    best, saved = (range(0), 1), 0
+    for period in range(1, len(schedule) // 2 + 1):
+        for start in range(len(schedule) - 2 * period + 1):
+            turn, times = schedule[start : start + period], 1
+            while schedule.startswith(turn, start + times * period):
+                times += 1
+            if period * (times - 1) > saved:
+                saved = period * (times - 1)
+                best = range(start, start + times * period), period
+    return best
+
+
+def run_repeats(
+    blocks: Sequence[Block],
+    period: int,
+    h: Float[Array, "B N D"],
+    residual: Float[Array, "B N D"] | None,
+    **context: Any,
+) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"]]:
+    """What calling the bound `blocks` one after the other gives, without states.
+
+    Args:
+        blocks: layers of which each `period` are alike but for their parameters, and pure (`Mixer.is_pure`).
+        h: output of the layer before; residual: the stream, None before the first layer.
+        context: further arguments of the blocks.
+    """
+    turn = [block.unbind()[0] for block in blocks[:period]]
+    params = [block.variables["params"] for block in blocks]
+    stacked = [
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *params[place::period]) for place in range(period)
+    ]
+
+    def body(carry: tuple[Any, Any], params: list[Any]) -> tuple[tuple[Any, Any], None]:
+        h, residual = carry
+        for block, own in zip(turn, params, strict=True):
+            outputs: Any = block.apply({"params": own}, h, residual, **context)
+            h, residual, _ = outputs
+        return (h, residual), None
+
+    start = jnp.zeros(h.shape, accumulation_dtype(h)) if residual is None else residual
+    return lax.scan(body, (h, start), stacked)[0]

@@ -1,0 +1,53 @@
+"""Floating-point operations of a training step: what a model asks for, whatever its program repeats."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+
+from based_jax.models import LanguageModel, ModelConfig
+from based_jax.profile.operations import Operations, count_operations
+from based_jax.profile.published import training_flops
+
+
+def training_operations(config: ModelConfig, length: int, batch_size: int = 1) -> Operations:
+    """Of the forward and backward pass, by tracing the whole model.
+
+    Raises:
+        ValueError: a length beyond the model's learned positions or long filters.
+    """
+    model = LanguageModel(config)
+    tokens = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
+    params = nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+
+    def loss(params: Any, tokens: Any) -> Any:
+        logits: Any = model.apply(params, tokens)[0]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, tokens).mean()
+
+    return count_operations(jax.value_and_grad(loss), params, tokens)
+
+
+def model_flops(config: ModelConfig, length: int) -> float:
+    """Of a training step on one sequence, as utilization of a device is measured.
+
+    The papers' formula where they have one for every layer, else the matrix products and Fourier transforms
+    of the traced program without recomputation; those are what the peaks of devices are about.
+
+    Raises:
+        ValueError: a length beyond the model's learned positions or long filters.
+    """
+    if (published := training_flops(config, length)) is not None:
+        return published
+    config = config.replace(remat="none", scan_layers=False)
+    first, *_ = kinds = sorted(set(config.schedule))
+
+    def products(schedule: str) -> float:
+        counted = training_operations(config.replace(schedule=schedule), length)
+        return counted.products + counted.transforms
+
+    # Layers add up, so one of each kind is traced and not all of dozens.
+    one = products(first)
+    layers = {kind: products(first + kind) - one for kind in kinds}
+    return one - layers[first] + sum(layers[kind] for kind in config.schedule)

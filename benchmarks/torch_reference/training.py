@@ -1,0 +1,50 @@
+"""The training step of `train.step` in torch: cross-entropy, clipping, AdamW with the same groups."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from benchmarks.machine import cores
+from train.optimizer import OptimizerConfig
+
+
+def make_step(
+    model: nn.Module, config: OptimizerConfig, batches: Mapping[str, np.ndarray], compiled: bool
+) -> Callable[[int], float]:
+    """`step(index)` trains on batch `index` at the peak learning rate; its loss in nats per token.
+
+    Args:
+        model: tokens (B, N) to logits (B, N, vocabulary).
+        config: of the optimizer; no warm-up and no decay of the rate.
+        batches: inputs and targets (batches, B, N).
+        compiled: whether the model goes through `torch.compile`.
+    """
+    torch.set_num_threads(cores())
+    # As `train.optimizer.decay_mask`: maps and taps, neither vectors nor the embedding.
+    decayed = [x for name, x in model.named_parameters() if x.ndim > 1 and "embedding" not in name]
+    others = [x for name, x in model.named_parameters() if x.ndim <= 1 or "embedding" in name]
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": decayed, "weight_decay": config.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ],
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+        fused=True,
+    )
+    forward = torch.compile(model) if compiled else model
+    inputs, targets = (torch.from_numpy(batches[name].astype(np.int64)) for name in ("inputs", "targets"))
+
+    def step(index: int) -> float:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(forward(inputs[index]).flatten(0, 1), targets[index].flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        optimizer.step()
+        return loss.item()
+
+    return step

@@ -1,0 +1,202 @@
+"""`train`: tokens a second in training a small Based and a Transformer++, in JAX and in torch."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from based_jax.models import param_count
+from based_jax.validate import expect, expect_choice
+from benchmarks import report, train_tables
+from benchmarks.contestants import Contestant, Program
+from benchmarks.flags import comma_list, expect_writable
+from benchmarks.machine import cores
+from benchmarks.memory import GIB, available_bytes
+from benchmarks.study import INTERRUPTED, Study, relative_error
+from benchmarks.torch_ops import missing as missing_torch
+from benchmarks.train_workload import VARIANTS, WINDOW, Sizes, Variant, Workload
+
+STEP = "train"
+"""The only pass: a whole training step."""
+
+MODELS = ("based", "transformer")
+
+TORCH = {"torch": ("torch", False), "torch_compile": ("torch.compile", True)}
+"""Name -> label, and whether the model is compiled."""
+
+AGREEMENT = 1e-5
+"""Allowed difference of losses that JAX and torch compute from the same parameters, relative to the loss."""
+
+
+@dataclass(frozen=True)
+class Train(Sizes):
+    """Training throughput and memory of small language models, on CPU in float32.
+
+    Whole steps of `python -m train.lm` (loss, gradients, clipping, AdamW) on random tokens, with its ways to
+    save memory, beside the same models in torch, if that is installed. All contestants of a model take turns.
+    JAX and torch have to compute the same losses from the same parameters, or the exit status is 1.
+    """
+
+    models: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME")] = MODELS
+    """based, transformer, or both."""
+    variants: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(VARIANTS)
+    """Ways to train in JAX."""
+    samples: int = 5
+    """Timed calls per contestant; the table shows their median and quartile range."""
+    seconds: float = 30.0
+    """Time budget per contestant, in seconds: fewer samples where it would be exceeded."""
+    json: Path | None = None
+    """Write every number here, with the facts about the machine."""
+    markdown: Path | None = None
+    """Put a table into this file, between the lines `<!-- train -->` and `<!-- /train -->`."""
+
+    def run(self, command: str) -> int:
+        """Measure, show, write; 0, 1 if JAX and torch disagree, 130 after Ctrl-C.
+
+        Raises:
+            ValueError: a flag makes no sense, or JAX does not compute on one CPU.
+        """
+        self._check()
+        limit = available_bytes() / 2
+        settings = {
+            "d_model": self.d_model, "vocab_size": self.vocab_size, "length": self.length,
+            "batch_size": self.batch_size, "steps": self.steps, "dtype": "float32",
+            "models": {
+                name: {
+                    "schedule": self.architecture(name).schedule,
+                    "parameters": param_count(self.architecture(name)),
+                }
+                for name in self.models
+            },
+            "samples": self.samples, "seconds_budget": self.seconds,
+            "memory_limit_gib": round(limit / GIB, 3),
+        }  # fmt: skip
+        described = [
+            {"name": contestant.name, "label": contestant.label, "framework": contestant.framework}
+            for contestant in self._contestants()
+        ]
+        notes: list[str] = []
+        results = report.new_report("train", command, settings, described, notes)
+        if (load := results["machine"]["load_average"] or 0) > cores() / 4:
+            notes.append(f"The machine was not idle: load {load:g} at the start, from other programs.")
+        progress = Console(stderr=True, highlight=False)
+        results["complete"] = self._measure(results, limit, progress)
+        if not results["complete"]:
+            notes.append(INTERRUPTED)
+        self._save(results)
+        train_tables.show(results)
+        if self.markdown:
+            self.markdown.write_text(train_tables.insert(self.markdown.read_text(), results))
+        for path in filter(None, (self.json, self.markdown)):
+            progress.print(f"wrote {path}")
+        agrees = all(entry["agrees"] for entry in results["agreement"])
+        return 130 if not results["complete"] else 0 if agrees else 1
+
+    def _measure(self, results: dict[str, Any], limit: float, progress: Console) -> bool:
+        """One model after the other, the report up to date after each; False if Ctrl-C came first."""
+        studies: list[tuple[str, Study]] = []
+
+        def collect() -> None:
+            results["rows"] = [self._row(model, row) for model, study in studies for row in study.rows()]
+            results["summary"] = {"ratios": train_tables.ratios(results["rows"])}
+            self._save(results)
+
+        try:
+            for model in self.models:
+                workload = Workload(self, model)
+                results["agreement"] += _agreement(model, workload)
+                study = Study(
+                    lambda _, workload=workload: workload,
+                    self._contestants(), (STEP,), self.samples, self.seconds, limit,
+                    lambda line, model=model: progress.print(f"{model} {line}"),
+                    compilers=1,
+                )  # fmt: skip
+                studies.append((model, study))
+                if not study.measure([self.length], collect):
+                    return False
+        except KeyboardInterrupt:
+            return False
+        finally:
+            collect()
+        return True
+
+    def _row(self, model: str, row: dict[str, Any]) -> dict[str, Any]:
+        """A case of the study with what it says of training: a call is `steps` steps."""
+        step = None if row["seconds"] is None else row["seconds"] / self.steps
+        tokens = self.batch_size * self.length
+        speed = None if step is None else tokens / step
+        return {"model": model, **row, "step_seconds": step, "tokens_per_second": speed}
+
+    def _contestants(self) -> list[Contestant]:
+        """JAX in each way, then torch."""
+        rows = []
+        for name in self.variants:
+
+            def prepare(workload: Workload, _: str, variant: Variant = VARIANTS[name]) -> Program:
+                return workload.program(variant)
+
+            rows.append(Contestant(name, VARIANTS[name].label, "jax", None, prepare))
+        reason = missing_torch()
+        for name, (label, compiled) in TORCH.items():
+
+            def prepare_torch(workload: Workload, _: str, compiled: bool = compiled) -> Program:
+                from benchmarks import train_torch
+
+                return train_torch.program(workload, compiled)
+
+            rows.append(
+                Contestant(name, label, "torch", None, prepare_torch, {STEP: reason} if reason else {})
+            )
+        return rows
+
+    def _save(self, results: dict[str, Any]) -> None:
+        if self.json:
+            report.save(results, self.json)
+
+    def _check(self) -> None:
+        """Every flag before anything is compiled."""
+        for name in ("d_model", "vocab_size", "length", "batch_size", "steps", "samples"):
+            value = getattr(self, name)
+            expect(value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
+        expect(
+            self.length % WINDOW == 0, "--length", self.length, f"a multiple of the window of {WINDOW} keys"
+        )
+        expect(self.d_model % 64 == 0, "--d-model", self.d_model, "a multiple of the heads' 64 channels")
+        expect(0 < self.seconds < math.inf, "--seconds", self.seconds, "more than 0 seconds")
+        for flag, values, known in (
+            ("--models", self.models, MODELS), ("--variants", self.variants, tuple(VARIANTS)),
+        ):  # fmt: skip
+            for value in values:
+                expect_choice(flag, value, known)
+            shown = ",".join(values)
+            expect(0 < len(set(values)) == len(values), flag, shown, "one or more, each once")
+        expect_writable("--json", self.json)
+        if self.markdown:
+            train_tables.insert(self.markdown.read_text(), None)
+        devices = [device.platform for device in jax.devices()]
+        expect(devices == ["cpu"], "JAX devices", ",".join(devices), "one CPU, as with JAX_PLATFORMS=cpu")
+
+
+def _agreement(model: str, workload: Workload) -> list[dict[str, Any]]:
+    """Losses of the first steps from the same parameters, in JAX and in torch; nothing without torch."""
+    if missing_torch():
+        return []
+    from benchmarks import train_torch
+
+    ours, theirs = workload.losses, train_torch.losses(workload, compiled=False)
+    error = relative_error([np.array(ours)], [np.array(theirs)])
+    return [
+        {
+            "model": model,
+            "contestant": "torch",
+            "other": "jax",
+            "losses": theirs,
+            "other_losses": ours,
+            "relative_error": error,
+            "agrees": error is not None and error <= AGREEMENT,
+        }
+    ]

@@ -1,0 +1,162 @@
+"""The `train` report as a table, on a terminal and in Markdown."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import pages
+from benchmarks.memory import MIB
+from benchmarks.tables import significant, wide_console
+
+BASES = {"jax": "based_jax", "torch": "torch", "torch_compile": "torch.compile"}
+"""Contestants that the others are compared with."""
+
+COLUMNS = (
+    "compile, s", "step, ms", "±", "tokens/s", *(f"x {title}" for title in BASES.values()),
+    "scratch, MiB", "peak, MiB",
+)  # fmt: skip
+
+EXPLAINED = (
+    "±: quartile range over median. x: tokens per second over those of that row, with the quartile ranges of "
+    "both put together. scratch: temporary memory that XLA planned. peak: rise of the process's resident "
+    "memory at the first call, parameters not counted."
+)
+
+MISSING = "\N{EN DASH}"
+
+
+def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tokens per second of each contestant over those of each of `BASES`, and the relative spread of that."""
+    found = {(row["model"], row["contestant"]): row for row in rows if row["seconds"]}
+    return [
+        {
+            "model": model,
+            "contestant": name,
+            "other": base,
+            "ratio": row["tokens_per_second"] / other["tokens_per_second"],
+            "spread": math.hypot(row["spread"], other["spread"]),
+        }
+        for (model, name), row in found.items()
+        for base in BASES
+        if base != name and (other := found.get((model, base)))
+    ]
+
+
+def show(report: dict[str, Any], console: Console | None = None) -> None:
+    """Print a whole report."""
+    console = console or wide_console()
+    console.print(f"\n[bold]Training, CPU[/], {_facts(report)}", highlight=False)
+    settings = report["settings"]
+    limits = (
+        f" {settings['samples']} samples of {settings['steps']} steps in turns, fewer where "
+        f"{settings['seconds_budget']:g} s are spent; skipped above {settings['memory_limit_gib']:.3g} GiB."
+    )
+    table = Table(box=SIMPLE_HEAD, caption=EXPLAINED + limits, caption_justify="left")
+    for column in ("model", "contestant"):
+        table.add_column(column, no_wrap=True)
+    for column in COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in report["rows"]:
+        table.add_row(row["model"], row["contestant"], *_cells(row, report))
+    console.print(table)
+    for contestant in report["contestants"]:
+        console.print(f"  {contestant['name']:<16} {contestant['label']}", highlight=False)
+    for line in (*_missing(report), *_agreement(report), *report["notes"]):
+        console.print(line, highlight=False)
+
+
+def _facts(report: dict[str, Any]) -> str:
+    settings, machine = report["settings"], report["machine"]
+    models = ", ".join(
+        f"{name} {facts['schedule']} of {facts['parameters'] / 1e6:.2f} M parameters"
+        for name, facts in settings["models"].items()
+    )
+    return (
+        f"{settings['dtype']}: {models}; width {settings['d_model']}, vocabulary {settings['vocab_size']:,}, "
+        f"batch {settings['batch_size']} x {settings['length']} tokens; {machine['cpu']}, {machine['cores']} "
+        f"cores; jax {machine['jax']}, torch {machine['torch'] or 'not installed'}; {machine['date'][:10]}"
+    )
+
+
+def _cells(row: dict[str, Any], report: dict[str, Any]) -> Iterable[str]:
+    if row["seconds"] is None:
+        return [MISSING] * len(COLUMNS)
+    compiling = row["compile_seconds"]
+    return (
+        MISSING if compiling is None else f"{compiling:.1f}",
+        significant(1000 * row["step_seconds"]),
+        f"{100 * row['spread']:.0f}%",
+        f"{row['tokens_per_second']:,.0f}",
+        *_against(row, report),
+        *(MISSING if size is None else significant(size / MIB) for size in _memory(row)),
+    )
+
+
+def _memory(row: dict[str, Any]) -> tuple[int | None, int | None]:
+    return row["temp_bytes"], row["peak_rss_bytes"]
+
+
+def _against(row: dict[str, Any], report: dict[str, Any]) -> Iterable[str]:
+    """How many times the throughput of each of `BASES` it is."""
+    found = {
+        entry["other"]: f"{entry['ratio']:.2f} ± {entry['ratio'] * entry['spread']:.2f}"
+        for entry in report["summary"]["ratios"]
+        if (entry["model"], entry["contestant"]) == (row["model"], row["contestant"])
+    }
+    return (found.get(base, "1" if base == row["contestant"] else MISSING) for base in BASES)
+
+
+def _missing(report: dict[str, Any]) -> list[str]:
+    """A line for each row without a time, with the reason."""
+    return [
+        f"{row['model']} {row['contestant']} {row['status']}"
+        + (f": {row['reason']}" if row["reason"] else "")
+        for row in report["rows"]
+        if row["seconds"] is None
+    ]
+
+
+def _agreement(report: dict[str, Any]) -> list[str]:
+    """A sentence for each model."""
+    lines = []
+    for entry in report["agreement"]:
+        error = "not finite" if entry["relative_error"] is None else f"{entry['relative_error']:.0e}"
+        lines.append(
+            f"{entry['model']}: {entry['contestant']} {'agrees' if entry['agrees'] else 'DISAGREES'} with "
+            f"{entry['other']}: losses from the same parameters differ by at most {error} of the largest "
+            f"(steps: {len(entry['losses'])})"
+        )
+    return lines
+
+
+def insert(page: str, report: dict[str, Any] | None) -> str:
+    """The page with the report's table between its two comments; None only looks for them.
+
+    Raises:
+        ValueError: the page has not one line of each comment, in order.
+    """
+    return pages.insert(page, "train", None if report is None else _markdown(report))
+
+
+def _markdown(report: dict[str, Any]) -> str:
+    labels = {contestant["name"]: contestant["label"] for contestant in report["contestants"]}
+    lines = [
+        f"{_facts(report)}.",
+        "",
+        "| model | contestant | " + " | ".join(COLUMNS) + " |",
+        "|---|---|" + "---:|" * len(COLUMNS),
+    ]
+    for row in report["rows"]:
+        cells = " | ".join(_cells(row, report))
+        lines.append(f"| {row['model']} | {labels[row['contestant']]} | {cells} |")
+    lines += ["", EXPLAINED]
+    for sentences in (_missing(report), _agreement(report)):
+        if sentences:
+            lines += ["", "; ".join(sentences) + "."]
+    for note in report["notes"]:
+        lines += ["", note]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,38 @@
+"""The rows of `train` in torch: the models of `torch_reference` from the same parameters. Needs torch."""
+
+import time
+from collections.abc import Callable
+
+from benchmarks.contestants import Program
+from benchmarks.torch_reference.language_model import LanguageModel
+from benchmarks.torch_reference.training import make_step
+from benchmarks.train_workload import Workload
+
+LOGIT_ARRAYS = 4
+"""Live float32 arrays of the logits' size at the peak of a step, to skip what cannot fit."""
+
+
+def program(workload: Workload, compiled: bool) -> Program:
+    """What is timed: `steps` steps. `torch.compile` compiles at the first one, which is taken here."""
+    step, sizes = _trainer(workload, compiled), workload.sizes
+    begin = time.perf_counter()
+    if compiled:
+        step(0)
+    logits = sizes.batch_size * sizes.length * workload.architecture.padded_vocab_size
+    return Program(
+        call=lambda: [step(index) for index in range(sizes.steps)],
+        to_numpy=list,
+        compile_seconds=time.perf_counter() - begin if compiled else None,
+        needed_bytes=4 * LOGIT_ARRAYS * logits,
+    )
+
+
+def losses(workload: Workload, compiled: bool) -> list[float]:
+    """The losses of the first `steps` steps, beside `Workload.losses`."""
+    step = _trainer(workload, compiled)
+    return [step(index) for index in range(workload.sizes.steps)]
+
+
+def _trainer(workload: Workload, compiled: bool) -> Callable[[int], float]:
+    model = LanguageModel(workload.architecture).start(workload.start.params)
+    return make_step(model, workload.optimizer, workload.batches, compiled)

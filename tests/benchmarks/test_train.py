@@ -1,0 +1,123 @@
+"""`python -m benchmarks train` on tiny sizes: JSON, tables, the same numbers in torch, errors."""
+
+import importlib.util
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from based_jax.ops.cross_entropy import cross_entropy
+from benchmarks import train_tables
+from benchmarks.__main__ import main
+from benchmarks.train import AGREEMENT, TORCH, Train
+from benchmarks.train_workload import VARIANTS, Sizes, Workload, _logits_at_a_time
+from tests.benchmarks.refusals import expect_one_line
+
+SIZES = {"d_model": 64, "vocab_size": 64, "length": 64, "batch_size": 2, "steps": 2}
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in SIZES.items()]
+PAGE = "before\n<!-- train -->\nold\n<!-- /train -->\nafter\n"
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One complete run without torch, whatever is installed: its exit status and folder."""
+    folder = tmp_path_factory.mktemp("train")
+    (folder / "page.md").write_text(PAGE)
+    flags = ["--models", "transformer", "--variants", "jax", "--samples", "2"]
+    outputs = ["--json", str(folder / "train.json"), "--markdown", str(folder / "page.md")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("benchmarks.train.missing_torch", lambda: "torch is not installed")
+        return main(["train", *FLAGS, *flags, *outputs]), folder
+
+
+@pytest.fixture(scope="module")
+def result(finished):
+    return json.loads((finished[1] / "train.json").read_text())
+
+
+def test_the_report(finished, result):
+    assert finished[0] == 0
+    assert (result["benchmark"], result["complete"], result["agreement"]) == ("train", True, [])
+    assert {name: result["settings"][name] for name in SIZES} == SIZES
+    ours, *others = result["rows"]
+    assert (ours["model"], ours["contestant"], ours["status"]) == ("transformer", "jax", "measured")
+    assert ours["step_seconds"] == pytest.approx(ours["seconds"] / 2)
+    assert ours["tokens_per_second"] == pytest.approx(128 / ours["step_seconds"])
+    assert ours["temp_bytes"] > 0
+    assert [row["contestant"] for row in others] == list(TORCH)
+    assert all(row["reason"] == "torch is not installed" for row in others)
+
+
+def test_the_page(finished):
+    page = (finished[1] / "page.md").read_text()
+    assert page.startswith("before\n<!-- train -->\nfloat32: transformer AAAAA of ")
+    assert page.endswith("\n<!-- /train -->\nafter\n")
+    assert "| transformer | based_jax |" in page
+    assert "transformer torch skipped: torch is not installed" in page
+
+
+def test_ratios_carry_the_spread_of_both():
+    rows = [
+        {"model": "based", "contestant": name, "seconds": 1.0, "tokens_per_second": speed, "spread": spread}
+        for name, speed, spread in (("jax", 30.0, 0.03), ("torch", 10.0, 0.04))
+    ]
+    first, second = train_tables.ratios(rows)
+    assert (first["contestant"], first["other"], first["ratio"]) == ("jax", "torch", 3.0)
+    assert first["spread"] == second["spread"] == pytest.approx(0.05)
+
+
+def test_the_default_models_have_about_five_million_parameters():
+    import based_jax as bj
+
+    for model in Train().models:
+        assert bj.param_count(Train().architecture(model)) == pytest.approx(5e6, rel=0.05)
+
+
+def test_the_loss_is_made_in_as_many_parts_as_asked():
+    shape = jax.ShapeDtypeStruct
+
+    def loops() -> int:
+        jaxpr = jax.make_jaxpr(lambda *arrays: cross_entropy(*arrays))(
+            shape((2, 8, 4), "float32"),
+            shape((16, 4), "float32"),
+            shape((2, 8), "int32"),
+            shape((2, 8), "float32"),
+        )
+        return str(jaxpr).count("length=4")
+
+    assert loops() == 0
+    with _logits_at_a_time(2 * 8 * 16 // 4):
+        assert loops() == 1
+    assert loops() == 0
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+@pytest.mark.parametrize("model", Train().models)
+def test_torch_computes_the_same_losses(model):
+    from benchmarks import train_torch
+
+    workload = Workload(Sizes(**(SIZES | {"length": 192})), model)
+    theirs = train_torch.losses(workload, compiled=False)
+    np.testing.assert_allclose(workload.losses, theirs, rtol=AGREEMENT)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--models", "mamba"], "--models = 'mamba': expected one of"),
+        (["--variants", "jax,jax"], "--variants = 'jax,jax': expected one or more, each once"),
+        (["--length", "100"], "--length = 100: expected a multiple of the window of 64 keys"),
+        (["--d-model", "96"], "--d-model = 96: expected a multiple"),
+        (["--seconds", "0"], "--seconds = 0.0: expected more than 0"),
+        (["--markdown", "/no/such/page.md"], "/no/such/page.md"),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, message, capsys):
+    expect_one_line("train", flags, message, capsys)
+
+
+def test_every_variant_has_a_model():
+    for variant in VARIANTS.values():
+        Train().architecture("based").replace(**variant.model)

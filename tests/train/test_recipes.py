@@ -1,0 +1,70 @@
+"""The papers' runs as files."""
+
+from pathlib import Path
+
+import pytest
+
+import based_jax as bj
+from based_jax.models.presets import GPT2_VOCAB
+from based_jax.models.printed import PRINTED
+from train import lm
+from train.recipes import read_recipe, with_recipe
+
+FOLDER = Path(__file__).parents[2] / "recipes"
+RECIPES = sorted(FOLDER.glob("*.toml"))
+
+
+def parsed(*flags: str) -> lm.LMConfig:
+    return lm.command.parse(lm.LMConfig, with_recipe(flags, lm.LMConfig), prog=lm.PROG)
+
+
+def test_the_papers_runs_are_all_there():
+    names = {path.stem for path in RECIPES}
+    for model in ("based", "attn", "mamba"):
+        for run in ("360m-10b", "360m-30b", "1b-10b", "1b-50b"):
+            assert f"{model}-{run}" in names
+    assert {name for name in bj.presets.names() if name.startswith("zoology-")} <= names
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_trains_the_printed_model_on_the_stated_tokens(path):
+    recipe = read_recipe(path, lm.LMConfig)
+    config = parsed("--recipe", str(path), "--workdir", "runs/a")
+    assert config.recipe == str(path)
+    model = lm.model_config(config, GPT2_VOCAB)
+    assert config.steps * config.batch_size * model.max_length == recipe.tokens
+    assert f"{round(recipe.tokens / 1e9 / 1.048576)} billion tokens" in recipe.title
+    # The preset itself, whose number of parameters tests/docs/test_tables.py compares with the printed one.
+    assert config.preset in PRINTED
+    preset = bj.presets.get(config.preset)
+    assert model.replace(dtype=preset.dtype) == preset
+
+
+def test_what_is_typed_wins():
+    path = str(FOLDER / "zoology-retnet-152m.toml")
+    assert parsed("--workdir", "x", f"--recipe={path}").optimizer.schedule == "linear"
+    typed = parsed(
+        "--workdir", "x", "--steps", "7", "--schedule", "cosine", "--recipe", path, "--decay-norms"
+    )
+    assert (typed.steps, typed.optimizer.schedule, typed.optimizer.decay_norms) == (7, "cosine", True)
+    assert typed.optimizer.weight_decay == 0.05
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        ("steps = ", "not valid TOML"),
+        ('title = "a"\nsource = "b"', "expected title, source, tokens"),
+        (
+            'title = "a"\nsource = "b"\ntokens = 1\n[flags]\nstep = 1',
+            r"\[flags\] = \['step'\]: expected flags",
+        ),
+    ],
+)
+def test_a_bad_recipe_is_one_line(content, message, tmp_path, capsys):
+    path = tmp_path / "recipe.toml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises((ValueError, OSError), match=message):
+        with_recipe(["--recipe", str(path)], lm.LMConfig)

@@ -1,0 +1,293 @@
+"""Classify sequences: ``python -m train.classify --checkpoint runs/dna --data DIR --workdir runs/enhancers``.
+
+Fine-tunes a language model, or trains one from scratch, as Based does on GenomicBenchmarks (Table 5). The run
+directory is that of `train.lm`; ``model/`` is the classifier (`based_jax.convert.classifier`), results.json
+the accuracy on the test part.
+"""
+
+import dataclasses
+import json
+import logging
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import optax
+import tyro
+from flax import linen as nn
+
+from based_jax import command
+from based_jax.convert import load_pretrained
+from based_jax.convert.classifier import load_classifier, save_classifier
+from based_jax.convert.pretrained import find_directory
+from based_jax.data import Tokenizer, load_tokenizer
+from based_jax.data.labelled import LabelledRows, load_labelled
+from based_jax.data.pipeline import shuffled_batches
+from based_jax.generate.__main__ import find_tokenizer
+from based_jax.mixers.selection_heads import LOSSES
+from based_jax.models import ModelConfig
+from based_jax.models.classifier import POOLINGS, SequenceClassifier
+from based_jax.published import number, table
+from based_jax.typing import Array, Params
+from based_jax.validate import expect, expect_choice
+from train.checkpoints import say_once
+from train.lm import find_dtype, find_preset
+from train.loop import LoopConfig, Outcome, fit
+from train.metrics import read_metrics
+from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
+from train.run_directory import parse_run, prepare_run
+from train.step import Batch, Programs, TrainState, build_programs, cross_entropies
+
+PROG = "python -m train.classify"
+
+_MAY_CHANGE = {"workdir", "log_every", "checkpoint_every", "keep", "resume"}
+
+TABLE_5 = {
+    "human_enhancers_cohn": "enhancers_cohn",
+    "human_enhancers_ensembl": "enhancers_ensembl",
+    "human_ensembl_regulatory": "regulatory",
+    "human_nontata_promoters": "nontata_promoters",
+    "human_ocr_ensembl": "ocr",
+}
+"""GenomicBenchmarks' directories, and the columns of Based's Table 5 that they are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifyConfig:
+    """Train a classifier of sequences on a language model's body."""
+
+    workdir: Path
+    """run directory: config, metrics, checkpoints, final classifier, results"""
+    data: str
+    """directory with train/CLASS/*.txt and test/CLASS/*.txt (GenomicBenchmarks), or with train.csv and
+    test.csv, or .jsonl (sequence, label)"""
+    checkpoint: str | None = None
+    """weights to start from: a pretrained directory, a finished run, or a hub id"""
+    preset: str | None = None
+    """train from scratch instead: a preset such as hg38-based-49m, or a JSON file of one"""
+    tokenizer: str | None = None
+    """dna, byte, gpt2 (if cached locally), or a tokenizers JSON file; default: the checkpoint's, else dna"""
+    length: int | None = None
+    """tokens per sequence, longer ones are cut; default: the longest sequence"""
+    pooling: str = "mean"
+    """mean over the tokens, or the last token"""
+    epochs: int = 10
+    """passes over the training part"""
+    steps: int | None = None
+    """optimizer steps, instead of --epochs"""
+    batch_size: int = 128
+    """sequences per step"""
+    validation: float = 0.1
+    """share of the training part that is held out to choose the best epoch; 0: the last state is taken"""
+    seed: int = 1111
+    """of the head's initialisation, the order and the validation part"""
+    optimizer: Annotated[OptimizerConfig, tyro.conf.arg(name="")] = dataclasses.field(
+        default_factory=lambda: OptimizerConfig(learning_rate=6e-4)
+    )
+    dtype: str = "auto"
+    """of the computation: float32, bfloat16, or auto (bfloat16 on a GPU or TPU); parameters are float32"""
+    log_every: int = 10
+    """steps between log lines"""
+    checkpoint_every: int = 200
+    """steps between checkpoints; 0 is at the end only"""
+    keep: int = 3
+    """checkpoints to keep"""
+    resume: bool = False
+    """continue the run in workdir (all other settings are taken from it)"""
+
+    def __post_init__(self) -> None:
+        one = (self.checkpoint is None) != (self.preset is None)
+        expect(one, "checkpoint", self.checkpoint, "either this or --preset")
+        expect(self.length is None or self.length >= 1, "length", self.length, "at least 1")
+        expect_choice("pooling", self.pooling, POOLINGS)
+        expect(self.epochs >= 1, "epochs", self.epochs, "at least 1")
+        expect(self.steps is None or self.steps >= 1, "steps", self.steps, "at least 1")
+        expect(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
+        expect(0 <= self.validation < 1, "validation", self.validation, "at least 0 and below 1")
+        expect(self.seed >= 0, "seed", self.seed, "at least 0")
+        expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
+
+
+def class_losses(
+    model: nn.Module, params: Params, batch: Batch, **options: Any
+) -> tuple[tuple[Array, Array], Mapping[str, Any]]:
+    """The `train.step.Losses` of a classifier: cross-entropies of the rows."""
+    (logits, _), collected = model.apply(
+        params, batch["inputs"], mask=batch.get("input_mask"), mutable=[LOSSES], **options
+    )
+    return cross_entropies(logits, batch), collected
+
+
+def train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
+    """Run `config` to its end and return the results, or the outcome of a run that a signal stopped.
+
+    Raises:
+        ValueError, OSError: bad data, settings or run directory, in one line.
+    """
+    language_model, body, tokenizer = _start(config)
+    train_part, test_part = load_labelled(config.data, tokenizer)
+    validation = None
+    if config.validation:
+        train_part, validation = train_part.split(config.validation, config.seed)
+    rows = train_part.rows(config.length or max(train_part.longest, test_part.longest))
+    steps_per_epoch = -(-len(rows) // config.batch_size)
+    steps = config.steps or config.epochs * steps_per_epoch
+    loop = LoopConfig(steps, config.log_every, steps_per_epoch, config.checkpoint_every, config.keep)
+    data = shuffled_batches(
+        rows,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        identity={"checksum": train_part.checksum, "length": rows.length},
+    )
+    model = SequenceClassifier(language_model, len(train_part.classes), config.pooling)
+    prepare_run(
+        config,
+        model=language_model.to_dict(),
+        data={"crc32": train_part.checksum, "sequences": len(rows), "classes": len(train_part.classes)},
+        may_change=_MAY_CHANGE,
+    )
+    programs = build_programs(
+        model,
+        make_optimizer(config.optimizer, steps),
+        learning_rate_schedule(config.optimizer, steps),
+        seed=config.seed,
+        losses_of=class_losses,
+    )
+    if body is not None:
+        programs = dataclasses.replace(programs, init=_with_body(programs, body))
+    export = config.workdir / "model"
+    predict = jax.jit(lambda params, tokens, mask: model.apply(params, tokens, mask=mask)[0])
+    best = max(
+        (line.get("eval_accuracy", -1.0) for line in read_metrics(config.workdir / "metrics.jsonl")),
+        default=-1.0,
+    )
+
+    def evaluate(state: TrainState) -> dict[str, float]:
+        nonlocal best
+        if validation is None:
+            return {}
+        found = accuracy(predict, state.params, validation.rows(rows.length), config.batch_size)
+        # Saved at once: the state of the best epoch is not among the newest checkpoints for long.
+        if found["accuracy"] > best:
+            best = found["accuracy"]
+            save_classifier(export, model, state.params, train_part.classes)
+        return {"eval_loss": found["loss"], "eval_accuracy": found["accuracy"]}
+
+    def describe(values: dict[str, float], sequences: int) -> dict[str, float]:
+        return {
+            "loss": values["loss"],
+            "grad_norm": values["grad_norm"],
+            "learning_rate": values["learning_rate"],
+            "sequences_per_second": values["tokens_per_second"],
+        }
+
+    outcome = fit(
+        programs,
+        jax.random.key(config.seed),
+        data,
+        config.workdir,
+        loop,
+        describe=describe,
+        evaluate=evaluate,
+    )
+    if outcome.stopped_by is not None:
+        return outcome
+    if validation is None:
+        save_classifier(export, model, outcome.state.params, train_part.classes)
+    tokenizer.save(export)
+    _, params, _ = load_classifier(export)
+    found = accuracy(predict, params, test_part.rows(rows.length), config.batch_size)
+    results = {
+        "data": Path(config.data).name,
+        "classes": list(train_part.classes),
+        "test_sequences": len(test_part),
+        "test_accuracy": found["accuracy"],
+        "standard_error": math.sqrt(found["accuracy"] * (1 - found["accuracy"]) / len(test_part)),
+        "test_loss": found["loss"],
+        "validation_accuracy": best if validation is not None else None,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(outcome.state.params)),
+    }
+    (config.workdir / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    return results
+
+
+def accuracy(predict: Any, params: Params, rows: LabelledRows, batch_size: int) -> dict[str, float]:
+    """Share of right classes and mean loss (nats) over all rows.
+
+    Args:
+        predict: (params, tokens, mask) -> logits.
+        params: of the classifier.
+        rows: to classify.
+        batch_size: rows per call.
+    """
+    right, nats = 0, 0.0
+    for batch in rows.in_order(batch_size):
+        logits = predict(params, batch["inputs"], batch.get("input_mask"))
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"])
+        right += int((np.argmax(logits, axis=-1) == batch["targets"])[batch["mask"]].sum())
+        nats += float(np.asarray(losses, np.float64)[batch["mask"]].sum())
+    return {"accuracy": right / len(rows), "loss": nats / len(rows)}
+
+
+def published_accuracies(data: str) -> dict[str, float]:
+    """Top-1 accuracy (0 to 1) by model in Based's Table 5, if `data` is the name of a data set there."""
+    if data not in TABLE_5:
+        return {}
+    column = TABLE_5[data]
+    return {
+        str(row["model"]): number(row, column) / 100
+        for row in table("based", 5).rows
+        if row[column] is not None
+    }
+
+
+def _start(config: ClassifyConfig) -> tuple[ModelConfig, Params | None, Tokenizer]:
+    """The body's architecture, its parameters unless it begins from scratch, and the tokenizer."""
+    dtype = find_dtype(config.dtype)
+    if config.checkpoint is None:
+        tokenizer = load_tokenizer(config.tokenizer or "dna")
+        preset = find_preset(str(config.preset))
+        return preset.replace(vocab_size=tokenizer.vocab_size, dtype=dtype), None, tokenizer
+    directory = find_directory(config.checkpoint)
+    model, params = load_pretrained(directory, dtype=dtype)
+    tokenizer = find_tokenizer(directory, config.tokenizer, model.config.vocab_size)
+    expect(
+        tokenizer.vocab_size <= model.config.padded_vocab_size, "tokenizer", tokenizer.name,
+        f"one of at most the checkpoint's {model.config.vocab_size} tokens",
+    )  # fmt: skip
+    return model.config, params["params"], tokenizer
+
+
+def _with_body(programs: Programs, body: Params) -> Callable[[Array], TrainState]:
+    """The programs' `init`, with these parameters in place of the body's random ones."""
+
+    def init(key: Array) -> TrainState:
+        state = programs.init(key)
+        wanted = programs.abstract_state.params["params"]["backbone"]
+        placed = jax.tree.map(lambda leaf, like: jax.device_put(leaf, like.sharding), body, wanted)
+        params = {"params": {**state.params["params"], "backbone": placed}}
+        return dataclasses.replace(state, params=params)
+
+    return init
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; the exit status is 128 + n after signal n."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    say_once()
+    results = train(parse_run(ClassifyConfig, argv, PROG))
+    if isinstance(results, Outcome):
+        return 128 + int(results.stopped_by or 0)
+    for name, value in results.items():
+        print(name, value)
+    for name, value in published_accuracies(results["data"]).items():
+        print(f"Based, Table 5, {name}: {value:.3f}")
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

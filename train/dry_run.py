@@ -1,0 +1,62 @@
+"""Compile a run's step for a mesh that is not there, and say what it would take.
+
+Nothing is allocated: the devices are virtual CPUs, the arrays shapes. What the compiler plans for scratch
+memory and communication on a GPU differs; parameters, optimizer state and their sharding are the same.
+"""
+
+import math
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from train.communication import traffic
+from train.layout import layout_table
+from train.sharding import mesh_sizes
+from train.step import Programs
+
+
+def use_virtual_devices(mesh: str | None) -> None:
+    """As many CPU devices as the mesh asks for; before anything else has asked JAX for its devices.
+
+    Raises:
+        ValueError: a mesh that is not one.
+        RuntimeError: JAX is in use already.
+    """
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", math.prod(mesh_sizes(mesh).values()))
+
+
+def dry_run(programs: Programs, *, batch_size: int, length: int, segments: bool, console: Console) -> None:
+    """Print the layout, a device's memory and the traffic of a training step."""
+    console.print(layout_table(programs.abstract_state))
+    names = {"inputs": np.int32, "targets": np.int32, "mask": bool}
+    names |= {"segment_ids": np.int32} if segments else {}
+    batch: dict[str, Any] = {
+        name: jax.ShapeDtypeStruct((batch_size, length), dtype, sharding=programs.rows)
+        for name, dtype in names.items()
+    }
+    begin = time.perf_counter()
+    lowered = programs.train.lower(programs.abstract_state, batch)  # pyright: ignore[reportFunctionMemberAccess]
+    traced = time.perf_counter()
+    compiled = lowered.compile()
+    memory = compiled.memory_analysis()
+    table = Table(title="A training step on one device", title_justify="left")
+    table.add_column("what")
+    table.add_column("MiB", justify="right")
+    rows = {
+        "state and batch": memory.argument_size_in_bytes,
+        "scratch": memory.temp_size_in_bytes,
+        "results that take new memory": memory.output_size_in_bytes - memory.alias_size_in_bytes,
+    }
+    for name, size in (*rows.items(), ("together", sum(rows.values()))):
+        table.add_row(name, f"{size / 2**20:,.1f}")
+    table.add_section()
+    for kind, sent in traffic(compiled.as_text()).items():
+        table.add_row(f"{kind}, received ({sent.count} times)", f"{sent.bytes / 2**20:,.1f}")
+    console.print(table)
+    seconds = f"traced in {traced - begin:.1f} s, compiled in {time.perf_counter() - traced:.1f} s"
+    console.print(f"{jax.device_count()} devices, {batch_size} x {length} tokens; {seconds}")

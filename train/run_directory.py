@@ -1,0 +1,116 @@
+"""A run's directory and the config.json in it, which decides what may be resumed."""
+
+import dataclasses
+import json
+import platform
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, get_type_hints
+
+from based_jax import command
+from based_jax.convert.whole_file import whole_file
+from based_jax.validate import expect
+from train import hosts
+from train.older_runs import todays_settings
+
+_PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "grain")
+
+
+class RunConfig(Protocol):
+    """What every training command's settings have."""
+
+    @property
+    def workdir(self) -> Path: ...
+    @property
+    def data(self) -> Any: ...
+    @property
+    def resume(self) -> bool: ...
+
+
+Config = TypeVar("Config")
+
+
+def prepare_run(
+    config: RunConfig, *, model: Mapping[str, Any], data: Mapping[str, int], may_change: Collection[str]
+) -> None:
+    """Write config.json, or check it against the run that is continued.
+
+    Args:
+        config: the settings, a dataclass.
+        model: the architecture, for people.
+        data: what the training data are; "crc32" tells them from others.
+        may_change: settings that may differ between a run and its continuation, as they decide no loss.
+
+    Raises:
+        ValueError: the directory holds another run, or this one and `resume` is not set.
+    """
+    path = config.workdir / "config.json"
+    settings = json.loads(json.dumps(dataclasses.asdict(config), default=str))  # pyright: ignore[reportArgumentType]
+    settings.pop("hosts", None)  # of this launch, not of the run
+    if any((config.workdir / "checkpoints").glob("[0-9]*")):
+        expect(
+            config.resume, "workdir", str(config.workdir),
+            "a new directory, or --resume: this one holds checkpoints of a run",
+        )  # fmt: skip
+        before = _read(path)
+        for name, value in settings.items():
+            old = before["train"].get(name, value)
+            expect(name in may_change or old == value, name, value, f"{old!r} as in the run that is resumed")
+        expect_same_data(config, data)
+        return
+    if not hosts.is_main():
+        return
+    config.workdir.mkdir(parents=True, exist_ok=True)
+    versions = {name: metadata.version(name) for name in _PACKAGES}
+    content = {
+        "model": model,
+        "train": settings,
+        "data": data,
+        "versions": {"python": platform.python_version(), **versions},
+    }
+    with whole_file(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())
+
+
+def expect_same_data(config: RunConfig, data: Mapping[str, int]) -> None:
+    """Check `data`, as in `prepare_run`, against those of the run in `config.workdir`.
+
+    Raises:
+        ValueError: they are others.
+    """
+    before = _read(config.workdir / "config.json")
+    was, now = (", ".join(f"{name} {values[name]}" for name in values) for values in (before["data"], data))
+    expect(
+        before["data"]["crc32"] == data["crc32"], "data", str(config.data),
+        f"the same training text as in the run that is resumed ({was}), but it has changed ({now})",
+    )  # fmt: skip
+
+
+def parse_run(settings: type[Config], argv: Sequence[str] | None, prog: str) -> Config:
+    """Flags to `settings`, a dataclass; with --resume those of the run in --workdir are the defaults."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    default = None
+    if "--resume" in given and "--workdir" in given[:-1]:
+        path = Path(given[given.index("--workdir") + 1]) / "config.json"
+        if path.exists():
+            saved = _read(path)["train"]
+            known = {field.name for field in dataclasses.fields(settings)}  # pyright: ignore[reportArgumentType]
+            strange = sorted(set(saved) - known)
+            expect(not strange, str(path), strange, f"a run of {prog}")
+            saved["workdir"] = Path(saved["workdir"])
+            for name, kind in get_type_hints(settings).items():
+                if dataclasses.is_dataclass(kind) and name in saved:
+                    saved[name] = kind(**saved[name])  # pyright: ignore[reportCallIssue]
+            default = settings(**saved)
+    return command.parse(settings, given, prog=prog, default=default)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    expect("train" in content and "data" in content, str(path), sorted(content), "a run's config.json")
+    return {**content, "train": todays_settings(content["train"])}
