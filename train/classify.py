@@ -35,7 +35,7 @@ from based_jax.published import number, table
 from based_jax.typing import Array, Params
 from based_jax.validate import expect, expect_choice
 from train.checkpoints import say_once
-from train.lm import find_dtype, find_preset
+from train.lm_config import find_dtype, find_preset
 from train.loop import LoopConfig, Outcome, fit
 from train.metrics import read_metrics
 from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
