@@ -29,19 +29,32 @@ SEGMENTS = np.array(
         np.repeat([5, 2], [LENGTH - 2, 2]),
     ]
 )
-BARE = ["attention", "gated_conv-long", "hyena", "linear_attention", "rwkv4", "sliding_window"]
+OPS = [
+    "attention", "delta_net", "gated_conv-long", "gla", "h3", "linear_attention", "linear_attention-decay",
+    "liquid_s4", "mamba", "rwkv4", "sliding_window",
+]  # fmt: skip
+"""at least one for each op that hands something over"""
+BARE = ["attention", "gated_conv-long", "linear_attention", "rwkv4", "sliding_window"]
 """also without segments and masks, where other code runs"""
 TOLERANCE = 1e-9
 """float64: the sums are taken in another order"""
 
 
-@pytest.mark.parametrize("part", range(3))
-def test_eight_devices_give_what_one_gives(part):
-    names = list(CASES)[part::3]
-    bare = [name for name in names if name in BARE]
+def test_every_op_on_eight_devices():
+    compare_all(OPS, BARE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(2))
+def test_every_mixer_on_eight_devices(part):
+    names = list(CASES)[part::2]
+    compare_all(names, names)
+
+
+def compare_all(packed: list[str], bare: list[str]) -> None:
     run_python(
         "from tests.mixers.test_context_parallel import compare\n"
-        f"for name in {names}: compare(name, packed=True)\n"
+        f"for name in {packed}: compare(name, packed=True)\n"
         f"for name in {bare}: compare(name, packed=False)",
         devices=DEVICES,
     )
