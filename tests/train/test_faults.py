@@ -70,6 +70,7 @@ def test_killed_at_twenty_more_random_moments(seed, often, finished, tmp_path):
     kill_and_resume(2, often, finished, tmp_path, seed)
 
 
+@pytest.mark.slow  # tests/train/test_checkpoints.py has the same in one process
 def test_a_disk_that_fills_up(often, finished, tmp_path):
     """From step 5 on no file may grow beyond 8 KiB."""
 
