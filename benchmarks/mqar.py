@@ -13,12 +13,12 @@ from based_jax import mixers
 from based_jax.models.backbones import ALIASES
 from based_jax.validate import expect, expect_choice
 from benchmarks import mqar_tables, report
+from benchmarks.beside_torch import make_report
 from benchmarks.contestants import Contestant, Program
 from benchmarks.flags import comma_list, expect_writable
-from benchmarks.machine import cores
 from benchmarks.memory import GIB, available_bytes
 from benchmarks.mqar_workload import Recipe, Workload
-from benchmarks.study import INTERRUPTED, Study, relative_error
+from benchmarks.study import Study, relative_error
 from benchmarks.torch_ops import missing as missing_torch
 
 TRAIN = "train"
@@ -76,26 +76,11 @@ class Mqar(Recipe):
             "steps": self.steps, "samples": self.samples, "seconds_budget": self.seconds,
             "memory_limit_gib": round(limit / GIB, 3),
         }  # fmt: skip
-        described = [
-            {"name": contestant.name, "label": contestant.label, "framework": contestant.framework}
-            for contestant in contestants
-        ]
-        notes: list[str] = []
-        results = report.new_report("mqar", command, settings, described, notes)
-        if (load := results["machine"]["load_average"] or 0) > cores() / 4:
-            notes.append(f"The machine was not idle: load {load:g} at the start, from other programs.")
-        progress = Console(stderr=True, highlight=False)
-        results["complete"] = self._measure(results, limit, progress)
-        if not results["complete"]:
-            notes.append(INTERRUPTED)
-        self._save(results)
-        mqar_tables.show(results)
-        if self.markdown:
-            self.markdown.write_text(mqar_tables.insert(self.markdown.read_text(), results))
-        for path in filter(None, (self.json, self.markdown)):
-            progress.print(f"wrote {path}")
-        agrees = all(entry["agrees"] for entry in results["agreement"])
-        return 130 if not results["complete"] else 0 if agrees else 1
+        return make_report(
+            "mqar", command, settings, contestants,
+            lambda results, progress: self._measure(results, limit, progress), mqar_tables,
+            json=self.json, markdown=self.markdown,
+        )  # fmt: skip
 
     def _measure(self, results: dict[str, Any], limit: float, progress: Console) -> bool:
         """One mixer after the other, the report up to date after each; False if Ctrl-C came first."""

@@ -1,0 +1,56 @@
+"""The frame of a report on training: ours and torch's taking turns, and whether both compute the same."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import report
+from benchmarks.contestants import Contestant
+from benchmarks.machine import cores
+from benchmarks.study import INTERRUPTED
+
+
+def make_report(
+    name: str,
+    command: str,
+    settings: dict[str, Any],
+    contestants: Iterable[Contestant],
+    measure: Callable[[dict[str, Any], Console], bool],
+    tables: ModuleType,
+    *,
+    json: Path | None,
+    markdown: Path | None,
+) -> int:
+    """Measure, show, write.
+
+    Args:
+        name, command, settings: of the benchmark.
+        contestants: those that the report describes.
+        measure: fills the report's rows and its agreement; False if Ctrl-C came first.
+        tables: `show(report)` and `insert(page, report)`.
+        json, markdown: files to write.
+
+    Returns:
+        The exit status: 0, 1 if JAX and torch disagree, 130 after Ctrl-C.
+    """
+    described = [{"name": c.name, "label": c.label, "framework": c.framework} for c in contestants]
+    notes: list[str] = []
+    results = report.new_report(name, command, settings, described, notes)
+    if (load := results["machine"]["load_average"] or 0) > cores() / 4:
+        notes.append(f"The machine was not idle: load {load:g} at the start, from other programs.")
+    progress = Console(stderr=True, highlight=False)
+    results["complete"] = measure(results, progress)
+    if not results["complete"]:
+        notes.append(INTERRUPTED)
+    if json:
+        report.save(results, json)
+    tables.show(results)
+    if markdown:
+        markdown.write_text(tables.insert(markdown.read_text(), results))
+    for path in filter(None, (json, markdown)):
+        progress.print(f"wrote {path}")
+    agrees = all(entry["agrees"] for entry in results["agreement"])
+    return 130 if not results["complete"] else 0 if agrees else 1
