@@ -119,11 +119,14 @@ def test_all_stop_at_the_step_at_which_one_was_told_to(six, tmp_path):
 def test_a_lost_process_ends_the_others_and_the_run_resumes(victim, six, alone, tmp_path):
     """SIGKILL in the middle of a step."""
     processes = together({**six, "checkpoint_every": 1}, tmp_path, 2, 1, "--heartbeat-timeout", "10")
-    until(4, processes[0], lambda _: processes[victim].kill())
-    for process in processes:
-        process.communicate(timeout=40)  # a second time for the first one, which has ended
+    _, said = until(4, processes[0], lambda _: processes[victim].kill())
+    _, said_by_second = processes[1].communicate(timeout=40)
     assert processes[victim].returncode == -signal.SIGKILL
-    assert processes[1 - victim].returncode != 0
+    # The runtime, which has no line of ours, may come first where the collective does not notice.
+    assert processes[1 - victim].returncode in (2, -signal.SIGABRT)
+    message = f"process {1 - victim} of 2: a step failed, probably because another process was lost"
+    said = said if victim else said_by_second
+    assert message in said or "another task died" in said, said
     finish(together({**six, "checkpoint_every": 1}, tmp_path, 2, 1, "--resume"))
     np.testing.assert_allclose(losses(tmp_path), losses(alone), **CLOSE)
 
