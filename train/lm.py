@@ -20,6 +20,7 @@ from based_jax.data import (
     PackedTokens,
     Tokenizer,
     TrainIterator,
+    find_vocab_size,
     held_out_batches,
     load_documents,
     load_tokenizer,
@@ -207,7 +208,7 @@ def utilization(config: LMConfig, model: ModelConfig, devices: int) -> Utilizati
 def plan(config: LMConfig) -> None:
     """`config.dry_run`: what the run would take on each device of its mesh."""
     use_virtual_devices(config.mesh)
-    model = LanguageModel(model_config(config, load_tokenizer(config.tokenizer).vocab_size))
+    model = LanguageModel(model_config(config, find_vocab_size(config.tokenizer)))
     programs = make_programs(config, model, parse_mesh(config.mesh))
     dry_run(
         programs,

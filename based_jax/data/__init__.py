@@ -17,6 +17,7 @@ from based_jax.data.tokenizers import (
     NucleotideTokenizer,
     StreamDecoder,
     Tokenizer,
+    find_vocab_size,
     load_tokenizer,
 )
 
@@ -32,6 +33,7 @@ __all__ = [
     "StreamDecoder",
     "Tokenizer",
     "TrainIterator",
+    "find_vocab_size",
     "held_out_batches",
     "load_documents",
     "load_tokenizer",

@@ -16,6 +16,7 @@ EOT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 """Names of the document separator in tokenizer files, the first one that exists is taken."""
 
 _FILE = "tokenizer.json"
+_GPT2_VOCAB = 50257
 _GPT2_REPOSITORIES = ("openai-community/gpt2", "gpt2")
 _REPLACEMENT = "\ufffd"  # stands for undecodable bytes
 _MAX_INCOMPLETE = 3  # bytes of a UTF-8 character before its last one
@@ -208,6 +209,15 @@ def load_tokenizer(spec: str | Path = "byte") -> Tokenizer:
             "or a directory that holds one"
         )
     return _read(path, str(spec))
+
+
+def find_vocab_size(spec: str | Path = "byte") -> int:
+    """The number of tokens of `load_tokenizer(spec)`; GPT-2's is known without its file.
+
+    Raises:
+        FileNotFoundError, ValueError: as `load_tokenizer`.
+    """
+    return _GPT2_VOCAB if spec == "gpt2" else load_tokenizer(spec).vocab_size
 
 
 def _read(path: Path, name: str) -> Tokenizer:

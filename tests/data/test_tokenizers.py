@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from based_jax.data import ByteTokenizer, FileTokenizer, StreamDecoder, Tokenizer, load_tokenizer
+from based_jax.data import (
+    ByteTokenizer,
+    FileTokenizer,
+    StreamDecoder,
+    Tokenizer,
+    find_vocab_size,
+    load_tokenizer,
+)
+from based_jax.models import presets
 
 SAMPLE = ["hello world, hello there", "héllo wörld €€ 你好 🙂🙂", "the end of the text"] * 3
 
@@ -167,6 +175,11 @@ def test_nothing_there_is_an_error(tmp_path):
     for spec in (tmp_path, tmp_path / "nowhere", "gpt3"):
         with pytest.raises(FileNotFoundError, match=r"expected 'byte', 'dna', 'gpt2', a tokenizer.json file"):
             load_tokenizer(spec)
+
+
+def test_the_vocabulary_of_gpt2_is_known_without_its_file():
+    assert find_vocab_size("gpt2") == presets.get("based-360m").vocab_size
+    assert find_vocab_size("byte") == load_tokenizer("byte").vocab_size
 
 
 def test_gpt2_comes_from_the_local_cache(tmp_path, monkeypatch):

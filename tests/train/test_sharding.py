@@ -1,6 +1,8 @@
 """What a mesh costs: bytes between devices, bytes on each of them, and the plan of a run."""
 
 import functools
+import math
+import re
 from typing import Any
 
 import jax
@@ -90,9 +92,32 @@ def sharded_parameters() -> None:
         assert sent["all-reduce"].bytes <= 2 * parameters * 7 / 8 * 1.01
 
 
-def test_a_dry_run_prints_its_plan(tiny_preset, tmp_path):
+def test_layers_are_whole_one_at_a_time():
+    run_python("from tests.train.test_sharding import scanned_layers; scanned_layers()", devices=8)
+
+
+def scanned_layers() -> None:
+    """In a step no tensor is larger than one weight of one layer: stacks of layers are shards throughout."""
+    config = ModelConfig(
+        vocab_size=64, d_model=128, schedule="AAA", mlp_hidden=192, scan_layers=True, remat="block",
+        mixers={"A": MixerSpec("attention", {"num_heads": 2})},
+    )  # fmt: skip
+    optimizer = OptimizerConfig()
+    programs = build_programs(
+        LanguageModel(config), make_optimizer(optimizer, 10), learning_rate_schedule(optimizer, 10),
+        mesh=parse_mesh("fsdp=8"),
+    )  # fmt: skip
+    rows = jax.ShapeDtypeStruct((8, 4), jnp.int32, sharding=programs.rows)
+    batch = {"inputs": rows, "targets": rows, "mask": rows.update(dtype=jnp.bool)}
+    text = programs.train.lower(programs.abstract_state, batch).compile().as_text()
+    shapes = {tuple(map(int, found.split(","))) for found in re.findall(r"f32\[([\d,]+)\]", text)}
+    assert (3, 128 // 8, 2, 192) in shapes  # the MLP's first maps
+    assert max(map(math.prod, shapes)) == 128 * 2 * 192
+
+
+def test_a_dry_run_prints_its_plan(one_layer, tmp_path):
     done = run_module(
-        "train.lm", "--preset", tiny_preset, "--workdir", str(tmp_path / "run"), "--batch-size", "4",
+        "train.lm", "--preset", one_layer["preset"], "--workdir", str(tmp_path / "run"), "--batch-size", "4",
         "--mesh", "fsdp=2,context=2", "--dry-run",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
