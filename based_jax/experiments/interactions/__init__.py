@@ -1,0 +1,22 @@
+"""A laboratory for attention as interactions between entities (Ustaomeroglu & Qu 2025).
+
+Entities are symbols of a finite domain, coded 0..S-1; a sequence is a tuple of L of them, and what it is to
+be mapped to is a sum of interactions, y_i = sum_j f(x_i, x_j) w(x_j). The modules say in code what layers can
+represent, and check it with numbers:
+
+    data                sequences of symbols and the sums of interactions that are their targets
+    embeddings          tables that turn symbols into vectors
+    layers              linear self-attention, HyperFeatureAttention and HyperAttention with free weights
+    constructions       weights that represent given interactions, exactly or of low rank
+    versatility         whether data can identify the interactions: ranks of counts
+    transform           what two sets of weights have in common when they compute the same
+    environments        colliding agents, predators and prey, genotypes, patterns, time series
+    moments             squared errors of layers on data, and all that training needs of the data
+    gradient_flow       training from zero scores, with what the theorems promise on the way
+    colliding_agents    the study, ``python -m based_jax.experiments.interactions --scale cpu``
+    figure              its figure
+
+Letters beyond those of `based_jax.typing`, as in the paper: S symbols, L entities of a sequence, d width of
+an embedding, d2 outputs, A factors of a head, n order of an interaction. Theory is float64: tables are NumPy,
+layers are JAX and take their dtype from their arguments (within ``jax.enable_x64(True)`` for float64).
+"""

@@ -1,0 +1,308 @@
+"""Weights that represent given interactions: exactly, of low rank, and for the worlds of `environments`.
+
+Embeddings are tables (S, d). With weights C and W a layer computes the table of interactions
+(B C B^T) * (B W)^T for the table B, so linearly independent rows (d >= S) suffice for any interactions
+(Ustaomeroglu & Qu 2025, theorem 3.1), and some need them: `rank_bound`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from based_jax.experiments.interactions import embeddings
+from based_jax.experiments.interactions.data import Interactions
+from based_jax.experiments.interactions.environments import PREDATOR, PREY, RIGHT, UP, Agents
+from based_jax.experiments.interactions.transform import on_axes
+from based_jax.typing import Float
+from based_jax.validate import expect, expect_array
+
+
+class Weights(NamedTuple):
+    """Of a layer: the scores' C and the values' W, (d, d) and (d, d2) for self-attention."""
+
+    c: np.ndarray
+    w: np.ndarray
+
+
+def exact(
+    f: Float[np.ndarray, "S *entities"],
+    w: Float[np.ndarray, "*entities d2"],
+    table: Float[np.ndarray, "S d"],
+) -> Weights:
+    """Weights that represent y = sum f(x_i, x_j, ...) w(x_j, ...) without error, at any length.
+
+    With f (S, S) and w (S, d2) for self-attention (theorem 3.1). With n axes and n - 1 for HyperAttention of
+    order n, in the mode whose tuples the sum runs over; theorem G.4 sums over "all".
+
+    Args:
+        f: how strongly entities act on the first axis' entity.
+        w: what the action does.
+        table: embeddings, S linearly independent rows.
+
+    Returns:
+        C[x_a, x_b, ...] = f[a, b, ...] and W[x_b, ...] = w[b, ...] as multilinear forms: C = B^T F B for
+        orthonormal rows.
+
+    Raises:
+        ValueError: dependent rows, or tables of other sizes.
+    """
+    expect_array("table", table, ("S", "d"), "floating")
+    size = len(table)
+    rank = int(np.linalg.matrix_rank(table))
+    expect(rank == size, "rank of table", rank, f"{size}, linearly independent rows")
+    expect(f.ndim >= 2, "f.ndim", f.ndim, "at least 2")
+    expect_array("f", f, (size,) * f.ndim, "floating")
+    expect_array("w", w, (size,) * (f.ndim - 1) + ("d2",), "floating")
+    inverse = np.linalg.pinv(table)
+    return Weights(on_axes(inverse, f, f.ndim), on_axes(inverse, w, f.ndim - 1))
+
+
+def change_basis(weights: Weights, q: Float[np.ndarray, "d d"]) -> Weights:
+    """Weights of the same function for embeddings x' = Q x with an orthogonal Q (corollary B.1)."""
+    return Weights(q @ weights.c @ q.T, q @ weights.w)
+
+
+class Approximation(NamedTuple):
+    """A narrow embedding, its weights, and what they may be wrong by."""
+
+    table: Float[np.ndarray, "S d"]
+    weights: Weights
+    error_per_entity: float
+    """outputs of a sequence are at most L times this from the targets, in the Euclidean norm"""
+
+
+def low_rank(interactions: Interactions, rank: int) -> Approximation:
+    """Self-attention narrower than the number of symbols, from the leading singular vectors of f.
+
+    The paper bounds the error at width d by the singular value of f behind the d-th (theorem B.2). That is
+    false: scores and values share the columns of one embedding (`printed_counter_example`). The bound holds
+    with the columns that both need, left and right singular vectors of f and the range of w: with
+    d <= 2 rank + rank(w), |y - y*| <= L max_b |w_b| sigma_{rank+1}(f).
+
+    Args:
+        interactions: what to approximate.
+        rank: singular values of f that are kept, 0..S.
+    """
+    f, w = interactions.f, interactions.w
+    expect(0 <= rank <= len(f), "rank", rank, f"0..{len(f)}, the number of symbols")
+    left, values, right = np.linalg.svd(f)
+    kept = (left[:, :rank] * values[:rank]) @ right[:rank]
+    table = _orthonormal(np.concatenate([left[:, :rank], right[:rank].T, _orthonormal(w)], axis=1))
+    rest = values[rank] if rank < len(f) else 0.0
+    error = float(rest * np.linalg.norm(w, axis=1).max())
+    return Approximation(table, Weights(table.T @ kept @ table, table.T @ w), error)
+
+
+def printed_counter_example() -> Interactions:
+    """Interactions of rank 1 that no embedding of width 1 represents, against theorem B.2 as printed.
+
+    The table that a layer of width 1 computes is k [[p^3, p q^2], [q p^2, q^3]]: an entry off the diagonal is
+    never larger than both on it, so none is closer than 1/2 to [[0, 1], [0, 0]] everywhere.
+    """
+    return Interactions(np.array([[0.0, 1.0], [0.0, 0.0]]), np.ones((2, 1)))
+
+
+def rank_bound(interactions: Interactions, width: int) -> float:
+    """What self-attention of a width misses at least, for every embedding and weights.
+
+    For each output the table that a layer computes has rank <= width, so its distance from the wanted one is
+    at least that of the best such table (Eckart & Young): for f = identity and w = 1 sqrt(S - width), the
+    necessity of d >= S in theorem 3.1.
+
+    Returns:
+        A lower bound of the Frobenius norm of the difference of the transforms.
+    """
+    tables = np.moveaxis(interactions.f[..., None] * interactions.w, -1, 0)
+    return float(np.linalg.norm(np.linalg.svd(tables, compute_uv=False)[:, width:]))
+
+
+def parameters(size: int, outputs: int, length: int) -> tuple[int, int]:
+    """Weights that represent any interactions: of self-attention, and of a dense linear layer at least.
+
+    S^2 + S d2 for self-attention at every length. Without shared weights each of the L outputs has the S^2
+    values of f for each of its L summands, L^2 S^2 (theorem 3.2, a count: the paper leaves open how the dense
+    layer reads symbols).
+    """
+    return size**2 + size * outputs, length**2 * size**2
+
+
+def heads(table: Float[np.ndarray, "S S d2"]) -> Weights:
+    """Self-attention for any transform T[a, b, k], with the fewest heads that can, for one-hot embeddings.
+
+    What b does to all others is the matrix T[:, b, :]; a head adds a matrix of rank 1 to each of them. So
+    their largest rank is necessary, and by their singular vectors sufficient.
+
+    Returns:
+        c (H, S, S) and w (H, S, d2), for `layers.multi_head`.
+    """
+    expect_array("table", table, ("S", len(table), "d2"), "floating")
+    slices = np.moveaxis(table, 1, 0)
+    number = max(1, int(np.linalg.matrix_rank(slices).max()))
+    left, values, right = np.linalg.svd(slices, full_matrices=False)
+    c = np.einsum("bah,bh->hab", left, values)[:number]
+    return Weights(c, np.moveaxis(right, 1, 0)[:number])
+
+
+def skip_trigrams() -> tuple[Weights, Float[np.ndarray, "S S d2"]]:
+    """One head of HyperAttention for "keep ... in" -> "mind" and "keep ... at" -> "bay".
+
+    In a head of self-attention "keep" acts along one vector: what raises "mind" behind "in" raises it
+    behind "at" (section 5). The pairs' transform has rank 2 at "keep". Here (keep, in) has its own vector.
+
+    Returns:
+        Weights of order 3 for one-hot symbols keep, in, at, other, the outputs mind and bay, and ordered
+        tuples; and the pairs' transform T[a, b, k] that self-attention needs, see `heads`.
+    """
+    keep, preposition, word = 0, [1, 2], [0, 1]
+    c, w, pairs = np.zeros((4, 4, 4)), np.zeros((4, 4, 2)), np.zeros((4, 4, 2))
+    c[preposition, keep, preposition] = 1
+    w[keep, preposition, word] = 1
+    pairs[preposition, keep, word] = 1
+    return Weights(c, w), pairs
+
+
+def relative(values: Float[np.ndarray, " N"], orthonormal: bool = True) -> Float[np.ndarray, "N N"]:
+    """The bilinear form of a function of the difference of positions on a circle (theorem B.6).
+
+    p_i^T C p_j = values[(i - j) mod N] for sinusoidal embeddings p. C has a block [[a, b], [-b, a]] for each
+    frequency k: a = 2 Re F_k, b = -2 Im F_k with F the discrete Fourier transform divided by N (definition
+    B.3 leaves the division out). An even function has a diagonal C.
+
+    Args:
+        values: at the differences 0..N-1, N even.
+        orthonormal: whether the embeddings are.
+    """
+    expect_array("values", values, ("N",), "floating")
+    size = len(values)
+    expect(size % 2 == 0, "len(values)", size, "an even number")
+    spectrum = np.fft.fft(values) / size
+    even, odd = 2 * spectrum.real, -2 * spectrum.imag
+    c = np.zeros((size, size))
+    c[0, 0], c[-1, -1] = even[0], even[size // 2]
+    sine = np.arange(1, size - 1, 2)
+    cosine, frequency = sine + 1, np.arange(1, size // 2)
+    c[sine, sine] = c[cosine, cosine] = even[frequency]
+    c[sine, cosine], c[cosine, sine] = odd[frequency], -odd[frequency]
+    return c * (size / 2) if orthonormal else c
+
+
+def sinusoidal_collisions(radius: int, size: int, orthonormal: bool = True) -> Weights:
+    """Weights of `environments.collisions` for sinusoidal embeddings: a diagonal C (section 3, appendix B).
+
+    The window |i - j| <= 2 radius has the spectrum sin(2 pi (2 radius + 1/2) k / N) / sin(pi k / N), and
+    the constant column of the embedding carries W.
+
+    Args:
+        radius, size: as for `environments.collisions`, N = size even and more than 4 radius.
+        orthonormal: whether the embeddings are.
+    """
+    expect(size % 2 == 0 and size > 4 * radius, "size", size, f"even and more than 4 radius = {4 * radius}")
+    frequency = np.repeat(np.arange(1, size // 2 + 1), 2)[: size - 1]
+    half = np.pi / size * frequency
+    window = np.sin((4 * radius + 1) * half) / np.sin(half)
+    c = np.diag(np.concatenate([[4 * radius + 1], window])) * (2 / size)
+    w = np.zeros((size, 1))
+    w[0] = -np.sqrt(2)
+    scale = size / 2 if orthonormal else 1.0
+    return Weights(c * scale, w * np.sqrt(scale))
+
+
+def embed_agents(agents: Agents, size: int) -> Float[np.ndarray, "... L d"]:
+    """One-hot features side by side: species, policy, x, y and the diagonal x - y; d = 3 + 4 size.
+
+    The paper has no diagonal; without it no product of forms of x and of y says whether dx = dy.
+    """
+    diagonal = agents.x - agents.y + size - 1
+    values = (agents.species, agents.policy, agents.x, agents.y, diagonal)
+    return np.concatenate([np.eye(n)[v] for n, v in zip(_agent_sizes(size), values, strict=True)], axis=-1)
+
+
+def hunt(radius: int, size: int) -> Weights:
+    """HyperFeatureAttention for `environments.predators_and_prey`: three heads of three factors (appendix F).
+
+    Species differ, the policies are those of the head (different, both right, both up), and the positions
+    meet; the gain is a value of the species, and other factors of the values are 1. On a grid of size 6 the
+    width is 27. Self-attention takes 144 by theorem 3.1, one dimension for each kind of agent, and cannot do
+    with less than 64: that is the rank of their interactions, see `rank_bound`.
+
+    Returns:
+        c (3, 3, d, d) and w (3, 3, d, 1) for embeddings of `embed_agents` and `layers.multi_head`.
+    """
+    expect(radius >= 0, "radius", radius, "at least 0")
+    expect(size >= 1, "size", size, "at least 1")
+    species, policy, x, y, diagonal = range(5)
+    sizes = _agent_sizes(size)
+    differ = 1 - np.eye(2)
+    both = [np.outer(one, one) for one in np.eye(2)]
+
+    def near(feature: int) -> tuple[int, np.ndarray]:
+        cells = np.arange(sizes[feature])
+        return feature, (np.abs(np.subtract.outer(cells, cells)) <= 2 * radius).astype(float)
+
+    places = [
+        ((policy, differ), near(diagonal)),
+        ((policy, both[RIGHT]), near(y)),
+        ((policy, both[UP]), near(x)),
+    ]
+    c = [[_block(sizes, *factor) for factor in ((species, differ), *place)] for place in places]
+    w = np.zeros((3, 3, sum(sizes), 1))
+    w[:, 0, [PREDATOR, PREY], 0] = -1, 1
+    w[:, 1:, [PREDATOR, PREY], 0] = 1
+    return Weights(np.array(c), w)
+
+
+def pattern_detector(
+    height: int, width: int, offsets: Sequence[tuple[int, int]]
+) -> tuple[Float[np.ndarray, "S d"], Weights]:
+    """Self-attention for `environments.black_at`: one layer for a pattern of any size.
+
+    C relates positions, W reads whether a pixel is black.
+
+    Returns:
+        Embeddings [black, one-hot position] of `environments.pixels`, and the weights.
+    """
+    expect(height >= 1 and width >= 1, "(height, width)", (height, width), "at least 1 each")
+    table = embeddings.concatenated(np.array([[0.0], [1.0]]), embeddings.one_hot(height * width))
+    row, column = np.unravel_index(np.arange(height * width), (height, width))
+    steps = np.stack([np.subtract.outer(p, p).T for p in (row, column)], axis=-1)
+    wanted = np.array(offsets).reshape(-1, 1, 1, 2)
+    c = np.pad((steps == wanted).all(-1).sum(0).astype(float), ((1, 0), (1, 0)))
+    return table, Weights(c, np.eye(len(c))[:, :1])
+
+
+def embed_series(series: Float[np.ndarray, "T m"]) -> Float[np.ndarray, "T+1 m+T+1"]:
+    """[value, one-hot time] for each value of a series, and a last entity [0, T] that asks for the next."""
+    return np.concatenate([np.pad(series, ((0, 1), (0, 0))), np.eye(len(series) + 1)], axis=-1)
+
+
+def autoregression(weights: Mapping[int, float], matrix: Float[np.ndarray, "m m"], length: int) -> Weights:
+    """Self-attention for `environments.time_series`: at each time t it says m_t from the values before.
+
+    Args:
+        weights, matrix: as for the series.
+        length: values T of the series; embeddings are those of `embed_series`.
+    """
+    delays = sum(weight * np.eye(length + 1, k=-lag) for lag, weight in weights.items())
+    width = len(matrix)
+    c = np.pad(delays, ((width, 0), (width, 0)))
+    return Weights(c, np.pad(matrix.T, ((0, length + 1), (0, 0))))
+
+
+def _agent_sizes(size: int) -> tuple[int, ...]:
+    return 2, 2, size, size, 2 * size - 1
+
+
+def _block(sizes: Sequence[int], feature: int, form: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "d d"]:
+    """A bilinear form of one feature as one of the whole embedding."""
+    start = sum(sizes[:feature])
+    c = np.zeros((sum(sizes), sum(sizes)))
+    c[start : start + len(form), start : start + len(form)] = form
+    return c
+
+
+def _orthonormal(columns: Float[np.ndarray, "S n"]) -> Float[np.ndarray, "S rank"]:
+    """An orthonormal basis of what the columns span."""
+    left, values, _ = np.linalg.svd(columns, full_matrices=False)
+    tolerance = np.finfo(float).eps * max(columns.shape) * values.max(initial=0)
+    return left[:, values > tolerance]

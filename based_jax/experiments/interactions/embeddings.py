@@ -1,0 +1,80 @@
+"""Tables of embeddings: row a is the vector of symbol a (Ustaomeroglu & Qu 2025, section 3 and appendix B).
+
+All are float64. `one_hot`, `random_orthogonal` and `sinusoidal` have orthonormal rows, and what has
+orthonormal rows keeps them under `product`; `concatenated` keeps the features apart instead, in a width that
+is the sum of theirs rather than the product.
+"""
+
+from functools import reduce
+
+import numpy as np
+
+from based_jax.typing import Float
+from based_jax.validate import expect, expect_array
+
+
+def one_hot(size: int) -> Float[np.ndarray, "S S"]:
+    """The identity: symbol a is the unit vector e_a."""
+    expect(size >= 1, "size", size, "at least 1")
+    return np.eye(size)
+
+
+def random_orthogonal(rng: np.random.Generator, size: int) -> Float[np.ndarray, "S S"]:
+    """A random orthogonal table, uniform (Haar): another orthonormal basis for `size` symbols."""
+    expect(size >= 1, "size", size, "at least 1")
+    q, r = np.linalg.qr(rng.normal(size=(size, size)))
+    return q * np.sign(np.diag(r))
+
+
+def sinusoidal(size: int, orthonormal: bool = True) -> Float[np.ndarray, "S S"]:
+    """Fourier features of the position a on a circle of N = `size` cells (appendix B, equation 16).
+
+    The columns are 1/sqrt(2), then sin(2 pi k a / N) and cos(2 pi k a / N) for k = 1..N/2-1, then
+    cos(pi a) / sqrt(2). The paper prints another 1/sqrt(2) on the last cosine of the middle part; with it the
+    rows would not be orthogonal.
+
+    Args:
+        size: number N of positions, even.
+        orthonormal: scale by sqrt(2/N). Otherwise the inner product of two rows is N/2 or 0.
+
+    Raises:
+        ValueError: `size` is odd or below 2.
+    """
+    expect(size >= 2 and size % 2 == 0, "size", size, "an even number, at least 2")
+    position, frequency = np.arange(size), np.arange(1, size // 2)
+    angle = 2 * np.pi / size * np.outer(position, frequency)
+    waves = np.stack([np.sin(angle), np.cos(angle)], axis=-1).reshape(size, size - 2)
+    ends = np.stack([np.ones(size), (-1.0) ** position], axis=-1) / np.sqrt(2)
+    table = np.concatenate([ends[:, :1], waves, ends[:, 1:]], axis=-1)
+    return table * np.sqrt(2 / size) if orthonormal else table
+
+
+def product(
+    first: Float[np.ndarray, "S d"], second: Float[np.ndarray, "T e"]
+) -> Float[np.ndarray, "S*T d*e"]:
+    """Embeddings of pairs (a, b), coded as the symbol a T + b: Kronecker products of the vectors."""
+    expect_array("first", first, ("S", "d"), "floating")
+    expect_array("second", second, ("T", "e"), "floating")
+    return np.kron(first, second)
+
+
+def concatenated(*tables: Float[np.ndarray, "S d"]) -> Float[np.ndarray, "symbols width"]:
+    """Embeddings of tuples of features, one feature for each table: the vectors side by side.
+
+    Tuples are coded as by `product`: the last feature counts fastest, as in ``np.ravel_multi_index``.
+
+    Args:
+        tables: (S_1, d_1), ..., (S_M, d_M), at least one.
+
+    Returns:
+        (S_1 ... S_M, d_1 + ... + d_M).
+    """
+    expect(len(tables) >= 1, "tables", tables, "at least one table")
+    for number, table in enumerate(tables):
+        expect_array(f"tables[{number}]", table, ("S", "d"), "floating")
+    return reduce(_side_by_side, tables)
+
+
+def _side_by_side(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    repeated = np.repeat(first, len(second), axis=0)
+    return np.concatenate([repeated, np.tile(second, (len(first), 1))], axis=-1)

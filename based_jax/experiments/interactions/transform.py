@@ -1,0 +1,85 @@
+"""What weights compute, whatever their embedding: the transform that decides functional equivalence.
+
+    T[a, b, k] = (x_a^T C x_b) (x_b^T W)_k,      y_k at an entity a = sum_b s(b) T[a, b, k]
+
+Two layers agree on all sequences of all lengths if and only if their T agree (Ustaomeroglu & Qu 2025,
+corollary D.3). The sum of T over b, which corollary 4.9 prints, is not enough: it forgets which entity acts.
+For HyperAttention the same holds with ordered or strict tuples; a sum over all tuples sees of T[a, b, c, k]
+only what is symmetric in b and c.
+
+Where the data hold no entity twice, a length is visible to the layer only through what it was trained at:
+`length_bias` is invisible there and nowhere else (section 4.3).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from based_jax.typing import Float
+from based_jax.validate import expect, expect_array
+
+
+class Gap(NamedTuple):
+    """How far two transforms are from each other."""
+
+    mean_square: float
+    largest: float
+
+
+def transform(
+    table: Float[np.ndarray, "S d"], c: Float[np.ndarray, "d *keys"], w: Float[np.ndarray, "*keys d2"]
+) -> Float[np.ndarray, "S *entities d2"]:
+    """T of self-attention, or of HyperAttention of any order n, in float64.
+
+    Args:
+        table: embeddings of the symbols.
+        c: (d, d), or n axes of width d.
+        w: (d, d2), or n - 1 axes of width d and the outputs.
+
+    Returns:
+        n axes of size S and the outputs: T[a, b, ..., k] = C[x_a, x_b, ...] W[x_b, ...]_k.
+
+    Raises:
+        ValueError: shapes that do not fit each other.
+    """
+    expect_array("table", table, ("S", "d"), "floating")
+    width = table.shape[1]
+    expect(c.ndim >= 2, "c.ndim", c.ndim, "at least 2")
+    expect_array("c", c, (width,) * c.ndim, "floating")
+    expect_array("w", w, (width,) * (c.ndim - 1) + ("d2",), "floating")
+    scores, values = on_axes(table, c, c.ndim), on_axes(table, w, c.ndim - 1)
+    return scores[..., None] * values
+
+
+def on_axes(matrix: Float[np.ndarray, "m n"], tensor: np.ndarray, axes: int) -> np.ndarray:
+    """`matrix` on each of the first `axes` axes of `tensor`: (n, ..., n, *rest) -> (m, ..., m, *rest)."""
+    result = np.asarray(tensor, np.float64)
+    for axis in range(axes):
+        result = np.moveaxis(np.tensordot(matrix, result, (1, axis)), 0, axis)
+    return result
+
+
+def gap(first: Float[np.ndarray, "*T"], second: Float[np.ndarray, "*T"]) -> Gap:
+    """Mean square and largest absolute difference of two transforms of one shape."""
+    expect_array("second", second, first.shape)
+    difference = np.abs(np.asarray(first, np.float64) - np.asarray(second, np.float64))
+    return Gap(float((difference**2).mean()), float(difference.max()))
+
+
+def length_bias(size: int, length: int, strength: float) -> Float[np.ndarray, "S S"]:
+    """A change of f that sequences of `length` distinct entities cannot show, where w is the same for all.
+
+    `strength` on the diagonal and -strength / (length - 1) elsewhere: a row's entries at `length` distinct
+    entities, its own among them, sum to 0.
+
+    Raises:
+        ValueError: `length` is not in 2..size.
+    """
+    expect(2 <= length <= size, "length", length, f"2 to size = {size}: that many distinct entities")
+    return np.where(np.eye(size, dtype=bool), strength, -strength / (length - 1))
+
+
+def length_bias_effect(strength: float, trained: int, length: int) -> float:
+    """What `length_bias` adds to outputs at another length: strength (trained - length) / (trained - 1)."""
+    expect(trained >= 2, "trained", trained, "at least 2")
+    return strength * (trained - length) / (trained - 1)

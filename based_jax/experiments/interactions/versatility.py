@@ -1,0 +1,135 @@
+"""Whether data can tell interactions apart: ranks of the symbols' counts (Ustaomeroglu & Qu 2025, section 4).
+
+For a symbol a, S_a has a row of counts s for each sequence that holds a. Data are versatile if every S_a has
+full column rank (assumption 4.2). Where the truth is a sum of interactions, what fits versatile data then has
+its transform, and is right for sequences of every length (theorems 4.6 and 4.8). For HyperAttention the
+counts are those of tuples of symbols, and the matrices are called Z_a (assumption G.10).
+"""
+
+from string import ascii_lowercase
+from typing import NamedTuple
+
+import numpy as np
+
+from based_jax.experiments.interactions.data import counts, sample
+from based_jax.experiments.interactions.layers import Order, tuples
+from based_jax.typing import Float, Int
+from based_jax.validate import expect
+
+
+class Versatility(NamedTuple):
+    """Ranks of the count matrices of each symbol."""
+
+    ranks: Int[np.ndarray, " S"]
+    """of S_a or Z_a; 0 for a symbol that no sequence holds"""
+    columns: int
+    """what they must be: S, or the number of tuples of symbols"""
+    squared_gap: float
+    """zeta^2, the smallest squared singular value over all symbols; 0 where data are not versatile"""
+
+    @property
+    def versatile(self) -> bool:
+        """Whether every rank is full."""
+        return bool((self.ranks == self.columns).all())
+
+
+def versatility(
+    x: Int[np.ndarray, "count L"], size: int, keys: int = 1, order: Order = "ordered"
+) -> Versatility:
+    """Ranks of the counts in sequences `x`, for each of `size` symbols.
+
+    Args:
+        x: sequences of symbols 0..size-1.
+        size: number S of symbols.
+        keys: 1 for self-attention, n - 1 for HyperAttention of order n.
+        order: which tuples HyperAttention sums. With "all", tuples in another order have the same count:
+            for two symbols or more no data are versatile.
+
+    Returns:
+        Ranks and the gap, from eigenvalues of Gram matrices, which hold integers and so are exact.
+    """
+    expect(x.ndim == 2, "x.shape", x.shape, "(count, L)")
+    present = counts(x, size) > 0
+    rows = tuple_counts(x, size, keys, order).reshape(len(x), -1).astype(float)
+    held = (rows[present[:, symbol]] for symbol in range(size))
+    squares = np.stack([np.linalg.eigvalsh(s.T @ s) for s in held])
+    floor = np.finfo(float).eps * rows.shape[1] * np.maximum(squares[:, -1:], 1)
+    ranks = (squares > floor).sum(axis=1)
+    full = (ranks == rows.shape[1]).all()
+    return Versatility(ranks, rows.shape[1], float(squares.min()) if full else 0.0)
+
+
+def tuple_counts(
+    x: Int[np.ndarray, "... L"], size: int, keys: int = 2, order: Order = "ordered"
+) -> Int[np.ndarray, "..."]:
+    """Gamma[a, b, ...]: how many tuples (j, k, ...) of places hold the symbols (a, b, ...) (lemma G.8).
+
+    Args:
+        x: sequences of symbols.
+        size: number S of symbols.
+        keys: entities in a tuple; 1 gives `data.counts`.
+        order: which tuples count, see `layers.hyper_attention`.
+
+    Returns:
+        `keys` axes of `size` behind the leading axes of `x`.
+    """
+    expect(1 <= keys <= 8, "keys", keys, "1..8")
+    if keys == 1:
+        return counts(x, size)
+    place, symbol = ascii_lowercase[:keys], ascii_lowercase[8 : 8 + keys]
+    held = np.eye(size)[x]
+    each = ",".join(f"...{j}{a}" for j, a in zip(place, symbol, strict=True))
+    counted = tuples(x.shape[-1], keys, order).astype(float)
+    result = np.einsum(f"{place},{each}->...{symbol}", counted, *[held] * keys, optimize=True)
+    return np.rint(result).astype(int)
+
+
+def second_moment(
+    size: int, length: int, probabilities: Float[np.ndarray, " S"] | None = None
+) -> Float[np.ndarray, "S S"]:
+    """E[s s^T] of the counts s of `length` independent symbols: L diag(p) + L (L - 1) p p^T.
+
+    Theorem E.2 asks for a covariance with positive eigenvalues. At one length there is none: counts sum to L,
+    so the covariance L (diag(p) - p p^T) is singular. The second moment is what the argument needs.
+    """
+    expect(length >= 1, "length", length, "at least 1")
+    p = np.full(size, 1 / size) if probabilities is None else np.asarray(probabilities, float)
+    return length * np.diag(p) + length * (length - 1) * np.outer(p, p)
+
+
+def deficiency_bound(
+    size: int, length: int, count: int, probabilities: Float[np.ndarray, " S"] | None = None
+) -> float:
+    """An upper bound of the probability that counts of `count` random sequences lack full rank.
+
+    S exp(-count zeta^2 / L^2) with zeta^2 the smallest eigenvalue of `second_moment`: theorem E.2 with an
+    explicit rate, by the matrix Chernoff inequality (Tropp 2012, theorem 1.1) for sums of s s^T, |s| <= L.
+    """
+    zeta2 = np.linalg.eigvalsh(second_moment(size, length, probabilities))[0]
+    return float(min(1.0, size * np.exp(-count * zeta2 / length**2)))
+
+
+def deficient_fraction(
+    rng: np.random.Generator,
+    size: int,
+    length: int,
+    count: int,
+    trials: int,
+    *,
+    symbol: int | None = None,
+    probabilities: Float[np.ndarray, " S"] | None = None,
+) -> float:
+    """How often counts of `count` random sequences lack full column rank: a Monte-Carlo estimate.
+
+    Args:
+        rng: where the randomness comes from.
+        size, length: of the sequences, S and L.
+        count: sequences in a trial.
+        trials: how many times sequences are drawn.
+        symbol: count the sequences that hold this symbol only, the rank of S_a; None for all sequences.
+        probabilities: of the symbols; None for all the same.
+    """
+    s = counts(sample(rng, size, length, trials * count, probabilities), size).reshape(trials, count, size)
+    if symbol is not None:
+        s = s * (s[..., symbol] > 0)[..., None]
+    return float((np.linalg.matrix_rank(s) < size).mean())
