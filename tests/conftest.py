@@ -2,6 +2,7 @@
 
 # ruff: noqa: E402  (the environment is set before jax is imported, the hook before the ops are)
 import dataclasses
+import gc
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +36,10 @@ for _value in vars(ops).values():
     # their constructors must take anything. Functions stay checked.
     if isinstance(_value, type) and dataclasses.is_dataclass(_value):
         _value.__init__ = _value.__init__.__wrapped__
+
+# Tracing makes millions of objects that live on: looking for garbage among them after every 700 takes 4 % of
+# a test's time.
+gc.set_threshold(50_000, 20, 100)
 
 # The same examples on every machine, nothing remembered between runs, nothing written into the checkout.
 # The first example of a law compiles it: that is neither slow nor a sign of a bad strategy.

@@ -13,44 +13,39 @@ from tests.subprocesses import ROOT
 from tests.tolerances import assert_close
 
 # At these sizes jaxlib 0.10.2 returns 1e33 from the first and dies in the other two.
-PROGRAMS = """
+MIXERS = ["linear_attention", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gla", "rwkv7"))]
+
+PROGRAM = """
 import json, sys
 import based_jax as bj
 import jax, jax.numpy as jnp
 import numpy as np
 
 x = np.random.default_rng(0).standard_normal((32, 32, 64)).astype(np.float32)
-answers = {}
-for name in ("linear_attention", "gla", "rwkv7"):
-    options = {} if name == "rwkv7" else {"num_heads": 4}
-    mixer = bj.mixers.make(name, d_model=64, **options)
-    variables = jax.jit(mixer.init)(jax.random.key(0), x[:1])
-    many = jax.jit(lambda v, x: mixer.apply(v, x, mixer.init_state(len(x), 64))[0])(variables, x)
-    few = jax.jit(lambda v, x: mixer.apply(v, x)[0])(variables, x[:2])
-    answers[name] = [np.asarray(many[:2]).tolist(), np.asarray(few).tolist()]
-print(json.dumps(answers))
+name = sys.argv[1]
+options = {} if name == "rwkv7" else {"num_heads": 4}
+mixer = bj.mixers.make(name, d_model=64, **options)
+variables = jax.jit(mixer.init)(jax.random.key(0), x[:1])
+many = jax.jit(lambda v, x: mixer.apply(v, x, mixer.init_state(len(x), 64))[0])(variables, x)
+few = jax.jit(lambda v, x: mixer.apply(v, x)[0])(variables, x[:2])
+print(json.dumps([np.asarray(many[:2]).tolist(), np.asarray(few).tolist()]))
 """
 
 
-@pytest.fixture(scope="module")
-def answers():
-    """From a process with XLA's own settings: the suite's leave out most optimizations."""
+@pytest.mark.parametrize("name", MIXERS)
+def test_a_row_does_not_depend_on_how_many_there_are(name):
+    """In a process with XLA's own settings: the suite's leave out most optimizations."""
     settings = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAMS],
+        [sys.executable, "-c", PROGRAM, name],
         env={**kept, **settings},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, f"status {done.returncode}: {done.stderr[-500:]}"
-    return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize("name", ["linear_attention", "gla", "rwkv7"])
-def test_a_row_does_not_depend_on_how_many_there_are(answers, name):
-    many, few = (np.asarray(y) for y in answers[name])
+    many, few = (np.asarray(y) for y in json.loads(done.stdout))
     assert_close(many, few, 1e-5)  # float32; sums of another order
 
 

@@ -227,7 +227,9 @@ class TestOurDirectories:
         save_pretrained(tmp_path, model, params)
         assert load_file(tmp_path / "model.safetensors")[EMBEDDING].dtype == ml_dtypes.bfloat16
 
-    @pytest.mark.parametrize(("preset", "tensors"), [("based-360m", 225), ("based-1b", 298)])
+    @pytest.mark.parametrize(
+        ("preset", "tensors"), [("based-360m", 225), pytest.param("based-1b", 298, marks=pytest.mark.slow)]
+    )
     def test_key_lists_of_the_released_models(self, preset, tensors):
         config = bj.presets.get(preset)
         keys = torch_shapes(language_model_rules(config), language_model_shapes(config))

@@ -113,7 +113,9 @@ def test_fewer_windows_than_rows_still_make_batches():
     assert all(sorted(numbers[start : start + 3]) == [0, 1, 2] for start in range(0, 42, 3))
 
 
-@pytest.mark.parametrize(("windows", "batch_size"), [(12, 4), (10, 4), (3, 7), (1, 1)])
+@pytest.mark.parametrize(
+    ("windows", "batch_size"), [pytest.param(12, 4, marks=pytest.mark.slow), (10, 4), (3, 7), (1, 1)]
+)
 def test_resuming_is_exact_from_every_position(windows, batch_size):
     packed = _packed(windows, 3)
     total = 3 * -(-windows // batch_size) + 2  # over three borders of epochs

@@ -5,12 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from based_jax.models import presets
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+@pytest.fixture
+def shallow(monkeypatch):
+    """The smallest preset with one layer of each kind: compiling the others takes most of a page's time."""
+    tiny = presets.get("based-tiny")
+    monkeypatch.setitem(presets._PRESETS, "based-tiny", tiny.replace(schedule="".join(sorted(tiny.mixers))))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_blocks_run(page, unchecked):
+def test_python_blocks_run(page, unchecked, shallow):
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S):
         exec(compile(block, str(page), "exec"), names)

@@ -83,7 +83,9 @@ def scores(tiny, requests, **options):
     return [found[number] for number in range(len(requests))]
 
 
-@pytest.mark.parametrize(("batch_size", "reuse"), [(1, True), (4, True), (4, False)])
+@pytest.mark.parametrize(
+    ("batch_size", "reuse"), [pytest.param(1, True, marks=pytest.mark.slow), (4, True), (4, False)]
+)
 def test_each_request_as_if_alone(tiny, alone, batch_size, reuse):
     # One whose choice is what the model would say.
     likely = Request(REQUESTS[0].context, alone(REQUESTS[0])[2])

@@ -88,6 +88,7 @@ def test_prefill_and_decoding(tokens, params):
     assert_close(kernels, decode("xla"), FLOAT32)
 
 
+@pytest.mark.slow  # the same calls as above, inside of one loop
 def test_generated_tokens(tokens, params):
     """Prompts of different lengths; the kernels are the default where they can run."""
     prompt, lengths = tokens[:, :9], [9, 4]

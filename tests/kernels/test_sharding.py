@@ -27,7 +27,8 @@ def check() -> None:
     """All of this file, in one process with 8 devices."""
     check_detection()
     for call in sharded.calls(BATCH, HEADS, LENGTH, np.float32):
-        check_call(call)
+        if call.name != "taylor_attention":  # the backward pass runs its kernels, too
+            check_call(call)
 
 
 def check_call(call: sharded.Call) -> None:

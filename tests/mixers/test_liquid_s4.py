@@ -25,7 +25,10 @@ def oracle(tree: dict, x: np.ndarray) -> np.ndarray:
     return np.array(y)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", FLOAT64), ("float32", FLOAT32)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [("float64", FLOAT64), pytest.param("float32", FLOAT32, marks=pytest.mark.slow)],
+)
 def test_a_token_loop(dtype, tolerance):
     """Over more than one chunk, and the gradients of the tree are those of the recurrence."""
     with jax.enable_x64(True):

@@ -135,7 +135,7 @@ def test_programmatic_selection_compares_token_ids():
         sparse(X)
 
 
-@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("order", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_model_passes_the_token_ids_and_its_state_remembers_them(order):
     config = presets.get("based-tiny").replace(vocab_size=8, pad_vocab_multiple=1, schedule="CL", d_model=12)
     config = config.with_mixer("selected_attention", [1], selection="programmatic", order=order)

@@ -23,16 +23,25 @@ def check_checkpoint(fixture: Fixture, model: LanguageModel, params: Any, weight
     check_generation(fixture, model, params)
 
 
-def check_logits(fixture: Fixture, model: LanguageModel, params: Any) -> None:
-    """Logits, and gradients with respect to every parameter."""
-    tokens = array(fixture.arrays["in:input_ids"], np.int32)
-    cotangent = fixture.arrays["in:cotangent"]
-
+@functools.partial(jax.jit, static_argnums=0)  # once for both weight files of a model
+def _logits_and_gradients(model: LanguageModel, params: Any, tokens: Any, cotangent: Any) -> Any:
     def objective(params):
         logits, _ = model.apply(params, tokens)
         return jnp.sum(logits * cotangent), logits
 
-    (_, logits), gradients = jax.jit(jax.value_and_grad(objective, has_aux=True))(params)
+    (_, logits), gradients = jax.value_and_grad(objective, has_aux=True)(params)
+    return logits, gradients
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _apply(model: LanguageModel, params: Any, tokens: Any, state: Any) -> Any:
+    return model.apply(params, tokens, state)
+
+
+def check_logits(fixture: Fixture, model: LanguageModel, params: Any) -> None:
+    """Logits, and gradients with respect to every parameter."""
+    tokens = array(fixture.arrays["in:input_ids"], np.int32)
+    logits, gradients = _logits_and_gradients(model, params, tokens, fixture.arrays["in:cotangent"])
     logits = np.asarray(logits)
     fixture.compare("y", logits)
     for name, theirs in fixture.arrays.items():
@@ -76,12 +85,11 @@ def greedy(
     model: LanguageModel, params: Any, prompt: np.ndarray, new_tokens: int, vocab_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The most likely continuation: tokens (batch, new), and the logits that each was chosen from."""
-    apply = jax.jit(model.apply)
     state = model.init_state(len(prompt), prompt.shape[1] + new_tokens)
     tokens, scores = [], []
     given = prompt
     for _ in range(new_tokens):
-        logits, state = apply(params, given, state)
+        logits, state = _apply(model, params, given, state)
         scores.append(np.asarray(logits)[:, -1, :vocab_size])
         given = scores[-1].argmax(-1).astype(np.int32)[:, None]
         tokens.append(given)

@@ -21,7 +21,6 @@ MODELS = {
     "Mamba": {"M": MixerSpec("mamba", {"d_state": 4})},
     "GLA": {"G": MixerSpec("gla", {"num_heads": 2})},
 }
-MESHES_OF_4 = ["fsdp=2,tensor=2", "data=2,context=2"]
 MESHES_OF_8 = [
     "data=8", "fsdp=8", "tensor=8", "context=8", "data=2,fsdp=4", "data=2,tensor=4", "data=2,context=4",
     "fsdp=2,tensor=4", "fsdp=2,context=4", "tensor=2,context=4", "data=2,fsdp=2,tensor=2",
@@ -29,8 +28,9 @@ MESHES_OF_8 = [
 ]  # fmt: skip
 
 
-def test_based_on_four_devices():
-    compare("Based", MESHES_OF_4)
+def test_based_on_eight_devices():
+    """Every axis at once but "data", whose program is that of "fsdp" without the gathering of weights."""
+    compare("Based", ["fsdp=2,tensor=2,context=2"])
 
 
 @pytest.mark.slow

@@ -23,7 +23,10 @@ def contents(workdir):
     return {path: path.stat().st_mtime_ns for path in sorted(workdir.rglob("*"))}
 
 
-@pytest.mark.parametrize(("step", "start"), [(3, 0), (20, 15), (22, 20)])
+@pytest.mark.parametrize(
+    ("step", "start"),
+    [pytest.param(3, 0, marks=pytest.mark.slow), (20, 15), pytest.param(22, 20, marks=pytest.mark.slow)],
+)
 def test_a_step_again(step, start, run):
     before = contents(run)
     found = replay.replay(ReplayConfig(run, step))
