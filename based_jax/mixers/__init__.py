@@ -11,8 +11,12 @@ from based_jax.mixers.gated_delta_net import GatedDeltaNet
 from based_jax.mixers.gla import GLA
 from based_jax.mixers.h3 import H3
 from based_jax.mixers.hyena import Hyena
+from based_jax.mixers.hyper_attention import HyperAttention
+from based_jax.mixers.hyper_feature_attention import HyperFeatureAttention
 from based_jax.mixers.input_conv import InputConv
 from based_jax.mixers.linear_attention import LinearAttention
+from based_jax.mixers.linear_hyper_attention import LinearHyperAttention
+from based_jax.mixers.linear_hyper_feature_attention import LinearHyperFeatureAttention
 from based_jax.mixers.liquid_s4 import LiquidS4
 from based_jax.mixers.long_conv import LongConv
 from based_jax.mixers.mamba import Mamba
@@ -48,8 +52,12 @@ __all__ = [
     "GatedConv",
     "GatedDeltaNet",
     "Hyena",
+    "HyperAttention",
+    "HyperFeatureAttention",
     "InputConv",
     "LinearAttention",
+    "LinearHyperAttention",
+    "LinearHyperFeatureAttention",
     "LiquidS4",
     "LongConv",
     "Mamba",

@@ -14,8 +14,12 @@ from based_jax.mixers.gated_delta_net import GatedDeltaNet
 from based_jax.mixers.gla import GLA
 from based_jax.mixers.h3 import H3
 from based_jax.mixers.hyena import Hyena
+from based_jax.mixers.hyper_attention import HyperAttention
+from based_jax.mixers.hyper_feature_attention import HyperFeatureAttention
 from based_jax.mixers.input_conv import InputConv
 from based_jax.mixers.linear_attention import LinearAttention
+from based_jax.mixers.linear_hyper_attention import LinearHyperAttention
+from based_jax.mixers.linear_hyper_feature_attention import LinearHyperFeatureAttention
 from based_jax.mixers.liquid_s4 import LiquidS4
 from based_jax.mixers.long_conv import LongConv
 from based_jax.mixers.mamba import Mamba
@@ -46,8 +50,12 @@ _MIXERS: dict[str, type[Mixer]] = {
     "gla": GLA,
     "h3": H3,
     "hyena": Hyena,
+    "hyper_attention": HyperAttention,
+    "hyper_feature_attention": HyperFeatureAttention,
     "input_conv": InputConv,
     "linear_attention": LinearAttention,
+    "linear_hyper_attention": LinearHyperAttention,
+    "linear_hyper_feature_attention": LinearHyperFeatureAttention,
     "liquid_s4": LiquidS4,
     "long_conv": LongConv,
     "mamba": Mamba,

@@ -30,12 +30,20 @@ from based_jax.ops.feature_maps import (
     taylor_features,
     taylor_size,
 )
+from based_jax.ops.hyper_attention import hyper_attention
+from based_jax.ops.hyper_feature_attention import hyper_feature_attention
 from based_jax.ops.input_filters import repeated_lags, shifted_sum, strongest_lags
 from based_jax.ops.kv_cache import KVCache, init_kv_cache
 from based_jax.ops.linear_attention import (
     LinearAttentionState,
     init_linear_attention_state,
     linear_attention,
+)
+from based_jax.ops.linear_hyper_attention import (
+    LinearHyperState,
+    hyper_taylor_map,
+    init_linear_hyper_state,
+    linear_hyper_attention,
 )
 from based_jax.ops.linear_recurrence import (
     LinearRecurrenceState,
@@ -81,6 +89,7 @@ from based_jax.ops.softmax_attention import (
 )
 from based_jax.ops.stream import Places, Stream, advance, init_stream
 from based_jax.ops.taylor_attention import init_taylor_state, taylor_attention, taylor_step
+from based_jax.ops.tensor_product import tensor_product, tensor_product_map
 from based_jax.ops.token_shift import init_token_shift_state, token_shift
 from based_jax.ops.wkv import WKVState, init_wkv_state, wkv
 
@@ -95,6 +104,7 @@ __all__ = [
     "KVCache",
     "LandmarkState",
     "LinearAttentionState",
+    "LinearHyperState",
     "LinearRecurrenceState",
     "LongConvState",
     "Places",
@@ -115,6 +125,9 @@ __all__ = [
     "gaussian_features",
     "generalized_delta_rule",
     "highest",
+    "hyper_attention",
+    "hyper_feature_attention",
+    "hyper_taylor_map",
     "implementation_for",
     "implementations",
     "init_diagonal_scan_state",
@@ -122,6 +135,7 @@ __all__ = [
     "init_kv_cache",
     "init_landmark_state",
     "init_linear_attention_state",
+    "init_linear_hyper_state",
     "init_linear_recurrence_state",
     "init_long_conv_state",
     "init_scatterbrain_state",
@@ -137,6 +151,7 @@ __all__ = [
     "left_from_paper_window",
     "left_from_torch_window",
     "linear_attention",
+    "linear_hyper_attention",
     "linear_recurrence",
     "long_conv",
     "merge_attention",
@@ -165,6 +180,8 @@ __all__ = [
     "taylor_features",
     "taylor_size",
     "taylor_step",
+    "tensor_product",
+    "tensor_product_map",
     "token_shift",
     "window_step",
     "wkv",

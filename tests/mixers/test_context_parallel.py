@@ -30,10 +30,13 @@ SEGMENTS = np.array(
     ]
 )
 OPS = [
-    "attention", "delta_net", "gated_conv-long", "gla", "h3", "linear_attention", "linear_attention-decay",
+    "attention", "delta_net", "gated_conv-long", "gla", "h3", "hyper_attention-window",
+    "hyper_feature_attention", "linear_attention", "linear_attention-decay", "linear_hyper_attention",
     "liquid_s4", "mamba", "rwkv4", "sliding_window",
 ]  # fmt: skip
 """at least one for each op that hands something over"""
+KINDS = ["attention", "h3", "linear_attention", "sliding_window"]
+"""those whose gradients are taken each time: gathered keys, channels for tokens, sums of states, halos"""
 BARE = ["attention", "gated_conv-long", "linear_attention", "rwkv4", "sliding_window"]
 """also without segments and masks, where other code runs"""
 TOLERANCE = 1e-9
@@ -41,36 +44,36 @@ TOLERANCE = 1e-9
 
 
 def test_every_op_on_eight_devices():
-    compare_all(OPS, BARE)
+    """Compiling gradients takes most of the time: here one of each kind, in the test of every mixer all."""
+    packed = [(name, True, "gradients" if name in KINDS else "values") for name in OPS]
+    compare_all([*packed, *((name, False, "values") for name in BARE)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
 def test_every_mixer_on_eight_devices(part):
-    names = list(CASES)[part::2]
-    compare_all(names, names)
+    compare_all([(name, packed, "gradients") for name in list(CASES)[part::2] for packed in (True, False)])
 
 
-def compare_all(packed: list[str], bare: list[str]) -> None:
+def compare_all(calls: list[tuple[str, bool, str]]) -> None:
     run_python(
-        "from tests.mixers.test_context_parallel import compare\n"
-        f"for name in {packed}: compare(name, packed=True)\n"
-        f"for name in {bare}: compare(name, packed=False)",
+        f"from tests.mixers.test_context_parallel import compare\nfor call in {calls}: compare(*call)",
         devices=DEVICES,
     )
 
 
-def compare(case: str, packed: bool) -> None:
+def compare(case: str, packed: bool, program: str) -> None:
     """Outputs at real tokens, and the gradients of their weighted sum, on eight devices and on one."""
     with jax.enable_x64(True):
         mixer = mixers.make(case.partition("-")[0], d_model=WIDTH, dtype=jnp.float64, **CASES[case])
         x, weights = np.random.default_rng(0).normal(size=(2, 3, LENGTH, WIDTH))
-        params = nn.meta.unbox(mixer.init(jax.random.key(0), x))
+        params = nn.meta.unbox(jax.jit(mixer.init)(jax.random.key(0), x))
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
         context = {"segment_ids": SEGMENTS, "mask": MASK} if packed else {}
         weights = np.where(MASK[..., None], weights, 0) if packed else weights
+        function = {"values": values, "gradients": gradients}[program]
         results = [
-            jax.jit(functools.partial(gradients, apply))(params, x, context, weights)
+            jax.jit(functools.partial(function, apply))(params, x, context, weights)
             for apply in (functools.partial(plain, mixer), functools.partial(split, mixer))
         ]
         (y, grads), (ours, our_grads) = results
@@ -84,6 +87,10 @@ def compare(case: str, packed: bool) -> None:
             our_grads,
             grads,
         )
+
+
+def values(apply: Any, params: Any, x: Any, context: Any, weights: Any) -> Any:
+    return apply(params, x, context), ()
 
 
 def gradients(apply: Any, params: Any, x: Any, context: Any, weights: Any) -> Any:

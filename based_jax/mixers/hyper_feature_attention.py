@@ -1,0 +1,179 @@
+"""HyperFeatureAttention: softmax attention whose scores are products (Ustaomeroglu and Qu, Definition F.3).
+
+    q^a, k^a = rotary(x W_q^a), rotary(x W_k^a)   A factors of d_h / A channels per head;   v = x W_v
+    y_i = sum_{j<=i} softmax_j(prod_a q^a_i . k^a_j / sqrt(d_h / A)) v_j,   out = concat_heads(y) W_o
+    with `value_product`:                                             v = prod_a x W_v^a
+
+A head of order A couples A features of a token in one score; order 1 is ordinary attention, and the authors
+recommend to mix both. They have published no code, and print no scale (ours is per factor) and no mask.
+Orders are A here; those of their Table 2 seem to be A + 1, for there ordinary heads are of order 2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from based_jax import ops
+from based_jax.mixers.contract import Card, Mixer, Projection, head_layout
+from based_jax.mixers.softmax_heads import expect_max_length
+from based_jax.ops.stream import Stream
+from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect, expect_divisible
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class HyperFeatureAttentionState:
+    """The keys, their factors side by side, and values of each run of heads of one order."""
+
+    caches: tuple[ops.KVCache, ...]
+
+    @property
+    def stream(self) -> Stream:
+        """How far each row has come."""
+        return self.caches[0].stream
+
+
+class HyperFeatureAttention(Mixer):
+    """Attention with products of scores. Its state grows with the text: `init_state` needs `max_length`.
+
+    As many parameters as attention, 4 d^2; with `value_product` (3 + A) d^2.
+
+    Attributes:
+        num_heads: heads; default one for each of `orders`, or d_model / 64.
+        orders: A of all heads, or of each head; a divisor of d_h. Default 2, or 1 where d_h is odd.
+        value_product: values are products of A maps of x.
+        scale: factor of each factor's scores; default (d_h / A)^(-1/2); the paper's formula has 1.
+        rotary_fraction: share of each factor's channels that rotary embeddings turn (Remark F.5), rounded
+            down to pairs; 0 for none.
+        rotary_base: base of the rotary wavelengths.
+        causal: False sees the whole segment, as the paper's definition; it has no state.
+        chunk_size: queries per block; the result does not depend on it.
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="softmax(prod_a q^a k^a^T / sqrt(d_h / A)) v, rotary positions",
+        training="N^2 D",
+        state="2 D N",
+        decoding="read 2 D N",
+        source=(
+            "Ustaomeroglu and Qu, Definition F.3; no published code; "
+            "order = A, which their Table 2 seems to count as A + 1"
+        ),
+        parity=(),
+    )
+
+    num_heads: int | None = None
+    orders: int | Sequence[int] | None = None
+    value_product: bool = False
+    scale: float | None = None
+    rotary_fraction: float = 1.0
+    rotary_base: float = 10000.0
+    causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
+    chunk_size: int | None = None
+
+    @property
+    def layout(self) -> tuple[tuple[int, ...], int]:
+        """The order of each head, and the channels of a head."""
+        heads, given = self.num_heads, self.orders
+        if heads is None and isinstance(given, Sequence):
+            heads = len(given)
+        heads, _, head_dim = head_layout(self.d_model, heads)
+        if given is None:
+            given = 1 if head_dim % 2 else 2
+        orders = tuple(given) if isinstance(given, Sequence) else (given,) * heads
+        expect(len(orders) == heads, "orders", orders, f"an order for each of the {heads} heads")
+        for order in orders:
+            expect_divisible("channels of a head", head_dim, "order", order)
+        return orders, head_dim
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """Order and number of neighbouring heads of the same order."""
+        return [(order, len(list(run))) for order, run in groupby(self.layout[0])]
+
+    def setup(self) -> None:
+        orders, head_dim = self.layout
+        heads = len(orders)
+        axes = ("embed", "heads", "head_dim")
+        options: dict[str, Any] = {"dtype": self.dtype, "init_std": self.init_std}
+        self.q = Projection((heads, head_dim), axes, **options)
+        self.k = Projection((heads, head_dim), axes, **options)
+        self.v = Projection((sum(orders) if self.value_product else heads, head_dim), axes, **options)
+        out_std = self.init_std if self.out_init_std is None else self.out_init_std
+        self.out = Projection(
+            (self.d_model,), ("heads", "head_dim", "embed"), inputs=2, dtype=self.dtype, init_std=out_std
+        )
+
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        x = self.check_input(x)
+        if positions is None:
+            stream = None if state is None else state.stream
+            positions = ops.advance(stream, x.shape[0], x.shape[1], segment_ids, mask)[0].positions
+        counts = [count for _, count in self.runs]
+        values = [order * count for order, count in self.runs] if self.value_product else counts
+        pieces = (_runs(self.q(x), counts), _runs(self.k(x), counts), _runs(self.v(x), values))
+        outputs, caches = [], []
+        for number, ((order, count), q, k, v) in enumerate(zip(self.runs, *pieces, strict=True)):
+            if self.value_product:
+                v = v.reshape(*v.shape[:2], count, order, -1).prod(axis=3)
+            qs, ks = (self._factors(heads, order, positions) for heads in (q, k))
+            y = ops.hyper_feature_attention(
+                qs, ks, v, self.causal,
+                scale=qs[0].shape[-1] ** -0.5 if self.scale is None else self.scale,
+                initial_state=None if state is None else state.caches[number],
+                return_state=state is not None,
+                segment_ids=segment_ids, mask=mask, chunk_size=self.chunk_size,
+            )  # fmt: skip
+            y, cache = (y, None) if state is None else y
+            outputs.append(y)
+            caches.append(cache)
+        y = self.out(jnp.concatenate(outputs, axis=2))
+        return y, None if state is None else HyperFeatureAttentionState(tuple(caches))
+
+    def _factors(
+        self, x: Float[Array, "B N H K"], order: int, positions: Positions
+    ) -> tuple[Float[Array, "B N H _"], ...]:
+        """The factors of queries or keys, each turned by its position."""
+        expect(0 <= self.rotary_fraction <= 1, "rotary_fraction", self.rotary_fraction, "0 to 1")
+        batch, length, heads, channels = x.shape
+        width = channels // order
+        x = x.reshape(batch, length, heads * order, width)
+        turned = int(self.rotary_fraction * width) // 2 * 2
+        if turned:
+            x = ops.rotary(x, positions, dim=turned, base=self.rotary_base)
+        return tuple(jnp.unstack(x.reshape(batch, length, heads, order, width), axis=3))
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        expect(self.causal, "causal", self.causal, "True for a state: the other form looks at whole rows")
+        _, head_dim = self.layout
+        dtype = jnp.dtype(self.dtype if dtype is None else dtype)
+        slots = expect_max_length(max_length)
+        return HyperFeatureAttentionState(
+            tuple(
+                ops.init_kv_cache(batch_size, slots, count, head_dim, head_dim, dtype)
+                for _, count in self.runs
+            )
+        )
+
+    def state_size(self, length: int) -> int:
+        """2 d N, as attention: a key's factors have d_h channels together, and values are kept multiplied."""
+        orders, head_dim = self.layout
+        return 2 * len(orders) * head_dim * length
+
+
+def _runs(heads: Float[Array, "B N H K"], counts: list[int]) -> list[Array]:
+    """Heads cut into runs."""
+    return jnp.split(heads, list(accumulate(counts))[:-1], axis=2)

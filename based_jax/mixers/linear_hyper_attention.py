@@ -1,0 +1,106 @@
+"""HyperAttention without a softmax (Ustaomeroglu and Qu, appendix G.3), with a state of constant size.
+
+    p_ij = sum_f phi(q_i) phi(k1_{j_1}) phi(k2_{j_2}) ..     of a tuple j = (j_1, j_2, ..), i >= j_1 >= j_2 ..
+    y_i = sum_j p_ij v1_{j_1} * v2_{j_2} ..  /  sum_j p_ij
+
+with the maps of `hyper_heads`. By default p = 1 + s + s^2 / 2 with s = sum_r q_i k1_{j_1} k2_{j_2} .. /
+sqrt(feature_dim), Taylor's approximation of the softmax form's exponentials. The paper has the sum over all
+tuples of a whole row, and asks for some phi; the causal sums (`ops.linear_hyper_attention`) and phi are ours.
+"""
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from based_jax import ops
+from based_jax.mixers.contract import Card, head_layout
+from based_jax.mixers.hyper_heads import HyperHeads
+from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect, expect_choice
+
+SIGNED = ("identity",)
+"""Maps whose sum of scores may vanish"""
+
+
+class LinearHyperAttention(HyperHeads):
+    """Sums over ordered tuples of tokens, one matrix per head and slot; no positions but the order.
+
+    Attributes:
+        feature_dim: query and key channels per head.
+        ordered: False takes all tuples of past tokens.
+        feature_map: "taylor", or a name of `ops.FEATURE_MAPS` whose features multiply and add up as they are.
+        normalize: "sum" divides by the sum of the scores (not with "identity": it may vanish), "count" by the
+            number of tuples, "none" by nothing: outputs then grow as N^(n - 1).
+        scale: factor of the queries; None is feature_dim^(-1/2).
+        chunk_size: tokens per chunk; the result does not depend on it.
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="S_t = S_{t-1} + (k_t v_t^T) * Z_t, Z_t = Z_{t-1} + k_t v_t^T, y_t = q_t S_t",
+        training="2 N F D",
+        state="2 F (D + H), F = 1 + 3d'/2 + d'^2/2 of Taylor's map",
+        decoding="2 F D",
+        source="Ustaomeroglu and Qu, appendix G.3 (no code published; the causal form is ours)",
+        parity=(),
+    )
+
+    feature_dim: int = 16
+    ordered: bool = True
+    feature_map: str = "taylor"
+    normalize: str = "sum"
+    scale: float | None = None
+    chunk_size: int | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        x = self.check_input(x)
+        _, _, value_size = head_layout(self.d_model, self.num_heads)
+        width = self.feature_dim
+        expect(width >= 1, "feature_dim", width, "at least 1")
+        q, ks = self.project(x, "q", 1, width)[0], self.of_slots(x, "k", width)
+        y = ops.linear_hyper_attention(
+            q, ks, self.of_slots(x, "v", value_size),
+            ordered=self.ordered, strict=self.strict, feature_map=self.phi, normalize=self.normalize,
+            scale=width**-0.5 if self.scale is None else self.scale, chunk_size=self.chunk_size,
+            initial_state=state, return_state=state is not None, segment_ids=segment_ids, mask=mask,
+        )  # fmt: skip
+        if state is not None:
+            y, state = y
+        return self.read_out(y), state
+
+    @property
+    def phi(self) -> ops.FeatureMap:
+        """The feature map.
+
+        Raises:
+            ValueError: there is none of this name, or its sums cannot be divided by.
+        """
+        expect_choice("feature_map", self.feature_map, tuple(ops.FEATURE_MAPS))
+        safe = self.normalize != "sum" or self.feature_map not in SIGNED
+        expect(safe, "normalize", self.normalize, f"'count' or 'none' for feature_map = {self.feature_map!r}")
+        if self.feature_map == "taylor":
+            return ops.hyper_taylor_map(self.order)
+        return ops.FEATURE_MAPS[self.feature_map]
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        heads, _, value_size = head_layout(self.d_model, self.num_heads)
+        wide = jnp.promote_types(self.dtype, jnp.float32)
+        return ops.init_linear_hyper_state(
+            batch_size, heads, self.slots, self.phi.size(self.feature_dim), value_size,
+            normalize=self.normalize, dtype=wide,
+        )  # fmt: skip
+
+    def state_size(self, length: int) -> int:
+        """(n - 1) F d_h per head, and a column more where outputs are divided by the sum of scores."""
+        heads, _, value_size = head_layout(self.d_model, self.num_heads)
+        columns = value_size + (self.normalize == "sum")
+        return heads * self.slots * self.phi.size(self.feature_dim) * columns

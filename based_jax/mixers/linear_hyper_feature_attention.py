@@ -1,0 +1,138 @@
+"""Linear HyperFeatureAttention (Ustaomeroglu and Qu, Definition 5.1), causal, with a state of constant size.
+
+    q^a, k^a = phi(x W_q^a), phi(x W_k^a)   A factors per head;   v = x W_v, or prod_a x W_v^a
+    S_t = S_{t-1} + (k^1_t x ... x k^A_t) v_t^T,   y_t = S_t^T (q^1_t x ... x q^A_t)
+        = sum_{j<=t} prod_a q^a_t . k^a_j  v_j,    out = concat_heads(norm(y)) W_o
+
+x between factors is the tensor product, so a state has prod_a d_a rows; the paper says only that HFA can be
+made linear. Its form has no phi and no norm; by default heads are normed here, for the sum of signed scores
+may vanish. There are no positions: a short convolution, or another layer, must bring them.
+"""
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from flax import linen as nn
+
+from based_jax import ops
+from based_jax.mixers.contract import Card, Mixer, Projection, head_layout, named
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect, expect_choice
+
+NORMS = ("sum", "rms", "none")
+SIGNED = ("identity",)
+"""Feature maps whose products may be negative, so that their sum may vanish"""
+
+FEATURE_DIMS = {1: 64, 2: 16, 3: 8}
+"""Default channels per factor: 64, 256 and 512 features of a head; 4 channels beyond."""
+
+
+class LinearHyperFeatureAttention(Mixer):
+    """Linear attention whose scores are products of the scores of several features.
+
+    Attributes:
+        num_heads: heads H; default d_model / 64.
+        order: A, factors of a score; 1 is plain linear attention.
+        feature_dim: query/key channels per factor; default 64, 16, 8 for order 1, 2, 3, and 4 beyond.
+        feature_map: phi of each factor, a name of `ops.FEATURE_MAPS`.
+        norm: "rms" norms each head's output; "sum" divides by the sum of the scores, which must not be
+            negative: no "identity"; "none" is the paper's form. In one trial on MQAR (16 tokens, 4 pairs,
+            width 64, 600 steps) the defaults had learned it after 240 steps, "pos_elu" with "sum" after 480,
+            and "none" answered 98 % in the end.
+        norm_eps: of "rms".
+        value_product: values are products of A maps of x, as in the paper's definition.
+        chunk_size: tokens per chunk; the result does not depend on it.
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="S_t = S_{t-1} + (k^1_t x ... x k^A_t) v_t^T, y_t = (q^1_t x ... x q^A_t) S_t",
+        training="N F D",
+        state="F D, F = prod_a d_a; F H more for a sum",
+        decoding="F D",
+        source="Ustaomeroglu and Qu, Definition 5.1; no published code; the state is ours",
+        parity=(),
+    )
+
+    num_heads: int | None = None
+    order: int = 2
+    feature_dim: int | None = None
+    feature_map: str = "identity"
+    norm: str = "rms"
+    norm_eps: float = 1e-5
+    value_product: bool = False
+    chunk_size: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Channels of a factor, before phi."""
+        expect(self.order >= 1, "order", self.order, "at least 1")
+        width = FEATURE_DIMS.get(self.order, 4) if self.feature_dim is None else self.feature_dim
+        expect(width >= 1, "feature_dim", width, "at least 1")
+        return width
+
+    @property
+    def phi(self) -> ops.FeatureMap:
+        """The map of each factor."""
+        name = self.feature_map
+        expect_choice("feature_map", name, tuple(ops.FEATURE_MAPS))
+        expect_choice("norm", self.norm, NORMS)
+        is_safe = self.norm != "sum" or name not in SIGNED
+        expect(is_safe, "norm", self.norm, f"'rms' or 'none' with feature_map = {name!r}: signed scores' sum")
+        return ops.FEATURE_MAPS[name]
+
+    @property
+    def feature_size(self) -> int:
+        """F, features of a head: products of one channel of each factor."""
+        return self.phi.size(self.width) ** self.order
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        x = self.check_input(x)
+        _, _, head_dim = head_layout(self.d_model, self.num_heads)
+        v = self._project(x, "v", self.order if self.value_product else 1, head_dim).prod(axis=3)
+        y = ops.hyper_feature_attention(
+            self._factors(x, "q"), self._factors(x, "k"), v, kind="linear",
+            scale=self.phi.size(self.width) ** -0.5, normalize=self.norm == "sum",
+            initial_state=state, return_state=state is not None,
+            segment_ids=segment_ids, mask=mask, chunk_size=self.chunk_size,
+        )  # fmt: skip
+        y, state = (y, None) if state is None else y
+        if self.norm == "rms":
+            scale = self.param("norm_scale", named(nn.initializers.ones_init(), "head_dim"), (head_dim,))
+            y = ops.rms_norm(y, scale, self.norm_eps)
+        out_std = self.init_std if self.out_init_std is None else self.out_init_std
+        axes = ("heads", "head_dim", "embed")
+        out = Projection((self.d_model,), axes, inputs=2, dtype=self.dtype, init_std=out_std, name="out")
+        return out(y), state
+
+    def _project(
+        self, x: Float[Array, "B N D"], name: str, factors: int, channels: int
+    ) -> Float[Array, "B N H A K"]:
+        """One of the maps into factors of heads."""
+        heads, _, _ = head_layout(self.d_model, self.num_heads)
+        shape, axes = (heads, factors, channels), ("embed", "heads", None, "head_dim")
+        return Projection(shape, axes, dtype=self.dtype, init_std=self.init_std, name=name)(x)
+
+    def _factors(self, x: Float[Array, "B N D"], name: str) -> tuple[Float[Array, "B N H _"], ...]:
+        """phi of the factors of queries or keys, in float32: exponentials of low precision are worse."""
+        factors = self._project(x, name, self.order, self.width)
+        return tuple(jnp.unstack(self.phi.features(factors.astype(accumulation_dtype(x))), axis=3))
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        heads, _, head_dim = head_layout(self.d_model, self.num_heads)
+        wide = jnp.promote_types(self.dtype, jnp.float32)
+        return ops.init_linear_attention_state(batch_size, heads, self.feature_size, head_dim, wide)
+
+    def state_size(self, length: int) -> int:
+        """F d_h per head, and F more for the sum of the scores."""
+        heads, _, head_dim = head_layout(self.d_model, self.num_heads)
+        return heads * self.feature_size * (head_dim + (self.norm == "sum"))

@@ -1,0 +1,282 @@
+"""HyperAttention: a softmax over tuples of tokens (Ustaomeroglu and Qu, section 6.1 and appendix G).
+
+    y_i = sum_{j_1 .. j_m} softmax(scale sum_r q_i k1_{j_1} .. km_{j_m}) v1_{j_1} * .. * vm_{j_m},   m = n - 1
+
+Order n = 2 is attention. Queries, keys and values are the low-rank factors of definitions G.1 (the same keys
+and values in all slots) and G.3 (one of each per slot); the last factor V^n, a linear map of the outputs, is
+left to the caller's output map.
+
+The tuples have j_1 >= j_2 >= .. (definition G.1; strictly, remark G.2). The paper prints this as a factor of
+the scores, but only what is added to them leaves a tuple out; and it gives no causal rule, although it trains
+language models: i >= j_1 is ours.
+
+A tuple's score is that of j_2 .. j_m with the query q_i * k1_{j_1}. So the softmax over tuples is one over
+j_1 of attentions of order n - 1, each with the logarithm of its sum: nothing larger is formed than the scores
+of a block of queries.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.ops import context_parallel
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
+from based_jax.ops.ring import expect_room
+from based_jax.ops.softmax_attention import attend, softmax_attention
+from based_jax.ops.stream import advance
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array
+
+SCORES = 2**22
+"""Scores that are formed at a time (16 MiB), by taking fewer queries; those of one query are the least. On a
+CPU 256^3 scores took 0.7 s with 2^20 and 2^22, and 2.0 s with 2^24."""
+
+MIN_WINDOW_BLOCK = 16
+"""Queries of a block in a window, at least; else half the window. Blocks see their window and themselves."""
+
+
+def hyper_attention(
+    q: Float[Array, "B N H K"],
+    ks: tuple[Float[Array, "B N H K"], ...],
+    vs: tuple[Float[Array, "B N H V"], ...],
+    *,
+    causal: bool = True,
+    ordered: bool = True,
+    strict: bool = False,
+    left: int | None = None,
+    scale: float = 1.0,
+    initial_state: KVCache | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+) -> Any:
+    """HyperAttention of order n = len(ks) + 1, in B H N M^(n - 1) (K + V) multiplications for M keys.
+
+    Scores and softmax are float32 (float64 for float64 values).
+
+    Args:
+        q: queries.
+        ks, vs: keys and values of the slots j_1, j_2, ...; the same array in every place shares them.
+        causal: every j <= i.
+        ordered: j_1 >= j_2 >= ...; False takes all tuples.
+        strict: j_1 > j_2 > ...; where there is no such tuple, outputs are 0. Order 2 has nothing to order.
+        left: every j >= i - left; None is no such limit. Needs `causal`.
+        scale: factor of the scores (the paper has none).
+        initial_state: cache to continue from, `init_kv_cache` with key_size K and value_size V where the
+            slots share their array, len(ks) K and len(ks) V where they do not: `left` + 1 slots of the cache
+            for a window, otherwise as many as the text may have tokens. Needs `causal`. A step looks at every
+            slot of the cache for every place of the tuple.
+        return_state: also return the cache with the keys and values written into it; needs `initial_state`.
+        segment_ids: (B, N) integers; tuples are of the query's segment only.
+        mask: (B, N) booleans, right padding; outputs at masked tokens are finite but meaningless.
+
+    Returns:
+        y: (B, N, H, V) in the dtype of the values, or ``(y, state)`` with `return_state`. Without a window,
+        all outputs of a row that has outgrown its cache are NaN: under `jit` no error can be raised.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message; a text
+            longer than the cache, where lengths are known.
+    """
+    check_hyper_attention(q, ks, vs, ordered, strict)
+    expect(left is None or left >= 0, "left", left, "None or at least 0")
+    expect(causal or left is None, "left", left, "None when causal is False")
+    expect(causal or initial_state is None, "causal", causal, "True with an initial_state")
+    expect(
+        initial_state is not None or not return_state,
+        "return_state", return_state, "False without an initial_state to write to",
+    )  # fmt: skip
+    options: dict[str, Any] = {
+        "causal": causal, "left": left, "scale": scale, "initial_state": initial_state,
+        "return_state": return_state, "segment_ids": segment_ids, "mask": mask,
+    }  # fmt: skip
+    if len(ks) == 1:
+        return softmax_attention(q, ks[0], vs[0], **options)
+    order = {"slots": len(ks), "ordered": ordered, "strict": strict}
+    (k, share_k), (v, share_v) = _packed(ks), _packed(vs)
+    return _attend_to_tuples(q, k, v, shared=(share_k, share_v), **order, **options)
+
+
+def check_hyper_attention(
+    q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], ordered: bool, strict: bool
+) -> None:
+    """Check that queries, keys and values of every slot fit together, and what is asked of their order.
+
+    Raises:
+        TypeError, ValueError: the one that does not, named in the message.
+    """
+    expect_array("q", q, ("B", "N", "H", "K"), "floating")
+    expect(len(ks) >= 1, "number of ks", len(ks), "at least 1: the order less 1")
+    expect(len(vs) == len(ks), "number of vs", len(vs), f"{len(ks)}, that of ks")
+    for slot, k in enumerate(ks):
+        expect_array(f"ks[{slot}]", k, q.shape, "floating")
+    expect_array("vs[0]", vs[0], (*q.shape[:3], "V"), "floating")
+    for slot, v in enumerate(vs):
+        expect_array(f"vs[{slot}]", v, vs[0].shape, "floating")
+    expect(ordered or not strict, "strict", strict, "False where ordered is False")
+
+
+def _packed(arrays: tuple[Array, ...]) -> tuple[Array, bool]:
+    """What a cache holds: one array if all slots share it, else theirs side by side; and whether they do."""
+    shared = all(x is arrays[0] for x in arrays)
+    return (arrays[0] if shared else jnp.concatenate(arrays, axis=-1)), shared
+
+
+def _unpacked(array: Array, slots: int, shared: bool) -> list[Array]:
+    return [array] * slots if shared else jnp.split(array, slots, axis=-1)
+
+
+class _Keys(NamedTuple):
+    """The keys that a call sees, M of them, and where they stand; see `stream.Places`."""
+
+    k: Float[Array, "B M H slots_K"]
+    v: Float[Array, "B M H slots_V"]
+    index: Int[Array, "rows M"]
+    """negative where there is no key"""
+    start: Int[Array, "rows M"] | None
+    """of their segment, where it is needed: None for a causal call"""
+
+
+@context_parallel.splits("q", "k", "v", "segment_ids", "mask")
+def _attend_to_tuples(
+    q, k, v, *,
+    slots, shared, causal, ordered, strict, left, scale, initial_state, segment_ids, mask, return_state=False,
+) -> Any:  # fmt: skip
+    batch, length, heads, _ = q.shape
+    cache = initial_state
+    if cache is not None:
+        expect_array("initial_state.k", cache.k, (batch, "W", heads, k.shape[-1]), "floating")
+        expect_array("initial_state.v", cache.v, (batch, cache.slots, heads, v.shape[-1]), "floating")
+        if left is not None:
+            expect(cache.slots == left + 1, "slots of initial_state", cache.slots, f"left + 1 = {left + 1}")
+        else:
+            what = f"max_length = {cache.slots} tokens, the size of the state"
+            expect_room(cache.stream, length, mask, cache.slots, what)
+    elif left is not None and left >= length * context_parallel.parts() - 1:
+        left = None
+    places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
+
+    index = jnp.broadcast_to(places.index, (len(places.index), length))
+    own = _Keys(
+        k, v,
+        index=index if mask is None else jnp.where(mask, index, -1),
+        start=None if causal else jnp.broadcast_to(places.start, (len(places.start), length)),
+    )  # fmt: skip
+    written = None
+    if cache is None:
+        keys = _keys_of_devices(own, left)
+    else:
+        written = write(cache, k, v, places, stream)
+        if left is None or length == 1:
+            keys = _Keys(written.k, written.v, slot_index(stream.length, cache.slots), None)
+        else:
+            old = _Keys(*recent(cache, left), None)
+            own = own._replace(index=jnp.broadcast_to(own.index, (batch, length)))
+            keys = jax.tree.map(lambda x, y: jnp.concatenate([x.astype(y.dtype), y], axis=1), old, own)
+
+    dtype = accumulation_dtype(v)
+    q, keys = q.astype(dtype) * scale, keys._replace(k=keys.k.astype(dtype), v=keys.v.astype(dtype))
+    start = jnp.broadcast_to(places.start, (len(places.start), length))
+
+    def block(q: Array, index: Array, start: Array, keys: _Keys) -> Array:
+        visible = _visible(index, start, keys, left)
+        tuples = _in_order(keys.index, strict) if ordered else None
+        ks, vs = (_unpacked(x, slots, same) for x, same in zip((keys.k, keys.v), shared, strict=True))
+        return _attend(q, ks, vs, visible, tuples)[0]
+
+    y = _in_blocks(block, q, index, start, keys, left, slots).astype(v.dtype)
+    if cache is not None and left is None:
+        # The newest tokens of a longer row have replaced its oldest: none of its outputs is right any more.
+        y = jnp.where((stream.length <= cache.slots)[:, None, None, None], y, jnp.nan)
+    return (y, written) if return_state else y
+
+
+def _keys_of_devices(own: _Keys, left: int | None) -> _Keys:
+    """The keys of a call without a cache: all, or of a window those before the call and its own."""
+    if left is None:
+        return jax.tree.map(context_parallel.whole, own) if context_parallel.is_split() else own
+    if context_parallel.is_split():
+        before = own.index[:, :1] + jnp.arange(-left, 0)
+        k, v = context_parallel.halo(own.k, left), context_parallel.halo(own.v, left)
+    else:
+        before = jnp.full((len(own.index), left), -1)
+        k, v = (jnp.zeros_like(x, shape=(x.shape[0], left, *x.shape[2:])) for x in (own.k, own.v))
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), _Keys(k, v, before, None), own)
+
+
+def _visible(index: Array, start: Array, keys: _Keys, left: int | None) -> Bool[Array, "rows N M"]:
+    """Whether a query may have a key in its tuples at all."""
+    index, start, key_index = index[:, :, None], start[:, :, None], keys.index[:, None]
+    if keys.start is not None:
+        return (keys.start[:, None] == start) & (key_index >= 0)
+    oldest = start if left is None else jnp.maximum(start, index - left)
+    return (key_index <= index) & (key_index >= oldest)
+
+
+def _in_order(index: Int[Array, "rows M"], strict: bool) -> Bool[Array, "rows M M"]:
+    """Whether the second key may follow the first one in a tuple."""
+    first, second = index[:, :, None], index[:, None]
+    return first > second if strict else first >= second
+
+
+def _attend(q, ks, vs, visible, tuples) -> tuple[Float[Array, "B N H V"], Float[Array, "B N H"]]:
+    """The mean over all tuples and the logarithm of the sum of their exponentials.
+
+    q: (B, N, H, K); ks, vs: (B, M, H, dim) of each slot; visible: (rows, N, M); tuples: (rows, M, M) or None.
+    """
+    if len(ks) == 1:
+        return attend(q, ks[0], vs[0], visible, 1.0, return_log_sum=True)
+    batch, length, heads, width = q.shape
+    count = ks[0].shape[1]
+    queries = (q[:, :, None] * ks[0][:, None]).reshape(batch, length * count, heads, width)
+    behind = visible[:, :, None] if tuples is None else visible[:, :, None] & tuples[:, None]
+    behind = jnp.broadcast_to(behind, (len(behind), length, count, count)).reshape(len(behind), -1, count)
+    y, log_sum = _attend(queries, ks[1:], vs[1:], behind, tuples)
+    y, log_sum = (x.reshape(batch, length, count, *x.shape[2:]) for x in (y, log_sum))
+    visible = visible[..., None]
+    log_sum = jnp.where(visible, log_sum, jnp.finfo(log_sum.dtype).min)
+    weights = jnp.where(visible, jax.nn.softmax(log_sum, axis=2), 0)
+    y = jnp.einsum("bnmh,bmhv,bnmhv->bnhv", weights, vs[0], y)
+    return y, jax.nn.logsumexp(log_sum, axis=2)
+
+
+def _in_blocks(block, q, index, start, keys: _Keys, left: int | None, slots: int) -> Array:
+    """`block` for as many queries at a time as `SCORES` allows; the backward pass computes them again.
+
+    In a window a block is given its own keys and the `left` before them.
+    """
+    batch, length, heads, _ = q.shape
+    count = keys.index.shape[1]
+    most, span = length, count
+    if left is not None:
+        most = max(left // 2, MIN_WINDOW_BLOCK)
+        span = left + most
+    size = min(length, most, max(1, SCORES // (batch * heads * span**slots)))
+    span += size - most
+    if size == length:
+        return block(q, index, start, keys)
+    padding = -length % size
+
+    def padded(x: Array, value: int = 0) -> Array:
+        return jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2), constant_values=value)
+
+    def split(x: Array) -> Array:
+        x = padded(x)
+        return x.reshape(len(x), -1, size, *x.shape[2:]).swapaxes(0, 1)
+
+    if left is not None:
+        keys = _Keys(padded(keys.k), padded(keys.v), padded(keys.index, -1), None)
+
+    @jax.checkpoint
+    def one(arguments: tuple[Array, ...]) -> Array:
+        *queries, begin = arguments
+        near = keys
+        if left is not None:
+            near = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, begin, span, axis=1), keys)
+        return block(*queries, near)
+
+    y = lax.map(one, (split(q), split(index), split(start), jnp.arange(0, length, size)))
+    return y.swapaxes(0, 1).reshape(batch, length + padding, *y.shape[3:])[:, :length]

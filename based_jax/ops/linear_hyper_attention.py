@@ -1,0 +1,285 @@
+"""HyperAttention without a softmax, linear in the length (Ustaomeroglu and Qu, definition 6.1, appendix G.3).
+
+    y_i = sum_{j_1 .. j_m} (sum_f q_i k1_{j_1} ... km_{j_m}) v1_{j_1} * ... * vm_{j_m},   m = n - 1
+
+q and k may be features phi(scale q), phi(k). The sum over tuples splits (F x V matrices, * elementwise):
+
+    all tuples (the paper's form)   y_i = q_i (S_1 * .. * S_m),  S_a = sum_j k_j v_j^T of slot a
+    all tuples of j <= i            the same with sums up to i
+    i >= j_1 >= j_2 >= ..           y_i = q_i S_1(i),  S_a(i) = S_a(i - 1) + (k_i v_i^T of a) * S_{a+1}(i)
+    i >= j_1 > j_2 > ..             the same with S_{a+1}(i - 1)
+
+Only the first is the paper's, the others are ours: m matrices per head, whatever the length. They are formed
+for the tokens of a chunk and carried between chunks. Two stretches of text merge by Chen's identity: with
+S_[a,b] the sum over tuples of the slots a..b alone, whose earlier slots hold later tokens,
+
+    S_[a,b](both) = S_[a,b](later) + sum_c S_[a,c](later) * S_[c+1,b](earlier) + S_[a,b](earlier)
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from based_jax.ops import context_parallel
+from based_jax.ops.chunks import Sight, heads_first, relative_start, scan_chunks, sight
+from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.feature_maps import IDENTITY, FeatureMap, symmetric_taylor_features, symmetric_taylor_size
+from based_jax.ops.hyper_attention import check_hyper_attention
+from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array, expect_choice
+
+CHUNK = 16
+"""Tokens per chunk: what is formed of each is m F V floats."""
+
+NORMALIZERS = ("none", "count", "sum")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LinearHyperState:
+    """The sums S_a over the tokens of each row's current segment; float32 (float64 for float64 values)."""
+
+    sums: Float[Array, "B H slots F V"]
+    """with a further value, 1 for every key, where the outputs are divided by the sum of the scores"""
+    stream: Stream
+
+
+def init_linear_hyper_state(
+    batch_size: int,
+    num_heads: int,
+    slots: int,
+    feature_size: int,
+    value_size: int,
+    *,
+    normalize: str = "none",
+    dtype: Any = jnp.float32,
+) -> LinearHyperState:
+    """The state before the first token.
+
+    Args:
+        slots: keys of a tuple, the order less 1.
+        feature_size: F of the feature map; K without one.
+        normalize: as of `linear_hyper_attention`.
+        dtype: float32, or float64 for a float64 computation.
+    """
+    columns = value_size + (normalize == "sum")
+    sums = jnp.zeros((batch_size, num_heads, slots, feature_size, columns), dtype)
+    return LinearHyperState(sums, init_stream(batch_size))
+
+
+def hyper_taylor_map(order: int) -> FeatureMap:
+    """Features with sum_f phi(z_1)_f .. phi(z_n)_f = 1 + x + x^2 / 2 for x = sum_r z_1r .. z_nr, n the order.
+
+    phi(z) = [1, z, 2^(-1/n) z^2, z_m z_l for l < m], the symmetric form of [1, z, 2^(-1/n) z z^T]. The sum is
+    at least 1/2, so that a normaliser never vanishes.
+
+    Raises:
+        ValueError: an order below 2.
+    """
+    expect(order >= 2, "order", order, "at least 2")
+
+    def features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+        width = x.shape[-1]
+        weights = np.ones(symmetric_taylor_size(width))
+        weights[1 + width : 1 + 2 * width] = 2 ** (1 / 2 - 1 / order)
+        return symmetric_taylor_features(x * width**0.25) * jnp.asarray(weights, x.dtype)
+
+    return FeatureMap(features, None, symmetric_taylor_size)
+
+
+@context_parallel.splits("q", "ks", "vs", "segment_ids", "mask")
+def linear_hyper_attention(
+    q: Float[Array, "B N H K"],
+    ks: tuple[Float[Array, "B N H K"], ...],
+    vs: tuple[Float[Array, "B N H V"], ...],
+    *,
+    causal: bool = True,
+    ordered: bool = True,
+    strict: bool = False,
+    feature_map: FeatureMap = IDENTITY,
+    normalize: str = "none",
+    scale: float = 1.0,
+    eps: float = 1e-12,
+    initial_state: LinearHyperState | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+    chunk_size: int | None = None,
+) -> Any:
+    """HyperAttention of order n = len(ks) + 1 without a softmax, in order B H N (n - 1) F V multiplications.
+
+    Args:
+        q: queries.
+        ks, vs: keys and values of the slots j_1, j_2, ...; the same array may stand for several.
+        causal: every j <= i. False takes whole rows: no state and no segments.
+        ordered: j_1 >= j_2 >= ...; False takes all tuples.
+        strict: j_1 > j_2 > ...; where there is no such tuple, outputs are 0.
+        feature_map: of scaled queries and of keys; `hyper_taylor_map` approximates `hyper_attention`.
+        normalize: divide by nothing ("none"), by the number of tuples ("count"; sums grow with it), or by the
+            sum of the tuples' scores plus eps ("sum"), which the features must keep away from 0.
+        scale: factor of the queries before the features.
+        eps: added to the sum of the scores.
+        initial_state: continue from here (`init_linear_hyper_state`); None starts empty. Needs `causal`.
+        return_state: also return the state behind the last real token. Needs `causal`.
+        segment_ids: (B, N) integers; tuples are of the query's segment only.
+        mask: (B, N) booleans, right padding: masked tokens leave outputs of others and the state alone; their
+            own outputs are 0.
+        chunk_size: tokens per chunk; default 16.
+
+    Returns:
+        y: (B, N, H, V) in the dtype of the values, or ``(y, state)`` with `return_state`.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
+    """
+    check_hyper_attention(q, ks, vs, ordered, strict)
+    expect_choice("normalize", normalize, NORMALIZERS)
+    expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
+    batch, length, heads, width = q.shape
+    slots, value_size = len(ks), vs[0].shape[-1]
+    out_dtype, dtype = vs[0].dtype, accumulation_dtype(vs[0])
+    state = init_linear_hyper_state(
+        batch, heads, slots, feature_map.size(width), value_size, normalize=normalize, dtype=dtype
+    )
+    if initial_state is not None:
+        expect_array("initial_state.sums", initial_state.sums, state.sums.shape, "floating")
+    if not causal:
+        whole_rows = {"initial_state": initial_state, "segment_ids": segment_ids}
+        for name, value in whole_rows.items():
+            expect(value is None, name, type(value).__name__, "None when causal is False, of whole rows")
+        expect(not return_state, "return_state", return_state, "False when causal is False")
+    before = stream_of(initial_state, batch, length, segment_ids, mask) if causal else None
+    places, stream = advance(before, batch, length, segment_ids, mask)
+    form = _Form(ordered, strict, feature_map, normalize == "sum")
+    q, ks, vs = jax.tree.map(lambda x: x.astype(dtype), (q * scale, ks, vs))
+    chunks = {"chunk_size": chunk_size or CHUNK}
+
+    if causal:
+        chunks |= {"start": relative_start(places, before, segment_ids), "mask": mask}
+        sums = state.sums if initial_state is None else initial_state.sums.astype(dtype)
+        if initial_state is None and before is not None:
+            sums = _sums_before(form, sums, ks, vs, stays(before, stream), chunks)
+        y, sums = _scan(form, sums, q, ks, vs, **chunks)
+        seen = places.positions + 1
+    else:
+        keys = (ks, vs, mask)
+        ks, vs, of_keys = jax.tree.map(context_parallel.whole, keys) if context_parallel.is_split() else keys
+        _, sums = _scan(form, state.sums, None, ks, vs, start=None, mask=of_keys, **chunks)
+        total = sums[:, :, 0] if ordered else jnp.prod(sums, axis=2)
+        y = jnp.einsum("bnhf,bhfv->bnhv", feature_map.features(q), total)
+        seen = jnp.full((1, 1), ks[0].shape[1]) if of_keys is None else of_keys.sum(axis=1, keepdims=True)
+
+    tuples = _number_of_tuples(seen.astype(dtype), slots, ordered, strict)[..., None, None]
+    if normalize == "count":
+        y = y / jnp.maximum(tuples, 1)
+    elif normalize == "sum":
+        there_is = tuples > 0 if mask is None else (tuples > 0) & mask[..., None, None]
+        y = y[..., :-1] / jnp.where(there_is, y[..., -1:] + eps, 1)
+    if mask is not None:
+        y = jnp.where(mask[..., None, None], y, 0)
+    y = y.astype(out_dtype)
+    return (y, LinearHyperState(sums, stream)) if return_state else y
+
+
+class _Form(NamedTuple):
+    """What is summed."""
+
+    ordered: bool
+    strict: bool
+    feature_map: FeatureMap
+    with_ones: bool
+    """a further value of 1"""
+
+
+def _number_of_tuples(seen: Array, slots: int, ordered: bool, strict: bool) -> Array:
+    """Tuples of `slots` tokens among the first `seen` ones, as floats: integers would overflow."""
+    if not ordered:
+        return seen**slots
+    factors = [(seen - place if strict else seen + place) / (place + 1) for place in range(slots)]
+    return math.prod(factors, start=jnp.ones_like(seen))
+
+
+def _scan(form: _Form, sums: Array, q: Array | None, ks: Any, vs: Any, **chunks: Any) -> tuple[Any, Array]:
+    """What the queries read, and the sums behind the last token. sums: (B, H, slots, F, V)."""
+
+    def step(sums: Array, chunk: Any, start: Array | None, mask: Array | None) -> tuple[Any, Array]:
+        return _chunk(form, sums, chunk, start, mask)
+
+    flat = sums.reshape(*sums.shape[:3], -1)
+    y, flat = scan_chunks(step, flat, (q, ks, vs), length=ks[0].shape[1], **chunks)
+    return y, flat.reshape(sums.shape)
+
+
+def _chunk(
+    form: _Form, sums: Array, chunk: Any, start: Array | None, mask: Array | None
+) -> tuple[Any, Array]:
+    """One chunk behind the sums, (B, H, slots, F V): outputs and the sums behind the chunk."""
+    q, ks, vs = jax.tree.map(heads_first, chunk)
+    size = ks[0].shape[-2]
+    seen = sight(size, start, mask)
+    below = sight(size, start, mask, diagonal=False) if form.strict else seen
+    new: list[Array] = []
+    inside: Any = None
+    for slot in reversed(range(len(ks))):
+        v = vs[slot]
+        if form.with_ones:
+            v = jnp.concatenate([v, jnp.ones_like(v[..., :1])], axis=-1)
+        added = form.feature_map.features(ks[slot])[..., :, None] * v[..., None, :]
+        added = added.reshape(*added.shape[:3], -1)
+        if form.ordered and inside is not None:
+            added = added * inside
+        old = sums[:, :, slot : slot + 1]
+        new.append(seen.kept(old) + seen.entering(added).sum(axis=2, keepdims=True))
+        now = _running(below if form.ordered and slot else seen, old, added)
+        inside = now if form.ordered or inside is None else inside * now
+    sums = jnp.concatenate(new[::-1], axis=2)
+    if q is None:
+        return None, sums
+    q = form.feature_map.features(q)
+    return heads_first(jnp.einsum("bhcf,bhcfv->bhcv", q, inside.reshape(*q.shape, -1))), sums
+
+
+def _running(seen: Sight, old: Array, added: Array) -> Array:
+    """The sum at each token of a chunk, (B, H, C, F V), of what was there and what has been added."""
+    return seen.visible.astype(added.dtype) @ added + seen.reading(jnp.broadcast_to(old, added.shape))
+
+
+def _sums_before(form: _Form, empty: Array, ks: Any, vs: Any, stays: Array, chunks: Any) -> Array:
+    """The sums in front of this device's part of the sequences; see `context_parallel`."""
+    slots = len(ks)
+    keep = stays[:, None, None, None].astype(empty.dtype)
+
+    def of_slots(count: int) -> Array:
+        """S_[a,count] of this part for a = 1..count, along the axis of slots."""
+        return _scan(form, empty[:, :, :count], None, ks[:count], vs[:count], **chunks)[1]
+
+    if not form.ordered:
+        own, nothing = (keep[..., None], of_slots(slots)), (jnp.zeros_like(keep[..., None]), empty)
+        return context_parallel.scan_before(_add, own, nothing)[1]
+    own = (keep, [of_slots(count) for count in range(1, slots + 1)])
+    return context_parallel.scan_before(_merge, own, jax.tree.map(jnp.zeros_like, own))[1][-1]
+
+
+def _add(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Plain sums of two stretches; the first element is 1 where the later one goes on in the same segment."""
+    return later[0] * earlier[0], later[1] + later[0] * earlier[1]
+
+
+def _merge(earlier: tuple[Array, Any], later: tuple[Array, Any]) -> tuple[Array, Any]:
+    """Sums over tuples of two stretches, for every range of slots, by Chen's identity.
+
+    The first element is 1 where the later one goes on in the same segment; sums[e][:, :, s] is S_[s,e].
+    """
+    (keep1, old), (keep2, new) = earlier, later
+
+    def joined(s: int, e: int) -> Array:
+        across = sum(new[c][:, :, s] * old[e][:, :, c + 1] for c in range(s, e))
+        return new[e][:, :, s] + keep2 * (old[e][:, :, s] + across)
+
+    sums = [jnp.stack([joined(s, e) for s in range(e + 1)], axis=2) for e in range(len(new))]
+    return keep1 * keep2, sums
