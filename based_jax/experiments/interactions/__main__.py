@@ -1,0 +1,90 @@
+"""``python -m based_jax.experiments.interactions --scale smoke|cpu|paper --out DIR``: colliding agents."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from based_jax import command, plot
+from based_jax.experiments.interactions import colliding_agents as agents
+from based_jax.experiments.interactions import figure
+from based_jax.validate import expect
+
+PROG = "python -m based_jax.experiments.interactions"
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Train linear self-attention on colliding agents, test it at other lengths, and draw its weights."""
+
+    scale: Literal["smoke", "cpu", "paper"] = "smoke"
+    """smoke: seconds; cpu: a minute or two; paper: the paper's N 360, R 5, L 20 and 100,000 sequences"""
+    out: Path | None = None
+    """directory of the study; default runs/interactions-SCALE"""
+    seed: int = 0
+    """of data and starts"""
+
+    def __post_init__(self) -> None:
+        expect(self.seed >= 0, "seed", self.seed, "at least 0")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; what the directory holds already is not done again."""
+    flags = command.parse(Flags, argv, prog=PROG)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    setting = agents.SETTINGS[flags.scale]
+    out = flags.out or Path("runs") / f"interactions-{flags.scale}"
+    _prepare(out, {"study": "interactions", "scale": flags.scale, "seed": flags.seed, **asdict(setting)})
+    try:
+        rows = _rows(flags, setting, out, console)
+    except KeyboardInterrupt:
+        console.print(f"saved in {out}; the same command continues")
+        return 130
+    results = out / "results.jsonl"
+    results.write_text("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows), encoding="utf-8")
+    print(results)
+    if (reason := plot.missing()) is None:
+        weights = [agents.load_weights(_kept(out, run)) for run in agents.RUNS]
+        figure.draw(setting, agents.RUNS, weights, rows, out / "figure.png")
+        print(out / "figure.png")
+    else:
+        console.print(reason)
+    return 0
+
+
+def _rows(flags: Flags, setting: agents.Setting, out: Path, console: Console) -> list[dict[str, Any]]:
+    console.print(f"drawing {setting.sequences:,} sequences of {setting.length} agents")
+    data = agents.training_data(setting, flags.seed)
+    rows = []
+    for run in agents.RUNS:
+        weights, path = agents.train(run, setting, data, flags.seed, _kept(out, run), console.print)
+        found = agents.examine(run, setting, weights, flags.seed)
+        rows.append(agents.record(run, setting, path, found))
+        worst = max(found["test_mse"].values())
+        console.print(f"{run.title}: test MSE at most {worst:.2e} at lengths {agents.LENGTHS}")
+    return rows
+
+
+def _kept(out: Path, run: agents.Run) -> Path:
+    return out / "runs" / f"{run.name}.npz"
+
+
+def _prepare(out: Path, facts: dict[str, Any]) -> None:
+    """Write study.json, or check that the directory holds the same study."""
+    path = out / "study.json"
+    if path.exists():
+        try:
+            held = json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
+        expect(held == facts, "out", str(out), f"another directory: this holds {held}")
+    (out / "runs").mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    command.run(PROG, lambda: main(sys.argv[1:]))

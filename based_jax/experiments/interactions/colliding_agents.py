@@ -1,0 +1,222 @@
+"""Self-attention trained on colliding agents, and tested at lengths it has not seen.
+
+The experiment of Ustaomeroglu & Qu 2025, section 4 and appendix B: agents on a circle of N cells, -1 for each
+agent within reach, linear self-attention from C = 0 and <x_a, W> = a positive number. Training is full-batch
+gradient descent on the squared error in float64: Euler steps of the theorems' gradient flow.
+
+A run is one of the embeddings with one start. Its weights are kept at each checkpoint, so that a run that was
+stopped continues.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from based_jax.experiments.interactions import embeddings
+from based_jax.experiments.interactions.constructions import Weights, exact, sinusoidal_collisions
+from based_jax.experiments.interactions.data import Interactions, sample
+from based_jax.experiments.interactions.environments import collisions
+from based_jax.experiments.interactions.gradient_flow import flow, in_entities, promise, start
+from based_jax.experiments.interactions.layers import linear_self_attention
+from based_jax.experiments.interactions.moments import Moments, moments, squared_error
+from based_jax.experiments.interactions.transform import gap, transform
+from based_jax.typing import Float, Int
+
+LENGTHS = (2, 5, 10, 20, 30, 40)
+"""Of the tests, the paper's."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A scale of the experiment."""
+
+    size: int
+    """cells N of the circle, which are the symbols and the width of the embeddings"""
+    radius: int
+    """of the agents, R cells"""
+    length: int
+    """agents L in a training sequence"""
+    sequences: int
+    """training sequences B"""
+    step: float
+    """learning rate"""
+    steps: int
+    checkpoints: int
+    tests: int
+    """test sequences of each length"""
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "smoke": Setting(12, 1, 6, 600, step=0.1, steps=500, checkpoints=5, tests=200),
+    "cpu": Setting(36, 2, 10, 4000, step=0.2, steps=800, checkpoints=10, tests=1000),
+    "paper": Setting(360, 5, 20, 100_000, step=0.5, steps=1600, checkpoints=16, tests=1000),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Embeddings, and <x_a, W> before training: drawn between `least` and `most` for each a."""
+
+    name: str
+    title: str
+    table: Callable[[int], Float[np.ndarray, "N N"]]
+    devised: Callable[[int, int], Weights]
+    """weights by construction, of the radius and the size"""
+    least: float = 1.0
+    most: float = 1.0
+
+
+def _one_hot_weights(radius: int, size: int) -> Weights:
+    agents = collisions(radius, size)
+    return exact(agents.f, agents.w, embeddings.one_hot(size))
+
+
+RUNS = (
+    Run("one_hot", "one-hot", embeddings.one_hot, _one_hot_weights),
+    Run("sinusoidal", "sinusoidal", embeddings.sinusoidal, sinusoidal_collisions),
+    Run(
+        "unequal", "sinusoidal, unequal start", embeddings.sinusoidal, sinusoidal_collisions,
+        least=0.5, most=2.0,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Data:
+    """Training sequences of one scale and seed."""
+
+    x: Int[np.ndarray, "B L"]
+    y: Float[np.ndarray, "B L"]
+    moments: Moments
+
+
+def training_data(setting: Setting, seed: int) -> Data:
+    """Positions are uniform and independent."""
+    rng = np.random.default_rng([seed, 0])
+    x = sample(rng, setting.size, setting.length, setting.sequences)
+    y = collisions(setting.radius, setting.size).targets(x)[..., 0]
+    return Data(x, y, moments(x, y, setting.size))
+
+
+def train(
+    run: Run, setting: Setting, data: Data, seed: int, kept: Path, tell: Callable[[str], None]
+) -> tuple[Weights, dict[str, Any]]:
+    """Train, from the start or from what `kept` holds.
+
+    Args:
+        run: embeddings and start.
+        setting: of the data and the steps.
+        data: of `training_data`.
+        seed: of the start.
+        kept: file that gets the weights and the path so far at each checkpoint.
+        tell: called with a sentence at each checkpoint.
+
+    Returns:
+        The trained weights, and facts of the path: `history` of the training loss beside the theorem's bound,
+        `drift` of the conservation law, `smallest_value` of w on the way, and `seconds`.
+    """
+    table = run.table(setting.size)
+    rng = np.random.default_rng([seed, 1])
+    began = start(rng.uniform(run.least, run.most, setting.size), table)
+    path, weights = _load(kept)
+    if weights is None:
+        weights = began
+        path = {"history": [], "drift": 0.0, "smallest_value": _smallest(began, table), "seconds": 0.0}
+    promised = promise(began, _training_loss(began, table, data), data.moments, table)
+    if not path["history"]:
+        path["history"].append({"time": 0.0, "loss": promised.loss, "bound": promised.loss})
+    every = setting.steps // setting.checkpoints
+    left = setting.checkpoints + 1 - len(path["history"])
+    clock = time.perf_counter()
+    points = flow(
+        weights, data.moments, None if run.name == "one_hot" else table, step=setting.step,
+        steps=left * every, checkpoints=left, method="euler", time=path["history"][-1]["time"],
+    ) if left else ()  # fmt: skip
+    for now, weights in points:
+        loss = _training_loss(weights, table, data)
+        path["history"].append({"time": now, "loss": loss, "bound": promised.bound(now)})
+        path["drift"] = promised.drift(weights, table)
+        path["smallest_value"] = min(path["smallest_value"], _smallest(weights, table))
+        path["seconds"] += time.perf_counter() - clock
+        clock = time.perf_counter()
+        _save(kept, weights, path)
+        done = len(path["history"]) - 1
+        tell(f"{run.title}: step {done * every} of {setting.steps}, training loss {loss:.2e}")
+    return weights, path
+
+
+def examine(run: Run, setting: Setting, weights: Weights, seed: int) -> dict[str, Any]:
+    """Test trained weights, and compare them with the devised ones.
+
+    Returns:
+        `test_mse` by length, of the layer on uniform positions; `test_mse_skewed`, the same with the
+        probability of position a proportional to 1 / (a + 1); and the gaps to the devised weights: `c_gap`,
+        mean square of the difference of C, `t_gap` and `t_largest`, mean square and largest of T's.
+    """
+    table, agents = run.table(setting.size), collisions(setting.radius, setting.size)
+    devised = run.devised(setting.radius, setting.size)
+    rng = np.random.default_rng([seed, 2])
+    skewed = 1 / np.arange(1, setting.size + 1)
+    found: dict[str, Any] = {}
+    for name, law in (("test_mse", None), ("test_mse_skewed", skewed / skewed.sum())):
+        found[name] = {}
+        for length in LENGTHS:
+            x = sample(rng, setting.size, length, setting.tests, law)
+            found[name][str(length)] = squared_error(_outputs(weights, table, x), agents.targets(x)[..., 0])
+    between = gap(transform(table, *weights), transform(table, *devised))
+    c_gap = gap(weights.c, devised.c).mean_square
+    return {**found, "c_gap": c_gap, "t_gap": between.mean_square, "t_largest": between.largest}
+
+
+def record(run: Run, setting: Setting, path: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of results.jsonl."""
+    head = {"run": run.name, "title": run.title, "start": [run.least, run.most], **asdict(setting)}
+    return {**head, "train_mse": path["history"][-1]["loss"], **found, **path}
+
+
+def load_weights(kept: Path) -> Weights:
+    """What `train` kept last."""
+    weights = _load(kept)[1]
+    if weights is None:
+        raise FileNotFoundError(f"{kept} is not there: expected the weights of a run")
+    return weights
+
+
+def _outputs(weights: Weights, table: np.ndarray, x: np.ndarray) -> np.ndarray:
+    with jax.enable_x64(True):
+        return np.asarray(jax.jit(linear_self_attention)(table[x], *weights))[..., 0]
+
+
+def _training_loss(weights: Weights, table: np.ndarray, data: Data) -> float:
+    """From symbols: the same as the layer's on vectors, without S floats for each entity."""
+    c, w = _entities(weights, table)
+    return squared_error(Interactions(c, w[:, None]).targets(data.x)[..., 0], data.y)
+
+
+def _smallest(weights: Weights, table: np.ndarray) -> float:
+    return float(_entities(weights, table)[1].min())
+
+
+def _entities(weights: Weights, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    with jax.enable_x64(True):
+        c, w = in_entities(weights, table)
+        return np.asarray(c), np.asarray(w)
+
+
+def _save(path: Path, weights: Weights, facts: Mapping[str, Any]) -> None:
+    new = path.with_suffix(".part.npz")
+    np.savez(new, c=weights.c, w=weights.w, facts=json.dumps(facts))
+    new.replace(path)
+
+
+def _load(path: Path) -> tuple[dict[str, Any], Weights | None]:
+    if not path.exists():
+        return {}, None
+    with np.load(path) as held:
+        return json.loads(str(held["facts"])), Weights(held["c"], held["w"])

@@ -1,0 +1,72 @@
+"""Squared errors of sequences, and the moments of the data that their gradients need.
+
+    loss = 1/B sum_n sum_i (y_i - sum_b T[x_i, b] z_n[b])^2
+
+with z the counts of a sequence's symbols, or of tuples of symbols for HyperAttention. As a function of the
+transform T the loss is one quadratic for each symbol a, whose matrix G_a = sum z z^T and vector sum y z run
+over all entities that are a: a gradient costs S products of a matrix with a vector, however many sequences
+there are.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from based_jax.experiments.interactions.data import counts
+from based_jax.experiments.interactions.layers import Order
+from based_jax.experiments.interactions.versatility import tuple_counts
+from based_jax.typing import Float, Int
+from based_jax.validate import expect, expect_array
+
+
+class Moments(NamedTuple):
+    """Of the counts z and the targets y; F = S for self-attention, S^(n-1) for HyperAttention of order n."""
+
+    gram: Float[np.ndarray, "S F F"]
+    """G_a, sum of z z^T over the entities that are a: integers, so exact"""
+    cross: Float[np.ndarray, "S F"]
+    """sum of y z over the entities that are a"""
+    sequences: int
+    """B"""
+
+    @property
+    def smallest(self) -> float:
+        """The smallest eigenvalue of all G_a: at least the zeta^2 of `versatility`, above 0 if that is."""
+        return float(np.linalg.eigvalsh(self.gram)[:, 0].min())
+
+
+def moments(
+    x: Int[np.ndarray, "B L"], y: Float[np.ndarray, "B L"], size: int, keys: int = 1, order: Order = "ordered"
+) -> Moments:
+    """Moments of sequences and targets; float64.
+
+    Args:
+        x: sequences of symbols 0..size-1.
+        y: a target for each entity.
+        size: number S of symbols.
+        keys: 1 for self-attention, n - 1 for HyperAttention of order n.
+        order: which tuples HyperAttention sums.
+
+    Raises:
+        TypeError, ValueError: `y` of another shape than `x`, or symbols out of range.
+    """
+    expect(x.ndim == 2, "x.shape", x.shape, "(B, L)")
+    expect_array("y", y, x.shape, "floating")
+    held = counts(x, size)
+    cells = size * np.arange(len(x))[:, None] + x
+    sums = np.bincount(cells.ravel(), y.ravel(), minlength=held.size).reshape(held.shape)
+    z = tuple_counts(x, size, keys, order).reshape(len(x), -1).astype(float)
+    width = z.shape[1]
+    gram, cross = np.empty((size, width, width)), np.empty((size, width))
+    for symbol in range(size):
+        chosen = np.flatnonzero(held[:, symbol])
+        rows = z[chosen]
+        gram[symbol] = rows.T @ (held[chosen, symbol, None] * rows)
+        cross[symbol] = sums[chosen, symbol] @ rows
+    return Moments(gram, cross, len(x))
+
+
+def squared_error(outputs: Float[np.ndarray, "B L"], y: Float[np.ndarray, "B L"]) -> float:
+    """The paper's MSE: squared differences summed over the L entities, averaged over the sequences."""
+    expect_array("outputs", outputs, y.shape, "floating")
+    return float(((np.asarray(outputs, np.float64) - y) ** 2).sum(axis=-1).mean())
