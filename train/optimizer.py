@@ -1,4 +1,4 @@
-"""AdamW as the papers train: warm-up and decay, weight-decay groups, global-norm clipping (spec 4.1)."""
+"""AdamW as the papers train: warm-up and decay, weight-decay groups, global-norm clipping."""
 
 import dataclasses
 from typing import Any

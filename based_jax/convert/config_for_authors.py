@@ -1,4 +1,4 @@
-"""A `ModelConfig` to the config.json from which the authors' loaders build the same model (spec 9.1).
+"""A `ModelConfig` to the config.json from which the authors' loaders build the same model.
 
 The inverse of `authors_config`. Their GPT has room for three different mixers, and gives all its softmax
 layers the same heads, rotary positions and biases; their Mamba has Mamba layers only. What has no effect on

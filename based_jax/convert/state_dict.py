@@ -1,6 +1,6 @@
 """State dicts on disk: one file, shards with an index, or a directory; in torch's format or as safetensors.
 
-Names come out as the authors' loader would see them (spec 9.1): without Lightning's `model.` prefix, training
+Names come out as the authors' loader would see them: without Lightning's `model.` prefix, training
 metrics and buffers that no model of this library has.
 """
 

@@ -1,7 +1,7 @@
 """SQuAD as completion: ``python -m based_jax.evals.completion --step ask|keep --data FILE --out FILE``.
 
 The papers let a language model rewrite each question with its answer as a statement that is to end with the
-answer, and keep those that do: 2,984 of 5,000 (Based, E.3; spec 6.2). The prompt is then the passage followed
+answer, and keep those that do: 2,984 of 5,000 (Based, E.3). The prompt is then the passage followed
 by the statement without its answer.
 
     ask    every row gets `request`, to be answered by any language model as `rewrite`

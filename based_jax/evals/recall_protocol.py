@@ -1,4 +1,4 @@
-"""How a recall task asks and judges: prompt, left truncation, answer, score (Based, E.3; spec 6.2).
+"""How a recall task asks and judges: prompt, left truncation, answer, score (Based, E.3).
 
 prompt     the stored text, its last context - 48 tokens
 answer     48 tokens, greedily, up to the first newline

@@ -1,6 +1,6 @@
 """Answer the prompts of a recall task in batches.
 
-Rows of a batch have different lengths. Two ways to pad them (spec 6.2 and 11):
+Rows of a batch have different lengths. Two ways to pad them:
 
     correct   behind each row and masked: no row sees padding, so an answer does not depend on the batch
     authors   separators in front of each row, visible: to their models these are ordinary tokens, which enter

@@ -1,4 +1,4 @@
-"""BaseConv: a convolution, short or long, gated by a projection (Zoology, section 4; spec 3.4 to 3.6).
+"""BaseConv: a convolution, short or long, gated by a projection (Zoology, section 4).
 
     y = conv(x) * (x W + b) + x
 

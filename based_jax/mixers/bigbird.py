@@ -34,7 +34,7 @@ class BigBird(SoftmaxHeads):
         training="N^2 D",
         state="14 b D",
         decoding="read 2 D N",
-        source="Zaheer et al. 2020; Zoology, spec 3.19",
+        source="Zaheer et al. 2020; Zoology's code",
         parity=("zoology/bigbird",),
     )
 

@@ -1,4 +1,4 @@
-"""Softmax attention within blocks of fixed length, Zoology's blocked window (Zoology, appendix; spec 3.2).
+"""Softmax attention within blocks of fixed length, Zoology's blocked window (Zoology, appendix).
 
     y_i = sum_{j<=i, j in i's block} softmax_j(q_i . k_j / sqrt(d)) v_j,   rotary positions
 
@@ -40,7 +40,7 @@ class BlockedWindow(SoftmaxHeads):
         training="N w D",
         state="2 D min(N, w)",
         decoding="read 2 D w",
-        source="Zoology, appendix; spec 3.2",
+        source="Zoology, appendix",
         parity=(),
     )
 

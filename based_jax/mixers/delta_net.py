@@ -42,7 +42,7 @@ class DeltaNet(DeltaHeads):
         training="N (C + d_k) D",
         state="d_k d_v H",
         decoding="d_k d_v H",
-        source="Yang et al. 2024a; Zoology, spec 3.16",
+        source="Yang et al. 2024a; Zoology's code",
         parity=(
             "zoology/delta_net",
             "ops/delta_rule",

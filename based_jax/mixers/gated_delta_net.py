@@ -34,7 +34,7 @@ class GatedDeltaNet(DeltaHeads):
         training="N (C + d_k) D",
         state="d_k d_v H",
         decoding="d_k d_v H",
-        source="Yang et al. 2024b; Zoology, spec 3.17",
+        source="Yang et al. 2024b; Zoology's code",
         parity=(
             "zoology/gated_delta_net",
             "ops/gated_delta_rule",

@@ -54,7 +54,7 @@ class H3(Mixer):
         training="N log N D p",
         state="D d_state",
         decoding="p D d_state",
-        source="Fu et al. 2022; Zoology, spec 3.8",
+        source="Fu et al. 2022; Zoology's code",
         parity=("zoology/h3",),
     )
 

@@ -61,7 +61,7 @@ class Hyena(Mixer):
         training="N log N D",
         state="D N",
         decoding="D N",
-        source="Poli et al. 2023; Zoology, spec 3.7",
+        source="Poli et al. 2023; Zoology's code",
         parity=("zoology/hyena",),
     )
 

@@ -5,7 +5,7 @@
     out = concat_heads(y) W_o
 
 The map is by default the second-order Taylor one, phi(q).phi(k) = 1 + s + s^2 / 2 with
-s = q.k / sqrt(feature_dim); the others are listed in `ops.feature_maps` (Zoology's code; spec 3.3).
+s = q.k / sqrt(feature_dim); the others are listed in `ops.feature_maps` (Zoology's code).
 gamma and g are Appendix C's optional decay: gamma_h = 1 - 2^(decay_const - h) fixed per head, and the
 coarse input-dependent gate g = x W_dec + b_dec. The released models run without either.
 """

@@ -1,4 +1,4 @@
-"""A long convolution with the identity beside it, Zoology's LongConv (Zoology, section 4; spec 3.6).
+"""A long convolution with the identity beside it, Zoology's LongConv (Zoology, section 4).
 
     y = h * x + x,   h: one filter of l_max taps per channel, learned as it is or by an MLP over the position
 
@@ -33,7 +33,7 @@ class LongConv(Mixer):
         training="N log N D",
         state="D N",
         decoding="D N",
-        source="Fu et al. 2023; Zoology, spec 3.6",
+        source="Fu et al. 2023; Zoology's code",
         parity=("zoology/long_conv",),
     )
 

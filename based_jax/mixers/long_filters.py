@@ -2,7 +2,7 @@
 
     explicit:  h ~ N(0, 1)                                            (spec of Zoology, 3.6)
     implicit:  h_t = W2 relu(W1 z_t)                                  (spec of Zoology, 3.6)
-    sine:      h_t = exp(-t' |delta|) W_n sin(w ... sin(w W_1 z_t))   (Hyena, section 3.3; spec 3.7)
+    sine:      h_t = exp(-t' |delta|) W_n sin(w ... sin(w W_1 z_t))   (Hyena, section 3.3)
 
     z_t = [t', cos(f_b w_t), -sin(f_b w_t) for each band b],   t' = t / (l_max - 1),   w_t = 2 pi t / l_max
 

@@ -66,7 +66,7 @@ class Mamba2(Mixer):
         training="N (C + S) E",
         state="2 D S",
         decoding="E S",
-        source="Dao and Gu 2024; Zoology, spec 3.13",
+        source="Dao and Gu 2024; Zoology's code",
         parity=(
             "zoology/mamba2",
             "ops/ssd",

@@ -34,7 +34,7 @@ class Nystrom(SoftmaxHeads):
         training="N (m + N / m) D",
         state="2 D m",
         decoding="read 2 D (m + N / m)",
-        source="Xiong et al. 2021; Zoology, spec 3.18",
+        source="Xiong et al. 2021; Zoology's code",
         parity=("zoology/nystrom",),
     )
 

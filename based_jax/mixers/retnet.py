@@ -36,7 +36,7 @@ class RetNet(GatedHeads):
         training="N (C + d_k) D",
         state="d_k d_v H",
         decoding="d_k d_v H",
-        source="Sun et al. 2023; Zoology, spec 3.15",
+        source="Sun et al. 2023; Zoology's code",
         parity=("ops/retention",),
     )
 

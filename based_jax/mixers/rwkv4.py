@@ -49,7 +49,7 @@ class RWKV4(RWKVLayer):
         training="N D",
         state="4 D",
         decoding="D",
-        source="Peng et al. 2023; Zoology, spec 3.9",
+        source="Peng et al. 2023; Zoology's code",
         parity=("zoology/rwkv4_time_mix",),
     )
 

@@ -60,7 +60,7 @@ class RWKV7(Mixer):
         training="N (C + d_h) D",
         state="D d_h",
         decoding="D d_h",
-        source="Peng et al. 2025; Zoology, spec 3.11",
+        source="Peng et al. 2025; Zoology's code",
         parity=(
             "zoology/rwkv7",
             "ops/dplr",

@@ -32,7 +32,7 @@ class RWKVChannelMix(RWKVLayer):
         training="N D^2",
         state="D",
         decoding="D",
-        source="Peng et al. 2023; Zoology, spec 3.9",
+        source="Peng et al. 2023; Zoology's code",
         parity=("zoology/rwkv4_channel_mix",),
     )
 

@@ -32,7 +32,7 @@ class ScatterBrain(SoftmaxHeads):
         training="N (w + F) D",
         state="2 D w + F (D + H)",
         decoding="2 D w + F D",
-        source="Chen et al. 2021; Zoology, spec 3.19",
+        source="Chen et al. 2021; Zoology's code",
         parity=("zoology/scatterbrain",),
     )
 

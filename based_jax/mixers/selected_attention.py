@@ -1,4 +1,4 @@
-"""Attention for selected queries, the sparse hybrids of Zoology (section 5 and appendix C.2; spec 3.21).
+"""Attention for selected queries, the sparse hybrids of Zoology (section 5 and appendix C.2).
 
     y_i = f_i softmax(q_i k^T / sqrt(d)) v
 

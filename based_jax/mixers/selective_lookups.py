@@ -1,4 +1,4 @@
-"""SelectiveLookups: attention for the tokens that a softmax over time picks (Zoology's code; spec, 3.21).
+"""SelectiveLookups: attention for the tokens that a softmax over time picks (Zoology, section 5).
 
     not causal:  y_i = x_i + exp(s_i) / sum_j exp(s_j) * attention(x)_i,   s = x w + b
     causal:      the same with the sum over j <= i, without b
@@ -49,7 +49,7 @@ class SelectiveLookups(SelectionHeads):
         training="N^2 D",
         state="2 D N",
         decoding="read 2 D N",
-        source="Zoology, section 5; spec 3.21",
+        source="Zoology, section 5",
         parity=("zoology/selective_selectivelookups_train", "zoology/selective_selectivelookups_eval"),
     )
 

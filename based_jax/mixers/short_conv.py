@@ -23,7 +23,7 @@ class ShortConv(Mixer):
         training="N k D",
         state="k D",
         decoding="k D",
-        source="Zoology, spec 3.5",
+        source="Zoology's code",
         parity=("based/short_convolution",),
     )
 

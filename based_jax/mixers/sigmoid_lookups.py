@@ -30,7 +30,7 @@ class SigmoidLookups(Lookups):
         training="N^2 D",
         state="2 D N",
         decoding="read 2 D N",
-        source="Zoology, section 5; spec 3.21",
+        source="Zoology, section 5",
         parity=("zoology/selective_sigmoidlookups_train", "zoology/selective_sigmoidlookups_eval"),
     )
 

@@ -28,7 +28,7 @@ class SMA(Lookups):
         training="N^2 D",
         state="2 D N",
         decoding="read 2 D N",
-        source="Ren et al. 2023; Zoology, spec 3.21",
+        source="Ren et al. 2023; Zoology's code",
         parity=("zoology/selective_sma_train", "zoology/selective_sma_eval"),
     )
 

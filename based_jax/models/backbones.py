@@ -1,4 +1,4 @@
-"""The two-layer models of the papers' synthetic studies (Zoology, section 4, and its code; spec 2 and 3.20).
+"""The two-layer models of the papers' synthetic studies (Zoology, section 4, and its code).
 
     r <- r + mixer(LN1(r));   r <- r + LN2(r)      per layer;      logits = LN_f(r) E^T
 

@@ -1,4 +1,4 @@
-"""A residual block: a sequence mixer, then an MLP, each behind a norm (spec 1.2).
+"""A residual block: a sequence mixer, then an MLP, each behind a norm.
 
     residual = residual + h;  residual = residual + mixer(norm1(residual));  h = mlp(norm2(residual))
 

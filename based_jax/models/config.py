@@ -112,7 +112,7 @@ class ModelConfig:
 
     @property
     def residual_init_std(self) -> float:
-        """Standard deviation of the maps back into the residual stream (spec 1.9)."""
+        """Standard deviation of the maps back into the residual stream."""
         return self.init_std / (2 * self.num_layers) ** 0.5
 
     @property

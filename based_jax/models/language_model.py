@@ -1,4 +1,4 @@
-"""The decoder-only language model: embedding, blocks, final norm, head (spec 1.1).
+"""The decoder-only language model: embedding, blocks, final norm, head.
 
 It keeps the mixers' contract one floor up: `logits, state = model.apply(params, tokens, state)` is training
 (state None), prefill, chunked prefill and decoding.

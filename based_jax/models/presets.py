@@ -1,6 +1,6 @@
 """Named models: sizes and layer schedules of the papers' language models.
 
-Based: Tables 7 to 13 (spec 4.2 to 4.8, 1.10). Zoology: its Pile suite (spec 6.3), under "zoology-". What the
+Based: Tables 7 to 13. Zoology: its Pile suite, under "zoology-". What the
 papers print as parameter counts, beside ours and with the reason where they differ, is in `printed.py` and
 docs/presets.md.
 

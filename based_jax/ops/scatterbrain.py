@@ -6,7 +6,7 @@ s_ij = q_i.k_j / sqrt(K); phi(q).phi(k) estimates exp(s) without bias by FAVOR+'
 exp(+-w.x - |x|^2 / 2) / sqrt(F), x = q or k over K^(1/4), with F / 2 random directions w (Performer,
 Choromanski et al. 2021). Tokens enter the sum of features when they leave the window: none counts twice.
 
-Zoology's code (spec 3.19) instead adds two attentions that are normalised apart, and takes the window
+Zoology's code instead adds two attentions that are normalised apart, and takes the window
 out of the second one by subtraction, its similarities times K^(-1/2):
 
     y_i = sum_window softmax(s_ij) v_j + (sum_{j<=i} a_ij v_j) / max(sum_{j<=i} a_ij, 1e-24)

@@ -1,4 +1,4 @@
-"""The papers' FLOPs formulas (Zoology, appendix; spec 6.2): one training step on one sequence.
+"""The papers' FLOPs formulas (Zoology, appendix): one training step on one sequence.
 
     6 (2 V N D + layers * MACs of a layer)      V vocabulary, N tokens, D width
 
