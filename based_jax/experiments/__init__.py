@@ -1,12 +1,14 @@
-"""The papers' synthetic figures, each a command: ``python -m based_jax.experiments.NAME --scale cpu``.
+"""The papers' studies, each a command: ``python -m based_jax.experiments.NAME --scale cpu``.
 
     mqar_tradeoff       recall against the size of the state      Based, Figures 2 and 8
     mqar_feature_maps   recall by feature map                     Based, Figure 3
     mqar_window         recall by window, with linear attention   Based, Figure 1, centre
     mqar_width          recall by model width                     Zoology, Figure 2, both halves
     mqar_pairs          recall by pairs, and by Hyena's heads     Zoology, Figures 6 and 7
+    interactions        colliding agents, a package               Hyper self-attention, Figures 1 to 4
+    hyper_lm            attention, HFA and HA as language models  Hyper self-attention, Tables 1 and 2
 
-A study is a file: a grid of jobs for each scale, each job a command line of `train.mqar`, and the panels of
+A study of recall is a file: a grid of jobs for each scale, each job a command line of `train.mqar`, and the panels of
 its figure beside the papers' points. The directory gets results.jsonl (one object per learning rate and
 seed), figure.png, index.html and runs/ (logs, and what a stopped job continues from). The same command again
 continues.

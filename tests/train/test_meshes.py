@@ -35,8 +35,9 @@ def test_based_on_eight_devices():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
-def test_every_mesh_of_eight_devices(model):
-    compare(model, MESHES_OF_8)
+@pytest.mark.parametrize("part", range(3))
+def test_every_mesh_of_eight_devices(model, part):
+    compare(model, MESHES_OF_8[part::3])
 
 
 def compare(model: str, meshes: list[str]) -> None:
