@@ -188,7 +188,11 @@ def build_programs(
     if mesh is None:
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         shardings = jax.tree.map(lambda _: device, abstract)
-        compiled = jax.jit(init), jax.jit(step, donate_argnums=0), jax.jit(evaluate)
+        # A state without a stated place, beside batches that have one, would have the step compiled twice:
+        # for itself, and for the step's own result.
+        compiled = (
+            jax.jit(init, out_shardings=device), jax.jit(step, donate_argnums=0), jax.jit(evaluate)
+        )  # fmt: skip
         rows = device
     else:
         boxed = jax.eval_shape(lambda key: init(key, boxed=True), jax.random.key(0))
