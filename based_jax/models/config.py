@@ -24,7 +24,9 @@ class MixerSpec:
     options: Mapping[str, Any] = dataclasses.field(default_factory=FrozenDict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "options", FrozenDict(self.options))
+        # JSON has no tuples, and a model must be hashable.
+        options = {k: tuple(v) if isinstance(v, list) else v for k, v in self.options.items()}
+        object.__setattr__(self, "options", FrozenDict(options))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,13 @@ def test_json_round_trip(name):
     assert hash(bj.ModelConfig.from_dict(json.loads(config.to_json()))) == hash(config)
 
 
+def test_options_that_are_sequences_survive_json():
+    config = bj.presets.get("based-tiny").with_mixer("hyper_feature_attention", orders=(1, 2))
+    again = bj.ModelConfig.from_dict(json.loads(config.to_json()))
+    assert again == config
+    assert hash(again) == hash(config)
+
+
 def test_the_vocabulary_is_padded():
     assert bj.presets.get("based-360m").padded_vocab_size == 50264
     assert bj.presets.get("attn-360m").padded_vocab_size == 50272

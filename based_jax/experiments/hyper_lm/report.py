@@ -1,0 +1,190 @@
+"""What came out: tables of perplexities beside the paper's, loss curves as one figure, a page with both."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from based_jax import plot
+from based_jax.experiments.hyper_lm.contenders import BASELINE, BENCHMARKS, Benchmark, Contender
+from based_jax.experiments.hyper_lm.jobs import SCALES, models
+from based_jax.experiments.panels import Line, Panel
+from based_jax.experiments.results import FAILED
+from based_jax.models import param_count
+from based_jax.profile.training import training_operations
+
+Rows = Sequence[Mapping[str, Any]]
+TITLE = "Self-attention, HyperFeatureAttention and HyperAttention as language models"
+SOURCE = "Ustaomeroglu and Qu, Tables 1 and 2"
+
+
+def write(scale: str, rows: Rows, out: Path) -> list[Path]:
+    """Write figure.png, unless matplotlib is missing, and README.md, which then says so.
+
+    Args:
+        scale: that the rows are of.
+        rows: of results.jsonl.
+        out: the study's directory.
+    """
+    parts = [f"# {TITLE}", f"{SOURCE}. {SCALES[scale].about}; {_facts(rows)}."]
+    command = f"python -m based_jax.experiments.hyper_lm --scale {scale} --out {out}"
+    parts.append(f"```\n{command}\n```")
+    figure = out / "figure.png"
+    if reason := plot.missing():
+        parts.append(reason)
+    else:
+        plot.draw(TITLE, f"{SOURCE}. {SCALES[scale].about}", panels(scale, rows), figure, columns=2)
+        parts.append(f"![Loss curves and their distances from self-attention's]({figure.name})")
+    parts += [
+        f"## Benchmark {part.name} ({part.source})\n\n{table(scale, part, rows)}" for part in BENCHMARKS
+    ]
+    parts.append(_LEGEND)
+    if SCALES[scale].swept:
+        parts.append(f"## Learning rates\n\n{sweep(scale, rows)}")
+    page = out / "README.md"
+    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return [figure, page] if reason is None else [page]
+
+
+_LEGEND = """Perplexity is per token of the held-out text, the mean over the seeds with their range. "over
+SA" is by how much it lies above (+) or below (-) self-attention's in the same benchmark: the paper's, and
+ours as the mean over the seeds of the ratio within a seed, with its range. A step's seconds are the median
+over the runs of each run's median, on a machine that may have had other work; its operations are those of
+the traced matrix products, forward and backward, with what is recomputed (`based_jax.profile`). A is the
+number of factors of a score."""
+
+
+def table(scale: str, benchmark: Benchmark, rows: Rows) -> str:
+    """Every contender of a benchmark that was trained, at the scale's own learning rate, as Markdown."""
+    heads = (
+        "model", "the paper's order", "parameters", "the paper's perplexity", "over SA", "perplexity",
+        "over SA, same seed", "seeds", "seconds a step", "GFLOP a step",
+    )  # fmt: skip
+    baseline, *_ = benchmark.contenders
+    lines = []
+    for contender in benchmark.contenders:
+        runs = of(rows, contender, SCALES[scale].learning_rate)
+        if not runs:
+            continue
+        parameters, gflop = _size(scale, contender.key)
+        theirs = contender.perplexity and baseline.perplexity and contender.perplexity / baseline.perplexity
+        ratios = over(rows, contender, baseline, SCALES[scale].learning_rate)
+        lines.append([
+            contender.family, contender.order, f"{parameters:,d}",
+            f"{contender.perplexity:.2f}" if contender.perplexity else "",
+            "" if contender is baseline or not theirs else f"{theirs - 1:+.1%}",
+            _range([run["perplexity"] for run in runs.values()], "{:.3f}".format),
+            "" if contender is baseline else _range([ratio - 1 for ratio in ratios], "{:+.2%}".format),
+            str(len(runs)),
+            f"{median(run['seconds_per_step'] for run in runs.values()):.3f}",
+            f"{gflop:.3g}",
+        ])  # fmt: skip
+    return markdown(heads, lines)
+
+
+@functools.cache
+def _size(scale: str, key: str) -> tuple[int, float]:
+    """Parameters of a model, and the operations of a training step's matrix products, in 10^9.
+
+    All by tracing: `profile.model_flops` would take the papers' formula for attention and not for the others.
+    """
+    settings = SCALES[scale]
+    config = models(settings)[key]
+    sequences = settings.tokens_per_step // config.max_length
+    products = training_operations(config, config.max_length).products
+    return param_count(config), sequences * products / 1e9
+
+
+def sweep(scale: str, rows: Rows) -> str:
+    """Perplexity by learning rate, with the seed that all of them have, as Markdown."""
+    settings = SCALES[scale]
+    rates = sorted({settings.learning_rate, *settings.swept})
+    seed, *_ = settings.seeds
+    lines = []
+    for benchmark in BENCHMARKS:
+        for contender in benchmark.contenders:
+            runs = [of(rows, contender, rate).get(seed) for rate in rates]
+            values = [f"{run['perplexity']:.3f}" if run else "" for run in runs]
+            lines.append([f"{benchmark.name}, {contender.family}", *values])
+    return markdown((f"model, seed {seed}", *(f"{rate:g}" for rate in rates)), lines)
+
+
+def of(rows: Rows, contender: Contender, rate: float) -> dict[int, Mapping[str, Any]]:
+    """A contender's runs with a learning rate, by seed."""
+    return {
+        row["seed"]: row
+        for row in rows
+        if row["status"] != FAILED and row["model"] == contender.key and row["learning_rate"] == rate
+    }
+
+
+def over(rows: Rows, contender: Contender, baseline: Contender, rate: float) -> list[float]:
+    """Perplexities of one contender over another's, seed by seed."""
+    theirs = of(rows, baseline, rate)
+    ours = of(rows, contender, rate)
+    return [run["perplexity"] / theirs[seed]["perplexity"] for seed, run in ours.items() if seed in theirs]
+
+
+def panels(scale: str, rows: Rows) -> list[Panel]:
+    """Two for each benchmark, means over seeds: training losses, and what they are above self-attention's."""
+    settings, drawn = SCALES[scale], []
+    label = "training tokens"
+    for benchmark in BENCHMARKS:
+        runs = {part.family: of(rows, part, settings.learning_rate) for part in benchmark.contenders}
+        losses = {family: _curve(of_family) for family, of_family in runs.items() if of_family}
+        beside = {family: _above(runs[family], runs[BASELINE]) for family in losses}
+        name = f"{benchmark.name}: {benchmark.layers} layers, {settings.lengths[benchmark.name]} tokens"
+        for title, lines, y_label in (
+            (name.replace("1 layers", "1 layer"), losses, "loss, nats per token"),
+            (f"{benchmark.name}: loss above self-attention's", beside, "nats per token"),
+        ):
+            drawn.append(
+                Panel(title, label, _lines(lines, settings.tokens_per_step), y_label=y_label, y_limits=None)
+            )
+    return drawn
+
+
+def _lines(curves: Mapping[str, Mapping[int, float]], tokens: int) -> list[Line]:
+    return [
+        Line(family, [(step * tokens, loss) for step, loss in points.items()])
+        for family, points in curves.items()
+    ]
+
+
+def _above(
+    runs: Mapping[int, Mapping[str, Any]], others: Mapping[int, Mapping[str, Any]]
+) -> dict[int, float]:
+    """Mean loss by step above that of others, over the seeds that both have."""
+    seeds = runs.keys() & others.keys()
+    ours, theirs = (_curve({seed: part[seed] for seed in seeds}) for part in (runs, others))
+    return {step: loss - theirs[step] for step, loss in ours.items()}
+
+
+def _curve(runs: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
+    """Mean loss by step over the seeds, which all have the same steps."""
+    by_step: dict[int, list[float]] = {}
+    for run in runs.values():
+        for step, loss in run["curve"]:
+            by_step.setdefault(step, []).append(loss)
+    return {step: fmean(losses) for step, losses in by_step.items()}
+
+
+def _range(values: Sequence[float], form: Callable[[float], str]) -> str:
+    """Their mean, and the least and greatest of several."""
+    if not values:
+        return ""  # self-attention failed with these seeds
+    mean = form(fmean(values))
+    return mean if len(values) == 1 else f"{mean} ({form(min(values))} to {form(max(values))})"
+
+
+def _facts(rows: Rows) -> str:
+    hours = sum(row.get("steps", 0) * row.get("seconds_per_step", 0.0) for row in rows) / 3600
+    failed = sum(row["status"] == FAILED for row in rows)
+    return f"{len(rows)} models, {failed} of them failed, {hours:.2f} hours of training steps"
+
+
+def markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table."""
+    rule = ["---"] + ["---:"] * (len(heads) - 1)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *lines))

@@ -1,0 +1,68 @@
+"""A study's processes: `train.lm` leaves metrics behind, and each run becomes one record."""
+
+import json
+import math
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from based_jax.experiments.job import Job
+from based_jax.experiments.runner import Runner
+from based_jax.experiments.slots import Slot
+
+POINTS = 12
+"""Of a loss curve at most, evenly in the logarithm of the step, a factor of sqrt(2) apart."""
+
+
+class LMRunner(Runner):
+    """As `Runner`, for a trainer that writes metrics.jsonl instead of results.jsonl."""
+
+    def _process(self, job: Job, workdir: Path, slot: Slot) -> int:
+        status = super()._process(job, workdir, slot)
+        if status == 0:
+            lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+            record = summary([json.loads(line) for line in lines], tokens=tokens_per_step(job))
+            (workdir / "results.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
+        return status
+
+
+def tokens_per_step(job: Job) -> int:
+    """Of a job's training."""
+    return job.flags["batch-size"] * job.flags["length"]
+
+
+def summary(lines: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
+    """What a study keeps of a run.
+
+    Args:
+        lines: of metrics.jsonl; the last one is of the last step and has the evaluation.
+        tokens: of a step.
+
+    Returns:
+        `eval_loss` (nats per token), `perplexity`, `steps`, `seconds_per_step` (the median of the logged
+        steps) and `curve`, pairs of a step and the mean training loss since the point before.
+    """
+    last = lines[-1]
+    return {
+        "status": "finished",
+        "eval_loss": last["eval_loss"],
+        "perplexity": math.exp(last["eval_loss"]),
+        "steps": last["step"],
+        "seconds_per_step": median(tokens / line["tokens_per_second"] for line in lines),
+        "curve": curve([line["step"] for line in lines], [line["loss"] for line in lines]),
+    }
+
+
+def curve(steps: list[int], losses: list[float]) -> list[tuple[int, float]]:
+    """At most `POINTS` ends of stretches of steps with the stretches' mean losses.
+
+    Runs with the same steps have the same stretches, so that their curves can be subtracted.
+    """
+    points, begin = [], 0
+    ends = sorted({round(steps[-1] * 2 ** (-i / 2)) for i in range(POINTS)})
+    for end in ends:
+        inside = [loss for step, loss in zip(steps, losses, strict=True) if begin < step <= end]
+        if inside:
+            points.append((end, fmean(inside)))
+            begin = end
+    return points
