@@ -37,7 +37,7 @@ OPS = [
 """at least one for each op that hands something over"""
 KINDS = ["attention", "h3", "linear_attention", "sliding_window"]
 """those whose gradients are taken each time: gathered keys, channels for tokens, sums of states, halos"""
-BARE = ["attention", "gated_conv-long", "linear_attention", "rwkv4", "sliding_window"]
+BARE = ["attention", "gated_conv-long", "linear_attention"]
 """also without segments and masks, where other code runs"""
 TOLERANCE = 1e-9
 """float64: the sums are taken in another order"""

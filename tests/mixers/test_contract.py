@@ -60,6 +60,14 @@ BY_FFT = {"base_conv-long", "h3", "hyena", "long_conv"}
 """a transform mixes all tokens, so that these are causal up to rounding"""
 
 
+LIKE_ANOTHER = {
+    "base_conv", "bigbird", "blocked_window", "gated_delta_net", "hyena", "long_conv", "mamba2",
+    "retnet", "rwkv5", "rwkv_channel_mix", "short_conv", "sigmoid_lookups", "sliding_window", "sma",
+}  # fmt: skip
+"""Mixers whose op another one has, too. Their gradients are taken here in every run, those of the others in
+tests/train/test_every_mixer.py: compiling them takes seconds."""
+
+
 @functools.cache
 def runner(case: str) -> laws.Runner:
     return laws.Runner(mixers.make(case.partition("-")[0], d_model=WIDTH, **CASES[case]))
@@ -132,8 +140,18 @@ def test_split_law_anywhere(case, cut, length, seed):
     laws.split_law_under_padding(runner(case), drawn(seed), cut, mask)
 
 
-def test_gradients_flow_through_the_state(run):
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        if case.partition("-")[0] in LIKE_ANOTHER or case in ("attention", "linear_attention")
+        else pytest.param(case, marks=pytest.mark.slow)
+        for case in CASES
+    ],
+)
+def test_gradients_flow_through_the_state(case):
     """The gradient of a split pass is the gradient of the whole pass, and padding has none."""
+    run = runner(case)
     x = laws.inputs(1, 9, WIDTH, 8)
     mask = jnp.arange(9) < 7
 

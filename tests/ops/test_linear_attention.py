@@ -55,7 +55,17 @@ def implementations(case: Case) -> tuple[str, ...]:
     return tuple(name for name in ops.implementations(f"{case.op}_attention") if name not in KERNELS)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+LIKE_OTHERS = {2, 3, 5}
+"""What these combine, the others have; each compiles four programs."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=str(case), marks=[pytest.mark.slow] * (number in LIKE_OTHERS))
+        for number, case in enumerate(CASES)
+    ],
+)
 def test_values_states_and_gradients(case):
     """Every implementation, in float64 and float32, against the recurrence and its finite differences."""
 
@@ -115,7 +125,7 @@ def _check_against_differences(case, drawn, gradients):
         assert abs(slope - (ahead - behind) / (2 * step)) < FINITE_DIFFERENCE * scale, f"gradient of {name}"
 
 
-@pytest.mark.parametrize("decay", ["", "gates"])
+@pytest.mark.parametrize("decay", [pytest.param("", marks=pytest.mark.slow), "gates"])
 def test_every_chunk_size(decay):
     """Chunks of 1 ... N + 3 tokens, N odd: none divides it but 1 and N."""
     case = Case("taylor", (2, 7, 2, 3, 2), 1, decay, "padded" if decay else "")

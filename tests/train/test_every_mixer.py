@@ -10,17 +10,12 @@ from jax import lax
 from based_jax import mixers
 from based_jax.models import LanguageModel, presets
 from tests.mixers.laws import QUICKLY
+from tests.mixers.test_contract import LIKE_ANOTHER
 from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from train.sharding import RULES
 from train.step import TrainState, make_train_step
 
 STEPS = 50
-
-LIKE_ANOTHER = {
-    "base_conv", "bigbird", "blocked_window", "gated_delta_net", "hyena", "long_conv", "mamba2",
-    "retnet", "rwkv5", "rwkv_channel_mix", "short_conv", "sigmoid_lookups", "sliding_window", "sma",
-}  # fmt: skip
-"""mixers whose op another one trains, too: compiling a step takes seconds"""
 
 
 @pytest.mark.parametrize(
