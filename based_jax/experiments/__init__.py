@@ -8,8 +8,8 @@
     interactions        colliding agents, a package               Hyper self-attention, Figures 1 to 4
     hyper_lm            attention, HFA and HA as language models  Hyper self-attention, Tables 1 and 2
 
-A study of recall is a file: a grid of jobs for each scale, each job a command line of `train.mqar`, and the panels of
-its figure beside the papers' points. The directory gets results.jsonl (one object per learning rate and
-seed), figure.png, index.html and runs/ (logs, and what a stopped job continues from). The same command again
-continues.
+A study of recall is a file: a grid of jobs for each scale, each job a command line of `train.mqar`, and the
+panels of its figure beside the papers' points. The directory gets results.jsonl (one object per learning rate
+and seed), figure.png, index.html and runs/ (logs, and what a stopped job continues from). The same command
+again continues.
 """

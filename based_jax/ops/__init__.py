@@ -89,7 +89,7 @@ from based_jax.ops.softmax_attention import (
 )
 from based_jax.ops.stream import Places, Stream, advance, init_stream
 from based_jax.ops.taylor_attention import init_taylor_state, taylor_attention, taylor_step
-from based_jax.ops.tensor_product import tensor_product, tensor_product_map
+from based_jax.ops.tensor_product import sketched_product_map, tensor_product, tensor_product_map
 from based_jax.ops.token_shift import init_token_shift_state, token_shift
 from based_jax.ops.wkv import WKVState, init_wkv_state, wkv
 
@@ -171,6 +171,7 @@ __all__ = [
     "selective_scan",
     "shifted_sum",
     "short_conv",
+    "sketched_product_map",
     "softmax_attention",
     "strongest_lags",
     "symmetric_taylor_features",

@@ -5,16 +5,24 @@
 so that a product of scores, which HyperFeatureAttention (Ustaomeroglu and Qu, Definition 5.1) multiplies with
 its values, is linear attention with prod_a d_a features, and has a state of constant size. With q^1 = q^2 and
 k^1 = k^2 these are the features of (q . k)^2; here the factors are free, and no feature comes twice.
+
+Where prod_a d_a is too many, M random products do on average what all of them do:
+
+    psi_m(x) = prod_a (omega^a_m . x^a) / sqrt(M),   signs omega,   E[psi(q) . psi(k)] = prod_a q^a . k^a
+
+(random Maclaurin features, Kar and Karnick 2012, with a vector of signs for each factor).
 """
 
 import math
 from collections.abc import Sequence
 from itertools import accumulate
 
+import jax
 import jax.numpy as jnp
 
 from based_jax.ops.feature_maps import FeatureMap
 from based_jax.typing import Array, Float
+from based_jax.validate import expect
 
 
 def tensor_product(factors: Sequence[Float[Array, "... _"]]) -> Float[Array, "... F"]:
@@ -45,3 +53,28 @@ def tensor_product_map(widths: Sequence[int]) -> FeatureMap:
         similarity=None,
         size=lambda width: math.prod(widths),
     )
+
+
+def sketched_product_map(key: jax.Array, widths: Sequence[int], size: int) -> FeatureMap:
+    """`size` random features in place of all products: unbiased, with an error that falls as size^(-1/2).
+
+    Scores may be negative though those of the whole map are not: do not normalise by their sum.
+
+    Args:
+        key: of the signs; queries and keys must meet the same ones, so one map serves a whole text.
+        widths: d_a of each factor, which lie side by side in the channels.
+        size: M, features.
+
+    Raises:
+        ValueError: no features.
+    """
+    expect(size >= 1, "size", size, "at least 1")
+    borders = list(accumulate(widths))[:-1]
+    keys = jax.random.split(key, len(widths))
+    signs = [jax.random.rademacher(key, (width, size)) for key, width in zip(keys, widths, strict=True)]
+
+    def features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+        parts = zip(jnp.split(x, borders, axis=-1), signs, strict=True)
+        return math.prod(part @ sign.astype(x.dtype) for part, sign in parts) * size**-0.5
+
+    return FeatureMap(features=features, similarity=None, size=lambda width: size)

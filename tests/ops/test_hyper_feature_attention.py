@@ -244,6 +244,33 @@ def test_tensor_products_multiply_scores(widths):
         assert_close(tied[0] @ tied[1], scores[0] ** 2, FLOAT32)
 
 
+def test_sketched_products_are_right_on_average():
+    """The mean of 2000 sketches of one feature, which is a sketch of 2000: within 5 standard errors."""
+    rng = np.random.default_rng(0)
+    (q1, k1), (q2, k2) = rng.normal(size=(2, 3)), rng.normal(size=(2, 5))
+    q, k = jnp.asarray(np.concatenate([q1, q2])), jnp.asarray(np.concatenate([k1, k2]))
+    phi = ops.sketched_product_map(jax.random.key(0), [3, 5], 2000)
+    assert phi.size(8) == phi.features(q).shape[-1] == 2000
+    terms = np.asarray(phi.features(q) * phi.features(k)) * 2000
+    error = terms.std() / 2000**0.5
+    assert abs(terms.mean() - (q1 @ k1) * (q2 @ k2)) < 5 * error
+    assert error < 0.2 * np.linalg.norm(q1) * np.linalg.norm(k1) * np.linalg.norm(q2) * np.linalg.norm(k2)
+
+
+def test_sketched_linear_attention_comes_near_the_products():
+    (q1, q2, k1, k2), v = numbers(4, 1, 9, 2, 4), numbers(1, 9, 2, 3, seed=1)
+    exact = ops.hyper_feature_attention((q1, q2), (k1, k2), v, kind="linear")
+    q, k = jnp.concatenate([q1, q2], axis=-1), jnp.concatenate([k1, k2], axis=-1)
+
+    def error(size):
+        phi = ops.sketched_product_map(jax.random.key(1), [4, 4], size)
+        y = ops.linear_attention(q, k, v, feature_map=phi, normalize=False)
+        return float(jnp.linalg.norm(y - exact) / jnp.linalg.norm(exact))
+
+    assert error(4096) < 0.2
+    assert error(4096) < 0.5 * error(64)  # an eighth on average
+
+
 @pytest.mark.parametrize("kind", ["softmax", "linear"])
 def test_bfloat16_scores_are_multiplied_in_float32(kind):
     """Inputs, weights of the softmax and outputs are rounded to 8 bits; four products are not."""
