@@ -34,6 +34,7 @@ def result(tmp_path_factory):
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_every_section_runs_to_its_end(result):
     assert result["complete"]
     assert set(result["summary"]["rows"]) == set(SECTIONS)
@@ -47,6 +48,7 @@ def test_every_section_runs_to_its_end(result):
     assert result["running"] is None
 
 
+@pytest.mark.slow
 def test_rows_hold_times_ratios_and_shares_of_the_bound(result):
     measured = [row for row in result["rows"] if row["status"] == "measured"]
     assert all(row["seconds"] > 0 and row["samples"] == 1 for row in measured)

@@ -114,6 +114,7 @@ def split(mixer: Any, params: Any, x: Any, context: Any) -> Any:
         return plain(mixer, params, x, context)
 
 
+@pytest.mark.slow
 def test_the_fused_kernel_hands_over_its_sums():
     run_python("from tests.mixers.test_context_parallel import compare_kernel; compare_kernel()", devices=4)
 
