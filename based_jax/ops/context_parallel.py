@@ -50,6 +50,12 @@ def keep_tokens(x: Array) -> Array:
     return x if tokens is None or is_split() else lax.with_sharding_constraint(x, tokens)
 
 
+def devices() -> int:
+    """Number of devices of the mesh that (B, N) arrays are on; 1 without a mesh."""
+    tokens = _TOKENS.get()
+    return 1 if tokens is None else tokens.mesh.size
+
+
 def splits(*names: str) -> Callable[[F], F]:
     """Decorate an op on (B, N, ...) arrays that can run on a part of its tokens.
 

@@ -13,12 +13,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops import context_parallel
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
 
 LOGITS = 1 << 25
-"""At most so many logits at a time (128 MiB of float32), over all devices; but one token of each row."""
+"""At most so many logits at a time (128 MiB of float32) on each device of a mesh; but one token of each row.
+
+Few pieces are better: each has its own sum over devices of the embedding's gradients.
+"""
 
 
 def cross_entropy(
@@ -106,7 +110,8 @@ def _scan(chunk: Any, start: Any, embedding: Array, tokens: Any) -> tuple[Any, A
     Piece i has the tokens i, i + pieces, ...: devices that hold neighbouring tokens all have a share of it.
     """
     batch, length = tokens[0].shape[:2]
-    needed = min(-(-batch * length * embedding.shape[0] // LOGITS), length)
+    limit = LOGITS * context_parallel.devices()
+    needed = min(-(-batch * length * embedding.shape[0] // limit), length)
     if needed <= 1:
         return chunk(start, tokens)
     pieces = 1 << (needed - 1).bit_length()  # divides what devices hold more often than other numbers

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from based_jax import ops
+from based_jax.ops import context_parallel
 
 MODULE = importlib.import_module("based_jax.ops.cross_entropy")  # the package's attribute is the function
 ROWS, LENGTH, WIDTH, VOCAB = 3, 11, 8, 13
@@ -81,3 +83,19 @@ def test_wrong_arguments_are_named(name, value):
     arguments = dict(zip(("hidden", "embedding", "targets", "weights"), drawn(), strict=True))
     with pytest.raises((TypeError, ValueError), match=name):
         inspect.unwrap(ops.cross_entropy)(**(arguments | {name: value}))
+
+
+def test_the_limit_is_each_devices(monkeypatch):
+    """Eight devices that share the rows make eight times as many logits at a time."""
+    hidden, embedding = jnp.ones((8, 4, 2)), jnp.ones((16, 2))
+    targets, weights = jnp.zeros((8, 4), int), jnp.ones((8, 4))
+    monkeypatch.setattr(MODULE, "LOGITS", 8 * 4 * 16 // 8)
+    rows = NamedSharding(AbstractMesh((8,), ("data",)), PartitionSpec("data"))
+
+    def program(tokens):
+        with context_parallel.over(tokens):
+            # Not the op itself: what has been traced once would not be traced again.
+            return str(jax.make_jaxpr(lambda *x: ops.cross_entropy(*x))(hidden, embedding, targets, weights))
+
+    assert "scan[" in program(None)
+    assert "scan[" not in program(rows)
