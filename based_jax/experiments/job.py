@@ -6,7 +6,11 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from based_jax.validate import expect_choice
+
+J = TypeVar("J", bound="Job")
 
 TRAINER = (sys.executable, "-m", "train.mqar")
 """The trainer is a program to its studies: one that dies of lack of memory takes nothing with it."""
@@ -56,6 +60,21 @@ class Job:
     def line(self) -> str:
         """As one would type it."""
         return " ".join(["python", *TRAINER[1:], *self.arguments])
+
+
+def of_families(jobs: Sequence[J], families: str | None) -> list[J]:
+    """The jobs of the families that are named, with commas between; None names them all.
+
+    Raises:
+        ValueError: no job is of such a family.
+    """
+    if families is None:
+        return list(jobs)
+    known = list(dict.fromkeys(job.family for job in jobs))
+    wanted = [family.strip() for family in families.split(",")]
+    for family in wanted:
+        expect_choice("families", family, known)
+    return [job for job in jobs if job.family in wanted]
 
 
 def segments(*parts: tuple[int, ...]) -> str:

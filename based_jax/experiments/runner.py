@@ -4,6 +4,7 @@ A job that fails is recorded with its last words, and the others go on. A signal
 save, and the next call continues them.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -113,3 +114,20 @@ def _last_words(log: Path) -> str:
     """The end of what a process said, for its record."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return lines[-1].strip()[-300:] if lines else "no output"
+
+
+@contextlib.contextmanager
+def stopping(runner: Runner) -> Iterator[list[signal.Signals]]:
+    """While it is open, SIGINT and SIGTERM stop the runner; they are kept in the list."""
+    received: list[signal.Signals] = []
+
+    def stop(number: int, frame: Any) -> None:
+        received.append(signal.Signals(number))
+        runner.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -17,12 +17,12 @@ from rich.markup import escape as plain
 
 from based_jax import command, plot
 from based_jax.experiments import page
-from based_jax.experiments.job import Job
+from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.panels import Panel
 from based_jax.experiments.results import FAILED, Results, best
-from based_jax.experiments.runner import Runner
+from based_jax.experiments.runner import Runner, stopping
 from based_jax.experiments.slots import find_slots
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect
 
 Rows = Sequence[Mapping[str, Any]]
 SCALES = ("smoke", "cpu", "paper")
@@ -74,7 +74,7 @@ def main(study: Study, argv: Sequence[str] | None = None) -> int:
     """Run a study's command; the exit status is 1 if a job failed, 128 + n after signal n."""
     prog = f"python -m based_jax.experiments.{study.name}"
     flags = command.parse(Flags, argv, prog=prog)
-    jobs = _chosen(study.jobs[flags.scale], flags.families)
+    jobs = of_families(study.jobs[flags.scale], flags.families)
     if flags.dry_run:
         print("\n".join(job.line for job in jobs))
         return 0
@@ -132,18 +132,9 @@ def _train(flags: Flags, jobs: Sequence[Job], out: Path, results: Results) -> si
     console.print(
         f"{len(pending)} of {len(jobs)} jobs to train, {len(slots)} at once; logs in {out / 'runs'}"
     )
-    runner, received = Runner(out, results, slots, tell), []
-
-    def stop(number: int, frame: Any) -> None:
-        received.append(signal.Signals(number))
-        runner.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    runner = Runner(out, results, slots, tell)
+    with stopping(runner) as received:
         runner.run(pending)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if received:
         console.print(f"{received[0].name}: saved in {out}; the same command continues")
     return received[0] if received else None
@@ -155,16 +146,6 @@ def _sentence(job: Job, rows: list[dict[str, Any]]) -> str:
         return f"{name}: failed, {rows[0].get('error', 'no finite loss with any learning rate')}"
     row = chosen[0]
     return f"{name}: accuracy {row['accuracy']:.4f} at learning rate {row['learning_rate']:g}"
-
-
-def _chosen(jobs: Sequence[Job], families: str | None) -> list[Job]:
-    if families is None:
-        return list(jobs)
-    known = list(dict.fromkeys(job.family for job in jobs))
-    wanted = [family.strip() for family in families.split(",")]
-    for family in wanted:
-        expect_choice("families", family, known)
-    return [job for job in jobs if job.family in wanted]
 
 
 def _prepare(study: Study, scale: str, out: Path) -> None:

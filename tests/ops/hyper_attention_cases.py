@@ -4,10 +4,12 @@ import functools
 import itertools
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from hypothesis import strategies as st
 
 from based_jax import ops
+from tests.arrays import array
 from tests.ops import draw, oracles
 
 
@@ -154,3 +156,22 @@ FEATURES = {
     "taylor": ops.hyper_taylor_map,
 }
 """the order to the feature map whose products are those of `weigh`"""
+
+
+def with_gradients(call: Any) -> Any:
+    """The program of an op's outputs, and of the gradients of their weighted sum."""
+
+    @functools.partial(jax.jit, static_argnames="case")
+    def values_and_gradients(arrays, placement, weights, *, case: Case):
+        def loss(arrays):
+            y = call(arrays, placement, case)
+            return (weights * y).sum(), y
+
+        (_, y), gradients = jax.value_and_grad(loss, has_aux=True)(arrays)
+        return y, gradients
+
+    return values_and_gradients
+
+
+def cast(tree: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda x: array(x, dtype), tree)

@@ -1,6 +1,5 @@
 """HyperAttention: the blocks, the window and the cache against all tuples at once."""
 
-import functools
 import sys
 from unittest import mock
 
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from based_jax import ops
 from tests.arrays import array
 from tests.ops import draw
-from tests.ops.hyper_attention_cases import Case, difference, inputs, oracle, slotted
+from tests.ops.hyper_attention_cases import Case, cast, difference, inputs, oracle, slotted, with_gradients
 from tests.tolerances import FINITE_DIFFERENCE, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
 
 MODULE = sys.modules["based_jax.ops.hyper_attention"]  # the package has a function of that name
@@ -36,18 +35,7 @@ def call(arrays, placement, case: Case, **state):
         return ops.hyper_attention(q, ks, vs, **case.form, left=case.left, scale=0.7, **placement, **state)
 
 
-@functools.partial(jax.jit, static_argnames="case")
-def values_and_gradients(arrays, placement, weights, *, case: Case):
-    def loss(arrays):
-        y = call(arrays, placement, case)
-        return (weights * y).sum(), y
-
-    (_, y), gradients = jax.value_and_grad(loss, has_aux=True)(arrays)
-    return y, gradients
-
-
-def cast(tree, dtype):
-    return jax.tree.map(lambda x: array(x, dtype), tree)
+values_and_gradients = with_gradients(call)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

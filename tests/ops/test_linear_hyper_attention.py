@@ -1,6 +1,5 @@
 """Linear HyperAttention: the chunked sums against all tuples at once, and the identities behind them."""
 
-import functools
 import sys
 from typing import Any
 
@@ -13,7 +12,16 @@ from hypothesis import strategies as st
 
 from based_jax import ops
 from tests.arrays import array
-from tests.ops.hyper_attention_cases import FEATURES, Case, difference, inputs, oracle, slotted
+from tests.ops.hyper_attention_cases import (
+    FEATURES,
+    Case,
+    cast,
+    difference,
+    inputs,
+    oracle,
+    slotted,
+    with_gradients,
+)
 from tests.tolerances import FINITE_DIFFERENCE, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
 
 MODULE = sys.modules["based_jax.ops.linear_hyper_attention"]  # the package has a function of that name
@@ -37,18 +45,7 @@ def call(arrays, placement, case: Case, **state):
     )  # fmt: skip
 
 
-@functools.partial(jax.jit, static_argnames="case")
-def values_and_gradients(arrays, placement, weights, *, case: Case):
-    def loss(arrays):
-        y = call(arrays, placement, case)
-        return (weights * y).sum(), y
-
-    (_, y), gradients = jax.value_and_grad(loss, has_aux=True)(arrays)
-    return y, gradients
-
-
-def cast(tree, dtype):
-    return jax.tree.map(lambda x: array(x, dtype), tree)
+values_and_gradients = with_gradients(call)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -1,10 +1,9 @@
 """``python -m based_jax.experiments.hyper_lm --scale smoke|cpu|paper --out DIR``."""
 
-import contextlib
 import json
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,15 @@ from rich.markup import escape
 
 from based_jax import command
 from based_jax.experiments.hyper_lm import report
-from based_jax.experiments.hyper_lm.jobs import MODELS, SCALES, TRAINER, LMJob, jobs, models
+from based_jax.experiments.hyper_lm.jobs import MODELS, SCALES, TRAINER, jobs, models
 from based_jax.experiments.hyper_lm.runs import LMRunner
-from based_jax.experiments.job import Job
+from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.results import FAILED, Results
+from based_jax.experiments.runner import stopping
 from based_jax.experiments.slots import find_slots
 from based_jax.experiments.study import Flags
 from based_jax.models import ModelConfig
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect
 
 NAME = "hyper_lm"
 PROG = f"python -m based_jax.experiments.{NAME}"
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None, trainer: Sequence[str] = TRAINER) ->
     """
     flags = command.parse(Flags, argv, prog=PROG)
     scale = SCALES[flags.scale]
-    chosen = _chosen(jobs(scale), flags.families)
+    chosen = of_families(jobs(scale), flags.families)
     if flags.dry_run:
         print("\n".join(job.line for job in chosen))
         return 0
@@ -73,17 +73,6 @@ def prepare(out: Path, scale: str, configs: Mapping[str, ModelConfig]) -> None:
         path.write_text(text + "\n", encoding="utf-8")
 
 
-def _chosen(grid: Sequence[LMJob], families: str | None) -> list[LMJob]:
-    """Jobs of the families that are asked for."""
-    if families is None:
-        return list(grid)
-    known = list(dict.fromkeys(job.family for job in grid))
-    wanted = [family.strip() for family in families.split(",")]
-    for family in wanted:
-        expect_choice("families", family, known)
-    return [job for job in grid if job.family in wanted]
-
-
 def _train(
     chosen: Sequence[Job], out: Path, results: Results, at_once: int | None, trainer: Sequence[str]
 ) -> signal.Signals | None:
@@ -103,29 +92,12 @@ def _train(
     slots = find_slots(at_once)
     console.print(f"{len(pending)} models to train, {len(slots)} at once; logs in {out / 'runs'}")
     runner = LMRunner(out, results, slots, tell, trainer)
-    with _stopping(runner) as received:
+    with stopping(runner) as received:
         runner.run(pending)
     if not received:
         return None
     console.print(f"{received[0].name}: saved in {out}; the same command continues")
     return received[0]
-
-
-@contextlib.contextmanager
-def _stopping(runner: LMRunner) -> Iterator[list[signal.Signals]]:
-    """While it is open, SIGINT and SIGTERM stop the runner; they are kept in the list."""
-    received: list[signal.Signals] = []
-
-    def stop(number: int, frame: Any) -> None:
-        received.append(signal.Signals(number))
-        runner.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":
