@@ -17,9 +17,13 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # Small programs that run a few times: optimizing them takes longer than it saves.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+# One module per program instead of up to 32, which would only be compiled one after the other.
+FLAGS = ["--xla_cpu_parallel_codegen_split_count=1"]
 # The compiler's newer way to emit fusions takes twice as long; from 0.11 on it is the only one.
 if version("jaxlib").startswith("0.10."):
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+    FLAGS.append("--xla_cpu_use_fusion_emitters=false")
+os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))
 
 import hypothesis
 import hypothesis.configuration

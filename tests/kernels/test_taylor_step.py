@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from based_jax import ops
 from pallas_kernels import interpreted, supports_taylor_step, taylor_step
 from pallas_kernels.taylor_step import Variant, formula
+from tests.marks import slow_but
 from tests.ops import draw, oracles
 from tests.tolerances import (
     BFLOAT16,
@@ -89,7 +90,7 @@ def tokens(rng: np.random.Generator, kind: str, shape, count: int) -> list[Any]:
 KINDS = ["plain", "keys of norm 1e3", "queries and keys of norm 1e3", "equal keys", "zeros"]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", slow_but(SHAPES[:3], SHAPES), ids=str)
 def test_steps_from_an_empty_state_equal_the_recurrence(shape):
     """Outputs and the state, for 9 tokens in sequence: every row and column written, none twice."""
 
@@ -117,7 +118,7 @@ def test_the_first_token_is_its_own_value():
     assert_close(y[0], v, FLOAT32)
 
 
-@pytest.mark.parametrize("value_size", [64, 112, 256])
+@pytest.mark.parametrize("value_size", slow_but([64], [64, 112, 256]))
 def test_the_variants_of_the_table_compute_the_same(value_size):
     shape = (1, 2, 16, value_size, "float32", 0)
     arrays = *tokens(np.random.default_rng(0), "plain", shape, 2), *empty(shape)

@@ -30,11 +30,10 @@ SEGMENTS = np.array(
     ]
 )
 OPS = [
-    "attention", "delta_net", "gated_conv-long", "gla", "h3", "hyper_attention-window",
-    "hyper_feature_attention", "linear_attention", "linear_attention-decay", "linear_hyper_attention",
-    "liquid_s4", "mamba", "rwkv4", "sliding_window",
+    "attention", "delta_net", "gated_conv-long", "h3", "hyper_attention-window", "linear_attention",
+    "linear_attention-decay", "linear_hyper_attention", "mamba", "rwkv4", "sliding_window",
 ]  # fmt: skip
-"""at least one for each op that hands something over"""
+"""one for each op that hands something over"""
 KINDS = ["attention", "h3", "linear_attention", "sliding_window"]
 """those whose gradients are taken each time: gathered keys, channels for tokens, sums of states, halos"""
 BARE = ["attention", "gated_conv-long", "linear_attention"]

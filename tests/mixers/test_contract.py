@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax import mixers
+from tests.marks import slow_but
 from tests.mixers import laws
 
 WIDTH = 12
@@ -60,12 +61,12 @@ BY_FFT = {"base_conv-long", "h3", "hyena", "long_conv"}
 """a transform mixes all tokens, so that these are causal up to rounding"""
 
 
-LIKE_ANOTHER = {
-    "base_conv", "bigbird", "blocked_window", "gated_delta_net", "hyena", "long_conv", "mamba2",
-    "retnet", "rwkv5", "rwkv_channel_mix", "short_conv", "sigmoid_lookups", "sliding_window", "sma",
-}  # fmt: skip
-"""Mixers whose op another one has, too. Their gradients are taken here in every run, those of the others in
-tests/train/test_every_mixer.py: compiling them takes seconds."""
+DIFFERENTIATED = [
+    "attention", "bigbird", "blocked_window", "gated_conv", "gated_delta_net", "h3", "hyper_attention",
+    "linear_attention", "mamba2", "rwkv5", "sigmoid_lookups",
+]  # fmt: skip
+"""One of each kind of state, whose gradients are taken in every run: compiling them takes seconds. Others are
+differentiated in tests/train/test_every_mixer.py, and every op in tests/ops."""
 
 
 @functools.cache
@@ -140,15 +141,7 @@ def test_split_law_anywhere(case, cut, length, seed):
     laws.split_law_under_padding(runner(case), drawn(seed), cut, mask)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        case
-        if case.partition("-")[0] in LIKE_ANOTHER or case in ("attention", "linear_attention")
-        else pytest.param(case, marks=pytest.mark.slow)
-        for case in CASES
-    ],
-)
+@pytest.mark.parametrize("case", slow_but(DIFFERENTIATED, CASES))
 def test_gradients_flow_through_the_state(case):
     """The gradient of a split pass is the gradient of the whole pass, and padding has none."""
     run = runner(case)

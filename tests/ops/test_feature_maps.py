@@ -10,6 +10,7 @@ from hypothesis import given
 
 from based_jax import ops
 from tests.arrays import array
+from tests.marks import slow_but
 from tests.mixers.laws import QUICKLY
 from tests.ops import draw, oracles
 from tests.tolerances import FINITE_DIFFERENCE, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
@@ -198,7 +199,7 @@ def attention(arrays, placement, weights, *, name, implementation):
     return outputs, gradients
 
 
-@pytest.mark.parametrize("name", ["performer", "all_poly", "exp_dim"])
+@pytest.mark.parametrize("name", slow_but(["performer"], ["performer", "all_poly", "exp_dim"]))
 def test_attention_with_a_map(name):
     """Both implementations against the recurrence, behind a state, with segments and padding."""
 

@@ -9,8 +9,8 @@ from jax import lax
 
 from based_jax import mixers
 from based_jax.models import LanguageModel, presets
+from tests.marks import slow_but
 from tests.mixers.laws import QUICKLY
-from tests.mixers.test_contract import LIKE_ANOTHER
 from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from train.sharding import RULES
 from train.step import TrainState, make_train_step
@@ -18,10 +18,14 @@ from train.step import TrainState, make_train_step
 STEPS = 50
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in LIKE_ANOTHER else name for name in mixers.names()],
-)
+EVERY_TIME = [
+    "delta_net", "gla", "hyena", "input_conv", "liquid_s4", "mamba", "nystrom", "rwkv4", "rwkv7",
+    "selected_attention", "sliding_window",
+]  # fmt: skip
+"""with tests.mixers.test_contract.DIFFERENTIATED one of each kind, and no kind twice"""
+
+
+@pytest.mark.parametrize("name", slow_but(EVERY_TIME, mixers.names()))
 def test_trains_in_place_of_a_layer(tiny_config, name):
     """A repeated pattern of 8 tokens; packed documents and a padded row included."""
     config = tiny_config.replace(vocab_size=16, pad_vocab_multiple=1, schedule="L").with_mixer(name)
