@@ -12,7 +12,14 @@ import numpy as np
 
 from based_jax.experiments.interactions import embeddings
 from based_jax.experiments.interactions.data import Interactions
-from based_jax.experiments.interactions.environments import PREDATOR, PREY, RIGHT, UP, Agents
+from based_jax.experiments.interactions.environments import (
+    PREDATOR,
+    PREY,
+    RIGHT,
+    UP,
+    Agents,
+    circular_distance,
+)
 from based_jax.experiments.interactions.transform import on_axes
 from based_jax.typing import Float
 from based_jax.validate import expect, expect_array
@@ -206,6 +213,48 @@ def sinusoidal_collisions(radius: int, size: int, orthonormal: bool = True) -> W
     w[0] = -np.sqrt(2)
     scale = size / 2 if orthonormal else 1.0
     return Weights(c * scale, w * np.sqrt(scale))
+
+
+def relative_on_grid(
+    values: Float[np.ndarray, "N M"], orthonormal: bool = True
+) -> Float[np.ndarray, "N*M N*M"]:
+    """The bilinear form of a function of both differences of positions on a torus (section 3, appendix B).
+
+    p_i^T C p_j = values[(x_i - x_j) mod N, (y_i - y_j) mod M] for p = p^x (x) p^y, the Kronecker products of
+    sinusoidal embeddings, coded as by `embeddings.product`: a two-dimensional Fourier series, so C is a sum
+    of Kronecker products of the blocks of `relative`, and diagonal for a function that is even in each axis.
+
+    Args:
+        values: at the differences, N and M even.
+        orthonormal: whether the embeddings are.
+    """
+    expect_array("values", values, ("N", "M"), "floating")
+    first, second = (np.stack([relative(one, orthonormal) for one in np.eye(n)]) for n in values.shape)
+    c = np.einsum("nm,nac,mbd->abcd", values, first, second, optimize=True)
+    return c.reshape(values.size, values.size)
+
+
+def sinusoidal_collisions_on_grid(
+    radius: int, neighbourhood: float, size: int
+) -> tuple[Float[np.ndarray, "S d"], Weights]:
+    """Weights of `environments.collisions_on_grid` for products of sinusoidal embeddings: a diagonal C.
+
+    The paper's p^x (x) p^y has width N^2, and both axes wrap around. There y does and x does not, so x is
+    embedded on a circle of 2 N cells, half of them empty, where no two differences coincide: d = 2 N^2.
+
+    Args:
+        radius, neighbourhood, size: as for the world, `size` even.
+
+    Returns:
+        Orthonormal embeddings (N^2, 2 N^2), and the weights.
+    """
+    expect(size >= 2 and size % 2 == 0, "size", size, "an even number, at least 2")
+    table = embeddings.product(embeddings.sinusoidal(2 * size)[:size], embeddings.sinusoidal(size))
+    across, around = (circular_distance(n)[0] for n in (2 * size, size))
+    near = np.hypot(across[:, None], around) <= neighbourhood
+    w = np.zeros((table.shape[1], 1))
+    w[0] = -np.sqrt(table.shape[1])  # the constant column is one over this
+    return table, Weights(relative_on_grid((around <= 2 * radius) * (1.0 + 9 * near)), w)
 
 
 def embed_agents(agents: Agents, size: int) -> Float[np.ndarray, "... L d"]:

@@ -145,6 +145,34 @@ def test_colliding_agents_from_waves(radius, size, orthonormal):
         assert c[0, 0] == pytest.approx(0.11667, abs=1e-5)  # the paper's figure 1
 
 
+@given(draw.seeds, *[st.integers(1, 3).map(lambda half: 2 * half)] * 2, st.booleans())
+def test_functions_of_both_differences(seed, width, height, orthonormal):
+    """Within 1e-10 in float64 on a torus; even in each axis: a diagonal form."""
+    values = np.random.default_rng(seed).normal(size=(width, height))
+    x, y = np.unravel_index(np.arange(width * height), (width, height))
+    dx, dy = (np.subtract.outer(p, p) for p in (x, y))
+    table = product(sinusoidal(width, orthonormal), sinusoidal(height, orthonormal))
+    c = built.relative_on_grid(values, orthonormal)
+    assert np.abs(table @ c @ table.T - values[dx % width, dy % height]).max() < 1e-10
+    even = sum(values[s * np.arange(width)][:, t * np.arange(height)] for s in (1, -1) for t in (1, -1))
+    form = built.relative_on_grid(even, orthonormal)
+    assert_close(form, np.diag(np.diag(form)), FLOAT64)
+
+
+@pytest.mark.parametrize(("radius", "neighbourhood", "size"), [(0, 1.5, 2), (1, 2.0, 4), (1, 3.0, 12)])
+def test_colliding_agents_on_a_grid_from_waves(x64, radius, neighbourhood, size):
+    """The whole layer is exact to 1e-10; agents at opposite ends of x are far apart, of y neighbours."""
+    truth = worlds.collisions_on_grid(radius, neighbourhood, size)
+    table, weights = built.sinusoidal_collisions_on_grid(radius, neighbourhood, size)
+    assert table.shape == (size**2, 2 * size**2)
+    assert_close(table @ table.T, np.eye(size**2), FLOAT64)
+    assert_close(weights.c, np.diag(np.diag(weights.c)), FLOAT64)
+    assert np.abs(table @ weights.c @ table.T - truth.f).max() < 1e-10
+    assert np.abs(table @ weights.w - truth.w).max() < 1e-10
+    x = sample(np.random.default_rng(0), truth.size, 6, 3)
+    assert np.abs(attend(table[x], *weights) - truth.targets(x)).max() < 1e-10
+
+
 def test_agents_on_grids():
     """Products of embeddings are embeddings of pairs: theorem 3.1 holds for them too."""
     waves = product(sinusoidal(4), sinusoidal(4))
@@ -210,6 +238,9 @@ def test_time_series(x64):
         (lambda: built.heads(np.ones((2, 3, 1))), "table has shape"),
         (lambda: built.relative(np.ones(3)), "an even number"),
         (lambda: built.sinusoidal_collisions(2, 8), "more than 4 radius = 8"),
+        (lambda: built.relative_on_grid(np.ones((2, 3))), "an even number"),
+        (lambda: built.relative_on_grid(np.ones(4)), "values has shape"),
+        (lambda: built.sinusoidal_collisions_on_grid(0, 1.0, 3), "size = 3: expected an even number"),
         (lambda: built.hunt(-1, 3), "radius = -1"),
         (lambda: built.pattern_detector(0, 3, []), r"\(0, 3\)"),
     ],

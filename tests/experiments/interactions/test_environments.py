@@ -92,6 +92,17 @@ def test_genotypes():
     assert_close(needs_two.targets(np.array([0, 1]))[0], np.array([0.5]), FLOAT64)
 
 
+@given(draw.seeds, st.integers(1, 5))
+def test_genotypes_of_any_length_behind_a_rectifier(seed, length):
+    """1 - max(0, 1 - 3 y), a dense layer behind the sum for length 3, says who is active at every length."""
+    activators: dict[int, list[int]] = {1: [3], 2: [], 4: [2]}
+    truth = worlds.genotype(activators, size=5, length=3)
+    genome = np.random.default_rng(seed).permutation(5)[:length]
+    y = truth.targets(genome)[:, 0]
+    active = [a in activators and (not activators[a] or activators[a][0] in genome) for a in genome]
+    assert_close(1 - np.maximum(0, 1 - 3 * y), np.array(active, float), FLOAT64)
+
+
 @given(draw.seeds, st.integers(1, 4), st.integers(1, 5))
 def test_patterns(seed, height, width):
     rng = np.random.default_rng(seed)

@@ -1,0 +1,109 @@
+"""The paper's Table 3 beside what the mixers do: operations, parameters, state.
+
+``python -m based_jax.experiments.hyper_lm.accounting`` prints the table of docs/hyper_lm.md.
+
+Operations are counted in the traced program (`based_jax.profile`), matrix products only, without the
+projections' 2 P N for P parameters; their growth is the exponent between two lengths.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from based_jax import mixers
+from based_jax.profile import count_operations
+
+WIDTH, HEADS = 64, 4
+"""d and H of the layers that are counted; heads of 16 channels."""
+
+LENGTHS = (256, 512)
+"""N, the last of them for operations and state"""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A row: a model of Table 3, and a mixer that is it."""
+
+    model: str
+    captures: str
+    """the paper's words"""
+    exponent: int
+    """the paper's operations are Theta(L^exponent)"""
+    mixer: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+MUTUAL, COUPLED, WAYS = "mutual interactions", "couplings of mutual interactions", "n-way interactions"
+
+FORMS = (
+    Form("Self Attention", MUTUAL, 2, "attention"),
+    Form("HyperFeatureAttention", COUPLED, 2, "hyper_feature_attention"),
+    Form("", COUPLED, 2, "hyper_feature_attention", {"value_product": True}),
+    Form("HyperAttention of order 3", WAYS, 3, "hyper_attention"),
+    Form("", WAYS, 3, "hyper_attention", {"shared": False}),
+    Form("of order 4", WAYS, 4, "hyper_attention", {"order": 4}),
+    Form("Linear Self Attention", f"{MUTUAL} (approximate)", 1, "linear_attention"),
+    Form(
+        "Linear HyperFeatureAttention", f"{COUPLED} (approximate)", 1, "linear_hyper_feature_attention"
+    ),
+    Form("Linear HyperAttention of order 3", f"{WAYS} (approximate)", 1, "linear_hyper_attention"),
+    Form("of order 4", f"{WAYS} (approximate)", 1, "linear_hyper_attention", {"order": 4}),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a form's mixer has, at `WIDTH` and the last of `LENGTHS`."""
+
+    operations: float
+    """of matrix products, without projections"""
+    growth: float
+    """exponent of N in the operations"""
+    parameters: int
+    state: int
+    """floats per sequence"""
+
+
+def account(form: Form) -> Account:
+    """Count by tracing, without running."""
+    mixer = mixers.make(form.mixer, d_model=WIDTH, num_heads=HEADS, **form.options)
+    params = jax.eval_shape(mixer.init, jax.random.key(0), _input(1))
+    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+    fewer, more = (
+        count_operations(lambda params, x: mixer.apply(params, x), params, _input(length)).products
+        - 2 * count * length
+        for length in LENGTHS
+    )
+    growth = math.log(more / fewer, LENGTHS[1] / LENGTHS[0])
+    return Account(more, growth, count, mixer.state_size(LENGTHS[1]))
+
+
+def table(accounts: Sequence[Account]) -> str:
+    """The rows of `FORMS` as Markdown, of their accounts in this order."""
+    head = [
+        "model", "captures", "paper: operations", "parameters", "our mixer", "operations, SA = 1", "growth",
+        "parameters", "state, floats",
+    ]  # fmt: skip
+    rows = [head, ["---"] * 5 + ["---:"] * 4]
+    for form, ours in zip(FORMS, accounts, strict=True):
+        options = "".join(f", `{name}={value}`" for name, value in form.options.items())
+        theta = "Θ(L)" if form.exponent == 1 else f"Θ(L^{form.exponent})"
+        times = ours.operations / accounts[0].operations
+        rows.append([
+            form.model, form.captures, theta, "Θ(d^2)", f"`{form.mixer}`{options}",
+            f"{times:,.0f}" if times >= 100 else f"{times:.3g}", f"N^{ours.growth:.2f}",
+            f"{ours.parameters / WIDTH**2:.3g} d^2", f"{ours.state:,}",
+        ])  # fmt: skip
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _input(length: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((1, length, WIDTH), jnp.float32)
+
+
+if __name__ == "__main__":
+    print(table([account(form) for form in FORMS]))
