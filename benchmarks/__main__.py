@@ -12,6 +12,7 @@ from typing import Any
 import tyro
 
 from based_jax.command import parse, run
+from benchmarks.conv_basis import ConvBasis
 from benchmarks.flags import PROGRAM, command_line
 from benchmarks.gpu import Gpu
 from benchmarks.mixers import Mixers
@@ -19,7 +20,14 @@ from benchmarks.mqar import Mqar
 from benchmarks.ops import Ops
 from benchmarks.train import Train
 
-COMMANDS = {"gpu": Gpu(), "mixers": Mixers(), "mqar": Mqar(), "ops": Ops(), "train": Train()}
+COMMANDS = {
+    "conv_basis": ConvBasis(),
+    "gpu": Gpu(),
+    "mixers": Mixers(),
+    "mqar": Mqar(),
+    "ops": Ops(),
+    "train": Train(),
+}
 """Name on the command line -> the command with its default flags."""
 
 

@@ -5,6 +5,7 @@ from based_jax.mixers.base_conv import BaseConv
 from based_jax.mixers.bigbird import BigBird
 from based_jax.mixers.blocked_window import BlockedWindow
 from based_jax.mixers.contract import Mixer, Projection
+from based_jax.mixers.conv_basis import ConvBasis
 from based_jax.mixers.delta_net import DeltaNet
 from based_jax.mixers.gated_conv import GatedConv
 from based_jax.mixers.gated_delta_net import GatedDeltaNet
@@ -48,6 +49,7 @@ __all__ = [
     "BaseConv",
     "BigBird",
     "BlockedWindow",
+    "ConvBasis",
     "DeltaNet",
     "GatedConv",
     "GatedDeltaNet",

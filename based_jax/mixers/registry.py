@@ -8,6 +8,7 @@ from based_jax.mixers.base_conv import BaseConv
 from based_jax.mixers.bigbird import BigBird
 from based_jax.mixers.blocked_window import BlockedWindow
 from based_jax.mixers.contract import Card, Mixer
+from based_jax.mixers.conv_basis import ConvBasis
 from based_jax.mixers.delta_net import DeltaNet
 from based_jax.mixers.gated_conv import GatedConv
 from based_jax.mixers.gated_delta_net import GatedDeltaNet
@@ -44,6 +45,7 @@ _MIXERS: dict[str, type[Mixer]] = {
     "base_conv": BaseConv,
     "bigbird": BigBird,
     "blocked_window": BlockedWindow,
+    "conv_basis": ConvBasis,
     "delta_net": DeltaNet,
     "gated_conv": GatedConv,
     "gated_delta_net": GatedDeltaNet,

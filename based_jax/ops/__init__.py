@@ -1,5 +1,24 @@
 """What the mixers compute: pure array functions, (batch, length, heads, dim), no Flax."""
 
+from based_jax.ops.conv_attention import (
+    ConvAttentionState,
+    conv_attention,
+    init_conv_attention_state,
+)
+from based_jax.ops.conv_basis import (
+    conv_assemble,
+    conv_decompose,
+    conv_exp,
+    conv_matrix,
+    conv_separation,
+)
+from based_jax.ops.conv_recovery import (
+    ConvFit,
+    conv_anchors,
+    conv_fit,
+    conv_recover,
+    conv_score_error,
+)
 from based_jax.ops.cross_entropy import cross_entropy
 from based_jax.ops.delta_rule import delta_rule, generalized_delta_rule
 from based_jax.ops.diagonal_scan import (
@@ -33,6 +52,7 @@ from based_jax.ops.feature_maps import (
 from based_jax.ops.hyper_attention import hyper_attention
 from based_jax.ops.hyper_feature_attention import hyper_feature_attention
 from based_jax.ops.input_filters import repeated_lags, shifted_sum, strongest_lags
+from based_jax.ops.interval_sums import interval_sums
 from based_jax.ops.kv_cache import KVCache, init_kv_cache
 from based_jax.ops.linear_attention import (
     LinearAttentionState,
@@ -52,6 +72,7 @@ from based_jax.ops.linear_recurrence import (
     linear_recurrence,
 )
 from based_jax.ops.long_conv import LongConvState, init_long_conv_state, long_conv
+from based_jax.ops.masked_low_rank import masked_low_rank
 from based_jax.ops.norm import l2_norm, layer_norm, rms_norm
 from based_jax.ops.nystrom import (
     LandmarkState,
@@ -59,6 +80,12 @@ from based_jax.ops.nystrom import (
     iterative_pinv,
     landmark_attention,
     nystrom_attention,
+)
+from based_jax.ops.polynomial_features import (
+    polynomial_degree,
+    polynomial_error,
+    polynomial_map,
+    polynomial_size,
 )
 from based_jax.ops.rotary import rotary
 from based_jax.ops.scatterbrain import (
@@ -88,8 +115,30 @@ from based_jax.ops.softmax_attention import (
     window_step,
 )
 from based_jax.ops.stream import Places, Stream, advance, init_stream
+from based_jax.ops.structured_masks import (
+    CausalMask,
+    DistinctColumnsMask,
+    DistinctRowsMask,
+    IntervalMask,
+    RowChangeMask,
+    StructuredMask,
+    band_mask,
+    block_mask,
+    distinct_columns_mask,
+    distinct_rows_mask,
+    interval_mask,
+    mask_gallery,
+    row_change_mask,
+    row_changes,
+)
 from based_jax.ops.taylor_attention import init_taylor_state, taylor_attention, taylor_step
 from based_jax.ops.tensor_product import sketched_product_map, tensor_product, tensor_product_map
+from based_jax.ops.toeplitz import (
+    circulant_multiply,
+    conv_multiply,
+    sub_conv_multiply,
+    toeplitz_multiply,
+)
 from based_jax.ops.token_shift import init_token_shift_state, token_shift
 from based_jax.ops.wkv import WKVState, init_wkv_state, wkv
 
@@ -98,9 +147,15 @@ __all__ = [
     "IDENTITY",
     "NOTHING",
     "TAYLOR",
+    "CausalMask",
+    "ConvAttentionState",
+    "ConvFit",
     "DiagonalSSMState",
     "DiagonalScanState",
+    "DistinctColumnsMask",
+    "DistinctRowsMask",
     "FeatureMap",
+    "IntervalMask",
     "KVCache",
     "LandmarkState",
     "LinearAttentionState",
@@ -108,19 +163,37 @@ __all__ = [
     "LinearRecurrenceState",
     "LongConvState",
     "Places",
+    "RowChangeMask",
     "ScatterBrainState",
     "ShortConvState",
     "Stream",
+    "StructuredMask",
     "WKVState",
     "advance",
     "all_poly_map",
     "attention_of_some",
+    "band_mask",
+    "block_mask",
+    "circulant_multiply",
+    "conv_anchors",
+    "conv_assemble",
+    "conv_attention",
+    "conv_decompose",
+    "conv_exp",
+    "conv_fit",
+    "conv_matrix",
+    "conv_multiply",
+    "conv_recover",
+    "conv_score_error",
+    "conv_separation",
     "cosformer_features",
     "cross_entropy",
     "delta_rule",
     "diagonal_scan",
     "diagonal_ssm",
     "discretize_bilinear",
+    "distinct_columns_mask",
+    "distinct_rows_mask",
     "fixed_log_decay",
     "gaussian_features",
     "generalized_delta_rule",
@@ -130,6 +203,7 @@ __all__ = [
     "hyper_taylor_map",
     "implementation_for",
     "implementations",
+    "init_conv_attention_state",
     "init_diagonal_scan_state",
     "init_diagonal_ssm_state",
     "init_kv_cache",
@@ -144,6 +218,8 @@ __all__ = [
     "init_taylor_state",
     "init_token_shift_state",
     "init_wkv_state",
+    "interval_mask",
+    "interval_sums",
     "iterative_pinv",
     "l2_norm",
     "landmark_attention",
@@ -154,15 +230,23 @@ __all__ = [
     "linear_hyper_attention",
     "linear_recurrence",
     "long_conv",
+    "mask_gallery",
+    "masked_low_rank",
     "merge_attention",
     "nystrom_attention",
     "orthogonal_features",
     "performer_map",
+    "polynomial_degree",
+    "polynomial_error",
+    "polynomial_map",
+    "polynomial_size",
     "repeated",
     "repeated_in",
     "repeated_lags",
     "rms_norm",
     "rotary",
+    "row_change_mask",
+    "row_changes",
     "running_log_sum",
     "scatterbrain_attention",
     "segment_lengths",
@@ -174,6 +258,7 @@ __all__ = [
     "sketched_product_map",
     "softmax_attention",
     "strongest_lags",
+    "sub_conv_multiply",
     "symmetric_taylor_features",
     "symmetric_taylor_size",
     "symmetric_to_full",
@@ -183,6 +268,7 @@ __all__ = [
     "taylor_step",
     "tensor_product",
     "tensor_product_map",
+    "toeplitz_multiply",
     "token_shift",
     "window_step",
     "wkv",

@@ -17,12 +17,14 @@ from based_jax.validate import expect, expect_choice
 # Best first: `implementation=None` picks the first name of the row that runs on these arguments, and
 # "triton" only on request.
 _IMPLEMENTATIONS = {
+    "conv_attention": ("xla", "reference"),
     "delta_rule": ("xla", "reference"),
     "diagonal_scan": ("xla", "reference"),
     "diagonal_ssm": ("xla", "reference"),
     "linear_attention": ("xla", "reference"),
     "linear_recurrence": ("xla", "reference"),
     "long_conv": ("xla", "reference"),
+    "masked_low_rank": ("xla", "reference"),
     "taylor_attention": ("pallas", "triton", "xla", "reference"),
     "taylor_step": ("pallas", "triton", "xla", "reference"),
     "selective_scan": ("xla", "reference"),

@@ -21,6 +21,7 @@ from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.ring import expect_room, latest, put
 from based_jax.ops.stream import Stream, advance, init_stream
+from based_jax.ops.toeplitz import circular_convolution, fft_size
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -168,15 +169,7 @@ def _newest(x, kernel, start):
 
 def _by_fft(x, kernel, size):
     """Circular convolution over the last axis but one of a length of at least `size`."""
-    size = fft_size(size)
-    y = jnp.fft.rfft(x, size, axis=-2) * jnp.fft.rfft(kernel, size, axis=-2)
-    return jnp.fft.irfft(y, size, axis=-2)
-
-
-def fft_size(size: int) -> int:
-    """The smallest 2^a, 3 2^a, 5 2^a, 9 2^a or 15 2^a >= size: transforms of other lengths are slow."""
-    powers = (odd << max(-(-size // odd) - 1, 0).bit_length() for odd in (1, 3, 5, 9, 15))
-    return min(powers)
+    return circular_convolution(kernel, x, fft_size(size))
 
 
 def _packed(x, kernel, start):

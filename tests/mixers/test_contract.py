@@ -21,6 +21,7 @@ CASES = {
     "base_conv-long": {"kernel_size": -1, "l_max": 20},
     "bigbird": {"num_heads": 2, "block_size": 1, "l_max": 13, "rotary_fraction": 0.5},
     "blocked_window": {"num_heads": 2, "width": 5},
+    "conv_basis": {"num_heads": 2, "rotary_fraction": 0.5},
     "delta_net": {"qk_norm": "sum", "qk_activation": "elu", "use_gate": True, "allow_neg_eigval": True},
     "gated_conv": {},
     "gated_conv-long": {"kernel_size": 5, "conv_bias": True, "bias": False, "expand": 2},

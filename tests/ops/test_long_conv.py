@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 
 from based_jax import ops
-from based_jax.ops.long_conv import fft_size
 from tests.arrays import array
 from tests.ops import draw, oracles
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
@@ -174,13 +173,6 @@ def test_low_precision():
     y = conv(x, kernel, skip=skip)
     assert y.dtype == jnp.bfloat16
     assert_close(y, defined(*(np.asarray(a, np.float64) for a in (x, kernel, skip))), BFLOAT16)
-
-
-@pytest.mark.parametrize(
-    ("size", "expected"), [(1, 1), (2, 2), (7, 8), (17, 18), (33, 36), (1000, 1024), (1200, 1280)]
-)
-def test_transform_sizes(size, expected):
-    assert fft_size(size) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,18 @@
+"""How few convolutions the scores of attention are (Gu et al., "Conv-Basis"), measured.
+
+The paper's attention is exact where the scores' columns are equal, lag by lag, within few segments. It has no
+experiment on how close that is to attention elsewhere; this is one.
+
+    settings            sizes
+    inputs              queries and keys with few segments, and without
+    approximations      dense: scores of few segments, their outputs' errors, how many segments it takes
+    structured          the paper's inputs: are segments found, is attention exact, do the bounds hold
+    drawn               errors against the number of segments for random inputs
+    training            a small language model, trained by ``train.lm``
+    heads               the same for its heads, on held-out text
+    replaced            its loss with other attention in the place of its own
+    figures, report     pictures; a page of all
+
+``python -m based_jax.experiments.conv_basis --scale cpu --out DIR`` runs all. What came out is in
+``docs/conv_basis.md``.
+"""

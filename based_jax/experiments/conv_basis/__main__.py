@@ -1,0 +1,110 @@
+"""``python -m based_jax.experiments.conv_basis --scale smoke|cpu --out DIR``: how few convolutions do."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import jax
+from rich.console import Console
+
+from based_jax import command, plot
+from based_jax.convert import load_pretrained
+from based_jax.experiments.conv_basis import drawn, figures, heads, replaced, report, structured, training
+from based_jax.experiments.conv_basis.settings import SETTINGS, Setting
+from based_jax.experiments.hyper_lm.jobs import TRAINER
+from based_jax.validate import expect, expect_choice
+
+NAME = "conv_basis"
+PROG = f"python -m based_jax.experiments.{NAME}"
+PARTS = ("structured", "curves", "trained", "pictures")
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Fit few convolutions to attention scores: of structured and drawn inputs, and of a trained model."""
+
+    scale: Literal["smoke", "cpu"] = "smoke"
+    """smoke: a check that everything runs; cpu: minutes on two cores, most of them training"""
+    out: Path | None = None
+    """directory of the study; default runs/conv_basis-SCALE"""
+    only: str | None = None
+    """parts, with commas between: structured, curves, trained, pictures; the others stay as they are"""
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            expect_choice("only", part, PARTS)
+
+    @property
+    def parts(self) -> list[str]:
+        """What is to be done."""
+        return list(PARTS) if self.only is None else [part.strip() for part in self.only.split(",")]
+
+
+def main(argv: Sequence[str] | None = None, trainer: Sequence[str] = TRAINER) -> int:
+    """The command; the exit status is 128 + n after signal n. Only training is kept, all else done anew.
+
+    Args:
+        argv: flags.
+        trainer: words of the training process before its flags.
+    """
+    flags = command.parse(Flags, argv, prog=PROG)
+    jax.config.update("jax_platforms", "cpu")  # accelerators belong to the trainer; all else is float64
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    setting, out = SETTINGS[flags.scale], flags.out or Path("runs") / f"{NAME}-{flags.scale}"
+    _prepare(out, flags.scale)
+    is_drawn = (reason := plot.missing()) is None
+    if reason:
+        console.print(reason)
+    if "structured" in flags.parts:
+        console.print("inputs with a known basis")
+        report.write_rows(out / "structured.jsonl", structured.rows(setting))
+    if "curves" in flags.parts:
+        console.print(f"error against the number of segments, {setting.length} tokens")
+        rows = drawn.rows(setting)
+        report.write_rows(out / "curves.jsonl", rows)
+        if is_drawn:
+            facts = f"N = {setting.length}, K = {setting.width}"
+            figures.draw_curves(rows, "Attention through k segments", facts, out / "curves.png")
+    if "trained" in flags.parts:
+        export = training.train(setting, out, console.print, trainer)
+        if not isinstance(export, Path):
+            console.print(f"{export.name}: saved in {out}; the same command continues")
+            return 128 + export
+        _look_at(setting, export, out, console, is_drawn)
+    if "pictures" in flags.parts and is_drawn:
+        figures.draw_sum(out / "sum.png")
+        figures.draw_masks(out / "masks.png")
+    print(report.write(flags.scale, out))
+    return 0
+
+
+def _look_at(setting: Setting, export: Path, out: Path, console: Console, is_drawn: bool) -> None:
+    console.print("heads of the trained model")
+    model, params = load_pretrained(str(export))
+    packed = heads.held_out(setting)
+    rows = heads.rows(setting, model, params, packed)
+    console.print("the model with conv-basis attention")
+    report.write_rows(out / "trained.jsonl", [*rows, *replaced.rows(setting, model, params, packed)])
+    if is_drawn:
+        facts = f"{setting.texts} held-out texts of {setting.window} bytes, means"
+        lines = [row for row in rows if "line" in row]
+        figures.draw_curves(lines, "A trained model's heads through k segments", facts, out / "trained.png")
+        first = heads.look(model, params, heads.texts(packed, setting.texts, setting.window)[:1])
+        figures.draw_heads(heads.first_scores(first), out / "heads.png")
+
+
+def _prepare(out: Path, scale: str) -> None:
+    """Write study.json, or check that the directory has the same."""
+    path, facts = out / "study.json", {"study": NAME, "scale": scale}
+    if path.exists():
+        same = path.read_text(encoding="utf-8").strip() == json.dumps(facts, indent=2)
+        expect(same, "out", str(out), "another directory: this holds another study or scale")
+    out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    command.run(PROG, lambda: main(sys.argv[1:]))

@@ -1,0 +1,46 @@
+"""Error against the number of segments for drawn inputs: none to find, slowly changing tokens, noise."""
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from based_jax.experiments.conv_basis import inputs
+from based_jax.experiments.conv_basis.approximations import Head, curves, minimal_terms
+from based_jax.experiments.conv_basis.settings import Setting
+
+TOLERANCE = 0.1
+"""Of scores: outputs are then off by at most 2 tanh(0.05) = 0.1 times the largest value"""
+
+
+def _eight_segments(noise: float) -> inputs.Draw:
+    return lambda *sizes: inputs.noisy_rotary_segments(*sizes, noise=noise, segments=8)
+
+
+DRAWN: Mapping[str, inputs.Draw] = {
+    "independent tokens": inputs.gaussian,
+    "tokens like the last, 0.95": inputs.autoregressive,
+    "8 segments, noise 0.5": _eight_segments(0.5),
+}
+
+
+def rows(setting: Setting) -> list[dict[str, Any]]:
+    """One record per input and line, with `points` of (segments, output error, score error), means of draws.
+
+    The draws' seeds are 0, 1, ...
+    """
+    found = []
+    for title, draw in DRAWN.items():
+        heads = [_head(draw, seed, setting) for seed in range(setting.draws)]
+        terms = fmean(minimal_terms(head.q @ head.k.T, TOLERANCE) for head in heads)
+        about = {"input": title, "length": setting.length, "draws": len(heads), "terms_at_tolerance": terms}
+        lines = curves(heads, setting.terms)
+        found += [{**about, "line": line, "points": points} for line, points in lines.items()]
+    return found
+
+
+def _head(draw: inputs.Draw, seed: int, setting: Setting) -> Head:
+    rng = np.random.default_rng(seed)
+    drawn = draw(rng, setting.length, setting.width)
+    return Head(drawn.q, drawn.k, rng.normal(size=(setting.length, setting.width)))

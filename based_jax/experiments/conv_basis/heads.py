@@ -1,0 +1,114 @@
+"""The trained model's heads: how few segments their scores are, on held-out text."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from based_jax.data import ByteTokenizer, PackedTokens, load_documents, split_documents
+from based_jax.experiments.conv_basis.approximations import Head, curves, minimal_terms, toeplitz_share
+from based_jax.experiments.conv_basis.settings import Setting
+from based_jax.experiments.conv_basis.training import FRACTION
+from based_jax.models import LanguageModel
+from based_jax.typing import Array, Float, Int, Params
+from based_jax.validate import expect
+
+FIGURE_TOKENS = 47
+"""Of the paper's figure 1b"""
+TOLERANCES = (0.01, 0.1, 0.5, 1.0, 2.0)
+"""Of scores"""
+
+
+class Heads(NamedTuple):
+    """Queries, with the scale of the scores and positions in them, keys and values of all heads."""
+
+    q: Float[np.ndarray, "layers B N H K"]
+    k: Float[np.ndarray, "layers B N H K"]
+    v: Float[np.ndarray, "layers B N H V"]
+
+
+def held_out(setting: Setting) -> PackedTokens:
+    """The text that the trainer kept aside."""
+    _, documents = split_documents(
+        load_documents("stdlib").documents, fraction=FRACTION, max_bytes=setting.held_out_bytes
+    )
+    return PackedTokens.from_documents(documents, ByteTokenizer())
+
+
+def texts(packed: PackedTokens, count: int, length: int) -> Int[np.ndarray, "B N"]:
+    """Windows within a document each, spread evenly over those that there are.
+
+    Raises:
+        ValueError: fewer than `count`.
+    """
+    windows = [packed.window(i, length) for i in range(packed.num_windows(length, drop_last=True))]
+    whole = [w["inputs"] for w in windows if (w["segment_ids"] == w["segment_ids"][0]).all()]
+    expect(len(whole) >= count, "texts", count, f"at most {len(whole)}, the held-out windows in one document")
+    return np.stack([whole[i * len(whole) // count] for i in range(count)])
+
+
+def look(model: LanguageModel, params: Params, tokens: Int[np.ndarray, "B N"]) -> Heads:
+    """Run the model, and keep what its attention sees."""
+
+    def is_kept(module: Any, method: str) -> bool:
+        return method == "turned" or (module.name == "v" and method == "__call__")
+
+    @jax.jit
+    def run(params: Params, tokens: Array) -> Any:
+        return model.apply(params, tokens, capture_intermediates=is_kept, mutable=["intermediates"])
+
+    _, found = run(params, jnp.asarray(tokens))
+    kept = found["intermediates"]
+    layers = [kept[f"layers_{i}"]["mixer"] for i in range(model.config.num_layers)]
+    q, k = (np.stack([layer["turned"][0][i] for layer in layers]) for i in range(2))
+    v = np.stack([layer["v"]["__call__"][0] for layer in layers])
+    return Heads(*(np.asarray(x, np.float64) for x in (q * q.shape[-1] ** -0.5, k, v)))
+
+
+def rows(
+    setting: Setting, model: LanguageModel, params: Params, packed: PackedTokens
+) -> list[dict[str, Any]]:
+    """Records of each head, the means over the texts: one of its scores, and one per line of errors."""
+    tokens = texts(packed, setting.texts, setting.window)
+    found = []
+    for title, inputs in by_head(look(model, params, tokens)).items():
+        head = {"input": title, "length": setting.window, "texts": len(inputs)}
+        found.append({**head, **_scores(inputs)})
+        lines = curves(inputs, setting.window_terms)
+        found += [{**head, "line": line, "points": points} for line, points in lines.items()]
+    return found
+
+
+def by_head(heads: Heads) -> dict[str, list[Head]]:
+    """Each text's queries, keys and values, by the head's title."""
+    layers, count, _, number, _ = heads.q.shape
+    return {
+        f"layer {layer + 1}, head {head + 1}": [
+            Head(*(x[layer, b, :, head] for x in heads)) for b in range(count)
+        ]
+        for layer in range(layers)
+        for head in range(number)
+    }
+
+
+def first_scores(heads: Heads) -> dict[str, Float[np.ndarray, "N N"]]:
+    """q k^T of each head for the first `FIGURE_TOKENS` tokens of the first text."""
+    found = {}
+    for title, ((q, k, _), *_) in by_head(heads).items():
+        found[title] = q[:FIGURE_TOKENS] @ k[:FIGURE_TOKENS].T
+    return found
+
+
+def _scores(inputs: Sequence[Head]) -> dict[str, Any]:
+    scores = [np.tril(q @ k.T) for q, k, _ in inputs]
+    shares = [toeplitz_share(x) for x in scores]
+    short = scores[0][:FIGURE_TOKENS, :FIGURE_TOKENS]
+    return {
+        "largest_score": max(float(np.abs(x).max()) for x in scores),
+        "toeplitz_share": [fmean(shares), min(shares), max(shares)],
+        "terms": {str(e): fmean(minimal_terms(x, e) for x in scores) for e in TOLERANCES},
+        f"terms_of_{FIGURE_TOKENS}_tokens": {str(e): minimal_terms(short, e) for e in TOLERANCES},
+    }

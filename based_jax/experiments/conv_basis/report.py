@@ -1,0 +1,157 @@
+"""The study's page: tables of all records, and the figures that there are."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from based_jax.experiments.conv_basis.approximations import THRESHOLDS, UNIFORM, WINDOW
+from based_jax.experiments.conv_basis.drawn import TOLERANCE
+from based_jax.experiments.conv_basis.heads import FIGURE_TOKENS, TOLERANCES
+from based_jax.experiments.conv_basis.settings import SETTINGS
+from based_jax.experiments.hyper_lm.report import markdown
+
+Rows = Sequence[Mapping[str, Any]]
+TITLE = "How few convolutions attention scores are"
+SOURCE = "Gu et al., Conv-Basis"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Records of a JSONL file; none if there is no such file."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_rows(path: Path, rows: Rows) -> None:
+    """Records as a JSONL file."""
+    lines = [json.dumps(row, allow_nan=False) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def write(scale: str, out: Path) -> Path:
+    """Write README.md from what the directory holds."""
+    parts = [f"# {TITLE}", f"{SOURCE}. {SETTINGS[scale].about}."]
+    parts.append(f"```\npython -m based_jax.experiments.conv_basis --scale {scale} --out {out}\n```")
+    structured, drawn, trained = (read(out / f"{name}.jsonl") for name in ("structured", "curves", "trained"))
+    if structured:
+        parts += ["## Inputs with a known basis", _STRUCTURED, _structured(structured)]
+    if drawn:
+        parts += ["## Error against the number of segments", _LINES.format(**drawn[0]), _curves(drawn)]
+    if trained:
+        (model, *_), heads = read(out / "training.jsonl"), [row for row in trained if "terms" in row]
+        head_lines = [row for row in trained if "line" in row and len(row["points"][0]) == 3]
+        replaced = [row for row in trained if row["input"] == "language model"]
+        about = _TRAINED.format(tokens=FIGURE_TOKENS, perplexity=model["perplexity"], **heads[0])
+        parts += ["## Heads of a trained model", about, _heads(heads), _curves(head_lines)]
+        parts += ["### The model with other attention", _REPLACED, _replaced(replaced)]
+    shown = [(out / name, about) for name, about in FIGURES.items()]
+    parts += [f"![{about}]({path.name})" for path, about in shown if path.exists()]
+    page = out / "README.md"
+    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return page
+
+
+FIGURES = {
+    "curves.png": "Errors against the number of segments, drawn inputs",
+    "trained.png": "Errors against the number of segments, a trained model's heads",
+    "heads.png": "Heat maps of q k^T, and their diagonals' means",
+    "sum.png": "A sum of three sub-convolution matrices",
+    "masks.png": "Masks with structure",
+}
+"""By file"""
+
+_STRUCTURED = f"""Segments are found by binary search with T = {WINDOW} lags and half the separation as its
+threshold. Errors of outputs are the largest, over the largest value, against exact attention in float64;
+bounds are of exact arithmetic: 2 tanh(e / 2), and the paper's 2 (exp(e) - 1), for the largest error e of a
+score. The minimal k is that of scores that are equal to rounding: with noise it is N."""
+
+_LINES = f"""The relative error of attention's outputs (Frobenius norm), means of {{draws}} draws. Segments
+start equally spaced, at powers of a number (0, 1, 2, 4, ... for log2 N + 1 of them), or where columns differ
+in their first {WINDOW} lags by more than a threshold: of {THRESHOLDS} thresholds the smallest that makes no
+more than k segments. The last {WINDOW - 1} columns start none that way, so that its last point is not 0. Each
+segment's columns are all taken to be as its first, the anchor, or as their mean, which takes all N^2 scores
+and is a yardstick only. Where starts would coincide there are fewer than asked for; the numbers in
+parentheses are those that there are. "{UNIFORM}" is attention without scores."""
+
+_TRAINED = """The paper's figure 1b is one q k^T of Llama 3 for a sentence (SST-2) of {tokens} tokens. This is
+not that: it is a model of two layers, trained here on bytes of Python's standard library (perplexity
+{perplexity:.2f} per byte of held-out text), on {texts} held-out texts of {length} bytes. Toeplitz share: of
+the variance of the scores that the means of the diagonals explain, mean and range over the texts. k at e:
+segments so that no score is off by more than e, greedily; the mean over the texts, and in parentheses for
+{tokens} bytes of the first text. Errors below are means over the texts."""
+
+_REPLACED = """Bits per byte of the held-out text, with other attention in both layers and the weights as they
+were trained with softmax attention: through k segments with equally spaced or geometric starts, or over the
+last k keys only, which takes as many scores."""
+
+
+def _structured(rows: Rows) -> str:
+    heads = (
+        "input", "K", "largest score", "segments", "minimal k", "starts found, float64 / float32",
+        "score error", "bound", "the paper's", "output error, float64", "float32",
+    )  # fmt: skip
+    lines = []
+    for row in rows:
+        double, single = row["float64"], row["float32"]
+        found = " / ".join("all" if part["right"] else "not all" for part in (double, single))
+        numbers = [double[name] for name in ("score_error", "output_bound", "paper_bound", "output_error")]
+        lines.append([
+            row["input"], str(row["width"]), f"{row['largest_score']:.1f}", str(row["segments"]),
+            str(row["minimal_terms"]), found, *(f"{x:.1e}" for x in (*numbers, single["output_error"])),
+        ])  # fmt: skip
+    return markdown(heads, lines)
+
+
+def _curves(rows: Rows) -> str:
+    """A table for each input, a row for each line."""
+    tables = []
+    for name in dict.fromkeys(row["input"] for row in rows):
+        lines = {row["line"]: row["points"] for row in rows if row["input"] == name}
+        counts = [round(point[0]) for point in next(iter(lines.values()))]
+        uniform = lines[UNIFORM][0][1]
+        head = f"{name} ({UNIFORM} {uniform:.3f})"
+        cells = [
+            [line, *(_point(point, count) for point, count in zip(points, counts, strict=True))]
+            for line, points in lines.items()
+            if line != UNIFORM
+        ]
+        tables.append(markdown((head, *(f"k = {count}" for count in counts)), cells))
+    more = {row["input"]: row["terms_at_tolerance"] for row in rows if "terms_at_tolerance" in row}
+    said = ", ".join(f"{name}: {count:g}" for name, count in more.items())
+    ending = [f"Segments so that no score is off by more than {TOLERANCE}: {said}."] if more else []
+    return "\n\n".join([*tables, *ending])
+
+
+def _point(point: Sequence[float], count: int) -> str:
+    used = "" if round(point[0]) == count else f" ({point[0]:.3g})"
+    return f"{point[1]:.3f}{used}"
+
+
+def _heads(rows: Rows) -> str:
+    heads = ("head", "largest score", "Toeplitz share", *(f"k at {e:g}" for e in TOLERANCES))
+    lines = []
+    for row in rows:
+        mean, least, most = row["toeplitz_share"]
+        short = row[f"terms_of_{FIGURE_TOKENS}_tokens"]
+        counts = [f"{row['terms'][str(e)]:.4g} ({short[str(e)]})" for e in TOLERANCES]
+        share = f"{mean:.2f} ({least:.2f} to {most:.2f})"
+        lines.append([row["input"], f"{row['largest_score']:.1f}", share, *counts])
+    return markdown(heads, lines)
+
+
+def _replaced(rows: Rows) -> str:
+    lines = {row["line"]: row["points"] for row in rows}
+    kinds = {line: points for line, points in lines.items() if len(points) > 1}
+    counts = [count for count, _ in next(iter(kinds.values()))]
+    heads = ("attention", *(f"k = {count}" for count in counts))
+    cells = [
+        [line, *(_bits(point, count) for point, count in zip(points, counts, strict=True))]
+        for line, points in kinds.items()
+    ]
+    alone = [f"{line} {points[0][1]:.3f}" for line, points in lines.items() if len(points) == 1]
+    return f"{markdown(heads, cells)}\n\nBits per byte with {', with '.join(alone)}."
+
+
+def _bits(point: Sequence[float], count: int) -> str:
+    return _point((point[0], point[1]), count)

@@ -1,0 +1,113 @@
+"""Conv-basis attention as a mixer: a text's scores from few of its keys (Gu et al., "Conv-Basis").
+
+    y_i = sum_{j <= i} softmax_j(q_{s + i - j} . k_s / sqrt(d_h)) v_j,     s the start of j's segment
+
+The paper replaces a trained softmax attention, whose parameters these are, and finds the segments in each
+text. Such a search sees all of the text; fixed starts, rotary or not, are causal, and ours, as is decoding.
+"""
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax import ops
+from based_jax.mixers.contract import Card, head_layout
+from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length, expect_whole_rows
+from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect
+
+POWERS = (0, *(2**n for n in range(31)))
+"""Short segments at a document's beginning, and log2(N) + 2 of them in N tokens."""
+
+
+class ConvBasis(SoftmaxHeads):
+    """Attention whose scores depend on the distance within segments of fixed positions.
+
+    It keeps values, one key per segment and the kernels: without a window the state grows with the text, and
+    `init_state` needs `max_length`.
+
+    Attributes:
+        starts: positions in a document at which segments begin, ascending from 0; None is 0, 1, 2, 4, 8, ...
+        left: past tokens that a query sees beside its own; None is all of them.
+        gradient: "anchors" is the gradient of these outputs, "surrogate" that of the softmax attention that
+            they approximate; see `ops.conv_attention`. Only the first one passes through a state.
+        max_error: where a score is off by more than this, in any row or head of the batch, all of it is
+            computed by softmax attention; outputs are then within 2 tanh(max_error / 2) max|v| of its, before
+            the output map. That looks at whole rows, later tokens included, at half of attention's cost: it
+            takes no state, segments or padding. None does not look.
+        implementation: of `ops.conv_attention`.
+    """
+
+    card: ClassVar[Card] = Card(
+        equation="softmax_j(q_{s+i-j} . k_s / sqrt(d_h)) v_j, s the start of j's segment; rotary positions",
+        training="k N log N D for k segments, or N^2 D",
+        state="(D + k H) N + k D",
+        decoding="read (D + H) N + k D",
+        source='Gu et al., "Conv-Basis"; no published code; fixed starts, segments and decoding are ours',
+        parity=(),
+    )
+
+    starts: tuple[int, ...] | None = None
+    left: int | None = None
+    gradient: str = "anchors"
+    max_error: float | None = None
+
+    @property
+    def reach(self) -> int | None:
+        return self.left
+
+    def __call__(
+        self,
+        x: Float[Array, "B N D"],
+        state: State | None = None,
+        *,
+        segment_ids: SegmentIds | None = None,
+        positions: Positions | None = None,
+        mask: Mask | None = None,
+    ) -> tuple[Float[Array, "B N D"], State | None]:
+        q, k, v = self.equal_heads(x, state, segment_ids, positions, mask)
+        if self.max_error is not None:
+            expect_whole_rows("max_error", state=state, segment_ids=segment_ids, mask=mask)
+            return self.out(self._within(self.max_error, q, k, v)), None
+        starts = POWERS if self.starts is None else self.starts
+        y = ops.conv_attention(
+            q, k, v, starts=starts if state is None else starts[: state.anchors.shape[1]],
+            left=self.left, gradient=self.gradient, initial_state=state, return_state=state is not None,
+            segment_ids=segment_ids, mask=mask, implementation=self.implementation,
+        )  # fmt: skip
+        y, state = (y, None) if state is None else y
+        return self.out(y), state
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        heads, _, width = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
+        expect(self.left is None or self.left >= 0, "left", self.left, "None or at least 0")
+        slots = expect_max_length(max_length) if self.left is None else self.left + 1
+        dtype = jnp.dtype(self.dtype if dtype is None else dtype)
+        segments = len(self._starts_below(max_length))
+        return ops.init_conv_attention_state(batch_size, slots, segments, heads, width, width, dtype)
+
+    def state_size(self, length: int) -> int:
+        """(d + k H) N + k d: values, and k kernels and keys; N at most left + 1."""
+        heads, _, width = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
+        tokens = length if self.left is None else min(length, self.left + 1)
+        segments = len(self._starts_below(length))
+        return heads * (width * tokens + segments * (tokens + width))
+
+    def _within(self, max_error: float, q: Array, k: Array, v: Array) -> Array:
+        """Softmax attention where scores are off by more than that."""
+        starts = self._starts_below(q.shape[1])
+        at = jnp.broadcast_to(jnp.asarray(starts, jnp.int32), (q.shape[0], q.shape[2], len(starts)))
+        error = ops.conv_score_error(lax.stop_gradient(q) * q.shape[-1] ** -0.5, lax.stop_gradient(k), at)
+        return lax.cond(
+            jnp.max(error) <= max_error,
+            lambda: ops.conv_attention(
+                q, k, v, starts=starts,
+                left=self.left, gradient=self.gradient, implementation=self.implementation,
+            ),
+            lambda: ops.softmax_attention(q, k, v, left=self.left),
+        )  # fmt: skip
+
+    def _starts_below(self, length: int | None) -> tuple[int, ...]:
+        starts = POWERS if self.starts is None else self.starts
+        return starts if length is None else tuple(start for start in starts if start < length)

@@ -1,0 +1,108 @@
+"""Exact causal attention, attention through k convolutions, and one convolution matrix times a vector."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from based_jax import ops
+from based_jax.ops import conv_attention_fft
+from benchmarks.contestants import (
+    FORWARD_BACKWARD,
+    SOFTMAX,
+    Contestant,
+    Inputs,
+    Program,
+    compile_jax,
+    compile_jitted,
+)
+from benchmarks.shapes import OpShape
+
+EXACT = "softmax"
+DENSE, FFT = "dense_product", "fft_product"
+LACKS = {FORWARD_BACKWARD: "the product alone"}
+
+
+class ConvInputs(Inputs):
+    """With the kernel and the vector of a product."""
+
+    @staticmethod
+    def bytes_at(shape: OpShape, length: int) -> int:
+        """Memory that q, k, v, the gradient of y, the kernel and the vector take."""
+        return Inputs.bytes_at(shape, length) + 8 * length
+
+    @cached_property
+    def product(self) -> tuple[np.ndarray, np.ndarray]:
+        """Kernel and vector, (N,) each."""
+        kernel, vector = np.random.default_rng(4).standard_normal((2, self.length), np.float32)
+        return kernel, vector
+
+
+def contestants(terms: Sequence[int]) -> list[Contestant]:
+    """Exact attention first, then k = `terms` convolutions, then the two products."""
+    return [
+        _attention(EXACT, "softmax, by query blocks (ops.softmax_attention)", SOFTMAX, _exact),
+        *(_conv(count) for count in terms),
+        Contestant(DENSE, "convolution matrix times vector, dense", "jax", None, _dense, LACKS),
+        Contestant(FFT, "convolution matrix times vector, FFT (conv_multiply)", "jax", None, _fft, LACKS),
+    ]
+
+
+def terms_of(name: str) -> int | None:
+    """k of a contestant's name; None for those that have none."""
+    kind, _, count = name.partition("_")
+    return int(count) if kind == "conv" else None
+
+
+def equally_spaced(terms: int, length: int) -> tuple[int, ...]:
+    """Starts of `terms` segments of (almost) the same length."""
+    return tuple(int(start) for start in np.arange(terms) * length // terms)
+
+
+@contextmanager
+def always_by_fft() -> Iterator[None]:
+    """While compiling: convolutions also where going through all pairs of tokens is expected to be faster."""
+    before = conv_attention_fft.FFT_COST
+    conv_attention_fft.FFT_COST = 0.0
+    try:
+        yield
+    finally:
+        conv_attention_fft.FFT_COST = before
+
+
+def _attention(name: str, label: str, family: str | None, function: Any) -> Contestant:
+    def prepare(inputs: Inputs, direction: str) -> Program:
+        return compile_jax(function, inputs, direction, SOFTMAX)
+
+    return Contestant(name, label, "jax", family, prepare)
+
+
+def _exact(q: Any, k: Any, v: Any) -> Any:
+    return ops.softmax_attention(q, k, v, implementation="xla")
+
+
+def _conv(terms: int) -> Contestant:
+    def function(q: Any, k: Any, v: Any) -> Any:
+        return ops.conv_attention(q, k, v, starts=equally_spaced(terms, q.shape[1]), implementation="xla")
+
+    name = f"conv_{terms}"
+    return _attention(
+        name, f"through {terms} convolution{'s' * (terms > 1)} (ops.conv_attention)", None, function
+    )
+
+
+def _dense(inputs: ConvInputs, _: str) -> Program:
+    kernel, vector = inputs.product
+    padded = np.concatenate([np.zeros(len(kernel) - 1, kernel.dtype), kernel])
+    matrix = sliding_window_view(padded, len(kernel))[:, ::-1]
+    return compile_jitted(jax.jit(jnp.matmul), [jnp.asarray(matrix), jnp.asarray(vector)])
+
+
+def _fft(inputs: ConvInputs, _: str) -> Program:
+    kernel, vector = inputs.product
+    return compile_jitted(jax.jit(ops.conv_multiply), [jnp.asarray(kernel), jnp.asarray(vector)[:, None]])

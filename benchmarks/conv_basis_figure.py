@@ -1,0 +1,87 @@
+"""The `conv_basis` report as a figure: attention in both passes, and Figure 1a of the paper, per token."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from benchmarks.analysis import series
+from benchmarks.contestants import FORWARD
+from benchmarks.conv_basis_contestants import DENSE, EXACT, FFT
+from benchmarks.figure import TITLES, log_axes
+
+COLORS = ("#56B4E9", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#000000")
+"""of the numbers of convolutions, ascending; Okabe and Ito's, safe for colour-blind readers"""
+EXACT_COLOR = "#D55E00"
+
+
+def draw(report: dict[str, Any], path: Path) -> None:
+    """Draw the report's timings into `path`; works on a report read back from JSON, too."""
+    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
+
+    settings, machine = report["settings"], report["machine"]
+    figure = Figure(figsize=(11.2, 8.4), dpi=120, layout="constrained")
+    panels = figure.subplots(2, 2)
+    for axes, direction in zip(panels[0], TITLES, strict=True):
+        _attention(axes, report, direction)
+    _per_token(panels[1][0], report)
+    _operations(panels[1][1], settings["lengths"])
+    figure.suptitle(
+        f"Attention through k convolutions beside exact attention, {settings['heads']} head(s) of "
+        f"{settings['head_dim']} channels\n{machine['cpu']}, {machine['cores']} cores, {settings['dtype']}",
+        fontsize=11, x=0.01, ha="left",
+    )  # fmt: skip
+    figure.savefig(path)
+
+
+def product_operations(name: str, length: int) -> float:
+    """Floating-point operations of one product: 2 per entry on or below the diagonal, or three real FFTs.
+
+    A real transform of length L takes 2.5 L log2 L of them; L = 2 N, and N + 1 complex factors.
+    """
+    if name == DENSE:
+        return length * (length + 1)
+    size = 2 * length
+    return 3 * 2.5 * size * math.log2(size) + 6 * (length + 1)
+
+
+def _attention(axes: Any, report: dict[str, Any], direction: str) -> None:
+    log_axes(axes, report["settings"]["lengths"])
+    colors = iter(COLORS)
+    for contestant in report["contestants"]:
+        name, terms = contestant["name"], contestant["terms"]
+        if name != EXACT and terms is None:
+            continue
+        color = EXACT_COLOR if name == EXACT else next(colors, "#777777")
+        times = series(report["rows"], name, direction)
+        if times:
+            axes.plot(
+                list(times), list(times.values()), color=color, marker="^" if name == EXACT else "o",
+                linestyle="--" if name == EXACT else "-", label="exact" if name == EXACT else f"k = {terms}",
+            )  # fmt: skip
+    axes.set_ylabel("time per call")
+    axes.set_title(TITLES[direction], fontsize=11, loc="left")
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _per_token(axes: Any, report: dict[str, Any]) -> None:
+    log_axes(axes, report["settings"]["lengths"])
+    for name, label, color in ((DENSE, "dense", EXACT_COLOR), (FFT, "FFT", COLORS[1])):
+        times = series(report["rows"], name, FORWARD)
+        if times:
+            axes.plot(list(times), [t / n for n, t in times.items()], color=color, marker="o", label=label)
+    axes.yaxis.set_major_formatter(lambda seconds, _: f"{seconds * 1e9:g} ns")
+    axes.set_ylabel("time of one product per token")
+    axes.set_title("conv(a) w, as the paper's Figure 1a", fontsize=11, loc="left")
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _operations(axes: Any, lengths: list[int]) -> None:
+    log_axes(axes, lengths)
+    for name, label, color in ((DENSE, "dense", EXACT_COLOR), (FFT, "FFT", COLORS[1])):
+        axes.plot(
+            lengths, [product_operations(name, n) / n for n in lengths], color=color, marker="o", label=label
+        )
+    axes.yaxis.set_major_formatter(lambda count, _: f"{count:g}")
+    axes.set_ylabel("operations of one product per token")
+    axes.set_title("operations, by formula", fontsize=11, loc="left")
+    axes.legend(frameon=False, fontsize=9)

@@ -1,0 +1,105 @@
+"""The `conv_basis` report as tables, on a terminal and in Markdown: times, growth, break-even k."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from benchmarks import pages
+from benchmarks.analysis import series
+from benchmarks.contestants import FORWARD, PASSES
+from benchmarks.conv_basis_contestants import DENSE, FFT
+from benchmarks.tables import PASS_TITLES, exponent, significant, wide_console
+
+MISSING = "\N{EN DASH}"
+
+
+def show(report: dict[str, Any], console: Console | None = None) -> None:
+    """Print a whole report."""
+    console = console or wide_console()
+    console.print(Markdown(f"# Attention through convolutions on CPU\n\n{markdown(report)}"))
+    for line in report["notes"]:
+        console.print(line, highlight=False)
+
+
+def insert(page: str, report: dict[str, Any] | None) -> str:
+    """The page with the report's tables between its two comments; None only looks for them.
+
+    Raises:
+        ValueError: the page has not one line of each comment, in order.
+    """
+    return pages.insert(page, "conv_basis", None if report is None else markdown(report))
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """Milliseconds by length and their growth, one table per pass; break-even k; the products."""
+    settings, machine = report["settings"], report["machine"]
+    lengths = settings["lengths"]
+    lines = [
+        f"{settings['dtype']}, batch {settings['batch']}, {settings['heads']} head(s) of "
+        f"{settings['head_dim']} channels; {machine['cpu']}, {machine['cores']} cores; "
+        f"jax {machine['jax']}; {machine['date'][:10]}. Milliseconds by tokens; growth: time ~ N^p from "
+        f"{report['summary']['growth_from_length']} tokens up.",
+    ]
+    for direction in PASSES:
+        lines += ["", *_table(PASS_TITLES[direction], lengths, [*_times(report, direction)])]
+    lines += ["", *_table("break-even k", lengths, [*_break_even(report)])]
+    lines += ["", *_table("one product, µs", lengths, [*_products(report)])]
+    if missing := _missing(report):
+        lines += ["", "; ".join(missing) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _table(title: str, lengths: Iterable[int], rows: list[list[str]]) -> list[str]:
+    columns = [title, *(f"{length:,}" for length in lengths), "growth"]
+    lines = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def _times(report: dict[str, Any], direction: str) -> Iterable[list[str]]:
+    for contestant in report["contestants"]:
+        if contestant["name"] in (DENSE, FFT):
+            continue
+        label = "exact softmax" if contestant["terms"] is None else f"k = {contestant['terms']}"
+        yield [label, *_row(report, contestant["name"], direction, 1e3)]
+
+
+def _break_even(report: dict[str, Any]) -> Iterable[list[str]]:
+    found = {(e["pass"], e["length"]): e["terms"] for e in report["summary"]["break_even"]}
+    largest = max(report["settings"]["terms"])
+    for direction in PASSES:
+        cells = []
+        for length in report["settings"]["lengths"]:
+            if (direction, length) not in found:
+                cells.append(MISSING)
+            elif (terms := found[direction, length]) is None:
+                cells.append(f"over {largest}")
+            else:
+                cells.append("none" if terms < 1 else f"{terms:.3g}")
+        yield [PASS_TITLES[direction], *cells, ""]
+
+
+def _products(report: dict[str, Any]) -> Iterable[list[str]]:
+    for name, label in ((DENSE, "dense"), (FFT, "FFT")):
+        yield [label, *_row(report, name, FORWARD, 1e6)]
+
+
+def _row(report: dict[str, Any], name: str, direction: str, unit: float) -> list[str]:
+    times = series(report["rows"], name, direction)
+    growth = {(e["contestant"], e["pass"]): e["time_exponent"] for e in report["summary"]["growth"]}
+    power = growth[name, direction]
+    return [
+        *(significant(unit * times[n]) if n in times else MISSING for n in report["settings"]["lengths"]),
+        exponent(power) if power is None else f"N^{exponent(power)}",
+    ]
+
+
+def _missing(report: dict[str, Any]) -> list[str]:
+    """A phrase for each case without a time that might have one, with the reason."""
+    return [
+        f"{row['contestant']} {PASS_TITLES[row['pass']]} at {row['length']:,} tokens {row['status']}"
+        + (f": {row['reason']}" if row["reason"] else "")
+        for row in report["rows"]
+        if row["seconds"] is None and not (row["contestant"] in (DENSE, FFT) and row["pass"] != FORWARD)
+    ]

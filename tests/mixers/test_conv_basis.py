@@ -1,0 +1,86 @@
+"""Conv-basis attention as a mixer: what the contract's tests cannot see of it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.linen import meta
+
+from based_jax import mixers
+from tests.mixers import laws
+from tests.tolerances import FLOAT32, assert_close
+
+WIDTH = 8
+
+
+def parameters(mixer, seed=0):
+    shapes = jax.eval_shape(mixer.init, jax.random.key(0), jnp.zeros((1, 2, WIDTH)))
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), meta.unbox(shapes))
+
+
+def run(mixer, variables, x, **context):
+    return jax.jit(mixer.apply, compiler_options=laws.QUICKLY)(variables, x, **context)[0]
+
+
+def test_a_segment_per_token_is_attention_with_its_parameters():
+    """Grouped heads and rotary positions included; as few segments are something else."""
+    options = {"num_heads": 4, "num_kv_heads": 2, "rotary_fraction": 0.5, "qkv_bias": True}
+    attention = mixers.make("attention", d_model=WIDTH, **options)
+    variables, x = parameters(attention), laws.inputs(2, 9, WIDTH, 0)
+    expected = run(attention, variables, x)
+    all_starts = mixers.make("conv_basis", d_model=WIDTH, starts=tuple(range(9)), **options)
+    assert_close(run(all_starts, variables, x), expected, FLOAT32)
+    few = mixers.make("conv_basis", d_model=WIDTH, **options)
+    assert np.abs(run(few, variables, x) - expected).max() > 0.1
+
+
+def test_a_window_in_pieces_of_any_size():
+    """Longer than the ring, packed; the starts go on behind the ring's size."""
+    options = {"num_heads": 2, "num_kv_heads": 1, "starts": (0, 2, 3, 7), "left": 4}
+    mixer = mixers.make("conv_basis", d_model=WIDTH, **options)
+    runner = laws.Runner(mixer)
+    laws.split_law(runner, laws.inputs(2, 13, WIDTH, 1), [1, 6, 6])
+    laws.segment_law(runner, laws.inputs(2, 13, WIDTH, 2), [6, 1, 6])
+
+
+@pytest.mark.parametrize(
+    ("max_error", "is_exact"), [(1e-3, True), pytest.param(1e3, False, marks=pytest.mark.slow)]
+)
+def test_a_poor_fit_is_refused(max_error, is_exact):
+    mixer = mixers.make("conv_basis", d_model=WIDTH, num_heads=2, max_error=max_error)
+    variables, x = parameters(mixer), laws.inputs(2, 9, WIDTH, 0)
+    like = mixers.make("attention" if is_exact else "conv_basis", d_model=WIDTH, num_heads=2)
+    assert_close(run(mixer, variables, x), run(like, variables, x), FLOAT32)
+
+
+@pytest.mark.parametrize("options", [{}, {"left": 5}, {"starts": (0, 4, 30)}])
+def test_state_sizes_are_what_is_allocated(options):
+    mixer = mixers.make("conv_basis", d_model=64, num_heads=2, **options)
+    state = jax.eval_shape(functools.partial(mixer.init_state, 1, 9))
+    allocated = sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.dtype == jnp.float32)
+    assert allocated == mixer.state_size(9)
+
+
+def test_a_window_needs_no_length():
+    mixer = mixers.make("conv_basis", d_model=WIDTH, left=5)
+    assert mixer.init_state(1).v.shape[1] == 6
+    with pytest.raises(ValueError, match="max_length = None"):
+        mixers.make("conv_basis", d_model=WIDTH).init_state(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "context", "message"),
+    [
+        ({"starts": (1, 2)}, {}, r"starts = \(1, 2\): expected integers ascending from 0"),
+        ({"left": -1}, {}, "left = -1"),
+        ({"gradient": "exact"}, {}, "gradient = 'exact': expected one of"),
+        ({"max_error": 0.1}, {"mask": np.ones((1, 3), bool)}, "expected None with max_error, which looks at"),
+    ],
+)
+def test_bad_options_are_named(unchecked, options, context, message):
+    mixer = mixers.make("conv_basis", d_model=WIDTH, **options)
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(functools.partial(mixer.init, **context), jax.random.key(0), jnp.zeros((1, 3, WIDTH)))
