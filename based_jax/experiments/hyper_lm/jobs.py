@@ -54,16 +54,17 @@ SCALES = {
         flags={"warmup": 0.1, "held-out-bytes": 2048, "eval-every": 8, "checkpoint-every": 0, "log-every": 1},
     ),
     "cpu": Scale(
-        about="A small version: d 48, windows of 64 (A) and 128 (B) bytes of Python's source, 128,000 in all",
+        about="A small version: d 48, windows of 64 (A) and 128 (B) bytes of Python's source, 768,000 in all",
         d_model=48,
         vocab_size=257,
         lengths={"A": 64, "B": 128},
         tokens_per_step=256,
-        steps=500,
-        learning_rate=3e-3,
-        seeds=(0, 1, 2),
+        steps=3000,
+        learning_rate=1e-2,
+        swept=(3e-3,),
         flags={
-            "warmup": 0.1, "held-out-bytes": 32768, "eval-every": 500, "checkpoint-every": 0, "log-every": 1,
+            "warmup": 0.1, "held-out-bytes": 32768, "eval-every": 500, "checkpoint-every": 500,
+            "log-every": 1,
         },
     ),
     "paper": Scale(
