@@ -124,8 +124,8 @@ def test_ratios_are_taken_within_a_seed():
 
 def test_a_figure_compares_runs_of_the_same_seeds():
     def row(key, seed, loss):
-        found = {"model": key, "seed": seed, "learning_rate": SCALES["cpu"].learning_rate, "status": "finished"}
-        return {**found, "curve": [(1, loss + 1), (2, loss)]}
+        found = {"model": key, "seed": seed, "learning_rate": SCALES["cpu"].learning_rate}
+        return {**found, "status": "finished", "curve": [(1, loss + 1), (2, loss)]}
 
     rows = [row("a-sa", 0, 3.0), row("a-sa", 1, 5.0), row("a-ha", 1, 4.0), row("a-ha", 2, 9.0)]
     losses, beside = report.panels("cpu", rows)[:2]
