@@ -1,5 +1,6 @@
 """The `conv_basis` report as tables, on a terminal and in Markdown: times, growth, break-even k."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -67,17 +68,42 @@ def _times(report: dict[str, Any], direction: str) -> Iterable[list[str]]:
 
 def _break_even(report: dict[str, Any]) -> Iterable[list[str]]:
     found = {(e["pass"], e["length"]): e["terms"] for e in report["summary"]["break_even"]}
-    largest = max(report["settings"]["terms"])
+    largest, lengths = max(report["settings"]["terms"]), report["settings"]["lengths"]
     for direction in PASSES:
         cells = []
-        for length in report["settings"]["lengths"]:
+        for length in lengths:
             if (direction, length) not in found:
                 cells.append(MISSING)
             elif (terms := found[direction, length]) is None:
                 cells.append(f"over {largest}")
             else:
-                cells.append("none" if terms < 1 else f"{terms:.3g}")
+                cells.append(_terms(terms))
         yield [PASS_TITLES[direction], *cells, ""]
+        by_formula = (even_operations(direction, n, report["settings"]["head_dim"]) for n in lengths)
+        yield [f"{PASS_TITLES[direction]}, by operations", *map(_terms, by_formula), ""]
+
+
+def _terms(terms: float) -> str:
+    return "none" if terms < 1 else f"{terms:.3g}"
+
+
+def even_operations(direction: str, length: int, channels: int) -> float:
+    """The k with which attention through k convolutions takes as many operations as exact attention does.
+
+    Of one head. Exact attention forms half of the products of all pairs: 2 N^2 K forward, 5 N^2 K backward. A
+    real transform of length L = 2 N takes F = 2.5 L log2 L. Forward there are k kernels and k (K + 1) columns
+    to transform and K + 1 to transform back, with 8 operations per product of spectra and 2 k N K for the
+    scores; backward 2 (k + 1) K^2 and their products (all pairs of channels; paper, section 5).
+    """
+    transform = 2.5 * 2 * length * math.log2(2 * length)
+    fixed, each = (channels + 1) * transform, (channels + 2) * transform
+    each += 8 * (channels + 1) * length + 2 * length * channels
+    exact = 2 * length**2 * channels
+    if direction != FORWARD:
+        fixed += 2 * channels**2 * transform
+        each += 2 * channels**2 * transform + 16 * channels**2 * length
+        exact += 5 * length**2 * channels
+    return max(exact - fixed, 0) / each
 
 
 def _products(report: dict[str, Any]) -> Iterable[list[str]]:

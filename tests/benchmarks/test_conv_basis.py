@@ -81,6 +81,16 @@ def test_operations_of_the_products():
     assert product_operations("fft_product", 4) == 3 * 2.5 * 8 * 3 + 6 * 5
 
 
+def test_break_even_by_operations():
+    """Forward, one channel, 2^10 tokens: F = 5 N log2(2 N)."""
+    n, transform = 1024, 5 * 1024 * 11
+    terms = conv_basis_tables.even_operations(FORWARD, n, 1)
+    conv = (terms * 3 + 2) * transform + terms * (16 + 2) * n
+    assert conv == pytest.approx(2 * n**2)
+    assert conv_basis_tables.even_operations("forward_backward", n, 1) < terms
+    assert conv_basis_tables.even_operations(FORWARD, 8, 64) == 0
+
+
 def test_starts_are_equally_spaced():
     assert equally_spaced(1, 7) == (0,)
     assert equally_spaced(4, 8) == (0, 2, 4, 6)

@@ -18,10 +18,7 @@ from train.step import TrainState, make_train_step
 STEPS = 50
 
 
-EVERY_TIME = [
-    "delta_net", "gla", "hyena", "input_conv", "liquid_s4", "mamba", "nystrom", "rwkv4", "rwkv7",
-    "selected_attention", "sliding_window",
-]  # fmt: skip
+EVERY_TIME = ["delta_net", "input_conv", "mamba", "rwkv7", "selected_attention", "sliding_window"]
 """with tests.mixers.test_contract.DIFFERENTIATED one of each kind, and no kind twice"""
 
 
