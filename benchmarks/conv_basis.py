@@ -10,7 +10,14 @@ from based_jax.validate import expect
 from benchmarks import conv_basis_figure, conv_basis_tables, report
 from benchmarks.analysis import break_even, growth, series
 from benchmarks.contestants import PASSES
-from benchmarks.conv_basis_contestants import EXACT, ConvInputs, always_by_fft, contestants, terms_of
+from benchmarks.conv_basis_contestants import (
+    EXACT,
+    GRADIENTS,
+    ConvInputs,
+    always_by_fft,
+    contestants,
+    terms_of,
+)
 from benchmarks.flags import StudyFlags, comma_list
 from benchmarks.memory import GIB
 from benchmarks.shapes import SHAPES
@@ -80,7 +87,12 @@ class ConvBasis(StudyFlags):
         rows, names = study.rows(), [contestant.name for contestant in study.contestants]
         exact = {direction: series(rows, EXACT, direction) for direction in PASSES}
         by_terms = {
-            direction: {terms: series(rows, name, direction) for name in names if (terms := terms_of(name))}
+            (kind, direction): {
+                terms: series(rows, name, direction)
+                for name in names
+                if (terms := terms_of(name)) and name.startswith(kind)
+            }
+            for kind in GRADIENTS
             for direction in PASSES
         }
         results |= {
@@ -90,11 +102,13 @@ class ConvBasis(StudyFlags):
                 **growth(rows, names, PASSES, self.fit_from),
                 "break_even": [
                     {
+                        "gradient": GRADIENTS[kind],
                         "pass": direction,
                         "length": length,
-                        "terms": break_even(by_terms[direction], length, time),
+                        "terms": break_even(times, length, time),
                     }
-                    for direction in PASSES
+                    for (kind, direction), times in by_terms.items()
+                    if any(times.values())
                     for length, time in exact[direction].items()
                 ],
             },

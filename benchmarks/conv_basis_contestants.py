@@ -1,6 +1,6 @@
 """Exact causal attention, attention through k convolutions, and one convolution matrix times a vector."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from based_jax import ops
 from based_jax.ops import conv_attention_fft
 from benchmarks.contestants import (
+    FORWARD,
     FORWARD_BACKWARD,
     SOFTMAX,
     Contestant,
@@ -26,6 +27,8 @@ from benchmarks.shapes import OpShape
 EXACT = "softmax"
 DENSE, FFT = "dense_product", "fft_product"
 LACKS = {FORWARD_BACKWARD: "the product alone"}
+GRADIENTS = {"conv": "surrogate", "anchors": "anchors"}
+"""First word of a contestant's name -> its gradient; forward they are the same program."""
 
 
 class ConvInputs(Inputs):
@@ -47,7 +50,7 @@ def contestants(terms: Sequence[int]) -> list[Contestant]:
     """Exact attention first, then k = `terms` convolutions, then the two products."""
     return [
         _attention(EXACT, "softmax, by query blocks (ops.softmax_attention)", SOFTMAX, _exact),
-        *(_conv(count) for count in terms),
+        *(_conv(kind, count) for kind in GRADIENTS for count in terms),
         Contestant(DENSE, "convolution matrix times vector, dense", "jax", None, _dense, LACKS),
         Contestant(FFT, "convolution matrix times vector, FFT (conv_multiply)", "jax", None, _fft, LACKS),
     ]
@@ -56,7 +59,14 @@ def contestants(terms: Sequence[int]) -> list[Contestant]:
 def terms_of(name: str) -> int | None:
     """k of a contestant's name; None for those that have none."""
     kind, _, count = name.partition("_")
-    return int(count) if kind == "conv" else None
+    return int(count) if kind in GRADIENTS else None
+
+
+def has_pass(name: str, direction: str) -> bool:
+    """Whether there is something to time: products have no gradient, and a forward pass has no kinds."""
+    kind = name.partition("_")[0]
+    only = {"anchors": FORWARD_BACKWARD, "dense": FORWARD, "fft": FORWARD}
+    return only.get(kind, direction) == direction
 
 
 def equally_spaced(terms: int, length: int) -> tuple[int, ...]:
@@ -75,25 +85,28 @@ def always_by_fft() -> Iterator[None]:
         conv_attention_fft.FFT_COST = before
 
 
-def _attention(name: str, label: str, family: str | None, function: Any) -> Contestant:
+def _attention(
+    name: str, label: str, family: str | None, function: Any, lacks: Mapping[str, str] | None = None
+) -> Contestant:
     def prepare(inputs: Inputs, direction: str) -> Program:
         return compile_jax(function, inputs, direction, SOFTMAX)
 
-    return Contestant(name, label, "jax", family, prepare)
+    return Contestant(name, label, "jax", family, prepare, lacks or {})
 
 
 def _exact(q: Any, k: Any, v: Any) -> Any:
     return ops.softmax_attention(q, k, v, implementation="xla")
 
 
-def _conv(terms: int) -> Contestant:
+def _conv(kind: str, terms: int) -> Contestant:
     def function(q: Any, k: Any, v: Any) -> Any:
-        return ops.conv_attention(q, k, v, starts=equally_spaced(terms, q.shape[1]), implementation="xla")
+        starts = equally_spaced(terms, q.shape[1])
+        return ops.conv_attention(q, k, v, starts=starts, gradient=GRADIENTS[kind], implementation="xla")
 
-    name = f"conv_{terms}"
-    return _attention(
-        name, f"through {terms} convolution{'s' * (terms > 1)} (ops.conv_attention)", None, function
-    )
+    how = f"gradient={GRADIENTS[kind]!r}"
+    label = f"through {terms} convolution{'s' * (terms > 1)} (ops.conv_attention, {how})"
+    lacks = {} if kind == "conv" else {FORWARD: f"the same as conv_{terms}"}
+    return _attention(f"{kind}_{terms}", label, None, function, lacks)
 
 
 def _dense(inputs: ConvInputs, _: str) -> Program:

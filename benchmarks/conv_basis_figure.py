@@ -46,21 +46,23 @@ def product_operations(name: str, length: int) -> float:
 
 def _attention(axes: Any, report: dict[str, Any], direction: str) -> None:
     log_axes(axes, report["settings"]["lengths"])
-    colors = iter(COLORS)
+    colors = dict(zip(report["settings"]["terms"], COLORS, strict=False))
     for contestant in report["contestants"]:
         name, terms = contestant["name"], contestant["terms"]
         if name != EXACT and terms is None:
             continue
-        color = EXACT_COLOR if name == EXACT else next(colors, "#777777")
+        through_anchors = name.startswith("anchors")
+        color = EXACT_COLOR if name == EXACT else colors.get(terms, "#777777")
+        label = "exact" if name == EXACT else f"k = {terms}{', through anchors' * through_anchors}"
         times = series(report["rows"], name, direction)
         if times:
             axes.plot(
                 list(times), list(times.values()), color=color, marker="^" if name == EXACT else "o",
-                linestyle="--" if name == EXACT else "-", label="exact" if name == EXACT else f"k = {terms}",
+                linestyle="--" if name == EXACT else ":" if through_anchors else "-", label=label,
             )  # fmt: skip
     axes.set_ylabel("time per call")
     axes.set_title(TITLES[direction], fontsize=11, loc="left")
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False, fontsize=8)
 
 
 def _per_token(axes: Any, report: dict[str, Any]) -> None:
@@ -70,6 +72,7 @@ def _per_token(axes: Any, report: dict[str, Any]) -> None:
         if times:
             axes.plot(list(times), [t / n for n, t in times.items()], color=color, marker="o", label=label)
     axes.yaxis.set_major_formatter(lambda seconds, _: f"{seconds * 1e9:g} ns")
+    axes.yaxis.set_minor_formatter(lambda seconds, _: "")
     axes.set_ylabel("time of one product per token")
     axes.set_title("conv(a) w, as the paper's Figure 1a", fontsize=11, loc="left")
     axes.legend(frameon=False, fontsize=9)

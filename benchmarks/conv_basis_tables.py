@@ -10,7 +10,7 @@ from rich.markdown import Markdown
 from benchmarks import pages
 from benchmarks.analysis import series
 from benchmarks.contestants import FORWARD, PASSES
-from benchmarks.conv_basis_contestants import DENSE, FFT
+from benchmarks.conv_basis_contestants import DENSE, FFT, has_pass
 from benchmarks.tables import PASS_TITLES, exponent, significant, wide_console
 
 MISSING = "\N{EN DASH}"
@@ -62,25 +62,31 @@ def _times(report: dict[str, Any], direction: str) -> Iterable[list[str]]:
     for contestant in report["contestants"]:
         if contestant["name"] in (DENSE, FFT):
             continue
-        label = "exact softmax" if contestant["terms"] is None else f"k = {contestant['terms']}"
+        kind, _, terms = contestant["name"].partition("_")
+        if not has_pass(contestant["name"], direction):
+            continue
+        label = "exact softmax" if contestant["terms"] is None else f"k = {terms}"
+        label += ", through anchors" * (kind == "anchors")
         yield [label, *_row(report, contestant["name"], direction, 1e3)]
 
 
 def _break_even(report: dict[str, Any]) -> Iterable[list[str]]:
-    found = {(e["pass"], e["length"]): e["terms"] for e in report["summary"]["break_even"]}
+    found = {(e["gradient"], e["pass"], e["length"]): e["terms"] for e in report["summary"]["break_even"]}
     largest, lengths = max(report["settings"]["terms"]), report["settings"]["lengths"]
-    for direction in PASSES:
+    for gradient, direction in dict.fromkeys(key[:2] for key in found):
         cells = []
         for length in lengths:
-            if (direction, length) not in found:
+            if (gradient, direction, length) not in found:
                 cells.append(MISSING)
-            elif (terms := found[direction, length]) is None:
+            elif (terms := found[gradient, direction, length]) is None:
                 cells.append(f"over {largest}")
             else:
                 cells.append(_terms(terms))
-        yield [PASS_TITLES[direction], *cells, ""]
-        by_formula = (even_operations(direction, n, report["settings"]["head_dim"]) for n in lengths)
-        yield [f"{PASS_TITLES[direction]}, by operations", *map(_terms, by_formula), ""]
+        label = PASS_TITLES[direction] + (", through anchors" * (gradient == "anchors"))
+        yield [label, *cells, ""]
+        if gradient != "anchors":
+            by_formula = (even_operations(direction, n, report["settings"]["head_dim"]) for n in lengths)
+            yield [f"{label}, by operations", *map(_terms, by_formula), ""]
 
 
 def _terms(terms: float) -> str:
@@ -122,10 +128,10 @@ def _row(report: dict[str, Any], name: str, direction: str, unit: float) -> list
 
 
 def _missing(report: dict[str, Any]) -> list[str]:
-    """A phrase for each case without a time that might have one, with the reason."""
+    """A phrase for each case without a time, but those that are another's or that there are not."""
     return [
         f"{row['contestant']} {PASS_TITLES[row['pass']]} at {row['length']:,} tokens {row['status']}"
         + (f": {row['reason']}" if row["reason"] else "")
         for row in report["rows"]
-        if row["seconds"] is None and not (row["contestant"] in (DENSE, FFT) and row["pass"] != FORWARD)
+        if row["seconds"] is None and has_pass(row["contestant"], row["pass"])
     ]

@@ -8,13 +8,13 @@ import pytest
 from benchmarks import conv_basis_tables
 from benchmarks.__main__ import main
 from benchmarks.analysis import break_even
-from benchmarks.contestants import FORWARD, PASSES
+from benchmarks.contestants import FORWARD, FORWARD_BACKWARD, PASSES
 from benchmarks.conv_basis_contestants import ConvInputs, contestants, equally_spaced
 from benchmarks.conv_basis_figure import product_operations
 from benchmarks.shapes import SHAPES
 from tests.benchmarks.refusals import expect_one_line
 
-NAMES = ["softmax", "conv_1", "conv_4", "dense_product", "fft_product"]
+NAMES = ["softmax", "conv_1", "conv_4", "anchors_1", "anchors_4", "dense_product", "fft_product"]
 LENGTHS = [8, 16]
 PAGE = "before\n<!-- conv_basis -->\nold\n<!-- /conv_basis -->\nafter\n"
 
@@ -42,16 +42,19 @@ def test_every_case_has_its_row(finished, result):
     cases = [(row["length"], row["contestant"], row["pass"]) for row in result["rows"]]
     assert cases == [(n, name, direction) for n in LENGTHS for name in NAMES for direction in PASSES]
     for row in result["rows"]:
-        timed = row["pass"] == FORWARD or not row["contestant"].endswith("product")
+        only = {"product": FORWARD, "anchors": FORWARD_BACKWARD}
+        kinds = row["contestant"].split("_")
+        timed = all(only.get(kind, row["pass"]) == row["pass"] for kind in kinds)
         assert row["status"] == ("measured" if timed else "skipped")
 
 
 def test_the_break_even_is_that_of_the_rows(result):
     times = {(row["contestant"], row["pass"], row["length"]): row["seconds"] for row in result["rows"]}
-    assert len(result["summary"]["break_even"]) == len(PASSES) * len(LENGTHS)
+    assert len(result["summary"]["break_even"]) == (len(PASSES) + 1) * len(LENGTHS)
     for entry in result["summary"]["break_even"]:
         at = entry["pass"], entry["length"]
-        by_terms = {1: {entry["length"]: times["conv_1", *at]}, 4: {entry["length"]: times["conv_4", *at]}}
+        kind = {"surrogate": "conv", "anchors": "anchors"}[entry["gradient"]]
+        by_terms = {k: {entry["length"]: times[f"{kind}_{k}", *at]} for k in (1, 4)}
         assert entry["terms"] == break_even(by_terms, entry["length"], times["softmax", *at])
 
 
@@ -87,7 +90,9 @@ def test_break_even_by_operations():
     terms = conv_basis_tables.even_operations(FORWARD, n, 1)
     conv = (terms * 3 + 2) * transform + terms * (16 + 2) * n
     assert conv == pytest.approx(2 * n**2)
-    assert conv_basis_tables.even_operations("forward_backward", n, 1) < terms
+    wide = [conv_basis_tables.even_operations(direction, n, 64) for direction in PASSES]
+    assert 29 < wide[0] < 30
+    assert 0 < wide[1] < 1  # all pairs of channels
     assert conv_basis_tables.even_operations(FORWARD, 8, 64) == 0
 
 

@@ -19,7 +19,7 @@ STEPS = 50
 
 
 EVERY_TIME = ["delta_net", "input_conv", "mamba", "rwkv7", "selected_attention", "sliding_window"]
-"""with tests.mixers.test_contract.DIFFERENTIATED one of each kind, and no kind twice"""
+"""of other kinds than those that tests.mixers.test_contract.DIFFERENTIATED has"""
 
 
 @pytest.mark.parametrize("name", slow_but(EVERY_TIME, mixers.names()))
