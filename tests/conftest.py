@@ -18,7 +18,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # Small programs that run a few times: optimizing them takes longer than it saves.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
-# One module per program instead of up to 32, which would only be compiled one after the other.
+# One module per program instead of up to 32: with a worker on each core there are no cores for the others.
 FLAGS = ["--xla_cpu_parallel_codegen_split_count=1"]
 # The compiler's newer way to emit fusions takes twice as long; from 0.11 on it is the only one.
 if version("jaxlib").startswith("0.10."):
