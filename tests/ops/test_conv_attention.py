@@ -1,6 +1,5 @@
-"""Conv-basis attention: definition, exactness, bounds, both gradients, rounding, and the laws of a state."""
+"""Conv-basis attention: definition, exactness, bounds, rounding, and the laws of a state."""
 
-import dataclasses
 import functools
 import sys
 
@@ -16,24 +15,16 @@ from based_jax.ops import conv_attention_fft
 from tests.arrays import array
 from tests.ops import conv_basis_cases as cases
 from tests.ops import draw
-from tests.tolerances import BFLOAT16, FINITE_DIFFERENCE, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
+from tests.ops.conv_attention_cases import STATIC, attend, in_one_head, softmax
+from tests.tolerances import BFLOAT16, FLOAT32, FLOAT64, assert_close
 
-STATIC = ("num_bases", "starts", "left", "scale", "gradient", "return_state", "implementation")
 conv_attention = sys.modules["based_jax.ops.conv_attention"]  # the package has a function of that name
-attend = functools.partial(jax.jit, static_argnames=STATIC)(ops.conv_attention)
 IN_ARRAYS = functools.partial(jax.jit, static_argnames=tuple(name for name in STATIC if name != "starts"))
 attend_at = IN_ARRAYS(ops.conv_attention)
 
 LENGTH = 21
 STARTS = (0, 1, 5, 12, 40)
 """one behind the text"""
-
-
-@pytest.fixture
-def by_fft(monkeypatch):
-    """Whatever the lengths; drowned rows in blocks that the text does not fill."""
-    monkeypatch.setattr(conv_attention_fft, "FFT_COST", 0.0)
-    monkeypatch.setattr(conv_attention_fft, "BLOCK", 8)
 
 
 def numbers(seed, length=LENGTH, rows=2, dtype=np.float64):
@@ -59,17 +50,6 @@ def defined(q, k, v, starts, left=None, ids=None, counts=None):
         weights = np.exp((scores - scores.max()) / 2)
         y[b, i, h] = weights @ v[b, columns, h] / weights.sum()
     return y
-
-
-def softmax(scores, v):
-    """Causal attention with these scores, (N, N) and (N, V)."""
-    weights = np.exp(scores - np.where(np.tri(len(v), dtype=bool), scores, -np.inf).max(1, keepdims=True))
-    weights = np.where(np.tri(len(v), dtype=bool), weights, 0)
-    return weights @ v / weights.sum(1, keepdims=True)
-
-
-def in_one_head(*arrays):
-    return [np.asarray(x)[None, :, None] for x in arrays]
 
 
 @pytest.mark.parametrize(("own", "left"), [(False, None), (True, 10)])
@@ -148,103 +128,6 @@ def test_error_bounds(seed, noise):
         )
     sharp = 2 * np.tanh(noise)
     assert 0 < error.max() <= sharp <= 2 * np.expm1(2 * noise)
-
-
-@dataclasses.dataclass
-class Differentiated:
-    """Scores with a conv basis, and the gradients of softmax attention, float64."""
-
-    case: cases.ConvCase
-    arrays: list[np.ndarray]
-    weights: np.ndarray
-    mask: jax.Array
-    exact: tuple[np.ndarray, ...]
-
-    def gradients(self, function=ops.conv_attention, dtype=np.float64, **how):
-        """Of q, k and v for a weighted sum of real outputs."""
-
-        def loss(q, k, v):
-            return (function(q, k, v, mask=self.mask, **how) * self.weights).sum()
-
-        arrays = [x.astype(dtype) for x in self.arrays]
-        return jax.tree.map(np.asarray, jax.jit(jax.grad(loss, (0, 1, 2)))(*arrays))
-
-
-@pytest.fixture(scope="module")
-def rope():
-    case = cases.piecewise_rope(40, 4, [0, 9, 25], scale=0.7)
-    v, weights = np.random.default_rng(2).normal(size=(2, 40, 3))
-    mask = array(np.arange(40)[None] < 37)
-    weights = weights[None, :, None] * np.asarray(mask)[..., None, None]
-    rope = Differentiated(case, in_one_head(case.q, case.k, v), weights, mask, ())
-    with jax.enable_x64(True):
-        return dataclasses.replace(rope, exact=rope.gradients(ops.softmax_attention))
-
-
-def test_the_surrogate_is_attentions_gradient(rope, monkeypatch):
-    """Section 5 where scores have a conv basis, in chunks that do not divide the channels."""
-    run = functools.partial(rope.gradients, starts=(0, 9, 25))
-    with jax.enable_x64(True):
-        assert_close(run(implementation="reference"), rope.exact, 1e-12)
-        assert_close(run(), rope.exact, 1e-12)  # by rows
-    monkeypatch.setattr(conv_attention_fft, "FFT_COST", 0.0)
-    monkeypatch.setattr(conv_attention_fft, "BLOCK", 16)
-    monkeypatch.setattr(conv_attention_fft, "PRODUCTS", 12)
-    with jax.enable_x64(True):
-        actual = run()
-    assert_close(actual, rope.exact, 1e-12)
-    assert not np.any([x[:, 37:].any() for x in actual])
-    assert_close(run(dtype=np.float32), rope.exact, FLOAT32_GRADIENT)
-
-
-def test_the_gradient_through_anchors_is_that_of_the_outputs(rope, by_fft):
-    """Some rows go by FFT, some do not; it is not attention's, but for v."""
-    run = functools.partial(rope.gradients, starts=(0, 9, 25), gradient="anchors")
-    with jax.enable_x64(True):
-        own = run(implementation="reference")
-        assert_close(run(), own, FLOAT64)
-        rng, step = np.random.default_rng(5), 1e-5
-        direction = [rng.normal(size=x.shape) for x in rope.arrays]
-        ahead, behind = (
-            np.asarray(attend(*moved, starts=(0, 9, 25)))
-            for moved in (
-                [x + way * d for x, d in zip(rope.arrays, direction, strict=True)] for way in (step, -step)
-            )
-        )
-    assert_close(run(dtype=np.float32), own, FLOAT32_GRADIENT)
-    slope = sum((g * d).sum() for g, d in zip(own, direction, strict=True))
-    assert_close(((ahead - behind) * rope.weights).sum() / (2 * step), slope, FINITE_DIFFERENCE)
-    assert np.flatnonzero(np.any(own[1][0, :, 0], axis=-1)).tolist() == [0, 9, 25]
-    assert_close(own[2], rope.exact[2], FLOAT64)
-    for of_attention, of_anchors in zip(rope.exact[:2], own[:2], strict=True):
-        assert np.abs(of_attention - of_anchors).max() > 0.5 * np.abs(of_attention).max()
-
-
-def test_the_papers_training_loss(rope, x64, by_fft):
-    """L(X) = |f A_3 Y - E|^2 / 2 with dL/dX = A_1^T (p_1 - p_2) A_2 (lemma B.9; the paper prints a plus)."""
-    case = rope.case
-    rng = np.random.default_rng(3)
-    a3, y, e = rng.normal(size=(40, 3)), rng.normal(size=(3, 3)), rng.normal(size=(40, 3))
-    x = np.linalg.qr(rng.normal(size=(4, 4)))[0]
-    a1, a2 = case.q @ x.T, case.k
-
-    @jax.jit
-    def loss(x):
-        f_h = ops.conv_attention(*in_one_head_of_jax(a1 @ x, a2, a3 @ y), starts=(0, 9, 25), scale=1.0)
-        return 0.5 * jnp.sum((f_h[0, :, 0] - e) ** 2)
-
-    f, h = softmax(case.scores, np.eye(40)), a3 @ y
-    c = f @ h - e
-    p1 = f * (c @ h.T)
-    p2 = f * p1.sum(1, keepdims=True)
-    assert_close(loss(x), 0.5 * (c**2).sum(), FLOAT64)
-    gradient = jax.grad(loss)(x)
-    assert_close(gradient, a1.T @ (p1 - p2) @ a2, FLOAT64)
-    assert np.abs(gradient - a1.T @ (p1 + p2) @ a2).max() > 0.1 * np.abs(gradient).max()
-
-
-def in_one_head_of_jax(*arrays):
-    return [x[None, :, None] for x in map(jnp.asarray, arrays)]
 
 
 @pytest.mark.parametrize(("scale", "largest"), [(2.2, 24), (4.4, 48)])
