@@ -1,13 +1,13 @@
 """Fixtures' metas and state dicts: unknown modules, checked tensors, the inverse (numbers: tests/parity)."""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from based_jax import mixers
 from based_jax.convert import from_torch, to_torch
+from tests.arrays import normals
 from tests.tolerances import assert_close
 
 META = {"module": "based.models.mixers.convolution.BaseConv", "d_model": 4, "kernel_size": 2}
@@ -30,7 +30,7 @@ def test_tensors_are_checked():
 
 def test_inverse():
     module = mixers.make("gated_conv", d_model=4, kernel_size=2)
-    boxed = jax.jit(module.init)(jax.random.key(0), jnp.zeros((1, 1, 4)))
+    boxed = normals(module.init, jnp.zeros((1, 1, 4)))
     tensors = to_torch(META, boxed)
     same, params = from_torch(META, tensors)
     assert same == module

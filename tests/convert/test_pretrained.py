@@ -28,6 +28,7 @@ from based_jax.convert.pretrained import (
     state_dict,
 )
 from based_jax.models import MixerSpec, ModelConfig
+from tests.arrays import normals
 from tests.subprocesses import run_module
 
 CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
@@ -206,7 +207,7 @@ class TestOurDirectories:
 
     def test_parameters_with_axis_names(self, tmp_path):
         model = bj.LanguageModel(small(mixers={"M": MixerSpec("short_conv")}))
-        boxed = jax.jit(model.init)(jax.random.key(0), TOKENS)
+        boxed = normals(model.init, TOKENS)
         save_pretrained(tmp_path, model, boxed)
         assert equal(load_pretrained(tmp_path)[1], nn.meta.unbox(boxed))
 

@@ -11,6 +11,7 @@ import pytest
 import based_jax as bj
 from based_jax.models.config import MixerSpec
 from pallas_kernels.launch import interpreted
+from tests.arrays import normals
 from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, assert_close
 
 
@@ -34,7 +35,7 @@ def tokens():
 
 @pytest.fixture(scope="module")
 def params(tokens):
-    return jax.jit(bj.LanguageModel(config("xla")).init)(jax.random.key(0), tokens)
+    return normals(bj.LanguageModel(config("xla")).init, tokens, scale=0.05)
 
 
 def test_training_steps(tokens, params):

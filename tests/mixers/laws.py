@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.mixers import Mixer
-from tests.arrays import array
+from tests.arrays import normals
 from tests.tolerances import assert_close
 
 TOLERANCE = 2e-6
@@ -40,12 +40,7 @@ class Runner:
     def __init__(self, mixer: Mixer):
         self.mixer = mixer
         x = jnp.zeros((1, 4, mixer.d_model))
-        shapes = jax.eval_shape(mixer.init, jax.random.key(0), x)
-        leaves, tree = jax.tree.flatten(shapes)
-        generator = np.random.default_rng(7)
-        self.variables = tree.unflatten(
-            [array(generator.normal(size=leaf.shape) * 0.3, jnp.float32) for leaf in leaves]
-        )
+        self.variables = normals(mixer.init, x, dtype=jnp.float32)
         self._apply = jax.jit(mixer.apply, compiler_options=QUICKLY)
 
     def __call__(self, x: Any, state: Any = None, **context: Any) -> tuple[np.ndarray, Any]:

@@ -14,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import pallas_kernels
 from based_jax import mixers, ops
 from based_jax.ops import context_parallel
+from tests.arrays import normals
 from tests.mixers.test_contract import CASES, WIDTH
 from tests.subprocesses import run_python
 
@@ -66,8 +67,7 @@ def compare(case: str, packed: bool, program: str) -> None:
     with jax.enable_x64(True):
         mixer = mixers.make(case.partition("-")[0], d_model=WIDTH, dtype=jnp.float64, **CASES[case])
         x, weights = np.random.default_rng(0).normal(size=(2, 3, LENGTH, WIDTH))
-        params = nn.meta.unbox(jax.jit(mixer.init)(jax.random.key(0), x))
-        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+        params = nn.meta.unbox(normals(mixer.init, x, dtype=np.float64))
         context = {"segment_ids": SEGMENTS, "mask": MASK} if packed else {}
         weights = np.where(MASK[..., None], weights, 0) if packed else weights
         function = {"values": values, "gradients": gradients}[program]

@@ -8,6 +8,7 @@ from flax import linen as nn
 
 from based_jax import mixers
 from based_jax.convert import from_torch, to_torch
+from tests.arrays import normals
 from tests.mixers import laws
 
 
@@ -61,7 +62,7 @@ def test_the_unused_parameter_of_gated_delta_net():
     """Dropped on the way here, zeros on the way back; required, as torch's strict loading would."""
     meta = {"module": "zoology.mixers.gated_delta_net.GatedDeltaNet", "d_model": 8, "num_heads": 2}
     module = mixers.make("gated_delta_net", d_model=8, num_heads=2)
-    params = jax.jit(module.init)(jax.random.key(0), jnp.zeros((1, 3, 8)))
+    params = normals(module.init, jnp.zeros((1, 3, 8)))
     tensors = to_torch(meta, jax.device_get(params))
     assert not np.any(tensors["D"])
     same, back = from_torch(meta, tensors | {"D": np.ones(2, np.float32)})

@@ -9,6 +9,7 @@ import pytest
 from flax.linen import meta
 
 from based_jax import mixers
+from tests.arrays import normals
 from tests.mixers import laws
 from tests.tolerances import assert_close
 
@@ -36,7 +37,7 @@ def test_token_by_token_is_the_parallel_form(x64):
     mixer = mixers.make("hyper_attention", d_model=6, **options)
     x = np.random.default_rng(0).normal(size=(2, 7, 6))
     run = jax.jit(mixer.apply, compiler_options=laws.QUICKLY)
-    params = jax.tree.map(lambda leaf: leaf * 20, meta.unbox(jax.jit(mixer.init)(jax.random.key(0), x)))
+    params = meta.unbox(normals(mixer.init, x))
     whole, _ = run(params, x)
     state, tokens = mixer.init_state(2, 7), []
     for t in range(7):

@@ -9,6 +9,7 @@ from flax.linen import meta
 from based_jax import mixers, ops
 from based_jax.mixers.bigbird import random_cells
 from based_jax.models import LanguageModel, presets
+from tests.arrays import normals
 from tests.mixers import laws
 from tests.tolerances import FLOAT32, assert_close
 
@@ -142,9 +143,7 @@ def test_a_model_passes_the_token_ids_and_its_state_remembers_them(order):
     model = LanguageModel(config)
     tokens = jnp.asarray(np.random.default_rng(1).integers(0, 3, (2, 13)))
     ids, mask = jnp.asarray(IDS), jnp.asarray(MASK)
-    params = jax.jit(model.init)(jax.random.key(0), tokens)
-    # Larger than at the start, so that attention matters.
-    params = jax.tree.map(lambda leaf: 10 * np.asarray(leaf), meta.unbox(params))
+    params = meta.unbox(normals(model.init, tokens))
 
     @jax.jit
     def whole(params):

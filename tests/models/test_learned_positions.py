@@ -7,6 +7,7 @@ import pytest
 
 import based_jax as bj
 from based_jax.models import MixerSpec, ModelConfig
+from tests.arrays import normals
 from tests.tolerances import FLOAT32, assert_close
 
 MAX = 9
@@ -24,10 +25,9 @@ def model():
         mlp_hidden=16,
         norm="layer",
         max_positions=MAX,
-        init_std=0.5,
     )
     model = bj.LanguageModel(config)
-    return model, jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)), jax.jit(model.apply)
+    return model, normals(model.init, jnp.zeros((1, 1), jnp.int32), scale=0.5), jax.jit(model.apply)
 
 
 def tokens(rows: int, length: int):

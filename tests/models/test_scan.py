@@ -11,6 +11,7 @@ import based_jax as bj
 from based_jax.models import MixerSpec
 from based_jax.models.scan import find_repeats
 from based_jax.profile import count_operations
+from tests.arrays import normals
 from tests.tolerances import FLOAT64, assert_close
 
 CONFIG = bj.ModelConfig(
@@ -64,8 +65,7 @@ def gradients(config: bj.ModelConfig, params, **context):
 
 
 def start(config: bj.ModelConfig):
-    params = bj.LanguageModel(config).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
-    return jax.tree.map(lambda leaf: leaf.astype(np.float64), params)
+    return normals(bj.LanguageModel(config).init, jnp.zeros((1, 1), jnp.int32), dtype=np.float64)
 
 
 @pytest.mark.parametrize(

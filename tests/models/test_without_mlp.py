@@ -8,6 +8,7 @@ import pytest
 
 import based_jax as bj
 from based_jax.models import Block, MixerSpec
+from tests.arrays import normals
 from tests.tolerances import assert_close
 
 CONFIG = bj.ModelConfig(
@@ -24,8 +25,7 @@ def test_the_stream_is_the_sum_of_all_mixers():
     """An RWKV block: time mixing and channel mixing, each behind a norm and added to the stream."""
     model = bj.LanguageModel(CONFIG)
     tokens = np.random.default_rng(0).integers(0, 11, (2, 6))
-    params = nn.meta.unbox(jax.jit(model.init)(jax.random.key(0), tokens))
-    params = jax.tree.map(lambda leaf: leaf * 3, params)
+    params = nn.meta.unbox(normals(model.init, tokens))
     tree = params["params"]
     assert set(tree) == {"embedding", "layers_0", "layers_1", "final_norm"}
     assert set(tree["layers_0"]) == {"norm1", "mixer"}

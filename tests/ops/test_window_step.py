@@ -10,7 +10,7 @@ import pytest
 
 import pallas_kernels
 from based_jax import mixers, ops
-from tests.arrays import array
+from tests.arrays import array, normals
 from tests.ops import oracles
 from tests.tolerances import FLOAT32, FLOAT32_ANGLE, assert_close
 
@@ -64,7 +64,7 @@ def test_the_mixer_decodes_the_same_with_the_kernel(fraction):
     plain = mixers.make("sliding_window", step_implementation="xla", **options)
     fused = mixers.make("sliding_window", step_implementation="pallas", **options)
     x = array(np.random.default_rng(0).normal(size=(2, 12, 16)), jnp.float32)
-    params = jax.jit(plain.init)(jax.random.key(0), x)
+    params = normals(plain.init, x)
 
     @functools.partial(jax.jit, static_argnums=0)
     def decode(mixer, x):

@@ -11,6 +11,7 @@ import pytest
 from flax import linen as nn
 
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig
+from tests.arrays import normals
 from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from train.step import TrainState, build_programs, make_train_step, token_losses
 
@@ -43,7 +44,7 @@ def one_layer_config(tiny_config) -> ModelConfig:
 
 def test_loss_counts_real_targets_only(one_layer_config):
     model, batch = LanguageModel(one_layer_config), make_batch()
-    params = jax.jit(model.init)(jax.random.key(0), batch["inputs"])
+    params = normals(model.init, batch["inputs"])
     losses = jax.jit(token_losses, static_argnums=0)
     total, count = losses(model, params, batch)
     logits, _ = jax.jit(model.apply)(
