@@ -13,6 +13,7 @@ import tyro
 
 from based_jax.command import parse, run
 from benchmarks.conv_basis import ConvBasis
+from benchmarks.decode import Decode
 from benchmarks.flags import PROGRAM, command_line
 from benchmarks.gpu import Gpu
 from benchmarks.mixers import Mixers
@@ -22,6 +23,7 @@ from benchmarks.train import Train
 
 COMMANDS = {
     "conv_basis": ConvBasis(),
+    "decode": Decode(),
     "gpu": Gpu(),
     "mixers": Mixers(),
     "mqar": Mqar(),

@@ -120,7 +120,10 @@ def compile_jitted(
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
     temp = None if memory is None else memory.temp_size_in_bytes
-    needed = None if memory is None else temp + memory.argument_size_in_bytes + memory.output_size_in_bytes
+    needed = None
+    if memory is not None:  # a donated argument is the result that it becomes
+        needed = temp + memory.argument_size_in_bytes + memory.output_size_in_bytes
+        needed -= memory.alias_size_in_bytes
 
     def call() -> Any:
         results = jax.block_until_ready(compiled(*arguments))

@@ -98,14 +98,15 @@ class Programs:
         What it remembers is an empty state's: the time of a step does not depend on it.
         """
         state = jax.tree.map(jnp.copy, self.mixer.init_state(1, length))
-        return _map_streams(state, lambda s: replace(s, length=jnp.full_like(s.length, length - 1)))
+        return map_streams(state, lambda s: replace(s, length=jnp.full_like(s.length, length - 1)))
 
 
 def _is_stream(node: Any) -> bool:
     return isinstance(node, Stream)
 
 
-def _map_streams(state: State, function: Any) -> State:
+def map_streams(state: State, function: Any) -> State:
+    """The state with `function` applied to every stream in it."""
     return jax.tree.map(lambda n: function(n) if _is_stream(n) else n, state, is_leaf=_is_stream)
 
 

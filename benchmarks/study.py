@@ -64,6 +64,8 @@ class Study:
     """bytes per case"""
     tell: Callable[[str], None]
     """receives a line of progress"""
+    device: Any = None
+    """that computes; None is the CPU"""
     compilers: int = field(default_factory=cores)
     """programs compiled at a time; one after the other, none waits for a core"""
     cases: list[Case] = field(default_factory=list)
@@ -71,9 +73,9 @@ class Study:
     """how far the members of a family differ, at each length"""
 
     def measure(self, lengths: Sequence[int], collect: Callable[[], None]) -> bool:
-        """All lengths, ascending, on the CPU, `collect` after each; False if Ctrl-C came first."""
+        """All lengths, ascending, `collect` after each; False if Ctrl-C came first."""
         try:
-            with _on_cpu():
+            with self._on_device():
                 for length in lengths:
                     self.measure_length(length)
                     collect()
@@ -109,7 +111,7 @@ class Study:
         """A program for each case that can run, before anything is timed."""
 
         def prepare(case: Case) -> Program | None:
-            with _on_cpu():  # a default device is its thread's own
+            with self._on_device():  # a default device is its thread's own
                 return self._prepare(case, inputs)
 
         with ThreadPoolExecutor(self.compilers) as pool:
@@ -147,6 +149,9 @@ class Study:
         del result
         case.timing.second_call(program.call)
 
+    def _on_device(self) -> Any:
+        return jax.default_device(self.device or jax.devices("cpu")[0])
+
     def _history(self, contestant: Contestant, direction: str) -> list[tuple[int, float]]:
         """(length, median seconds) of the lengths before."""
         return [
@@ -154,10 +159,6 @@ class Study:
             for case in self.cases
             if case.contestant is contestant and case.direction == direction and case.timing.samples
         ]
-
-
-def _on_cpu() -> Any:
-    return jax.default_device(jax.devices("cpu")[0])
 
 
 def relative_error(wanted: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> float | None:

@@ -1,0 +1,92 @@
+"""The models that `decode` compares, by size: Based, a Transformer++ and a Mamba with as many parameters."""
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from based_jax.generate.rows import row_bytes
+from based_jax.generate.weights import decoding_weights
+from based_jax.models import LanguageModel, MixerSpec, ModelConfig, param_count, presets
+from based_jax.typing import Params
+
+BASED, ATTENTION, MAMBA = "based", "attention", "mamba"
+
+LABELS = {BASED: "Based", ATTENTION: "Transformer++", MAMBA: "Mamba"}
+"""Contestants -> their names in the paper."""
+
+SIZES = ("tiny", "360m", "1b")
+
+INIT_STD = 0.02
+
+_PREFIXES = {BASED: "based", ATTENTION: "attn", MAMBA: "mamba"}
+
+
+def model_config(name: str, size: str, dtype: str = "float32") -> ModelConfig:
+    """The preset of a size that computes in `dtype`; the tiny Mamba, of which there is none, is made here."""
+    mamba = (name, size) == (MAMBA, "tiny")
+    config = _tiny_mamba() if mamba else presets.get(f"{_PREFIXES[name]}-{size}")
+    return config.replace(dtype=dtype)
+
+
+def _tiny_mamba() -> ModelConfig:
+    """Mamba blocks of based-tiny's width, as many as come closest to its parameters."""
+    based = presets.get("based-tiny")
+
+    def layers(count: int) -> ModelConfig:
+        mixers = {"M": MixerSpec("mamba", {"num_layers": count})}
+        return based.replace(schedule="M" * count, mixers=mixers, mlp="none", mlp_hidden=0)
+
+    one, two = (param_count(layers(count)) for count in (1, 2))
+    return layers(1 + round((param_count(based) - one) / (two - one)))
+
+
+def one_of_each(config: ModelConfig) -> ModelConfig:
+    """The model with a single layer of each kind: quick to compile."""
+    return config.replace(schedule="".join(sorted(set(config.schedule))))
+
+
+def random_weights(config: ModelConfig) -> Params:
+    """Small random numbers for all parameters, of the dtypes in which they are stored for decoding.
+
+    The time of a step does not depend on them, and initialising large models properly takes minutes.
+    """
+    random = np.random.default_rng(0)
+
+    def draw(leaf: Any) -> Any:
+        return jnp.asarray(INIT_STD * random.standard_normal(leaf.shape, np.float32), leaf.dtype)
+
+    return jax.tree.map(draw, abstract_weights(config))
+
+
+@cache
+def abstract_weights(config: ModelConfig) -> Params:
+    """Shapes and dtypes: float32, or the model's dtype where it casts them (`generate.weights`)."""
+    model = LanguageModel(config)
+    params = jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
+    return jax.eval_shape(lambda params: decoding_weights(model, params, config.dtype)[1], params)
+
+
+def weight_bytes(config: ModelConfig) -> int:
+    """Bytes of `random_weights`, from the shapes of one layer of each kind."""
+    short = one_of_each(config)
+    times = {f"layers_{i}": config.schedule.count(kind) for i, kind in enumerate(short.schedule)}
+    parts = abstract_weights(short)["params"]
+    return sum(times.get(part, 1) * _bytes(jax.tree.leaves(tree)) for part, tree in parts.items())
+
+
+def state_bytes(config: ModelConfig, capacity: int) -> int:
+    """Bytes that the state of one sequence takes which has room for `capacity` tokens."""
+    short = one_of_each(config)
+    layers = jax.eval_shape(lambda: LanguageModel(short).init_state(1, capacity))
+    return sum(
+        config.schedule.count(kind) * row_bytes(layer)
+        for kind, layer in zip(short.schedule, layers, strict=True)
+    )
+
+
+def _bytes(leaves: Iterable[Any]) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)

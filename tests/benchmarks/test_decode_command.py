@@ -1,0 +1,267 @@
+"""`python -m benchmarks decode` on tiny models: JSON, tables, figure, growth, crossover, memory, errors."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax.models import LanguageModel, MixerSpec, ModelConfig, param_count, presets
+from benchmarks import decode, decode_memory, decode_models, decode_papers, decode_parts, decode_tables
+from benchmarks.__main__ import main
+from benchmarks.decode import QUICK, summary
+from benchmarks.decode_memory import largest_batch, memory_rows
+from benchmarks.decode_models import ATTENTION, BASED, LABELS, MAMBA
+from benchmarks.decode_programs import Decoder, Work, decoding, filled, placed, reading
+from tests.benchmarks.refusals import expect_one_line
+
+PAGE = "before\n<!-- decode -->\nold\n<!-- /decode -->\nafter\n"
+
+
+def tiny(name: str, size: str = "tiny", dtype: str = "float32") -> ModelConfig:
+    """Models that compile in no time, one with a cache that grows and one, for two names, without."""
+    spec = MixerSpec("attention", {"num_heads": 1}) if name == ATTENTION else MixerSpec("short_conv")
+    return ModelConfig(16, 8, "M", {"M": spec}, mlp="none", dtype=dtype)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One complete run: its exit status and folder."""
+    folder = tmp_path_factory.mktemp("decode")
+    (folder / "page.md").write_text(PAGE)
+    outputs = [f"--{flag}={folder / name}" for flag, name in
+               (("json", "decode.json"), ("plot", "decode.png"), ("markdown", "page.md"))]  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "model_config", tiny)
+        patch.setattr(decode_memory, "model_config", tiny)
+        return main(["decode", "--quick", *outputs]), folder
+
+
+@pytest.fixture(scope="module")
+def result(finished):
+    return json.loads((finished[1] / "decode.json").read_text())
+
+
+def test_the_envelope(finished, result):
+    assert finished[0] == 0
+    assert (result["benchmark"], result["schema"], result["complete"]) == ("decode", 1, True)
+    settings = result["settings"]
+    assert (settings["device"], settings["dtype"], settings["size"]) == ("cpu", "float32", "tiny")
+    assert {key: settings[key] for key in ("steps", "tokens", "prompt")} == {
+        "steps": 2,
+        "tokens": 2,
+        "prompt": 4,
+    }
+    assert [contestant["name"] for contestant in result["contestants"]] == list(LABELS)
+    assert result["contestants"][0]["parameters"] == param_count(tiny(BASED))
+
+
+def test_every_case_has_its_row(result):
+    cases = [(row["part"], row["length"], row["contestant"], row["pass"]) for row in result["rows"]]
+    assert cases == [
+        *(("contexts", n, name, "batch 1") for n in QUICK["contexts"] for name in LABELS),
+        *(("prefill", n, name, "prefill") for n in QUICK["lengths"] for name in LABELS),
+        *(
+            ("batches", b, name, p)
+            for b in QUICK["batches"]
+            for name in LABELS
+            for p in ("first_token", "generate")
+        ),
+    ]
+    for row in result["rows"]:
+        assert (row["status"], row["samples"]) == ("measured", 1)
+        assert row["seconds_per_token"] == pytest.approx(row["seconds"] / row["tokens"])
+        assert row["tokens_per_second"] == pytest.approx(row["batch"] * row["tokens"] / row["seconds"])
+
+
+def test_only_a_cache_grows(result):
+    exponents = {
+        entry["contestant"]: entry["state_exponent"]
+        for entry in result["summary"]["growth"]
+        if entry["part"] == "contexts"
+    }
+    assert exponents[BASED] == exponents[MAMBA] == pytest.approx(0)
+    assert exponents[ATTENTION] == pytest.approx(1, abs=0.1)  # beside the cache stand three counters
+    sizes = {row["length"]: row["state_bytes"] for row in result["rows"] if row["contestant"] == ATTENTION
+             and row["part"] == "contexts"}  # fmt: skip
+    assert sizes[32] - sizes[16] == 16 * 2 * 8 * 4  # keys and values of 8 channels in float32
+    rows = {(row["model"], row["context"]): row for row in result["memory"]}
+    assert rows[ATTENTION, 32]["state_bytes"] - rows[ATTENTION, 16]["state_bytes"] == 16 * 2 * 8 * 2
+
+
+def test_tables_on_the_page_and_the_figure(finished, result, capsys):
+    decode_tables.show(result)
+    text = capsys.readouterr().out
+    titles = ("Time per token", "Prefill", "Generation by batch", "Memory", "Beside the paper")
+    page = (finished[1] / "page.md").read_text()
+    assert page.startswith("before\n<!-- decode -->\nBased of ")
+    assert page.endswith("\n<!-- /decode -->\nafter\n")
+    assert "old" not in page.split()
+    for title in titles:
+        assert title in text
+        assert f"**{title}" in page
+    for block in page.split("\n\n"):
+        assert len({line.count("|") for line in block.splitlines() if line.startswith("|")}) <= 1
+    assert (finished[1] / "decode.png").read_bytes().startswith(b"\x89PNG")
+
+
+def rows_of(part, direction, seconds, state=lambda n: 64):
+    """Rows of synthetic times: a function of the length for every model."""
+    return [
+        {
+            "part": part, "contestant": name, "pass": direction, "length": length, "seconds": time(length),
+            "state_bytes": state(length),
+        }
+        for name, time in seconds.items()
+        for length in (1024, 2048, 4096, 8192)
+    ]  # fmt: skip
+
+
+def test_exponents_and_crossover_of_synthetic_times():
+    seconds = {BASED: lambda n: 3.0, ATTENTION: lambda n: n / 1024, MAMBA: lambda n: (n / 1024) ** 2}
+    found = summary(rows_of("contexts", "batch 1", seconds, lambda n: n**2), 2048)
+    growth = {entry["contestant"]: entry for entry in found["growth"]}
+    assert [growth[name]["time_exponent"] for name in LABELS] == pytest.approx([0, 1, 2])
+    assert all(growth[name]["state_exponent"] == pytest.approx(2) for name in LABELS)
+    assert {entry["other"]: entry["length"] for entry in found["crossover"]} == {ATTENTION: 4096, MAMBA: 2048}
+    slow = summary(rows_of("contexts", "batch 1", {**seconds, BASED: lambda n: 99.0}), 2048)
+    assert [entry["length"] for entry in slow["crossover"]] == [None, None]
+
+
+def test_a_program_makes_the_tokens_that_the_model_makes():
+    """Prompt, then four greedy tokens: the same as reading everything anew for each of them."""
+    config = tiny(ATTENTION)
+    model, params = LanguageModel(config), decode_models.random_weights(config)
+    tokens = jnp.asarray([[3, 1, 4, 1]])
+    token, state = reading(config, 8)(params, tokens)
+    made, state = decoding(config, 4)(params, token, state, jnp.int32(4))
+    text = [*np.ravel(tokens), *np.ravel(token), *np.ravel(made)]
+    logits, _ = jax.jit(model.apply)(params, jnp.asarray([text]))
+    np.testing.assert_array_equal(text[4:], logits[0, 3:-1, : config.vocab_size].argmax(-1))
+    assert int(state[0].stream.length[0]) == 8
+
+
+def test_a_filled_state_is_like_one_that_has_read_a_context():
+    config = tiny(ATTENTION)
+    model, params = LanguageModel(config), decode_models.random_weights(config)
+    _, read = reading(config, 8)(params, jnp.zeros((1, 4), jnp.int32))
+    made = placed(filled(jax.eval_shape(lambda: model.init_state(1, 8))), jnp.int32(4))
+    for ours, theirs in zip(jax.tree.leaves(made), jax.tree.leaves(read), strict=True):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    assert made[0].stream.length == read[0].stream.length
+    assert (made[0].k != 0).all()
+
+
+def test_a_call_decodes_the_same_positions_however_often_it_is_timed():
+    config = tiny(ATTENTION)
+    decoder = Decoder(ATTENTION, config, decode_models.random_weights(config))
+    program = decoder.program(Work(batch=1, start=4, tokens=4, capacity=8))
+    for _ in range(2):
+        tokens, state = program.call()
+        assert tokens.shape == (4, 1)
+        assert int(state[0].stream.length[0]) == 8
+
+
+def test_work_of_the_parts():
+    contexts = decode_parts.contexts([64], [1, 8], 16)
+    assert contexts.work(64, "batch 8") == Work(8, start=48, tokens=16, capacity=64)
+    assert decode_parts.prefill([64], 2).work(64, "prefill") == Work(2, start=0, tokens=64, capacity=64)
+    batches = decode_parts.batches([4], 10, 20)
+    assert batches.work(4, "first_token") == Work(4, start=0, tokens=10, capacity=30)
+    assert batches.work(4, "generate") == Work(4, start=10, tokens=20, capacity=30)
+
+
+def test_the_largest_batch_just_fits():
+    assert largest_batch(1000, weights=400, state=50, scratch=(100, 10)) == 8  # 400 + 100 + 8 * 60 = 980
+    assert largest_batch(499, weights=400, state=50, scratch=(100, 10)) == 0
+
+
+def test_scratch_is_on_lines_through_what_was_planned(monkeypatch):
+    def planned(config, work):
+        assert config.schedule == "M"
+        return 1000 + 10 * work.batch * (1 if config == tiny(BASED) else work.capacity)
+
+    monkeypatch.setattr(decode_memory, "_planned", planned)
+    decode_memory._of_none_and_each.cache_clear()
+    assert decode_memory.scratch_bytes(tiny(BASED), 4096) == (1000, 10)
+    assert decode_memory.scratch_bytes(tiny(ATTENTION).replace(schedule="MM"), 4096) == (1000, 40960)
+    decode_memory._of_none_and_each.cache_clear()
+
+
+def test_large_models_are_weighed_without_being_made(monkeypatch):
+    monkeypatch.setattr(decode_memory, "scratch_bytes", lambda config, context: (0, 0))
+    contexts = (2048, 4096)
+    rows = {
+        (r["model"], r["context"]): r
+        for r in memory_rows([BASED, ATTENTION], ["360m"], contexts, "bfloat16", 2**36)
+    }
+    for (name, context), row in rows.items():
+        config = decode_models.model_config(name, "360m", "bfloat16")
+        # All but norms, biases and short filters is stored in two bytes.
+        assert row["weight_bytes"] == pytest.approx(2 * param_count(config), rel=2e-3)
+        floats = LanguageModel(config).state_size(context)
+        if name == ATTENTION:
+            assert row["state_bytes"] == pytest.approx(2 * floats, rel=1e-3)
+        assert row["largest_batch"] == (2**36 - row["weight_bytes"]) // row["state_bytes"]
+    assert rows[BASED, 2048] | {"context": 4096} == rows[BASED, 4096]
+
+
+def test_tiny_models_have_as_many_parameters():
+    counts = {name: param_count(decode_models.model_config(name, "tiny")) for name in LABELS}
+    assert max(counts.values()) / min(counts.values()) < 1.08
+    assert counts[BASED] == param_count(presets.get("based-tiny"))
+
+
+def test_the_paper_beside_ours():
+    rows = [
+        {
+            "part": "batches",
+            "contestant": name,
+            "pass": "generate",
+            "length": batch,
+            "tokens_per_second": speed * batch,
+        }
+        for name, speed in ((BASED, 3000.0), (ATTENTION, 1000.0), (MAMBA, 2000.0))
+        for batch in ((1, 2, 4) if name != ATTENTION else (1, 2))
+    ]
+    columns = decode_papers.columns({"rows": rows})
+    ours = columns["generation at batch 2, here"]
+    assert (ours[BASED], decode_papers.ratio(ours, ATTENTION)) == (6, 3)
+    assert decode_papers.ratio(columns["generation, 1.3b, paper"], ATTENTION) == pytest.approx(24.28 / 0.99)
+    assert decode_papers.columns({"rows": []}) == {}
+
+
+def test_skipped_cases_are_named_with_their_reason(result):
+    row = result["rows"][0] | {"seconds": None, "status": "skipped", "reason": "needs 99 GiB"}
+    text = decode_tables.markdown(result | {"rows": [row, *result["rows"][1:]]})
+    assert "Based, contexts, batch 1 at 16 skipped: needs 99 GiB." in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--presets", "7b"], "--presets = '7b': expected one of 'tiny', '360m', '1b'"),
+        (["--parts", "speed"], "--parts = 'speed': expected one of 'contexts'"),
+        (["--contexts", ""], "--contexts = '': expected at least one number"),
+        (["--contexts", "64"], "--contexts = 64: expected more than --steps 64"),
+        (["--batches", "0"], "--batches = 0: expected at least 1"),
+        (["--tokens", "0"], "--tokens = 0: expected at least 1"),
+        (["--parts", "memory", "--plot", "a.png"], "--plot = 'a.png': expected contexts or batches"),
+        (["--fit", "2b"], "--fit = '2b': expected one of"),
+        (["--memory", "0"], "--memory = 0.0: expected more than 0 GiB"),
+        (["--dtype", "int8"], "--dtype = 'int8': expected one of"),
+        (["--markdown", "README.md"], "a file with the lines <!-- decode --> and <!-- /decode -->"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_status_2(flags, message, capsys):
+    expect_one_line("decode", flags, message, capsys)
+
+
+@pytest.mark.slow
+def test_quick_measures_the_papers_models(tmp_path):
+    path = tmp_path / "decode.json"
+    assert main(["decode", "--quick", "--json", str(path)]) == 0
+    result = json.loads(path.read_text())
+    assert {contestant["schedule"] for contestant in result["contestants"]} == {"CLS", "A", "M"}
+    assert all(row["status"] == "measured" for row in result["rows"])
