@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import jax
 
@@ -14,6 +15,7 @@ from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.generate.sampling import Sampler
 from based_jax.generate.text import StopTexts, TextStream
+from based_jax.generate.weights import decoding_weights
 from based_jax.models.presets import BYTE_VOCAB
 from based_jax.validate import expect
 
@@ -36,31 +38,43 @@ class Options:
     """sample among this many most likely tokens"""
     top_p: float | None = 0.95
     """sample among the fewest most likely tokens whose probabilities sum to this, in (0, 1]"""
+    min_p: float | None = None
+    """sample among tokens with at least this share of the most likely one's probability, in (0, 1]"""
+    repetition_penalty: float = 1.0
+    """above 1: tokens that are in the text already become less likely"""
     seed: int = 0
     """of the sampling"""
     stop: tuple[str, ...] = ()
     """texts that end the continuation; they are not printed"""
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """what weights are stored and multiplied in; None is the checkpoint's"""
     stream: bool = True
     """print while tokens are made; else all at the end"""
+
+    @property
+    def sampler(self) -> Sampler:
+        """How tokens are chosen."""
+        return Sampler(self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
     options = command.parse(Options, argv, prog=PROG)
-    Sampler(options.temperature, options.top_k, options.top_p)  # says what is wrong before anything is loaded
+    sampler = dataclasses.asdict(options.sampler)  # says what is wrong before anything is loaded
     StopTexts(options.stop)
     expect(options.max_new_tokens >= 1, "max_new_tokens", options.max_new_tokens, "an integer, at least 1")
     expect(0 <= options.seed < 2**32, "seed", options.seed, "an integer in [0, 2^32)")
 
     directory = find_directory(options.checkpoint)
     model, params = load_pretrained(directory)
+    if options.dtype is not None:
+        model, params = decoding_weights(model, params, options.dtype)
     tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
     pieces = TextStream(
         model, params, tokenizer, options.prompt,
-        stop=options.stop, max_new_tokens=options.max_new_tokens, temperature=options.temperature,
-        rng=jax.random.key(options.seed), top_k=options.top_k, top_p=options.top_p,
+        stop=options.stop, max_new_tokens=options.max_new_tokens, rng=jax.random.key(options.seed), **sampler,
     )  # fmt: skip
     try:
         return show(options.prompt, pieces, options.stream)

@@ -1,7 +1,7 @@
 """Generate: one compiled prefill, then one compiled loop over single tokens with the state donated.
 
-    prefill   h, state = model.hidden(prompt, state);   keep h of each row's last token
-    decode    token ~ sample(unembed(h));   h, state = model.hidden(token, state);   repeat
+    prefill   h, state = model.hidden(piece of the prompt, state);   keep h of each row's last token
+    decode    token ~ choose(unembed(h));   h, state = model.hidden(token, state);   repeat
 
 Rows of one batch may have prompts of different lengths: the state knows how far each row has come.
 """
@@ -9,18 +9,31 @@ Rows of one batch may have prompts of different lengths: the state knows how far
 import functools
 import numbers
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from based_jax.generate.prompt import Prompt, Tokens, bucket, pad_to, read_prompt, read_tokens
-from based_jax.generate.sampling import Sampler, next_tokens, row_keys, step_keys
+from based_jax.generate.capacity import room_for, with_capacity
+from based_jax.generate.prompt import Prompt, Tokens, bucket, pad_to, piece_sizes, read_prompt, read_tokens
+from based_jax.generate.rows import row_count, take_rows
+from based_jax.generate.sampling import Counts, RowSettings, choose, row_keys, row_samplers, row_settings
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_array
+
+
+class Prefix(Protocol):
+    """A text that was read before, such as a `Snapshot`."""
+
+    tokens: Any
+    """its N tokens"""
+    state: State
+    """behind them, one row"""
+    hidden: Any
+    """(1, D), the final norm's output at the last of them"""
 
 
 class Progress(NamedTuple):
@@ -33,29 +46,29 @@ class Progress(NamedTuple):
     """rows that have emitted a stop token"""
     step: Int[Array, ""]
     """tokens made so far"""
+    counts: Counts | None
+    """tokens of each row's text, where a row has penalties"""
 
 
-class Choice(NamedTuple):
+class Rules(NamedTuple):
     """How tokens are chosen: array arguments of the compiled loop, so other values do not compile again."""
 
-    keys: Array | None
-    temperature: float | None
-    """None is greedy"""
-    top_p: float | None
+    settings: RowSettings
     stop_tokens: np.ndarray
     pad_token: int
 
 
-class Request(NamedTuple):
+class Call(NamedTuple):
     """A validated call."""
 
     prompt: Prompt
-    chunk: int
-    """tokens per prefill call; divides the prompt's padded length"""
-    capacity: int
-    """tokens that a state must hold"""
-    choice: Choice
-    top_k: int | None
+    prefix: Prefix | None
+    pieces: list[int]
+    """tokens per prefill call; together the prompt's padded length"""
+    room: int | None
+    """tokens that a state must hold, for states that grow"""
+    rules: Rules
+    counts: Counts | None
 
 
 def generate(
@@ -63,53 +76,65 @@ def generate(
     params: Params,
     prompt: Tokens,
     max_new_tokens: int = 64,
-    temperature: float = 0.0,
+    temperature: float | Sequence[float] = 0.0,
     rng: Array | None = None,
     *,
-    top_k: int | None = None,
-    top_p: float | None = None,
+    top_k: int | Sequence[int | None] | None = None,
+    top_p: float | Sequence[float | None] | None = None,
+    min_p: float | Sequence[float | None] | None = None,
+    repetition_penalty: float | Sequence[float] = 1.0,
+    presence_penalty: float | Sequence[float] = 0.0,
+    frequency_penalty: float | Sequence[float] = 0.0,
     stop_tokens: Sequence[int] = (),
     prompt_mask: Mask | np.ndarray | None = None,
     pad_token: int = 0,
     prefill_chunk: int | None = None,
-) -> Int[Array, "B max_new_tokens"]:
+    prefix: Prefix | None = None,
+    return_logprobs: bool = False,
+) -> Any:
     """Continue prompts.
 
-    Compiled once per model, batch size, `top_k` and bucket of lengths; other prompts, keys, temperatures and
-    stop tokens reuse the programs.
+    Compiled for a model and batch size: the decoding loop once per bucket of `max_new_tokens`, reading once
+    for each of the three sizes of `prompt.PIECES`; prompts of other lengths, other settings, keys and stop
+    tokens reuse the programs. A state that grows with the text (full attention's) has room for a power of two
+    of tokens, and another power compiles again; so do the first penalties, which count tokens.
 
     Args:
         model: any model whose mixers can continue from a state.
         params: its variables.
         prompt: (B, N) integers, or B rows of any lengths.
         max_new_tokens: tokens to make per row.
-        temperature: 0 takes the most likely token; else the logits are divided by it and sampled.
+        temperature: 0 takes the most likely token; else the logits are divided by it and sampled. As the
+            other settings of `Sampler`, one for all rows or a sequence with one per row.
         rng: `jax.random.key(seed)`, needed when temperature > 0. Row r uses fold_in(rng, r). With one key
             per row, shape (B,), a row makes the same tokens in any batch.
-        top_k: sample among this many most likely tokens.
-        top_p: sample among the fewest of them whose probabilities sum to at least this.
+        top_k, top_p, min_p: which tokens may be sampled; see `Sampler`.
+        repetition_penalty, presence_penalty, frequency_penalty: see `Sampler`.
         stop_tokens: a row that emits one of these emits `pad_token` from then on; the loop ends when every
             row has.
         prompt_mask: (B, N) booleans, True for real tokens, right padding only.
         pad_token: what stopped rows emit; may lie outside of the vocabulary, such as -1.
-        prefill_chunk: read the prompt this many tokens at a time: less memory, the same result.
+        prefill_chunk: read the prompt this many tokens at a time, instead of 512; the same result.
+        prefix: a text that was read before, which stands in front of every row; rows may then be empty.
+        return_logprobs: also return how likely the model thought each token.
 
     Returns:
-        The new tokens, int32 (B, max_new_tokens).
+        The new tokens, int32 (B, max_new_tokens). With `return_logprobs` the tokens and their log
+        probabilities by the model's own logits, without temperature and penalties, float32 of the same
+        shape, 0 for padding.
 
     Raises:
         TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
     """
-    sampler = Sampler(temperature, top_k, top_p)
-    request = _read(
-        model, prompt, max_new_tokens, sampler, rng, stop_tokens, prompt_mask, pad_token, prefill_chunk
-    )
-    progress = _start(model, params, request)
-    total = int(max_new_tokens)
-    tokens, _, _ = _decode(
-        model, params, progress, total, request.choice, size=bucket(total), top_k=request.top_k
-    )
-    return tokens[:, :total]
+    total = _expect_count("max_new_tokens", max_new_tokens)
+    call = _read(
+        model, prompt, total, rng, stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix,
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+    )  # fmt: skip
+    progress = _start(model, params, call)
+    (tokens, logprobs), _, _ = _decode(model, params, progress, total, call.rules, size=bucket(total))
+    return (tokens[:, :total], logprobs[:, :total]) if return_logprobs else tokens[:, :total]
 
 
 def stream(
@@ -117,17 +142,23 @@ def stream(
     params: Params,
     prompt: Tokens,
     max_new_tokens: int = 64,
-    temperature: float = 0.0,
+    temperature: float | Sequence[float] = 0.0,
     rng: Array | None = None,
     *,
-    top_k: int | None = None,
-    top_p: float | None = None,
+    top_k: int | Sequence[int | None] | None = None,
+    top_p: float | Sequence[float | None] | None = None,
+    min_p: float | Sequence[float | None] | None = None,
+    repetition_penalty: float | Sequence[float] = 1.0,
+    presence_penalty: float | Sequence[float] = 0.0,
+    frequency_penalty: float | Sequence[float] = 0.0,
     stop_tokens: Sequence[int] = (),
     prompt_mask: Mask | np.ndarray | None = None,
     pad_token: int = 0,
     prefill_chunk: int | None = None,
+    prefix: Prefix | None = None,
+    return_logprobs: bool = False,
     chunk: int = 8,
-) -> Iterator[np.ndarray]:
+) -> Iterator[Any]:
     """Continue prompts and yield the tokens while they are made.
 
     The pieces, joined along the length, are `generate`'s tokens. Once every row has stopped the iterator
@@ -138,37 +169,40 @@ def stream(
         others: see `generate`.
 
     Returns:
-        Iterator over int32 (B, tokens).
+        Iterator over int32 (B, tokens); with `return_logprobs` over pairs of them and their log
+        probabilities.
 
     Raises:
         TypeError, ValueError: as `generate`.
     """
-    sampler = Sampler(temperature, top_k, top_p)
-    request = _read(
-        model, prompt, max_new_tokens, sampler, rng, stop_tokens, prompt_mask, pad_token, prefill_chunk
-    )
-    _expect_count("chunk", chunk)
-    return _pieces(model, params, request, int(max_new_tokens), int(chunk))
+    total, chunk = _expect_count("max_new_tokens", max_new_tokens), _expect_count("chunk", chunk)
+    call = _read(
+        model, prompt, total, rng, stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix,
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+    )  # fmt: skip
+    pieces = _pieces(model, params, call, total, chunk)
+    return pieces if return_logprobs else (tokens for tokens, _ in pieces)
 
 
-def _pieces(model: Any, params: Params, request: Request, total: int, chunk: int) -> Iterator[np.ndarray]:
-    progress = _start(model, params, request)
+def _pieces(
+    model: LanguageModel, params: Params, call: Call, total: int, chunk: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    progress = _start(model, params, call)
     counts = [1] + [min(chunk, total - made) for made in range(1, total, chunk)]
 
-    def dispatch(count: int) -> tuple[Array, Array]:
+    def dispatch(count: int) -> tuple[tuple[Array, Array], Array]:
         nonlocal progress
-        tokens, made, progress = _decode(
-            model, params, progress, count, request.choice, size=chunk, top_k=request.top_k
-        )
-        return tokens, made
+        out, made, progress = _decode(model, params, progress, count, call.rules, size=chunk)
+        return out, made
 
     pending = dispatch(counts[0])
     for index, count in enumerate(counts):
         # The next piece is computed while the caller looks at this one.
         ahead = dispatch(counts[index + 1]) if index + 1 < len(counts) else None
-        tokens, made = np.asarray(pending[0]), int(pending[1])
+        (tokens, logprobs), made = map(np.asarray, pending[0]), int(pending[1])
         if made:
-            yield tokens[:, :made]
+            yield tokens[:, :made], logprobs[:, :made]
         if made < count or ahead is None:
             return
         pending = ahead
@@ -177,77 +211,118 @@ def _pieces(model: Any, params: Params, request: Request, total: int, chunk: int
 def _read(
     model: LanguageModel,
     prompt: Tokens,
-    max_new_tokens: int,
-    sampler: Sampler,
+    total: int,
     rng: Array | None,
     stop_tokens: Sequence[int],
     prompt_mask: Any,
     pad_token: int,
     prefill_chunk: int | None,
-) -> Request:
+    prefix: Prefix | None,
+    **settings: Any,
+) -> Call:
     """Validate a call's arguments and choose the sizes that are compiled."""
-    vocab_size = model.config.vocab_size
-    _expect_count("max_new_tokens", max_new_tokens)
-    read = read_prompt(prompt, prompt_mask, vocab_size)
+    config = model.config
+    read = read_prompt(prompt, prompt_mask, config.vocab_size, may_be_empty=prefix is not None)
     batch, length = read.tokens.shape
-    limit = model.config.max_positions
-    if limit:  # beyond its table the model would return NaN
-        most = f"at most {limit} = max_positions of the model, less a prompt of {length} tokens, plus 1"
-        expect(length + max_new_tokens - 1 <= limit, "max_new_tokens", max_new_tokens, most)
-    stops = read_tokens("stop_tokens", stop_tokens, vocab_size)
+    before = 0
+    if prefix is not None:
+        before = len(prefix.tokens)
+        expect_array("prefix.hidden", prefix.hidden, (1, config.d_model), "floating")
+        expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")
+    if config.max_positions:  # beyond its table the model would return NaN
+        limit = config.max_positions
+        most = (
+            f"at most {limit} = max_positions of the model, less a prompt of {before + length} tokens, plus 1"
+        )
+        expect(before + length + total - 1 <= limit, "max_new_tokens", total, most)
+    stops = read_tokens("stop_tokens", stop_tokens, config.vocab_size)
     expect(isinstance(pad_token, numbers.Integral), "pad_token", pad_token, "an integer")
+    samplers = row_samplers(batch, **settings)
     keys = None
-    if not sampler.greedy:
+    if not all(sampler.greedy for sampler in samplers):
         expect(rng is not None, "rng", rng, "jax.random.key(seed) when temperature > 0")
         keys = row_keys(rng, batch)
-
     if prefill_chunk is not None:
-        _expect_count("prefill_chunk", prefill_chunk)
-    chunk = min(bucket(length), prefill_chunk or bucket(length))
-    padded = -(-length // chunk) * chunk
-    choice = Choice(
-        keys=keys,
-        temperature=None if sampler.greedy else float(sampler.temperature),
-        top_p=None if sampler.greedy or sampler.top_p is None else float(sampler.top_p),
-        stop_tokens=stops,
-        pad_token=int(pad_token),
+        prefill_chunk = _expect_count("prefill_chunk", prefill_chunk)
+    pieces = piece_sizes(length, prefill_chunk)
+    padded = pad_to(read, sum(pieces))
+    counts = None
+    if any(sampler.penalises for sampler in samplers):
+        counts = _count(padded, prefix, config.vocab_size)
+    return Call(
+        prompt=padded,
+        prefix=prefix,
+        pieces=pieces,
+        room=room_for(model, before + length + total),
+        rules=Rules(row_settings(samplers, keys), stops, int(pad_token)),
+        counts=counts,
     )
-    top_k = None if sampler.greedy or sampler.top_k is None else int(sampler.top_k)
-    return Request(pad_to(read, padded), chunk, bucket(padded + max_new_tokens), choice, top_k)
 
 
-def _start(model: LanguageModel, params: Params, request: Request) -> Progress:
+def _count(prompt: Prompt, prefix: Prefix | None, vocab_size: int) -> Counts:
+    """How often each token occurs in the prompts, and in what stands in front of them."""
+    tokens = jnp.asarray(prompt.tokens)
+    real = jnp.arange(tokens.shape[1])[None] < prompt.lengths[:, None]
+    counts = Counts.of_prompt(tokens, real, vocab_size)
+    if prefix is None:
+        return counts
+    before = np.bincount(np.asarray(prefix.tokens), minlength=vocab_size).astype(np.int32)
+    return counts._replace(prompt=counts.prompt + before)
+
+
+def _start(model: LanguageModel, params: Params, call: Call) -> Progress:
     """Read the prompt."""
-    tokens, lengths = request.prompt
-    progress = None
-    for offset in range(0, tokens.shape[1], request.chunk):
-        part = tokens[:, offset : offset + request.chunk]
-        progress = _prefill(model, params, progress, part, lengths, offset, capacity=request.capacity)
-    assert progress is not None
-    return progress
+    tokens, lengths = call.prompt
+    if call.prefix is None:
+        progress = _begin(model, len(lengths), call.room)
+    else:
+        progress = _continue(model, call.prefix.state, call.prefix.hidden, len(lengths), call.room)
+    offset = 0
+    for size in call.pieces:
+        part = tokens[:, offset : offset + size]
+        progress = _prefill(model, params, progress, part, lengths, offset)
+        offset += size
+    return progress._replace(counts=call.counts)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "capacity"), donate_argnames=("progress",))
-def _prefill(model, params, progress, tokens, lengths, offset, *, capacity):
-    """Read tokens offset ... offset + C of prompts of `lengths` tokens; the first call makes the state."""
-    batch, size = tokens.shape
-    fresh = progress is None
-    state = model.init_state(batch, capacity) if fresh else progress.state
+@functools.partial(jax.jit, static_argnames=("model", "batch", "room"))
+def _begin(model, batch, room):
+    """In front of the first token."""
+    hidden = jnp.zeros((batch, model.config.d_model), model.config.jnp_dtype)
+    return _progress(model.init_state(batch, room), hidden)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "batch", "room"))
+def _continue(model, state, hidden, batch, room):
+    """Behind a text with which every row begins: new arrays, for others may want to continue it too."""
+    state = state if room is None else with_capacity(model, state, room)
+    every = jnp.zeros((batch,), jnp.int32)
+    return _progress(take_rows(state, every), hidden[every].astype(model.config.jnp_dtype))
+
+
+def _progress(state: State, hidden: Array) -> Progress:
+    return Progress(state, hidden, jnp.zeros(len(hidden), bool), jnp.zeros((), jnp.int32), None)
+
+
+@functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("progress",))
+def _prefill(model, params, progress, tokens, lengths, offset):
+    """Read tokens offset ... offset + C of prompts of `lengths` tokens."""
+    size = tokens.shape[1]
     mask = offset + jnp.arange(size)[None] < lengths[:, None]
-    h, state = model.apply(params, tokens, state, mask=mask, method="hidden")
+    h, state = model.apply(params, tokens, progress.state, mask=mask, method="hidden")
     last = lengths - 1 - offset  # of the whole prompt: in this part, before it or behind it
     hidden = jnp.take_along_axis(h, jnp.clip(last, 0, size - 1)[:, None, None], axis=1)[:, 0]
-    if not fresh:
-        hidden = jnp.where((last >= 0)[:, None], hidden, progress.hidden)
-    return Progress(state, hidden, jnp.zeros((batch,), bool), jnp.zeros((), jnp.int32))
+    hidden = jnp.where((last >= 0)[:, None], hidden, progress.hidden)
+    return progress._replace(state=state, hidden=hidden)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "size", "top_k"), donate_argnames=("progress",))
-def _decode(model, params, progress, limit, choice, *, size, top_k):
+@functools.partial(jax.jit, static_argnames=("model", "size"), donate_argnames=("progress",))
+def _decode(model, params, progress, limit, rules, *, size):
     """Make up to `limit` <= size tokens, fewer if every row stops.
 
     Returns:
-        tokens: int32 (B, size), padded behind what was made; how many were made; the progress behind them.
+        tokens and their log probabilities: (B, size), padded behind what was made; how many were made; the
+        progress behind them.
     """
 
     def unfinished(carry):
@@ -255,27 +330,26 @@ def _decode(model, params, progress, limit, choice, *, size, top_k):
         return (made < limit) & ~progress.done.all()
 
     def body(carry):
-        made, (state, hidden, done, step), tokens = carry
+        made, (state, hidden, done, step, counts), (tokens, logprobs) = carry
         logits = model.apply(params, hidden, method="unembed")
-        token = next_tokens(
-            logits,
-            None if choice.keys is None else step_keys(choice.keys, step),
-            vocab_size=model.config.vocab_size,
-            temperature=choice.temperature,
-            top_k=top_k,
-            top_p=choice.top_p,
-        )
-        tokens = tokens.at[:, made].set(jnp.where(done, choice.pad_token, token))
-        done = done | (token[:, None] == choice.stop_tokens[None]).any(axis=1)
+        steps = jnp.broadcast_to(step, done.shape)
+        chosen = choose(logits, rules.settings, steps, counts, vocab_size=model.config.vocab_size)
+        token = chosen.token
+        tokens = tokens.at[:, made].set(jnp.where(done, rules.pad_token, token))
+        logprobs = logprobs.at[:, made].set(jnp.where(done, 0, chosen.logprob))
+        done = done | (token[:, None] == rules.stop_tokens[None]).any(axis=1)
+        counts = None if counts is None else counts.add(token)
         # Stopped rows go on with the token they would have made: padding may lie outside of the vocabulary.
         h, state = model.apply(params, token[:, None], state, method="hidden")
-        return made + 1, Progress(state, h[:, 0], done, step + 1), tokens
+        return made + 1, Progress(state, h[:, 0], done, step + 1, counts), (tokens, logprobs)
 
-    tokens = jnp.full((progress.hidden.shape[0], size), choice.pad_token, jnp.int32)
-    made, progress, tokens = lax.while_loop(unfinished, body, (jnp.zeros((), jnp.int32), progress, tokens))
-    return tokens, made, progress
+    batch = len(progress.hidden)
+    out = jnp.full((batch, size), rules.pad_token, jnp.int32), jnp.zeros((batch, size), jnp.float32)
+    made, progress, out = lax.while_loop(unfinished, body, (jnp.zeros((), jnp.int32), progress, out))
+    return out, made, progress
 
 
-def _expect_count(argument: str, value: Any) -> None:
+def _expect_count(argument: str, value: Any) -> int:
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     expect(whole and int(value) >= 1, argument, value, "an integer, at least 1")
+    return int(value)

@@ -17,6 +17,9 @@ Tokens: TypeAlias = "Array | np.ndarray | Sequence[Sequence[int] | np.ndarray]"
 
 SMALLEST_BUCKET = 16
 
+PIECES = (32, 128, 512)
+"""how many tokens of a prompt are read at a time: each is one program"""
+
 
 class Prompt(NamedTuple):
     """Tokens with padding behind each row's own."""
@@ -25,8 +28,13 @@ class Prompt(NamedTuple):
     lengths: Int[Array, " B"] | np.ndarray
 
 
-def read_prompt(prompt: Tokens, mask: Any, vocab_size: int) -> Prompt:
+def read_prompt(prompt: Tokens, mask: Any, vocab_size: int, *, may_be_empty: bool = False) -> Prompt:
     """Validate a prompt and its mask; values are checked unless they are traced.
+
+    Args:
+        prompt, mask: see `generate`.
+        vocab_size: tokens of the model.
+        may_be_empty: allow rows without tokens.
 
     Raises:
         TypeError, ValueError: wrong rank or dtype, an empty row, a token outside of the vocabulary, or a mask
@@ -35,7 +43,7 @@ def read_prompt(prompt: Tokens, mask: Any, vocab_size: int) -> Prompt:
     array: Any = prompt
     if not hasattr(array, "shape"):
         expect(mask is None, "prompt_mask", type(mask).__name__, "None with rows of tokens, which say it")
-        array, mask = _pad_rows(array)
+        array, mask = _pad_rows(array, may_be_empty)
     expect_array("prompt", array, ("B", "N"), "integer")
     batch, length = array.shape
     if mask is not None:
@@ -51,11 +59,11 @@ def read_prompt(prompt: Tokens, mask: Any, vocab_size: int) -> Prompt:
     lengths = real.sum(axis=1)
     for row, count in enumerate(lengths):
         expect(bool(real[row, :count].all()), "prompt_mask", f"row {row}", "a run of True, then of False")
-        expect(count > 0, "prompt", f"row {row}", "at least one token")
+        expect(may_be_empty or count > 0, "prompt", f"row {row}", "at least one token")
     wrong = tokens[real & ((tokens < 0) | (tokens >= vocab_size))]
     expect(wrong.size == 0, "prompt", int(wrong[0]) if wrong.size else None, f"tokens in [0, {vocab_size})")
     # Padding becomes token 0: whatever stood there, maybe outside of the vocabulary, must not make NaNs.
-    tokens = np.where(real, tokens, 0)[:, : lengths.max()]
+    tokens = np.where(real, tokens, 0)[:, : max(lengths.max(), 1)]
     return Prompt(tokens.astype(np.int32), lengths.astype(np.int32))
 
 
@@ -66,13 +74,24 @@ def pad_to(prompt: Prompt, length: int) -> Prompt:
     return prompt._replace(tokens=numpy.pad(prompt.tokens, [(0, 0), (0, missing)]))
 
 
+def piece_sizes(length: int, largest: int | None = None) -> list[int]:
+    """How many tokens to read at a time: of `largest`, by default that of `PIECES`, and the rest in one.
+
+    The rest is padded to a size of `PIECES`, so that prompts of any length compile a handful of programs.
+    """
+    largest = largest or PIECES[-1]
+    whole, rest = divmod(length, largest)
+    fits = [size for size in PIECES if rest <= size < largest]
+    return [largest] * whole + ([min(fits, default=largest)] if rest else [])
+
+
 def bucket(length: int) -> int:
     """What lengths are rounded up to, so that few sizes are compiled: four per octave, at most 25% more."""
     step = max(SMALLEST_BUCKET, 1 << max((length - 1).bit_length() - 3, 0))
     return -(-length // step) * step
 
 
-def _pad_rows(rows: Any) -> tuple[np.ndarray, np.ndarray]:
+def _pad_rows(rows: Any, may_be_empty: bool) -> tuple[np.ndarray, np.ndarray]:
     """Rows of any lengths as one array and its mask."""
     whole = isinstance(rows, Sequence) and not isinstance(rows, str | bytes)
     if not whole:
@@ -82,12 +101,13 @@ def _pad_rows(rows: Any) -> tuple[np.ndarray, np.ndarray]:
     for row, tokens in enumerate(rows):
         expect(isinstance(tokens, Sequence | np.ndarray | jax.Array), "prompt", tokens, "rows of tokens")
         array = np.asarray(tokens)
-        expect(array.size > 0, "prompt", f"row {row}", "at least one token")
+        array = array if array.size else np.zeros(0, np.int64)  # NumPy takes no tokens for floats
+        expect(may_be_empty or array.size > 0, "prompt", f"row {row}", "at least one token")
         integers = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
         expect(integers, f"prompt[{row}]", tokens, "a row of integers")
         arrays.append(array)
     lengths = np.array([len(array) for array in arrays])
-    mask = np.arange(lengths.max())[None] < lengths[:, None]
+    mask = np.arange(max(lengths.max(), 1))[None] < lengths[:, None]  # empty rows still have a column
     padded = np.zeros(mask.shape, np.int64)
     padded[mask] = np.concatenate(arrays)
     return padded, mask

@@ -35,8 +35,8 @@ PRODUCTS = 256
 """Channels that the gradient transforms at a time: memory O(PRODUCTS N)."""
 
 FFT_COST = 4.0
-"""Time of an operation in a transform, relative to one in a matrix product. On a CPU where convolutions break even
-with exact attention (docs/conv_basis.md): 6.9 with 512 tokens, 3.4 with 1,024, 2.1 with 2,048."""
+"""Time of an operation in a transform, relative to one in a matrix product. On a CPU, where convolutions
+break even with exact attention (docs/conv_basis.md): 6.9 with 512 tokens, 3.4 with 1,024, 2.1 with 2,048."""
 
 
 class Segments(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import jax
 import pytest
 
 from tests.generate.tiny import Tiny, make_tiny
@@ -24,3 +25,10 @@ def tiny() -> Callable[[str], Tiny]:
 def hybrid(tiny: Callable[[str], Tiny]) -> Tiny:
     """All four mixers in one model."""
     return tiny("CLSA")
+
+
+@pytest.fixture(scope="session")
+def wide() -> Tiny:
+    """A state of fixed size and a cache, in float64: greedy tokens that no order of sums changes."""
+    with jax.enable_x64(True):
+        return make_tiny("LA", dtype="float64")

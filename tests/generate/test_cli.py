@@ -75,6 +75,22 @@ def test_seed_decides_the_sample(run, directory):
     assert texts[0] == texts[1] != texts[2]
 
 
+def test_penalties_and_min_p_are_heard(run, directory, expected):
+    assert len(set(expected)) < len(expected)
+    _, out, _ = run("--checkpoint", directory, *GREEDY, "--repetition-penalty", 1e6)
+    assert len(set(out[3:-1])) > len(set(expected))
+    hot = ("--checkpoint", directory, "--prompt", "def", "--max-new-tokens", 20, "--temperature", 9)
+    assert run(*hot, "--min-p", 1)[1] == f"def{expected}\n"  # the most likely token alone
+
+
+def test_weights_of_another_dtype(run, directory, model):
+    status, out, _ = run("--checkpoint", directory, *GREEDY, "--dtype", "bfloat16")
+    half = LanguageModel(model[0].config.replace(dtype="bfloat16"))
+    tokens = np.asarray(generate(half, model[1], [[256, *b"def"]], 20, stop_tokens=[256]))[0]
+    tokens = tokens[: tokens.tolist().index(256)] if 256 in tokens else tokens
+    assert (status, out) == (0, f"def{ByteTokenizer().decode(tokens)}\n")
+
+
 def test_stop_texts_are_not_printed(run, directory, expected):
     stop = expected[6:8]
     _, out, _ = run("--checkpoint", directory, *GREEDY, "--stop", "never said", stop)
@@ -116,6 +132,8 @@ def test_interrupt_ends_the_text(capsys):
         (("--prompt", "a"), "--checkpoint"),
         (("--checkpoint", "nowhere/at/all", "--prompt", "a"), "nowhere/at/all"),
         (("--checkpoint", "GOOD", "--prompt", "a", "--top-p", "1.5"), "top_p = 1.5: expected"),
+        (("--checkpoint", "GOOD", "--prompt", "a", "--min-p", "0"), "min_p = 0.0: expected"),
+        (("--checkpoint", "GOOD", "--prompt", "a", "--dtype", "int8"), "int8"),
         (("--checkpoint", "GOOD", "--prompt", "a", "--temperature", "-1"), "temperature = -1.0: expected"),
         (("--checkpoint", "GOOD", "--prompt", "a", "--temperature", "warm"), "warm"),
         (("--checkpoint", "GOOD", "--prompt", "a", "--max-new-tokens", "0"), "max_new_tokens = 0: expected"),

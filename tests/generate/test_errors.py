@@ -1,5 +1,7 @@
 """Every wrong argument ends with one line that names it."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,15 @@ from based_jax.generate import generate, stream
 
 GOOD = np.array([[1, 2, 3], [4, 5, 6]])
 KEY = jax.random.key(0)
+
+
+class Prefix(NamedTuple):
+    tokens: list[int]
+    state: object
+    hidden: jax.Array
+
+
+PREFIX = Prefix([1], (jnp.zeros((2, 3)),), jnp.zeros((2, 16)))
 CASES = {
     "flat": ([1, 2, 3], {}, "prompt = 1: expected rows of tokens"),
     "rank": (GOOD[0], {}, r"prompt has shape \(3,\)"),
@@ -41,6 +52,16 @@ CASES = {
     "cold": (GOOD, {"temperature": -1.0}, "temperature = -1.0: expected"),
     "top_p": (GOOD, {"temperature": 1.0, "rng": KEY, "top_p": 0.0}, "top_p = 0.0: expected"),
     "top_k": (GOOD, {"temperature": 1.0, "rng": KEY, "top_k": 0}, "top_k = 0: expected"),
+    "min_p": (GOOD, {"temperature": 1.0, "rng": KEY, "min_p": 2}, "min_p = 2: expected"),
+    "penalty": (GOOD, {"repetition_penalty": 0}, "repetition_penalty = 0: expected"),
+    "rows": (GOOD, {"top_k": [1, 2, 3]}, r"top_k = \[1, 2, 3\]: expected one value, or one for each of 2"),
+    "one row": (GOOD, {"temperature": [0.0, 1.0]}, "rng = None: expected jax.random.key"),
+    "prefix": (GOOD, {"prefix": PREFIX}, r"prefix.hidden has shape \(2, 16\): expected \(1, 16\)"),
+    "prefix rows": (
+        GOOD,
+        {"prefix": PREFIX._replace(hidden=jnp.zeros((1, 16)))},
+        "prefix.state = 2: expected one row",
+    ),
     "no rng": (GOOD, {"temperature": 1.0}, "rng = None: expected jax.random.key"),
     "seed": (GOOD, {"temperature": 1.0, "rng": 3}, "rng = 3: expected jax.random.key"),
     "array": (

@@ -1,13 +1,17 @@
 """The loop makes the tokens that recomputing the whole text would make, for any batching of the rows."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from based_jax.generate import generate, stream
-from based_jax.generate.prompt import bucket
+from based_jax.generate.capacity import room_for
+from based_jax.generate.prompt import PIECES, bucket, piece_sizes
 from based_jax.models.language_model import LanguageModel
+from tests.generate.tiny import LENGTH
 from tests.marks import slow_but
 
 STEPS = 12
@@ -111,8 +115,10 @@ def test_stopped_rows_pad(hybrid, greedy):
 def test_the_loop_ends_when_every_row_has_stopped(simple):
     everything = range(simple.model.config.vocab_size)
     options = {"stop_tokens": everything, "pad_token": -1}
-    tokens = generate(simple.model, simple.params, PROMPTS, 10_000, **options)
-    assert tokens.shape == (len(PROMPTS), 10_000)
+    tokens, logprobs = generate(simple.model, simple.params, PROMPTS, 10_000, return_logprobs=True, **options)
+    assert tokens.shape == logprobs.shape == (len(PROMPTS), 10_000)
+    assert (logprobs[:, 0] < 0).all()
+    assert (logprobs[:, 1:] == 0).all()
     assert (tokens[:, 0] >= 0).all()
     assert (tokens[:, 1:] == -1).all()
     pieces = list(stream(simple.model, simple.params, PROMPTS, 10_000, **options))
@@ -154,6 +160,90 @@ def test_stream_stops_like_generate(simple):
     assert (expected[:, joined.shape[1] :] == -1).all()
 
 
+def test_log_probabilities_are_the_models_own(simple):
+    options = {"temperature": 0.8, "rng": jax.random.key(1), "return_logprobs": True}
+    tokens, logprobs = generate(simple.model, simple.params, PROMPTS, STEPS, **options)
+    assert logprobs.shape == tokens.shape
+    assert logprobs.dtype == jnp.float32
+    for prompt, row, found in zip(PROMPTS, tokens.tolist(), logprobs, strict=True):
+        text = prompt + row
+        padded = np.array([text + [0] * (LENGTH - len(text))])
+        expected = jax.nn.log_softmax(simple.forward(simple.params, padded)[0, :, :50])
+        made = np.arange(len(prompt), len(text))
+        np.testing.assert_allclose(found, expected[made - 1, np.array(row)], atol=1e-4)
+    pieces = list(stream(simple.model, simple.params, PROMPTS, STEPS, chunk=4, **options))
+    streamed, their = (np.concatenate(parts, axis=1) for parts in zip(*pieces, strict=True))
+    assert streamed.tolist() == tokens.tolist()
+    np.testing.assert_allclose(their, logprobs, atol=1e-6)
+
+
+ROWS = {
+    "temperature": [0.0, 0.8, 1.5, 0.0, 0.9],
+    "top_k": [None, 5, None, 3, None],
+    "top_p": [0.5, 0.9, None, None, None],
+    "min_p": [None, None, 0.05, None, None],
+    "repetition_penalty": [1.0, 1.0, 2.0, 1.2, 1.0],
+    "presence_penalty": [0.0, 3.0, 0.0, 0.0, 0.0],
+    "frequency_penalty": [0.0, 0.0, -1.0, 0.0, 0.0],
+}
+
+
+def test_settings_per_row(simple):
+    keys = jax.random.split(jax.random.key(5), len(PROMPTS))
+    together = generate(simple.model, simple.params, PROMPTS, STEPS, rng=keys, **ROWS)
+    for row in (1, 2, 3):
+        own = {name: values[row] for name, values in ROWS.items()}
+        alone = generate(simple.model, simple.params, [PROMPTS[row]], STEPS, rng=keys[row : row + 1], **own)
+        assert alone[0].tolist() == together[row].tolist()
+    plain = generate(simple.model, simple.params, PROMPTS, STEPS, rng=keys, temperature=ROWS["temperature"])
+    assert plain[4].tolist() == together[4].tolist()
+    assert plain.tolist() != together.tolist()
+
+
+PENALISED = [42, 31, 25, 13, 15, 2, 3, 0]
+
+
+@pytest.mark.parametrize("name", ["repetition_penalty", "presence_penalty", "frequency_penalty"])
+def test_penalties_follow_the_text(simple, name):
+    """So large that no token comes twice; the prompt's own count for repetition only."""
+    free = generate(simple.model, simple.params, [PENALISED], STEPS)[0].tolist()
+    assert len(set(free)) < STEPS
+    made = generate(simple.model, simple.params, [PENALISED], STEPS, **{name: 1e6})[0].tolist()
+    assert len(set(made)) == STEPS
+    assert bool(set(made) & set(PENALISED)) == (name != "repetition_penalty")
+
+
+def prefix_of(case, tokens, room):
+    """A prefix that was read before, in a state with so much room."""
+
+    def read(params):
+        return case.model.apply(params, jnp.array([tokens]), case.model.init_state(1, room), method="hidden")
+
+    hidden, state = jax.jit(read)(case.params)
+    return types.SimpleNamespace(tokens=np.array(tokens), state=state, hidden=hidden[:, -1])
+
+
+def test_a_prefix_stands_in_front_of_every_row(hybrid):
+    before = list(range(10, 26))
+    rests = [[], [7], [3, 1], [], PROMPTS[2]]
+    whole = generate(hybrid.model, hybrid.params, [before + rest for rest in rests], STEPS)
+    for room in (len(before), 200):  # less, and more, than the calls need
+        prefix = prefix_of(hybrid, before, room)
+        for _ in range(2):  # it can be used again
+            tokens = generate(hybrid.model, hybrid.params, rests, STEPS, prefix=prefix)
+            assert tokens.tolist() == whole.tolist()
+    nothing = generate(hybrid.model, hybrid.params, [[]] * len(rests), STEPS, prefix=prefix)
+    assert nothing.tolist() == whole[:1].tolist() * len(rests)
+
+
+def test_penalties_count_a_prefix(simple):
+    options = {"repetition_penalty": 3.0}
+    expected = generate(simple.model, simple.params, [PENALISED], STEPS, **options)
+    prefix = prefix_of(simple, PENALISED[:-1], 16)
+    tokens = generate(simple.model, simple.params, [PENALISED[-1:]], STEPS, prefix=prefix, **options)
+    assert tokens.tolist() == expected.tolist()
+
+
 def test_padded_vocabulary_is_never_generated(simple):
     config = simple.model.config
     assert config.padded_vocab_size > config.vocab_size
@@ -170,14 +260,14 @@ def test_padded_vocabulary_is_never_generated(simple):
 
 
 class Counting(LanguageModel):
-    """Counts how often its body is traced."""
+    """Notes the number of tokens whenever its body is traced."""
 
-    def hidden(self, *args, **kwargs):
-        TRACES.append(kwargs)
-        return super().hidden(*args, **kwargs)
+    def hidden(self, tokens, *args, **kwargs):
+        TRACES.append(tokens.shape[1])
+        return super().hidden(tokens, *args, **kwargs)
 
 
-TRACES: list[dict] = []
+TRACES: list[int] = []
 
 
 def test_a_second_call_compiles_nothing(simple):
@@ -188,8 +278,40 @@ def test_a_second_call_compiles_nothing(simple):
 
     first = make([[1, 2, 3]], temperature=0.5, top_p=0.9, rng=jax.random.key(0))
     assert 0 < first <= 6  # one prefill and two decoding loops, whose bodies JAX may trace twice
-    assert make([[4, 5, 6, 7, 8]], temperature=0.9, top_p=0.3, rng=jax.random.key(1)) == first
-    assert make(np.array([[4, 5]]), temperature=0.9, top_p=0.3, rng=jax.random.key(1), pad_token=3) == first
+    rng = jax.random.key(1)
+    assert make([[4, 5, 6, 7, 8]], temperature=0.9, top_p=0.3, top_k=3, min_p=0.1, rng=rng) == first
+    assert make(np.array([[4, 5]]), temperature=[0.9], rng=rng, pad_token=3, return_logprobs=True) == first
+    assert make([[3]]) == first
+
+
+def test_prompts_of_any_length_compile_a_handful_of_programs(simple):
+    model = Counting(simple.model.config.replace(norm_eps=1e-6))  # a model of its own: nothing is compiled
+    TRACES.clear()
+    for length in (1, 7, 31, 32, 33, 100, 128, 129, 300, 511, 512, 513, 640, 1000, 1025, 2047, 2600, 3000):
+        generate(model, simple.params, np.ones((1, length), int), 3)
+    reading = [size for size in TRACES if size > 1]
+    assert sorted(reading) == [*PIECES]
+    assert len(TRACES) - len(reading) <= 2  # the decoding loop, whose body JAX may trace twice
+
+
+def test_pieces_of_a_prompt():
+    small, middle, large = PIECES
+    assert piece_sizes(0) == []
+    assert piece_sizes(1) == piece_sizes(small) == [small]
+    assert piece_sizes(small + 1) == [middle]
+    assert piece_sizes(large) == piece_sizes(middle + 1) == [large]
+    assert piece_sizes(2 * large + 3) == [large, large, small]
+    assert piece_sizes(13, 5) == [5, 5, 5]
+    assert piece_sizes(13 * small, 10 * small) == [10 * small, middle]
+    for length in range(3000):
+        assert length <= sum(piece_sizes(length)) <= max(4 * length, PIECES[0])
+
+
+def test_only_states_that_grow_have_room(tiny):
+    assert room_for(tiny("CLS").model, 10**6) is None
+    rooms = [room_for(tiny("CA").model, tokens) for tokens in range(1, 3000)]
+    assert set(rooms) == {2**power for power in range(6, 13)}
+    assert all(max(tokens, 64) <= room < max(2 * tokens, 65) for tokens, room in enumerate(rooms, 1))
 
 
 def test_generate_inside_jit(simple):

@@ -8,81 +8,141 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from based_jax.generate import Sampler
-from based_jax.generate.sampling import candidates, next_tokens, row_keys, step_keys
+from based_jax.generate.sampling import Counts, candidates, choose, row_keys, row_samplers, row_settings
 
 ROWS, VOCAB = 3, 13
 
-compiled = jax.jit(next_tokens, static_argnames=("vocab_size", "top_k"))
-compiled_candidates = jax.jit(candidates, static_argnames="top_k")
+compiled = jax.jit(choose, static_argnames=("vocab_size", "top_logprobs"))
+compiled_candidates = jax.jit(candidates)
 
 
 class Ambiguous(Exception):
-    """The nucleus ends within rounding of a token: either answer is right."""
+    """A cut is within rounding of a token: either answer is right."""
 
 
-def brute_force(logits: np.ndarray, temperature: float, top_k: int | None, top_p: float | None) -> np.ndarray:
+def brute_force(logits: np.ndarray, sampler: Sampler) -> np.ndarray:
     """Probabilities over the vocabulary of one row, token by token."""
-    order = np.argsort(-logits, kind="stable")[:top_k]
-    weights = np.exp((logits[order] - logits[order[0]]) / temperature)
+    order = np.argsort(-logits, kind="stable")[: sampler.top_k]
+    weights = np.exp((logits[order] - logits[order[0]]) / sampler.temperature)
     weights /= weights.sum()
+    least = (sampler.min_p or 0) * weights[0]
     kept, mass = [], 0.0
     for token, weight in zip(order, weights, strict=True):
-        if top_p is not None:
-            if abs(mass - top_p) < 1e-5:
+        if sampler.top_p is not None:
+            if abs(mass - sampler.top_p) < 1e-5 and sampler.top_p < 1:
                 raise Ambiguous
-            if mass >= top_p:
+            if mass >= sampler.top_p and sampler.top_p < 1:
                 break
-        kept.append((token, weight))
+        if sampler.min_p is not None and abs(weight / least - 1) < 1e-5 and token != order[0]:
+            raise Ambiguous
+        if weight >= least:
+            kept.append((token, weight))
         mass += weight
     result = np.zeros(len(logits))
     for token, weight in kept:
-        result[token] = weight / mass
+        result[token] = weight / sum(weight for _, weight in kept)
     return result
+
+
+def same_for_all(sampler: Sampler, rows: int, seed: int = 0):
+    return row_settings([sampler] * rows, row_keys(jax.random.key(seed), rows))
+
+
+SAMPLERS = st.builds(
+    Sampler,
+    temperature=st.floats(0.05, 5),
+    top_k=st.sampled_from([None, 1, 4, VOCAB - 1, VOCAB + 3, 10**30]),
+    top_p=st.none() | st.floats(0.01, 1),
+    min_p=st.none() | st.floats(0.01, 1),
+)
+
+
+@given(seed=st.integers(0, 2**16), samplers=st.lists(SAMPLERS, min_size=ROWS, max_size=ROWS))
+@settings(max_examples=100)
+def test_candidates_are_the_definition(seed, samplers):
+    logits = np.random.default_rng(seed).normal(size=(ROWS, VOCAB)).astype(np.float32) * 2
+    scores = compiled_candidates(logits, row_settings(samplers, row_keys(jax.random.key(0), ROWS)))
+    try:
+        pairs = zip(logits, samplers, strict=True)
+        expected = np.stack([brute_force(row.astype(float), sampler) for row, sampler in pairs])
+    except Ambiguous:
+        reject()
+    found = np.asarray(scores, float)
+    np.testing.assert_array_equal(np.isfinite(found), expected > 0)
+    np.testing.assert_allclose(np.exp(found) / np.exp(found).sum(1, keepdims=True), expected, atol=3e-6)
 
 
 @given(
     seed=st.integers(0, 2**16),
-    temperature=st.floats(0.05, 5),
-    top_k=st.sampled_from([None, 1, 4, VOCAB - 1, VOCAB + 3]),
-    top_p=st.none() | st.floats(0.01, 1),
+    penalties=st.tuples(st.floats(0.5, 3), st.floats(-2, 2), st.floats(-2, 2)),
 )
-@settings(max_examples=60)
-def test_candidates_are_the_definition(seed, temperature, top_k, top_p):
-    logits = np.random.default_rng(seed).normal(size=(ROWS, VOCAB)).astype(np.float32) * 2
-    scores, ids = compiled_candidates(logits, temperature, top_k=top_k, top_p=top_p)
-    try:
-        expected = np.stack([brute_force(row.astype(float), temperature, top_k, top_p) for row in logits])
-    except Ambiguous:
-        reject()
-    if ids is None:
-        ids = np.broadcast_to(np.arange(VOCAB), (ROWS, VOCAB))
-    found = np.full((ROWS, VOCAB), -np.inf)
-    np.put_along_axis(found, np.asarray(ids), np.asarray(scores, float), axis=1)
-    np.testing.assert_array_equal(np.isfinite(found), expected > 0)
-    np.testing.assert_allclose(np.exp(found) / np.exp(found).sum(1, keepdims=True), expected, atol=2e-6)
+def test_penalties_are_the_definition(seed, penalties):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(ROWS, VOCAB + 3)).astype(np.float32) * 2
+    lengths, prompt, made = (
+        np.array([0, 2, 6]),
+        rng.integers(VOCAB, size=(ROWS, 6)),
+        rng.integers(VOCAB, size=9),
+    )
+    counts = Counts.of_prompt(jnp.asarray(prompt), jnp.arange(6) < lengths[:, None], VOCAB)
+    active = np.array([True, False, True])
+    for token in made:
+        counts = counts.add(jnp.full((ROWS,), token), jnp.asarray(active))
+
+    repetition, presence, frequency = penalties
+    expected = []
+    for row in range(ROWS):
+        output = list(made) if active[row] else []
+        scores = logits[row, :VOCAB].astype(float)
+        for token in {*prompt[row, : lengths[row]], *output}:
+            scores[token] = scores[token] / repetition if scores[token] > 0 else scores[token] * repetition
+        for token in set(output):
+            scores[token] -= presence + frequency * output.count(token)
+        expected.append(scores)
+    sampler = Sampler(0.0, None, None, None, *penalties)
+    chosen = compiled(
+        logits, row_settings([sampler] * ROWS, None), jnp.zeros(ROWS, int), counts, vocab_size=VOCAB
+    )
+    for scores, token in zip(expected, chosen.token.tolist(), strict=True):
+        assert scores[token] >= scores.max() - 1e-5
+    log_sum = np.log(np.exp(logits[:, :VOCAB].astype(float)).sum(axis=1))
+    own = logits[np.arange(ROWS), chosen.token] - log_sum
+    np.testing.assert_allclose(chosen.logprob, own, atol=1e-5)
 
 
 def test_greedy_is_argmax_and_first_of_equals():
     logits = jnp.array([[0.0, 3.0, 3.0, 1.0], [5.0, 0.0, 0.0, 0.0]])
-    assert next_tokens(logits, None, vocab_size=4).tolist() == [1, 0]
-    keys = row_keys(jax.random.key(0), 2)
-    assert next_tokens(logits, keys, vocab_size=4, temperature=1.0, top_k=1).tolist() == [1, 0]
-    assert next_tokens(logits * 1e30, keys, vocab_size=4, temperature=1e-30).tolist()[1] == 0
+    chosen = compiled(logits, same_for_all(Sampler(), 2), jnp.zeros(2, int), vocab_size=4)
+    assert chosen.token.tolist() == [1, 0]
+    for sampler in (Sampler(1.0, top_k=1), Sampler(1.0, top_p=1e-9), Sampler(1.0, min_p=1.0)):
+        scores = compiled_candidates(logits, same_for_all(sampler, 2))
+        assert np.isfinite(scores).tolist() == [[False, True, True, False], [True, False, False, False]]
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-38, 1e-30, 1e30, 1e300])
+def test_no_temperature_overflows(temperature):
+    logits = jnp.array([[1e30, 0.0, -1e30], [0.0, 1e-30, 2.0], [-3.0, -3.0, -3.0]])
+    limited = Sampler(temperature, top_k=2, top_p=0.9, min_p=0.01)
+    for sampler in (Sampler(temperature), limited):
+        scores = compiled_candidates(logits, same_for_all(sampler, 3))
+        assert bool(jnp.isfinite(scores.max(axis=1)).all())
+        assert not bool(jnp.isnan(scores).any())
+        chosen = compiled(logits, same_for_all(sampler, 3), jnp.zeros(3, int), vocab_size=3)
+        if temperature < 1:
+            assert chosen.token.tolist()[:2] == [0, 2]
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"top_k": 4}, {"top_p": 0.7}, {"top_k": 6, "top_p": 0.8}],
+    [{}, {"top_k": 4}, {"top_p": 0.7}, {"min_p": 0.2}, {"top_k": 6, "top_p": 0.8, "min_p": 0.1}],
     ids=lambda o: "-".join(o) or "plain",
 )
 def test_frequencies_follow_the_probabilities(options):
-    draws, temperature = 20_000, 0.7
+    draws, sampler = 20_000, Sampler(0.7, **options)
     logits = np.random.default_rng(0).normal(size=8).astype(np.float32)
-    expected = brute_force(logits.astype(float), temperature, options.get("top_k"), options.get("top_p"))
-    tokens = compiled(
-        jnp.broadcast_to(jnp.asarray(logits), (draws, 8)),
-        row_keys(jax.random.key(7), draws), vocab_size=8, temperature=temperature, **options,
-    )  # fmt: skip
+    expected = brute_force(logits.astype(float), sampler)
+    rows = jnp.broadcast_to(jnp.asarray(logits), (draws, 8))
+    tokens = compiled(rows, same_for_all(sampler, draws, 7), jnp.zeros(draws, int), vocab_size=8).token
     counts = np.bincount(np.asarray(tokens), minlength=8)
     possible = expected > 0
     assert counts[~possible].sum() == 0
@@ -91,27 +151,69 @@ def test_frequencies_follow_the_probabilities(options):
     assert chi_square < freedom + 6 * (2 * freedom) ** 0.5
 
 
-@pytest.mark.parametrize("temperature", [None, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_padded_vocabulary_is_never_sampled(temperature):
     logits = jnp.zeros((500, 16)).at[:, 10:].set(100.0)
-    tokens = compiled(logits, row_keys(jax.random.key(0), 500), vocab_size=10, temperature=temperature)
-    assert int(tokens.max()) < 10
+    chosen = compiled(logits, same_for_all(Sampler(temperature), 500), jnp.zeros(500, int), vocab_size=10)
+    assert int(chosen.token.max()) < 10
+    np.testing.assert_allclose(chosen.logprob, -np.log(10), rtol=1e-6)
 
 
 def test_a_row_does_not_depend_on_the_others():
+    samplers = [
+        Sampler(2.0),  # neither cut: its mates' cuts must not touch it
+        Sampler(),
+        Sampler(2.0, top_p=0.9),
+        Sampler(1.0, top_k=3),
+        Sampler(3.0, min_p=0.1),
+        Sampler(0.5, top_p=1.0, min_p=1e-9),
+    ]
     logits = jax.random.normal(jax.random.key(0), (6, VOCAB))
-    keys = step_keys(row_keys(jax.random.key(1), 6), 3)
-    options = {"vocab_size": VOCAB, "temperature": 2.0, "top_p": 0.9}
-    together = compiled(logits, keys, **options)
-    for rows in ([4], [3, 2, 5]):
+    keys, steps = row_keys(jax.random.key(1), 6), jnp.array([0, 1, 7, 3, 3, 2])
+
+    def chosen(rows):
         index = jnp.array(rows)
-        assert compiled(logits[index], keys[index], **options).tolist() == together[index].tolist()
+        own = row_settings([samplers[row] for row in rows], keys[index])
+        return compiled(logits[index], own, steps[index], vocab_size=VOCAB).token.tolist()
+
+    for _ in range(5):
+        together = chosen(range(6))
+        for rows in ([0], [4], [3, 2, 5], [1, 0]):
+            assert chosen(rows) == [together[row] for row in rows]
+        keys = jax.vmap(jax.random.fold_in, (0, None))(keys, 0)
+
+
+def test_the_most_likely_tokens_come_with_their_log_probabilities():
+    logits = jax.random.normal(jax.random.key(0), (ROWS, VOCAB + 3)) * 3
+    chosen = compiled(
+        logits, same_for_all(Sampler(5.0), ROWS), jnp.zeros(ROWS, int), vocab_size=VOCAB, top_logprobs=4
+    )
+    expected = np.asarray(jax.nn.log_softmax(logits[:, :VOCAB]))
+    assert chosen.top_ids.tolist() == np.argsort(-expected)[:, :4].tolist()
+    np.testing.assert_allclose(chosen.top_logprobs, -np.sort(-expected)[:, :4], atol=1e-6)
+    np.testing.assert_allclose(chosen.logprob, expected[range(ROWS), chosen.token], atol=1e-6)
+    assert chosen.logprob.dtype == chosen.top_logprobs.dtype == jnp.float32
+    plain = choose(logits, same_for_all(Sampler(), ROWS), jnp.zeros(ROWS, int), vocab_size=VOCAB)
+    assert plain.top_ids.shape == plain.top_logprobs.shape == (ROWS, 0)
+
+
+def test_settings_are_arguments_of_one_program():
+    program = jax.jit(lambda *arguments: choose(*arguments, vocab_size=VOCAB))
+    logits, steps = jnp.zeros((ROWS, VOCAB)), jnp.zeros(ROWS, int)
+    for sampler in (Sampler(), Sampler(1.0), Sampler(0.3, 5, 0.9, 0.1, 1.2, 0.5, 0.5)):
+        program(logits, same_for_all(sampler, ROWS), steps)
+    program(logits, row_settings([Sampler()] * ROWS, None), steps)
+    assert program._cache_size() == 1
 
 
 def test_keys_differ_between_rows_and_steps():
     keys = row_keys(jax.random.key(0), 4)
-    drawn = [jax.vmap(jax.random.bits)(step_keys(keys, step)).tolist() for step in range(5)]
-    assert len({bits for row in drawn for bits in row}) == 20
+    flat = jnp.zeros((4, 1000))
+    tokens = [
+        compiled(flat, row_settings([Sampler(1.0)] * 4, keys), jnp.full(4, step), vocab_size=1000).token
+        for step in range(5)
+    ]
+    assert len({token for row in tokens for token in row.tolist()}) >= 18  # of 20 draws, 0.2 pairs are equal
     assert (row_keys(keys, 4) == keys).all()
     old_style = jax.random.key_data(jax.random.key(0))
     assert (row_keys(old_style, 4) == keys).all()
@@ -121,8 +223,10 @@ def test_keys_differ_between_rows_and_steps():
     "options",
     [
         {"temperature": -0.1}, {"temperature": float("nan")}, {"temperature": float("inf")},
-        {"temperature": "hot"}, {"top_k": 0}, {"top_k": 2.5}, {"top_k": True},
-        {"top_p": 0.0}, {"top_p": 1.1}, {"top_p": float("nan")},
+        {"temperature": "hot"}, {"temperature": None}, {"top_k": 0}, {"top_k": 2.5}, {"top_k": True},
+        {"top_p": 0.0}, {"top_p": 1.1}, {"top_p": float("nan")}, {"min_p": 0.0}, {"min_p": 1.5},
+        {"repetition_penalty": 0.0}, {"repetition_penalty": float("inf")}, {"repetition_penalty": True},
+        {"presence_penalty": float("nan")}, {"frequency_penalty": "much"},
     ],
     ids=str,
 )  # fmt: skip
@@ -130,3 +234,17 @@ def test_sampler_names_the_wrong_setting(options):
     (name, value), *_ = options.items()
     with pytest.raises(ValueError, match=f"^{name} = {value!r}: expected "):
         Sampler(**options)
+
+
+def test_settings_per_row():
+    rows = row_samplers(2, temperature=np.array([0, 0.5]), top_k=[None, 3], top_p=0.9)
+    assert rows == [Sampler(0.0, None, 0.9), Sampler(0.5, 3, 0.9)]
+    assert row_samplers(1, temperature=jnp.float32(0.5)) == [Sampler(0.5)]
+    with pytest.raises(
+        ValueError, match=r"^top_k = \[1, 2, 3\]: expected one value, or one for each of 2 rows"
+    ):
+        row_samplers(2, top_k=[1, 2, 3])
+    with pytest.raises(ValueError, match=r"^keys = None: expected one per row when temperature > 0"):
+        row_settings(rows, None)
+    with pytest.raises(ValueError, match=r"^keys has shape \(3,\): expected \(2,\)"):
+        row_settings(rows, row_keys(jax.random.key(0), 3))

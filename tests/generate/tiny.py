@@ -39,9 +39,8 @@ class Tiny:
 
 
 def make_tiny(schedule: str, **changes: Any) -> Tiny:
-    config = ModelConfig(
-        vocab_size=50, d_model=16, schedule=schedule, mixers=MIXERS, mlp_hidden=16, **changes
-    )
+    options: dict[str, Any] = {"mixers": MIXERS, **changes}
+    config = ModelConfig(vocab_size=50, d_model=16, schedule=schedule, mlp_hidden=16, **options)
     model = LanguageModel(config)
     return Tiny(model, random_params(model), jax.jit(lambda params, tokens: model.apply(params, tokens)[0]))
 

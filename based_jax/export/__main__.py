@@ -1,0 +1,73 @@
+"""Export a language model: ``python -m based_jax.export --checkpoint DIR``."""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from based_jax import command
+from based_jax.convert.pretrained import find_directory, load_pretrained
+from based_jax.export.directory import export_model
+from based_jax.export.plan import PLATFORMS, Plan
+from based_jax.generate.weights import decoding_weights
+from based_jax.validate import expect
+
+PROG = "python -m based_jax.export"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Write a model as programs that run with jax alone, its weights, and run.py, which runs them."""
+
+    checkpoint: str
+    """pretrained directory (config.json, weights), a finished run's directory, or a hub id"""
+    out: Path | None = None
+    """directory to write, created if need be; default: exported/ beside the weights"""
+    platforms: str = ",".join(PLATFORMS)
+    """where the programs run, comma-separated: cpu, cuda"""
+    kernels: Literal["xla", "pallas"] = "xla"
+    """pallas: the fused GPU kernels inside; for --platforms cuda, with --batch-size"""
+    batch_size: int | None = None
+    """rows of every call; None is any number of them"""
+    max_length: int = 2048
+    """tokens that a row may have, prompt included, in models whose state grows with them (attention)"""
+    prefill_chunk: int = 128
+    """tokens of a prompt that one call reads; prompts are padded to a multiple"""
+    decode_chunk: int = 16
+    """tokens that one call makes at most"""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """of the computation; None is the checkpoint's"""
+    weights: Literal["beside", "inside"] = "beside"
+    """in a safetensors file beside the programs, or as constants inside each of them"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    options = command.parse(Options, argv, prog=PROG)
+    plan = Plan(
+        platforms=tuple(options.platforms.split(",")),
+        **{
+            field.name: getattr(options, field.name)
+            for field in dataclasses.fields(Plan)
+            if field.name != "platforms"
+        },
+    )
+    directory = find_directory(options.checkpoint)
+    is_local = Path(options.checkpoint).exists()
+    expect(options.out is not None or is_local, "out", None, "a directory for a model from the hub")
+    out = options.out or directory / "exported"
+    begin = time.perf_counter()
+    model, params = load_pretrained(directory, dtype=options.dtype)
+    if model.config.dtype != "float32":
+        model, params = decoding_weights(model, params, model.config.dtype)
+    export_model(out, model, params, plan)
+    print(f"{options.checkpoint} -> {out} in {time.perf_counter() - begin:.1f} s")
+    for path in sorted(out.iterdir()):
+        print(f"{path.stat().st_size:>13,}  {path.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(PROG, lambda: main(sys.argv[1:]))

@@ -1,0 +1,112 @@
+"""An exported model as a directory that explains itself and runs alone.
+
+manifest.json          what the programs take and give, who made them, checksums
+init.jaxexport, prefill.jaxexport, decode.jaxexport, extend.jaxexport
+weights.safetensors    by the names of our parameters; absent if the programs have them inside
+run.py                 a copy of `runner.py`, which needs nothing of this library
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from based_jax.convert.state_dict import write_safetensors
+from based_jax.convert.whole_file import whole_file
+from based_jax.export import runner
+from based_jax.export.plan import Plan
+from based_jax.export.programs import KERNEL_CALL, KEY_KIND, Programs, export_programs
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import Params
+
+WEIGHTS = "weights.safetensors"
+RUNNER = "run.py"
+
+_REASONS = {
+    f"custom_call:{KERNEL_CALL}": "the fused kernels are Triton IR, which may change with every release of "
+    "jax: run them with the one that exported them"
+}
+
+
+def export_model(
+    directory: str | os.PathLike[str], model: LanguageModel, params: Params, plan: Plan | None = None
+) -> Path:
+    """Export a model's programs, and write them with its weights and a runner.
+
+    Args:
+        directory: created if need be; files of an earlier export are replaced.
+        model, params: the model and its variables.
+        plan: what is compiled into the programs; None for the defaults.
+
+    Returns:
+        The manifest's path.
+
+    Raises:
+        ValueError: see `export_programs`.
+        ImportError: flatbuffers is missing.
+    """
+    plan = plan or Plan()
+    programs = export_programs(model, params, plan)
+    target = Path(directory)
+    target.mkdir(parents=True, exist_ok=True)
+    # Last what makes the rest valid: whatever interrupts this leaves a directory that is refused.
+    (target / runner.MANIFEST).unlink(missing_ok=True)
+    entries = {}
+    for name, exported in programs.exported.items():
+        path = target / f"{name}.jaxexport"
+        with whole_file(path) as file:
+            file.write(exported.serialize())
+        arguments, results = programs.signatures[name]
+        entries[name] = {**_entry(path), "arguments": list(arguments), "results": list(results)}
+    weights = None
+    (target / WEIGHTS).unlink(missing_ok=True)
+    if programs.params:
+        write_safetensors(target / WEIGHTS, programs.params)
+        weights = _entry(target / WEIGHTS)
+    shutil.copyfile(runner.__file__, target / RUNNER)
+    manifest = _manifest(model, plan, programs) | {"programs": entries, "weights": weights}
+    manifest["sha256"] = runner.digest(manifest)
+    with whole_file(target / runner.MANIFEST) as file:
+        file.write((json.dumps(manifest, indent=2) + "\n").encode())
+    return target / runner.MANIFEST
+
+
+def _manifest(model: LanguageModel, plan: Plan, programs: Programs) -> dict[str, Any]:
+    """All entries but the files'."""
+    checks = {str(c) for exported in programs.exported.values() for c in exported.disabled_safety_checks}
+    return {
+        "format": runner.FORMAT,
+        "version": runner.VERSION,
+        "jax": jax.__version__,
+        "platforms": list(plan.platforms),
+        "calling_convention_version": programs.exported["init"].calling_convention_version,
+        "disabled_checks": {check: _REASONS[check] for check in sorted(checks)},
+        "kernels": plan.kernels,
+        "dtype": model.config.dtype,
+        "vocab_size": model.config.vocab_size,
+        "batch_size": plan.batch_size,
+        "prefill_chunk": plan.prefill_chunk,
+        "decode_chunk": plan.decode_chunk,
+        "max_length": programs.limit,
+        "key_kind": KEY_KIND,
+        "values": {name: _describe(value) for name, value in programs.values.items()},
+        "model": model.config.to_dict(),
+    }
+
+
+def _describe(value: Any) -> dict[str, Any]:
+    """Shape ("b" for the batch) and dtype, or those of every entry."""
+    if isinstance(value, Mapping):
+        return {name: _describe(part) for name, part in value.items()}
+    shape = [size if isinstance(size, int) else str(size) for size in value.shape]
+    return {"shape": shape, "dtype": str(value.dtype)}
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}

@@ -1,0 +1,264 @@
+"""A language model as four programs on flat arrays, which `jax.export` turns into bytes.
+
+    init      rows (B,)                                               -> state
+    prefill   params, state, tokens (B, C), mask                      -> logits (B, vocab), state
+    decode    params, state, token (B,), active                       -> logits (B, vocab), state
+    extend    params, state, logits, sampling, active, count <= K     -> made (B, K), logits, state
+
+Parameters, states and settings are dicts from names to arrays, so that whoever calls the programs needs no
+class of this library. B is symbolic unless a batch size is given: any batch then runs.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax import traverse_util
+from jax import export, lax
+
+from based_jax.convert.layouts import flatten
+from based_jax.export.plan import Plan
+from based_jax.generate.limits import token_limit
+from based_jax.generate.sampling import RowSettings, choose
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import Array, Params, State
+from based_jax.validate import expect, expect_choice
+from pallas_kernels import lowering_for
+
+DTYPES = ("float32", "bfloat16", "float16")
+KEY_KIND = "threefry2x32"
+"""of the random keys that `extend` takes as plain numbers"""
+
+KERNEL_CALL = "__gpu$xla.gpu.triton"
+"""The custom call that holds a Pallas kernel as Triton IR."""
+
+_MOST_INSIDE = 1 << 31  # bytes of a flatbuffer, which is what a serialized program is
+
+
+class Programs(NamedTuple):
+    """The programs, and what they take and give."""
+
+    exported: dict[str, export.Exported]
+    """by name, in the order of the module's docstring"""
+    signatures: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    """program -> names of its arguments and of its results"""
+    values: dict[str, Any]
+    """name of an argument or result -> shape and dtype, or a dict of them by name"""
+    params: dict[str, Array]
+    """the weights by name; none if they are inside"""
+    limit: int | None
+    """tokens that a row may have, prompt included; None is no limit"""
+
+
+def export_programs(model: LanguageModel, params: Params, plan: Plan | None = None) -> Programs:
+    """Trace a model and lower its programs; nothing is compiled and no GPU is needed.
+
+    Args:
+        model: any model whose mixers can continue from a state.
+        params: its variables; their dtypes become those of the programs' argument.
+        plan: see `Plan`; None for the defaults.
+
+    Raises:
+        ValueError: a model that computes in float64; weights of 2 GiB or more inside; kernels that no layer
+            of the model uses; an operation that cannot be exported.
+    """
+    plan = plan or Plan()
+    expect_choice("dtype", model.config.dtype, DTYPES)
+    weights = {name: jnp.asarray(leaf) for name, leaf in flatten(nn.meta.unbox(params)["params"]).items()}
+    size = sum(leaf.nbytes for leaf in weights.values())
+    expect(
+        plan.weights == "beside" or size < _MOST_INSIDE, "weights", "inside", f"beside, for {size:,} bytes"
+    )
+    inside = weights if plan.weights == "inside" else {}
+    outside = {} if inside else weights
+    functions = _Functions(model, plan, inside)
+    checks = [export.DisabledSafetyCheck.custom_call(KERNEL_CALL)] if plan.kernels == "pallas" else []
+    exported = {}
+    with _choosing(plan.kernels), _explaining_batch(plan.batch_size):
+        values = _values(functions, outside)
+        for name, (arguments, _) in SIGNATURES.items():
+            make = export.export(
+                jax.jit(getattr(functions, name)), platforms=plan.platforms, disabled_checks=checks
+            )
+            exported[name] = make(*(values[argument] for argument in arguments))
+    if plan.kernels == "pallas":
+        used = any(KERNEL_CALL.encode() in made.mlir_module_serialized for made in exported.values())
+        expect(used, "kernels", "pallas", "xla, as no layer of this model uses one")
+    return Programs(exported, SIGNATURES, values, outside, token_limit(model, plan.max_length))
+
+
+SIGNATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "init": (("rows",), ("state",)),
+    "prefill": (("params", "state", "tokens", "mask"), ("logits", "state")),
+    "decode": (("params", "state", "token", "active"), ("logits", "state")),
+    "extend": (
+        ("params", "state", "logits", "sampling", "active", "count"),
+        ("made", "logits", "state"),
+    ),
+}
+
+
+FlatState = dict[str, Array]
+
+
+class _Functions:
+    """The four programs as functions."""
+
+    def __init__(self, model: LanguageModel, plan: Plan, inside: Mapping[str, Array]) -> None:
+        self.model, self.plan, self.inside = model, plan, inside
+        leaves, self._tree = jax.tree_util.tree_flatten_with_path(
+            jax.eval_shape(lambda: model.init_state(1, plan.max_length))
+        )
+        self._names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+
+    def init(self, rows: Array) -> FlatState:
+        """The state before the first token; `rows` says how many there are."""
+        return self._flat(self.model.init_state(rows.shape[0], self.plan.max_length))
+
+    def prefill(
+        self, params: FlatState, state: FlatState, tokens: Array, mask: Array
+    ) -> tuple[Array, FlatState]:
+        """Read a piece of each prompt.
+
+        Args:
+            mask: True for real tokens, right padding only.
+
+        Returns:
+            logits: behind each row's last real token of this piece; of no meaning for a row without any.
+            state: unchanged in a row without any.
+        """
+        variables = self._variables(params)
+        hidden, after = self.model.apply(variables, tokens, self._tree_of(state), mask=mask, method="hidden")
+        last = jnp.maximum(mask.sum(axis=1) - 1, 0)
+        hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+        return self._unembed(variables, hidden), self._flat(after)
+
+    def decode(
+        self, params: FlatState, state: FlatState, token: Array, active: Array
+    ) -> tuple[Array, FlatState]:
+        """Read one token per row.
+
+        Args:
+            active: False for rows that keep their state; their logits have no meaning.
+        """
+        variables, before = self._variables(params), self._tree_of(state)
+        # The kernels of a single step take no mask.
+        mask = active[:, None] if self.plan.kernels == "xla" else None
+        hidden, after = self.model.apply(variables, token[:, None], before, mask=mask, method="hidden")
+        if mask is None:
+            after = jax.tree.map(lambda new, old: _where_rows(active, new, old), after, before)
+        return self._unembed(variables, hidden[:, 0]), self._flat(after)
+
+    def extend(
+        self,
+        params: FlatState,
+        state: FlatState,
+        logits: Array,
+        sampling: Mapping[str, Array],
+        active: Array,
+        count: Array,
+    ) -> tuple[Array, Array, FlatState]:
+        """Make `count` <= K tokens per active row, each read before the next.
+
+        Args:
+            logits: behind each row's last token.
+            sampling: see `_sampling`.
+
+        Returns:
+            made: int32 (B, K), 0 behind `count` and in rows that are not active.
+            logits, state: behind the last of them.
+        """
+        rows = _row_settings(sampling)
+        step = jax.jit(self.decode)  # as in the program of this name: traced once for both
+
+        def body(number: Array, carry: tuple[Array, Array, FlatState]) -> tuple[Array, Array, FlatState]:
+            made, logits, state = carry
+            chosen = choose(
+                logits, rows, sampling["step"] + number, vocab_size=self.model.config.vocab_size
+            ).token
+            token = jnp.where(active, chosen, 0)
+            return made.at[:, number].set(token), *step(params, state, token, active)
+
+        made = jnp.zeros((active.shape[0], self.plan.decode_chunk), jnp.int32)
+        return lax.fori_loop(0, count, body, (made, logits, state))
+
+    def _variables(self, params: Mapping[str, Array]) -> Params:
+        return {"params": traverse_util.unflatten_dict(dict(self.inside or params), sep="/")}
+
+    def _unembed(self, variables: Params, hidden: Array) -> Any:
+        return self.model.apply(variables, hidden, method="unembed")
+
+    def _flat(self, state: State) -> FlatState:
+        return dict(zip(self._names, jax.tree.leaves(state), strict=True))
+
+    def _tree_of(self, state: FlatState) -> State:
+        return self._tree.unflatten([state[name] for name in self._names])
+
+
+def _values(functions: _Functions, params: Mapping[str, Array]) -> dict[str, Any]:
+    """Shapes and dtypes of all arguments and results."""
+    plan, config = functions.plan, functions.model.config
+    rows: Any = plan.batch_size
+    if rows is None:
+        (rows,) = export.symbolic_shape("b")
+    shape = jax.ShapeDtypeStruct
+    one = shape((rows,), jnp.int32)
+    return {
+        "params": {name: shape(leaf.shape, leaf.dtype) for name, leaf in params.items()},
+        "state": jax.eval_shape(functions.init, one),
+        "rows": one,
+        "tokens": shape((rows, plan.prefill_chunk), jnp.int32),
+        "mask": shape((rows, plan.prefill_chunk), jnp.bool_),
+        "token": one,
+        "active": shape((rows,), jnp.bool_),
+        "logits": shape((rows, config.padded_vocab_size), jnp.float32),
+        "sampling": _sampling(rows),
+        "count": shape((), jnp.int32),
+        "made": shape((rows, plan.decode_chunk), jnp.int32),
+    }
+
+
+def _sampling(rows: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """How `extend` chooses; `RowSettings` with keys as numbers, and `step`, the tokens made so far."""
+    shape = jax.ShapeDtypeStruct
+    settings = {"temperature": jnp.float32, "top_k": jnp.int32, "top_p": jnp.float32, "min_p": jnp.float32}
+    return {
+        "keys": shape((rows, 2), jnp.uint32),
+        "step": shape((rows,), jnp.int32),
+        **{name: shape((rows,), dtype) for name, dtype in settings.items()},
+    }
+
+
+def _row_settings(sampling: Mapping[str, Array]) -> RowSettings:
+    own = {name: sampling[name] for name in ("temperature", "top_k", "top_p", "min_p")}
+    nothing = jnp.zeros_like(own["temperature"])
+    keys = jax.random.wrap_key_data(sampling["keys"], impl=KEY_KIND)
+    return RowSettings(keys=keys, repetition=nothing + 1, presence=nothing, frequency=nothing, **own)
+
+
+@contextlib.contextmanager
+def _choosing(kernels: str) -> Iterator[None]:
+    """Ops traced inside pick `kernels`, whatever this machine has."""
+    with lowering_for() if kernels == "pallas" else jax.default_device("cpu"):
+        yield
+
+
+@contextlib.contextmanager
+def _explaining_batch(batch_size: int | None) -> Iterator[None]:
+    """Some layers compute with the number of rows, which needs it to be a number."""
+    try:
+        yield
+    except (TypeError, jax.errors.InconclusiveDimensionOperation) as error:
+        if batch_size is not None:
+            raise
+        raise ValueError(
+            "batch_size = None: expected a number (--batch-size) for this model, which cannot be traced for "
+            f"any batch ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def _where_rows(active: Array, new: Array, old: Array) -> Array:
+    return jnp.where(active.reshape(-1, *[1] * (new.ndim - 1)), new, old)

@@ -1,0 +1,386 @@
+"""Run an exported language model: ``python run.py --tokens 1,2,3``.
+
+Needs jax, numpy, safetensors and flatbuffers, and nothing of the library that wrote the directory. In Python:
+
+    model = Exported.load(directory)
+    model.generate([[1, 2, 3], [4, 5]], max_new_tokens=16)        # lists of tokens
+    state = model.init(2)                                         # or call by call
+    logits, state = model.prefill(state, tokens, mask)
+    logits, state = model.decode(state, token)
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+from safetensors.flax import load_file
+
+FORMAT = "based_jax programs"
+VERSION = 1
+MANIFEST = "manifest.json"
+
+Array = jax.Array | np.ndarray
+State = dict[str, jax.Array]
+"""Arrays by name, the rows of a batch first. A value: keep it, and continue from it as often as you like."""
+
+
+class Exported:
+    """A language model read from an exported directory; see `load`.
+
+    Attributes:
+        manifest: what the directory says about itself.
+        params: the weights by name; none if they are inside the programs.
+    """
+
+    def __init__(
+        self, manifest: Mapping[str, Any], programs: Mapping[str, export.Exported], params: dict[str, Any]
+    ) -> None:
+        self.manifest = manifest
+        self.params = params
+        self._init = jax.jit(programs["init"].call)
+        self._prefill = jax.jit(programs["prefill"].call)
+        self._decode = jax.jit(programs["decode"].call)
+        # The loop of `generate` is the only owner of its state: each step may overwrite the last.
+        self._extend = jax.jit(programs["extend"].call, donate_argnums=(1, 2))
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> "Exported":
+        """Read and check a directory. Call this before anything else uses JAX, on a CPU (see below).
+
+        Raises:
+            FileNotFoundError: a file is missing.
+            ValueError: a file was changed, cut or belongs to another export; a format, a calling convention
+                or programs that this version of jax does not know; no program for this platform.
+            ImportError: flatbuffers is missing.
+        """
+        avoid_broken_fusions()
+        folder = Path(directory)
+        manifest = read_manifest(folder)
+        _check_environment(folder, manifest)
+        programs = {
+            name: _deserialize(_checked(folder, entry), manifest)
+            for name, entry in manifest["programs"].items()
+        }
+        entry = manifest["weights"]
+        return cls(manifest, programs, {} if entry is None else load_file(str(_checked(folder, entry))))
+
+    def init(self, batch_size: int) -> State:
+        """The state before the first token of `batch_size` rows."""
+        self._check_rows(batch_size)
+        return self._init(np.zeros(batch_size, np.int32))
+
+    def prefill(self, state: State, tokens: Array, mask: Array) -> tuple[jax.Array, State]:
+        """Read a piece of each row's prompt.
+
+        Args:
+            state: of B rows.
+            tokens: int32 (B, C), C = `prefill_chunk` of the manifest.
+            mask: bool (B, C), True for real tokens; padding stands to the right.
+
+        Returns:
+            logits: float32 (B, vocab) behind the last real token; of no meaning for a row without any, whose
+                state stays as it was.
+            state: behind these tokens.
+        """
+        return self._prefill(self.params, state, tokens, mask)
+
+    def decode(self, state: State, token: Array, active: Array | None = None) -> tuple[jax.Array, State]:
+        """Read one token per row.
+
+        Args:
+            token: int32 (B,).
+            active: bool (B,), False for rows that keep their state; None is all.
+
+        Returns:
+            logits: float32 (B, vocab), of no meaning for rows that are not active.
+            state: behind the token.
+        """
+        return self._decode(
+            self.params, state, token, np.ones(len(token), bool) if active is None else active
+        )
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int = 64,
+        *,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        seed: int = 0,
+        stop_tokens: Sequence[int] = (),
+    ) -> list[list[int]]:
+        """Continue prompts.
+
+        Args:
+            prompts: rows of tokens, of any lengths, none empty.
+            max_new_tokens: tokens to make per row.
+            temperature: 0 takes the most likely token; else the logits are divided by it and sampled.
+            top_k: sample among this many most likely tokens; 0 is all.
+            top_p: sample among the fewest of them whose probabilities sum to at least this.
+            min_p: sample among tokens with at least this share of the most likely one's probability.
+            seed: of the sampling; row r has the key fold_in(key(seed), r).
+            stop_tokens: a row ends in front of one of these.
+
+        Returns:
+            The new tokens of each row.
+
+        Raises:
+            ValueError: an empty prompt, a token outside of the vocabulary, more rows or tokens than the
+                programs were exported for, or a sampling setting out of its range.
+        """
+        self._check(prompts, max_new_tokens, stop_tokens)
+        _check_sampling(temperature, top_k, top_p, min_p, seed)
+        rows = self.manifest["batch_size"] or len(prompts)
+        logits, state = self._read_prompts(prompts, rows)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(
+            jax.random.key(seed, impl=self.manifest["key_kind"]), jnp.arange(rows)
+        )
+        sampling = {
+            "keys": np.asarray(jax.random.key_data(keys)),
+            "temperature": np.full(rows, temperature, np.float32),
+            "top_k": np.full(rows, top_k, np.int32),
+            "top_p": np.full(rows, top_p, np.float32),
+            "min_p": np.full(rows, min_p, np.float32),
+        }
+        texts: list[list[int]] = [[] for _ in prompts]
+        active = np.arange(rows) < len(prompts)
+        for made in range(0, max_new_tokens, self.manifest["decode_chunk"]):
+            count = min(max_new_tokens - made, self.manifest["decode_chunk"])
+            step = np.full(rows, made, np.int32)
+            tokens, logits, state = self._extend(
+                self.params, state, logits, {**sampling, "step": step}, active, np.int32(count)
+            )
+            for row in np.flatnonzero(active):
+                new = np.asarray(tokens)[row, :count].tolist()
+                end = next((place for place, token in enumerate(new) if token in stop_tokens), None)
+                texts[row] += new[:end]
+                active[row] = end is None
+            if not active.any():
+                break
+        return texts
+
+    def _read_prompts(self, prompts: Sequence[Sequence[int]], rows: int) -> tuple[jax.Array, State]:
+        chunk = self.manifest["prefill_chunk"]
+        lengths = np.array([len(prompt) for prompt in prompts] + [0] * (rows - len(prompts)))
+        mask = np.arange(-(-lengths.max() // chunk) * chunk) < lengths[:, None]
+        tokens = np.zeros(mask.shape, np.int32)
+        tokens[mask] = np.concatenate([np.asarray(prompt) for prompt in prompts])
+        state = self._init(np.zeros(rows, np.int32))
+        logits: Any = None
+        for begin in range(0, mask.shape[1], chunk):
+            piece = slice(begin, begin + chunk)
+            new, state = self.prefill(state, tokens[:, piece], mask[:, piece])
+            here = mask[:, piece].any(axis=1, keepdims=True)
+            logits = new if logits is None else jnp.where(here, new, logits)
+        return logits, state
+
+    def _check(self, prompts: Sequence[Sequence[int]], new: int, stops: Sequence[int]) -> None:
+        vocabulary, limit = self.manifest["vocab_size"], self.manifest["max_length"]
+        _expect(len(prompts) > 0, "prompts", prompts, "at least one row")
+        self._check_rows(len(prompts), exact=False)
+        _expect(isinstance(new, int) and new >= 1, "max_new_tokens", new, "an integer, at least 1")
+        for row in (*prompts, stops):
+            wrong = [token for token in row if not (_is_whole(token) and 0 <= token < vocabulary)]
+            _expect(not wrong, "tokens", wrong[:1], f"integers in [0, {vocabulary})")
+        longest = max(map(len, prompts))
+        _expect(all(map(len, prompts)), "prompts", "an empty row", "at least one token in each")
+        fits = limit is None or longest + new <= limit
+        _expect(fits, "max_new_tokens", new, f"at most {limit} tokens together with a prompt of {longest}")
+
+    def _check_rows(self, rows: int, exact: bool = True) -> None:
+        fixed = self.manifest["batch_size"]
+        fits = fixed is None or rows == fixed or (rows < fixed and not exact)
+        _expect(fits and rows >= 1, "rows", rows, f"{fixed or 'at least 1'}, as exported")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a directory, if it is whole and of a version that is known here.
+
+    Raises:
+        FileNotFoundError, ValueError: see `Exported.load`.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: expected an exported directory, which has this file")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON ({error})") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise ValueError(f'{path}: expected the entry "format": "{FORMAT}"')
+    _expect(manifest.get("version") == VERSION, f"{path}: version", manifest.get("version"), f"{VERSION}")
+    if manifest.get("sha256") != digest(manifest):
+        raise ValueError(f"{path}: was changed after the export: its sha256 is another")
+    return manifest
+
+
+def digest(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of all other entries."""
+    others = {name: value for name, value in manifest.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
+
+
+def avoid_broken_fusions() -> None:
+    """Keep XLA from fusing around matrix products on a CPU where jaxlib's programs can be wrong (1e33).
+
+    Seen with jaxlib 0.10.2 and 0.12.0. JAX reads the flag once, at its first use; where that is over, a
+    warning says so.
+    """
+    flag = "--xla_cpu_experimental_ynn_fusion_type"
+    version = tuple(int(part) for part in re.findall(r"\d+", metadata.version("jaxlib"))[:3])
+    if not (0, 10, 2) <= version < (0, 13) or flag in os.environ.get("XLA_FLAGS", ""):
+        return
+    from jax._src import xla_bridge
+
+    if not xla_bridge.backends_are_initialized():
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}=".strip()
+    elif jax.default_backend() == "cpu":
+        warnings.warn(
+            f"JAX was used before Exported.load: call it first or set XLA_FLAGS={flag}= "
+            "because this jaxlib's fusions of matrix products can be wrong on a CPU",
+            stacklevel=3,
+        )
+
+
+def _check_environment(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Whether the jax that is installed here can run the programs."""
+    ours = jax.__version__
+    version = manifest["calling_convention_version"]
+    least = export.minimum_supported_calling_convention_version
+    most = export.maximum_supported_calling_convention_version
+    if not least <= version <= most:
+        raise ValueError(
+            f"{folder}: exported by jax {manifest['jax']} with calling convention {version}: "
+            f"expected {least} to {most}, which jax {ours} supports; use the other jax or export again"
+        )
+    platform = export.default_export_platform()
+    if platform not in manifest["platforms"]:
+        raise ValueError(
+            f"{folder}: exported for {', '.join(manifest['platforms'])}: expected {platform}, where this "
+            f"process runs; export again with --platforms {platform}"
+        )
+    if manifest["disabled_checks"] and ours != manifest["jax"]:
+        warnings.warn(
+            f"{folder} has kernels that only jax {manifest['jax']} is known to run, and this is jax {ours}",
+            stacklevel=3,
+        )
+
+
+def _checked(folder: Path, entry: Mapping[str, str]) -> Path:
+    """Where a file is, if its content is what was written."""
+    path = folder / entry["file"]
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: expected this file, which {MANIFEST} lists")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != entry["sha256"]:
+        raise ValueError(f"{path}: cut, changed or of another export: its sha256 is not that of {MANIFEST}")
+    return path
+
+
+def _deserialize(path: Path, manifest: Mapping[str, Any]) -> export.Exported:
+    """A program that this version of jax can read."""
+    try:
+        program = export.deserialize(bytearray(path.read_bytes()))
+        if jax.__version__ != manifest["jax"]:
+            _lower(program)
+    except ImportError:
+        raise
+    except Exception as error:  # whatever a format that is newer than this jax leads to
+        raise ValueError(
+            f"{path}: jax {jax.__version__} cannot read what jax {manifest['jax']} wrote ({error!r:.200})"
+        ) from error
+    return program
+
+
+def _lower(program: export.Exported) -> None:
+    """Look at a program's operations, which would else be read at its first call."""
+    flat = [
+        jax.ShapeDtypeStruct([size if isinstance(size, int) else 1 for size in aval.shape], aval.dtype)
+        for aval in program.in_avals
+    ]
+    arguments, _ = jax.tree.unflatten(program.in_tree, flat)
+    jax.jit(program.call).lower(*arguments)
+
+
+def _check_sampling(temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> None:
+    finite = _is_number(temperature) and 0 <= temperature <= np.finfo(np.float32).max
+    _expect(finite, "temperature", temperature, "a finite number, at least 0")
+    _expect(_is_whole(top_k) and 0 <= top_k < 1 << 31, "top_k", top_k, "an integer, at least 0")
+    _expect(_is_number(top_p) and 0 < top_p <= 1, "top_p", top_p, "a number in (0, 1]")
+    _expect(_is_number(min_p) and 0 <= min_p <= 1, "min_p", min_p, "a number in [0, 1]")
+    _expect(_is_whole(seed) and 0 <= seed < 1 << 32, "seed", seed, "an integer in [0, 2^32)")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _expect(condition: bool, argument: str, value: Any, expected: str) -> None:
+    if not condition:
+        raise ValueError(f"{argument} = {value!r}: expected {expected}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(description="Continue rows of tokens with an exported language model.")
+    parser.add_argument(
+        "--tokens", type=_tokens, action="append", required=True, metavar="1,2,3",
+        help="a prompt; may be given several times",
+    )  # fmt: skip
+    parser.add_argument(
+        "--directory", type=Path, default=Path(__file__).parent, help="the exported directory"
+    )
+    parser.add_argument("--max-new-tokens", type=int, default=16, help="tokens to make per prompt")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the most likely token")
+    parser.add_argument("--top-k", type=int, default=0, help="sample among this many tokens; 0 is all")
+    parser.add_argument("--top-p", type=float, default=1.0, help="share of probability to sample from")
+    parser.add_argument("--min-p", type=float, default=0.0, help="least share of the most likely token's")
+    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
+    parser.add_argument(
+        "--stop-tokens", type=_tokens, default=[], metavar="0,1", help="tokens that end a row"
+    )
+    options = vars(parser.parse_args(argv))
+    prompts, directory = options.pop("tokens"), options.pop("directory")
+    return _say_errors(lambda: _print(Exported.load(directory).generate(prompts, **options)))
+
+
+def _tokens(text: str) -> list[int]:
+    return [int(token) for token in text.split(",")]
+
+
+def _print(texts: Sequence[Sequence[int]]) -> None:
+    for text in texts:
+        print(",".join(map(str, text)))
+
+
+def _say_errors(work: Callable[[], None]) -> int:
+    """0, or 2 and one line on stderr where the input is at fault."""
+    try:
+        work()
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        print(f"run.py: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

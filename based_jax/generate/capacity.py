@@ -1,0 +1,59 @@
+"""How many tokens a state has room for: a question only of states that grow with the text, as KV caches do.
+
+Room comes in powers of two, so that few sizes are compiled, and what is filled can be moved to a larger one.
+Recurrent states have one size, whatever the text.
+"""
+
+import functools
+
+import jax
+
+from based_jax.generate.rows import row_count
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import State
+from based_jax.validate import expect
+
+SMALLEST_ROOM = 64
+
+
+@functools.lru_cache(maxsize=32)
+def state_grows(model: LanguageModel) -> bool:
+    """Whether the size of a model's state depends on how many tokens it must hold."""
+    short, long = (jax.eval_shape(lambda room=room: model.init_state(1, room)) for room in (1, 1 << 16))
+    return jax.tree.map(lambda leaf: leaf.shape, short) != jax.tree.map(lambda leaf: leaf.shape, long)
+
+
+def room_for(model: LanguageModel, tokens: int) -> int | None:
+    """What `init_state` takes as `max_length` for this many tokens; None where the state does not grow.
+
+    The next power of two, and at least `SMALLEST_ROOM`.
+    """
+    return max(SMALLEST_ROOM, 1 << (tokens - 1).bit_length()) if state_grows(model) else None
+
+
+def with_capacity(model: LanguageModel, state: State, max_length: int) -> State:
+    """The same state in arrays for `max_length` tokens per row.
+
+    The state of a model without caches does not depend on it and comes back as it is.
+
+    Args:
+        model: whose state it is.
+        state: any number of rows, none of which has more than `max_length` tokens or has met more than the
+            state was made for: token p then lies in slot p of both.
+        max_length: tokens that a row will ever have.
+
+    Raises:
+        ValueError: a state of another model.
+    """
+    rows = row_count(state)
+    shapes = jax.eval_shape(lambda: model.init_state(rows, max_length))
+    is_ours = jax.tree.structure(shapes) == jax.tree.structure(state)
+    expect(is_ours, "state", type(state).__name__, "a state of this model")
+    if jax.tree.all(jax.tree.map(lambda new, old: new.shape == old.shape, shapes, state)):
+        return state
+
+    def moved(new: jax.Array, old: jax.Array) -> jax.Array:
+        filled = tuple(slice(min(sizes)) for sizes in zip(new.shape, old.shape, strict=True))
+        return old if new.shape == old.shape else new.at[filled].set(old[filled])
+
+    return jax.tree.map(moved, model.init_state(rows, max_length), state)

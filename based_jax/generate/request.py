@@ -1,0 +1,127 @@
+"""What an engine is asked and what it answers: plain values, no arrays."""
+
+import dataclasses
+import numbers
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from based_jax.generate.sampling import Sampler
+from based_jax.validate import expect
+
+Finish = Literal["stop", "length", "cancelled"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A prompt and how to continue it.
+
+    Its tokens are those of `generate(model, params, [prompt], max_new_tokens, ...)` with the sampler's
+    settings and `rng=jax.random.key(seed)[None]`, whatever else the engine does meanwhile.
+
+    Raises:
+        TypeError, ValueError: a field of the wrong type or out of its range.
+    """
+
+    prompt: Sequence[int]
+    """tokens, at least one; kept as a tuple"""
+    max_new_tokens: int = 64
+    """tokens to make at most, a stop token included"""
+    sampler: Sampler = dataclasses.field(default_factory=Sampler)
+    """how tokens are chosen"""
+    seed: int = 0
+    """of the sampling, in [0, 2^32): the request's key is `jax.random.key(seed)`"""
+    stop_tokens: Sequence[int] = ()
+    """tokens that end the continuation; they are no part of it"""
+    logprobs: int | None = None
+    """report each token's log-probability, and this many of the most likely tokens; None is neither"""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt", _integers("prompt", self.prompt))
+        expect(len(self.prompt) > 0, "prompt", self.prompt, "at least one token")
+        object.__setattr__(self, "stop_tokens", _integers("stop_tokens", self.stop_tokens))
+        expect_integer("max_new_tokens", self.max_new_tokens, 1)
+        if not isinstance(self.sampler, Sampler):
+            raise TypeError(f"sampler = {self.sampler!r}: expected a Sampler")
+        expect_integer("seed", self.seed, 0, 2**32 - 1)
+        if self.logprobs is not None:
+            expect_integer("logprobs", self.logprobs, 0)
+
+
+class TokenLogprob(NamedTuple):
+    """How likely a token was by the model itself, before temperature, penalties and candidates."""
+
+    token: int
+    logprob: float
+    """natural logarithm"""
+    top: tuple[tuple[int, float], ...]
+    """the most likely tokens and theirs, most likely first; as many as the request asked for"""
+
+
+class Event(NamedTuple):
+    """What a round made for one request."""
+
+    ticket: int
+    tokens: tuple[int, ...]
+    """new tokens, without the stop token"""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """one per token if the request asked for them, else none"""
+    finish: Finish | None = None
+    """why this is the request's last event; None if it is not"""
+
+
+class Completion(NamedTuple):
+    """A whole answer."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    finish: Finish
+
+
+class Stats(NamedTuple):
+    """What an engine holds now, and what it has done since it was made."""
+
+    waiting: int
+    """requests that nothing has been done for"""
+    prefilling: int
+    """requests whose prompt is being read"""
+    running: int
+    """requests in the pool"""
+    free: int
+    """slots that a waiting request could take"""
+    rows: int
+    """rows of the pool on the device, idle ones included"""
+    made_tokens: int
+    """tokens delivered"""
+    prefilled_tokens: int
+    """tokens of prompts that were read"""
+    cached_tokens: int
+    """tokens of prompts that the prefix cache knew"""
+    finished: int
+    """requests answered"""
+    cancelled: int
+    """requests taken back"""
+
+
+class Full(RuntimeError):
+    """As many requests wait as may: try again later."""
+
+
+def expect_integer(argument: str, value: Any, least: int, most: int | None = None) -> None:
+    """Check that `value` is an integer in [least, most]."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
+    bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+    expect(
+        whole and int(value) >= least and (most is None or int(value) <= most),
+        argument, value, f"an integer, {bounds}",
+    )  # fmt: skip
+
+
+def _integers(argument: str, tokens: Any) -> tuple[int, ...]:
+    """The tokens as Python integers."""
+    array = np.asarray(tokens)
+    array = array if array.size or array.ndim != 1 else np.zeros(0, np.int32)  # [] is of floats for NumPy
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"{argument} = {tokens!r}: expected a row of integers")
+    return tuple(array.tolist())

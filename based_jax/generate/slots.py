@@ -1,0 +1,160 @@
+"""The host's side of a pool: which request sits in which row, and how many rows there are.
+
+The pool has 1, 2, 4, ... rows, as many as there are requests for, because decoding costs by the row. It grows
+when a row is needed and shrinks by one size at a time, so few programs are compiled: one for decoding at each
+size, one for inserting, and one for each step up or down.
+"""
+
+import functools
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Key
+
+from based_jax.generate.pool import Made, Pool, decode, empty, insert, regroup, release
+from based_jax.generate.request import Request
+from based_jax.generate.sampling import Counts, RowSettings, Sampler, row_settings
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import Array, Float, Int, Params, State
+
+T = TypeVar("T")
+
+
+class Slots(Generic[T]):
+    """Rows of a pool and their owners.
+
+    Args:
+        model, params: the language model.
+        most: rows at most.
+        capacity: tokens that a state must hold.
+    """
+
+    def __init__(self, model: LanguageModel, params: Params, most: int, capacity: int) -> None:
+        self._model, self._params = model, params
+        self._sizes = [*(1 << power for power in range((most - 1).bit_length())), most]
+        self._pool = empty(model, params, capacity)
+        self.owners: list[T | None] = [None]
+        """of each row; None is free"""
+
+    @property
+    def running(self) -> list[T]:
+        """Owners of rows."""
+        return [owner for owner in self.owners if owner is not None]
+
+    def insert(self, owner: T, request: Request, state: State, hidden: Float[Array, "1 D"]) -> None:
+        """Make a row of a request, growing the pool if all are taken.
+
+        Args:
+            owner: whose row it will be.
+            request: what to make.
+            state, hidden: one row each, behind the prompt.
+        """
+        if None not in self.owners:
+            self._regroup(self._sizes[self._sizes.index(len(self.owners)) + 1])
+        self._make_room(request)
+        slot = self.owners.index(None)
+        self._pool = insert(self._pool, self._row(request, state, hidden), np.int32(slot))
+        self.owners[slot] = owner
+
+    def remove(self, owner: T, *, ended: bool) -> None:
+        """Free an owner's row; `ended` says that it has already come to its end on the device."""
+        slot = self.owners.index(owner)
+        self.owners[slot] = None
+        if not ended:
+            self._pool = release(self._pool, np.int32(slot))
+
+    def decode(self, chunk: int, *, penalties: bool, top_logprobs: int) -> tuple[list[T | None], Made]:
+        """Begin to make up to `chunk` tokens per row.
+
+        Args:
+            chunk: tokens.
+            penalties: whether a row has any.
+            top_logprobs: how many of the most likely tokens to report.
+
+        Returns:
+            The owners of the rows at this time, and what will be made for them.
+        """
+        if not penalties:
+            self._pool = self._pool._replace(counts=None)
+        self._pool, made = decode(
+            self._model, self._params, self._pool, chunk=chunk, top_logprobs=top_logprobs
+        )
+        return list(self.owners), made
+
+    def shrink(self) -> None:
+        """Take the next smaller pool if all that run fit into it."""
+        index = self._sizes.index(len(self.owners))
+        if index and len(self.running) <= self._sizes[index - 1]:
+            self._regroup(self._sizes[index - 1])
+
+    def warm_up(self, request: Request, state: State, hidden: Float[Array, "1 D"], chunk: int) -> None:
+        """Compile what a free pool will run at every size without penalties and top log-probabilities.
+
+        Args:
+            request, state, hidden: of any row, as in `insert`.
+            chunk: as in `decode`.
+        """
+        self._pool = self._pool._replace(counts=None)
+        row = self._row(request, state, hidden)
+        for size in (*self._sizes, *self._sizes[-2::-1]):
+            if size != len(self.owners):
+                self._regroup(size)
+            self._pool = release(insert(self._pool, row, np.int32(0)), np.int32(0))
+            self.decode(chunk, penalties=False, top_logprobs=0)
+
+    def _regroup(self, size: int) -> None:
+        """Make a pool of `size` rows, those that run in front."""
+        kept = [slot for slot, owner in enumerate(self.owners) if owner is not None]
+        index = np.zeros(size, np.int32)
+        index[: len(kept)] = kept
+        self._pool = regroup(self._pool, index, np.int32(len(kept)))
+        self.owners = [*self.running, *[None] * (size - len(kept))]
+
+    def _make_room(self, request: Request) -> None:
+        """Make place for what the pool's rows did not have so far: more stop tokens, counts for penalties."""
+        pool, rows = self._pool, len(self.owners)
+        count, room = len(request.stop_tokens), pool.stops.shape[1]
+        if count > room:
+            more = [(0, 0), (0, (1 << (count - 1).bit_length()) - room)]
+            pool = pool._replace(stops=jnp.pad(pool.stops, more, constant_values=-1))
+        if request.sampler.penalises and pool.counts is None:
+            shape = (rows, self._model.config.vocab_size)
+            pool = pool._replace(counts=Counts(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32)))
+        self._pool = pool
+
+    def _row(self, request: Request, state: State, hidden: Float[Array, "1 D"]) -> Pool:
+        """A pool of one."""
+        pool, vocab_size = self._pool, self._model.config.vocab_size
+
+        def integers(values: Any) -> Any:
+            return np.asarray(values, np.int32)
+
+        counts = None
+        if pool.counts is not None:
+            prompt = np.bincount(request.prompt, minlength=vocab_size)
+            counts = Counts(integers([prompt]), integers([0 * prompt]))
+        places = pool.stops.shape[1] - len(request.stop_tokens)
+        active: Any = np.ones(1, bool)
+        return Pool(
+            state=state,
+            hidden=hidden,
+            settings=_settings(request.sampler)._replace(keys=_keys(np.uint32(request.seed))),
+            counts=counts,
+            step=integers([0]),
+            limit=integers([request.max_new_tokens]),
+            stops=integers([[*request.stop_tokens, *[-1] * places]]),
+            active=active,
+        )
+
+
+@functools.lru_cache(maxsize=256)  # most requests share a few; eight small transfers each take their time
+def _settings(sampler: Sampler) -> RowSettings:
+    """A sampler's settings with a key to be replaced."""
+    return row_settings([sampler], _keys(np.uint32(0)))
+
+
+@jax.jit
+def _keys(seed: Int[Array, ""]) -> Key[Array, " 1"]:
+    return jax.random.key(seed)[None]

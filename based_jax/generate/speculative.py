@@ -1,0 +1,371 @@
+"""Speculative decoding: a small model proposes tokens, the model at hand checks them in one call.
+
+    draft     x_1 ... x_k,   x_i ~ q_i                       one token at a time
+    target    p_1 ... p_{k+1}                                all at once, behind x_1 ... x_{i-1}
+    accept    x_i while u_i q_i(x_i) < p_i(x_i)              u_i uniform in [0, 1)
+    then      one more token ~ max(p_i - q_i, 0) behind the first x_i refused, ~ p_{k+1} behind all accepted
+
+The tokens are distributed as the target's own, whatever the draft (Leviathan et al. 2023, arXiv 2211.17192,
+appendix A.1; Chen et al. 2023, arXiv 2302.01318). Greedy decoding is the case of distributions with all
+their mass on one token: its tokens are `generate`'s.
+
+Refused tokens must be forgotten. A cache of keys and values would move a pointer; a recurrent state cannot
+go back, so a round begins with the state in front of its last n accepted tokens and reads those again, in
+one call with twice the rows: the first half reads them alone, padded, and gives the state of the next
+round; the second half reads them and the new drafts, and gives the distributions. The weights are read once
+per round, and a second state is all the memory it takes. Rows accept different numbers of tokens; masks let
+each go its own way.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Key
+
+from based_jax.generate.capacity import room_for
+from based_jax.generate.prompt import Prompt, Tokens, bucket, pad_to, piece_sizes, read_prompt, read_tokens
+from based_jax.generate.request import expect_integer
+from based_jax.generate.sampling import RowSettings, candidates, row_keys, row_samplers, row_settings
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
+from based_jax.validate import expect
+
+_DRAFT, _ACCEPT, _BEHIND = range(3)
+"""what a random number is for; beside a token's place it makes the number's key"""
+
+
+class Speculation(NamedTuple):
+    """The tokens, and how often the draft was right."""
+
+    tokens: Int[Array, "B max_new_tokens"]
+    accepted: Int[Array, " B"]
+    """tokens of each row that the draft proposed"""
+    rounds: Int[Array, " B"]
+    """calls of the target that each row took; the last token of each is the target's own, unless a draft
+    was a stop token"""
+
+
+class Progress(NamedTuple):
+    """What a round leaves to the next."""
+
+    state: State
+    """the target's, behind all tokens but the pending ones"""
+    draft_state: State
+    """the draft's, behind the same tokens"""
+    pending: Int[Array, "B k+1"]
+    """the tokens of the last round, which neither state has seen"""
+    count: Int[Array, " B"]
+    """how many they are; 0 for a row that is done"""
+    tokens: Int[Array, "B size"]
+    made: Int[Array, " B"]
+    accepted: Int[Array, " B"]
+    rounds: Int[Array, " B"]
+
+
+def speculate(
+    model: LanguageModel,
+    params: Params,
+    draft_model: LanguageModel,
+    draft_params: Params,
+    prompt: Tokens,
+    max_new_tokens: int = 64,
+    temperature: float | Sequence[float] = 0.0,
+    rng: Array | None = None,
+    *,
+    draft_tokens: int = 4,
+    top_k: int | Sequence[int | None] | None = None,
+    top_p: float | Sequence[float | None] | None = None,
+    min_p: float | Sequence[float | None] | None = None,
+    stop_tokens: Sequence[int] = (),
+    prompt_mask: Mask | np.ndarray | None = None,
+    pad_token: int = 0,
+) -> Speculation:
+    """Continue prompts with the help of a draft model.
+
+    Greedy tokens are those of `generate`, up to the rounding of logits that are nearly equal; sampled ones
+    have its distribution, not its values. They depend on a row's own key only.
+
+    Args:
+        model, params: the target; any model whose mixers can continue from a state.
+        draft_model, draft_params: another one with the same tokens, such as `early_exit`'s.
+        prompt, max_new_tokens, temperature, rng, prompt_mask, pad_token: see `generate`.
+        draft_tokens: tokens that the draft proposes per round.
+        top_k, top_p, min_p: see `generate`; they cut both models' distributions.
+        stop_tokens: a row that emits one of these emits `pad_token` from then on.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
+    """
+    vocab_size = model.config.vocab_size
+    theirs = draft_model.config.vocab_size
+    expect(theirs == vocab_size, "draft_model", f"{theirs} tokens", f"{vocab_size}, as the model")
+    expect_integer("max_new_tokens", max_new_tokens, 1)
+    expect_integer("draft_tokens", draft_tokens, 1)
+    expect_integer("pad_token", pad_token, -(2**31), 2**31 - 1)
+    read = read_prompt(prompt, prompt_mask, vocab_size)
+    batch, length = read.tokens.shape
+    for name, config in (("model", model.config), ("draft_model", draft_model.config)):
+        limit = config.max_positions or length + max_new_tokens
+        most = f"at most {limit} = max_positions of {name}, less a prompt of {length} tokens, plus 1"
+        expect(length + max_new_tokens - 1 <= limit, "max_new_tokens", max_new_tokens, most)
+    samplers = row_samplers(batch, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    greedy = all(sampler.greedy for sampler in samplers)
+    expect(greedy or rng is not None, "rng", rng, "jax.random.key(seed) when temperature > 0")
+    settings = row_settings(samplers, None if greedy else row_keys(rng, batch))
+    stops = read_tokens("stop_tokens", stop_tokens, vocab_size)
+
+    tokens = length + max_new_tokens
+    last = jnp.take_along_axis(jnp.asarray(read.tokens), jnp.asarray(read.lengths)[:, None] - 1, axis=1)
+    nothing = jnp.zeros((batch,), jnp.int32)
+    progress = Progress(
+        state=_read_all_but_last(model, params, read, tokens),
+        draft_state=_read_all_but_last(draft_model, draft_params, read, tokens),
+        pending=jnp.pad(last, ((0, 0), (0, draft_tokens))),
+        count=jnp.ones((batch,), jnp.int32),
+        tokens=jnp.full((batch, bucket(max_new_tokens)), pad_token, jnp.int32),
+        made=nothing,
+        accepted=jnp.zeros_like(nothing),
+        rounds=jnp.zeros_like(nothing),
+    )
+    made = _rounds(model, params, draft_model, draft_params, progress, settings, stops, int(max_new_tokens))
+    return Speculation(made.tokens[:, :max_new_tokens], made.accepted, made.rounds)
+
+
+def early_exit(model: LanguageModel, params: Params, layers: int) -> tuple[LanguageModel, Params]:
+    """A draft without training: the first layers of a model, then its own final norm and head.
+
+    Args:
+        model, params: the model.
+        layers: how many of its layers stay.
+
+    Returns:
+        The smaller model, and the parameters that it needs: the same arrays, not copies.
+
+    Raises:
+        ValueError: no layer, or more than there are.
+    """
+    config = model.config
+    expect_integer("layers", layers, 1, config.num_layers)
+    left_out = {f"layers_{index}" for index in range(layers, config.num_layers)}
+    kept = {name: part for name, part in params["params"].items() if name not in left_out}
+    return LanguageModel(config.replace(schedule=config.schedule[:layers])), {"params": kept}
+
+
+def check(
+    target: Float[Array, "B k+1 vocab"],
+    draft: Float[Array, "B k vocab"],
+    drafts: Int[Array, "B k"],
+    allowed: Int[Array, " B"],
+    uniform: Float[Array, "B k"],
+) -> tuple[Int[Array, " B"], Float[Array, "B vocab"]]:
+    """Which drafts to accept, and where to draw the token behind them from.
+
+    Args:
+        target: probabilities of the target in front of each draft and behind the last.
+        draft: probabilities that the drafts were drawn from.
+        drafts: tokens.
+        allowed: drafts of each row that may be accepted.
+        uniform: independent uniform numbers in [0, 1).
+
+    Returns:
+        How many of the first drafts are accepted, and the distribution of the next token, not normalised.
+    """
+    proposed = drafts.shape[1]
+    wanted, offered = (
+        jnp.take_along_axis(side[:, :proposed], drafts[..., None], axis=2)[..., 0] for side in (target, draft)
+    )
+    good = (uniform * offered < wanted) & (jnp.arange(proposed) < allowed[:, None])
+    accepted = jnp.cumprod(good, axis=1).sum(axis=1, dtype=jnp.int32)
+    place = accepted[:, None, None]
+    wanted = jnp.take_along_axis(target, place, axis=1)[:, 0]
+    offered = jnp.take_along_axis(draft, jnp.minimum(place, proposed - 1), axis=1)[:, 0]
+    rest = jnp.maximum(wanted - offered, 0)
+    # Nothing was refused behind the last allowed draft; and equal distributions may differ by rounding.
+    refused = (accepted < allowed) & (rest.sum(axis=1) > 0)
+    return accepted, jnp.where(refused[:, None], rest, wanted)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "draft_model"), donate_argnames=("progress",))
+def _rounds(
+    model: LanguageModel,
+    params: Params,
+    draft_model: LanguageModel,
+    draft_params: Params,
+    progress: Progress,
+    settings: RowSettings,
+    stops: Int[Array, " S"],
+    limit: Int[Array, ""],
+) -> Progress:
+    """Rounds until every row has made `limit` tokens or stopped."""
+
+    def unfinished(progress: Progress) -> Bool[Array, ""]:
+        return (progress.count > 0).any()
+
+    def body(progress: Progress) -> Progress:
+        drafts, draft, draft_state = _propose(draft_model, draft_params, progress, settings)
+        # One token of a round is the target's own: more drafts than this would be of no use.
+        allowed = jnp.clip(limit - progress.made - 1, 0, drafts.shape[1])
+        target, state = _distributions(model, params, progress, drafts, allowed, settings)
+        places = progress.made[:, None] + jnp.arange(drafts.shape[1])
+        uniform = jax.vmap(jax.vmap(jax.random.uniform))(_keys(settings.keys, places, _ACCEPT))
+        accepted, rest = check(target, draft, drafts, allowed, uniform)
+        behind = _draw(_keys(settings.keys, progress.made + accepted, _BEHIND), rest, settings)
+        progress = progress._replace(state=state, draft_state=draft_state)
+        return _accept(progress, drafts, accepted, behind, stops, limit)
+
+    return lax.while_loop(unfinished, body, progress)
+
+
+def _propose(
+    model: LanguageModel, params: Params, progress: Progress, settings: RowSettings
+) -> tuple[Int[Array, "B k"], Float[Array, "B k vocab"], State]:
+    """Drafts, what they were drawn from, and the draft's state behind the pending tokens."""
+    size = progress.pending.shape[1]
+    mask = jnp.arange(size) < progress.count[:, None]
+    hidden, behind = model.apply(params, progress.pending, progress.draft_state, mask=mask, method="hidden")
+    last = jnp.maximum(progress.count - 1, 0)
+
+    def draw(hidden: Array, index: Array) -> tuple[Array, Array]:
+        probabilities = _probabilities(_logits(model, params, hidden[:, None]), settings)[:, 0]
+        keys = _keys(settings.keys, progress.made + index, _DRAFT)
+        return _draw(keys, probabilities, settings), probabilities
+
+    def step(carry: tuple[State, Array], index: Array) -> tuple[Any, Any]:
+        state, token = carry
+        hidden, state = model.apply(params, token[:, None], state, method="hidden")
+        token, probabilities = draw(hidden[:, 0], index)
+        return (state, token), (token, probabilities)
+
+    first = draw(jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0], jnp.zeros((), jnp.int32))
+    _, others = lax.scan(step, (behind, first[0]), jnp.arange(1, size - 1))
+    joined = jax.tree.map(
+        lambda one, more: jnp.moveaxis(jnp.concatenate([one[None], more]), 0, 1), first, others
+    )
+    return *joined, behind
+
+
+def _distributions(
+    model: LanguageModel,
+    params: Params,
+    progress: Progress,
+    drafts: Int[Array, "B k"],
+    allowed: Int[Array, " B"],
+    settings: RowSettings,
+) -> tuple[Float[Array, "B k+1 vocab"], State]:
+    """The target's probabilities in front of every draft and behind the last; its state behind the pending
+    tokens."""
+    batch, proposed = drafts.shape
+    count = progress.count[:, None]
+    place = count + jnp.arange(proposed)
+    text = jnp.pad(progress.pending, ((0, 0), (0, proposed)))
+    text = text.at[jnp.arange(batch)[:, None], place].set(drafts)
+    index = jnp.arange(text.shape[1])
+    rows = jnp.where(count > 0, count + allowed[:, None], 0)
+    mask = jnp.concatenate([index < count, index < rows])
+    text, twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), (text, progress.state))
+    hidden, state = model.apply(params, text, twice, mask=mask, method="hidden")
+    front = jnp.maximum(jnp.concatenate([count - 1, place], axis=1), 0)
+    hidden = jnp.take_along_axis(hidden[batch:], front[..., None], axis=1)
+    probabilities = _probabilities(_logits(model, params, hidden), settings)
+    return probabilities, jax.tree.map(lambda leaf: leaf[:batch], state)
+
+
+def _accept(
+    progress: Progress,
+    drafts: Int[Array, "B k"],
+    accepted: Int[Array, " B"],
+    behind: Int[Array, " B"],
+    stops: Int[Array, " S"],
+    limit: Int[Array, ""],
+) -> Progress:
+    """The accepted drafts and the token behind them, as the next round's pending tokens."""
+    batch, size = progress.pending.shape
+    index = jnp.arange(size)
+    tokens = jnp.where(index < accepted[:, None], jnp.pad(drafts, ((0, 0), (0, 1))), behind[:, None])
+    stop = (tokens[..., None] == stops).any(axis=-1) & (index <= accepted[:, None])
+    stopped = stop.any(axis=1)
+    count = jnp.where(stopped, jnp.argmax(stop, axis=1).astype(jnp.int32), accepted) + 1
+    count = jnp.where(progress.count > 0, count, 0)
+    # A place beyond the array drops what would be written there.
+    place = jnp.where(index < count[:, None], progress.made[:, None] + index, progress.tokens.shape[1])
+    made = progress.made + count
+    return progress._replace(
+        pending=tokens,
+        count=jnp.where(stopped | (made >= limit), 0, count),
+        tokens=progress.tokens.at[jnp.arange(batch)[:, None], place].set(tokens, mode="drop"),
+        made=made,
+        accepted=progress.accepted + jnp.minimum(accepted, count),
+        rounds=progress.rounds + (progress.count > 0),
+    )
+
+
+def _logits(model: LanguageModel, params: Params, hidden: Float[Array, "B n D"]) -> Float[Array, "B n vocab"]:
+    """Without the padded end of the vocabulary."""
+    logits: Any = model.apply(params, hidden, method="unembed")
+    return logits[..., : model.config.vocab_size]
+
+
+def _probabilities(logits: Float[Array, "B n vocab"], settings: RowSettings) -> Float[Array, "B n vocab"]:
+    """What tokens are drawn from: all on the most likely one where the temperature is 0."""
+    likely = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype)
+    warm = settings.temperature > 0
+
+    def sampled() -> Array:
+        # A vmap would turn the conditions inside into selections, which compute both sides.
+        rows = jax.tree.map(lambda x: jnp.repeat(x, logits.shape[1], axis=0), settings._replace(keys=None))
+        scores = candidates(logits.reshape(-1, logits.shape[-1]), rows)
+        return jnp.where(warm[:, None, None], jax.nn.softmax(scores).reshape(logits.shape), likely)
+
+    return lax.cond(warm.any(), sampled, lambda: likely)
+
+
+def _draw(
+    keys: Key[Array, " B"], probabilities: Float[Array, "B vocab"], settings: RowSettings
+) -> Int[Array, " B"]:
+    """One token per row from probabilities that need not sum to 1."""
+
+    def sampled() -> Array:
+        return jax.vmap(jax.random.categorical)(keys, jnp.log(probabilities)).astype(jnp.int32)
+
+    likely = jnp.argmax(probabilities, axis=-1).astype(jnp.int32)
+    return lax.cond((settings.temperature > 0).any(), sampled, lambda: likely)
+
+
+def _keys(keys: Key[Array, " B"], places: Int[Array, "B ..."], purpose: int) -> Key[Array, "B ..."]:
+    """A key per place of each row. A place that is proposed again, because the tokens in front of it were
+    refused, meets the same numbers again: nothing had come of them."""
+
+    def of(key: Array, place: Array) -> Array:
+        return jax.random.fold_in(jax.random.fold_in(key, place), purpose)
+
+    return jax.vmap(of)(keys, places) if places.ndim == 1 else jax.vmap(jax.vmap(of, (None, 0)))(keys, places)
+
+
+def _read_all_but_last(model: LanguageModel, params: Params, prompt: Prompt, total: int) -> State:
+    """The state in front of each row's last token, with room for `total` tokens."""
+    pieces = piece_sizes(prompt.tokens.shape[1] - 1)
+    tokens, lengths = pad_to(prompt, max(sum(pieces), prompt.tokens.shape[1]))
+    state, begin = _begin(model, len(lengths), room_for(model, total)), 0
+    for size in pieces:
+        mask = begin + np.arange(size) < lengths[:, None] - 1
+        state = _read(model, params, state, tokens[:, begin : begin + size], mask)
+        begin += size
+    return state
+
+
+@functools.partial(jax.jit, static_argnames=("model", "batch", "room"))
+def _begin(model: LanguageModel, batch: int, room: int | None) -> State:
+    """Compiled, because two leaves may be one array otherwise, which cannot be donated."""
+    return model.init_state(batch, room)
+
+
+@functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
+def _read(
+    model: LanguageModel, params: Params, state: State, tokens: Int[Array, "B N"], mask: Bool[Array, "B N"]
+) -> State:
+    return model.apply(params, tokens, state, mask=mask, method="hidden")[1]

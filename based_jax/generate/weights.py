@@ -1,0 +1,111 @@
+"""Weights stored in the dtype that decoding computes in: half the memory to read for every token.
+
+A step of decoding reads all weights to make one token per row, so it is as fast as they can be read.
+Modules keep float32 parameters and cast them where they use them. Those that every use casts are cast here,
+once; the others, which modules want in float32 (scales of norms, decays, step sizes), stay. So the
+model computes what it did, bit for bit. Which ones these are is read off the model's own computation: the
+program of a step (`jax.make_jaxpr`), in which each parameter meets a cast or something else.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Jaxpr, Literal
+
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import Array, Params, State
+from based_jax.validate import expect_choice
+
+_MOVES = ("broadcast_in_dim", "copy", "gather", "reshape", "rev", "slice", "squeeze", "transpose")
+"""operations that only place values: rounding before them is rounding behind them"""
+
+_CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
+"""operations that are a program of the same arguments"""
+
+_LENGTHS = (1, 8)  # a step and a piece of a prompt may use parameters differently, and so may whole texts
+
+
+def decoding_weights(
+    model: LanguageModel, params: Params, dtype: Any = jnp.bfloat16
+) -> tuple[LanguageModel, Params]:
+    """A model that computes in `dtype`, and parameters that it need not cast again.
+
+    States stay what they were: running sums are float32, cached activations of `dtype`.
+
+    Args:
+        model: of any dtype.
+        params: its float32 variables.
+        dtype: bfloat16, float16 or float32.
+
+    Returns:
+        The model with this dtype, and its parameters, for `generate`, `Engine` or `model.apply`. They make
+        the same outputs as that model with `params`.
+
+    Raises:
+        ValueError: another dtype.
+    """
+    name = jnp.dtype(dtype).name
+    expect_choice("dtype", name, ("bfloat16", "float16", "float32"))
+    model = LanguageModel(model.config.replace(dtype=name))
+    leaves, tree = jax.tree.flatten(params)
+    state = jax.eval_shape(lambda: model.init_state(1, max(_LENGTHS)))
+    calls = [*((length, state) for length in _LENGTHS), (max(_LENGTHS), None)]
+    kept = {index for length, state in calls for index in _kept(model, leaves, tree, length, state)}
+    cast = [leaf if index in kept else jnp.asarray(leaf, dtype) for index, leaf in enumerate(leaves)]
+    return model, jax.tree.unflatten(tree, cast)
+
+
+def _kept(model: LanguageModel, leaves: list[Array], tree: Any, length: int, state: State | None) -> set[int]:
+    """The parameters that a call with `length` tokens uses in their own dtype, by their numbers."""
+
+    def program(leaves: list[Array], tokens: Array, state: State | None) -> Any:
+        return model.apply(jax.tree.unflatten(tree, leaves), tokens, state)
+
+    tokens = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    jaxpr = jax.make_jaxpr(program)(leaves, tokens, state).jaxpr
+    inputs = {var: index for index, var in enumerate(jaxpr.invars[: len(leaves)])}
+    kept, returned = _follow(jaxpr, inputs, model.config.jnp_dtype)
+    return kept | {index for index in returned if index is not None}
+
+
+def _follow(jaxpr: Jaxpr, origin: dict[Any, int], dtype: Any) -> tuple[set[int], list[int | None]]:
+    """What becomes of some inputs of a program.
+
+    Args:
+        jaxpr: the program.
+        origin: its variables that hold a parameter, and the parameter's number.
+        dtype: of the computation.
+
+    Returns:
+        the parameters that meet something else than a cast to `dtype`; for every output the parameter
+        that it holds, if it does.
+    """
+    origin, kept = dict(origin), set()
+
+    def held(variables: Iterable[Any]) -> list[int | None]:
+        return [None if isinstance(var, Literal) else origin.get(var) for var in variables]
+
+    for eqn in jaxpr.eqns:
+        sources, name = held(eqn.invars), eqn.primitive.name
+        used = {index for index in sources if index is not None}
+        if not used or (name == "convert_element_type" and eqn.params["new_dtype"] == dtype):
+            continue
+        outputs: list[int | None] = []
+        if name in _CALLS:
+            inner = next(p for p in map(_program, eqn.params.values()) if p is not None)
+            arguments = zip(inner.invars, sources, strict=True)
+            more, outputs = _follow(inner, {var: i for var, i in arguments if i is not None}, dtype)
+            kept |= more
+        elif name in _MOVES:
+            outputs = sources[:1]  # the others are indices
+        else:
+            kept |= used
+        origin |= {var: i for var, i in zip(eqn.outvars, outputs, strict=False) if i is not None}
+    return kept, held(jaxpr.outvars)
+
+
+def _program(value: Any) -> Jaxpr | None:
+    inner = getattr(value, "jaxpr", value)
+    return inner if isinstance(inner, Jaxpr) else None

@@ -1,0 +1,200 @@
+"""Serve a language model over HTTP: ``python -m based_jax.serve --checkpoint DIR``."""
+
+import asyncio
+import dataclasses
+import ipaddress
+import math
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from based_jax import command
+from based_jax.convert.pretrained import find_directory, load_pretrained
+from based_jax.generate.__main__ import find_tokenizer
+from based_jax.generate.engine import Engine
+from based_jax.generate.prefix_cache import PrefixCache
+from based_jax.generate.weights import decoding_weights
+from based_jax.models.language_model import LanguageModel
+from based_jax.serve.limits import Limits
+from based_jax.typing import Params
+from based_jax.validate import expect
+
+PROG = "python -m based_jax.serve"
+
+PACKAGES = ("prometheus_client", "starlette", "uvicorn")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Continue texts for clients of OpenAI's completions, and for people at the page on /.
+
+    Prints its address when it takes requests. Ctrl-C or SIGTERM finishes the answers that are being made.
+    """
+
+    checkpoint: str
+    """pretrained directory (config.json, weights, tokenizer), a finished run's directory, or a hub id"""
+    host: str = "127.0.0.1"
+    """address to listen on; the default is this machine alone"""
+    port: int = 8000
+    """port to listen on; 0 takes a free one"""
+    slots: int = 16
+    """answers that are made at the same time"""
+    max_waiting: int = 256
+    """requests that may wait for a slot; more are told to come again (429)"""
+    max_length: int = 4096
+    """tokens of a prompt and its answer together"""
+    max_tokens_limit: int = 2048
+    """tokens of an answer"""
+    timeout: float = 600.0
+    """seconds for a whole answer, waiting included"""
+    drain_timeout: float = 30.0
+    """seconds for the answers that are being made when the server is told to stop"""
+    max_connections: int = 1000
+    """open connections; more are refused (503)"""
+    tokenizer: str | None = None
+    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    dtype: str | None = None
+    """of the computation, such as bfloat16, instead of the checkpoint's own"""
+    prefix_cache_mib: float = 64.0
+    """memory for what is behind the beginnings of prompts, so that shared ones are read once; 0 is none"""
+    model_name: str | None = None
+    """what clients call the model; default: the last part of --checkpoint"""
+    api_key_file: str | None = None
+    """file with a key per line; clients of /v1 must then send one of them"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    options = command.parse(Options, argv, prog=PROG)
+    _check(options)
+    require()
+    from based_jax.serve.app import Service
+    from based_jax.serve.connections import Server
+    from based_jax.serve.worker import Worker
+
+    keys = read_keys(Path(options.api_key_file)) if options.api_key_file is not None else ()
+    directory = find_directory(options.checkpoint)
+    with bind(options.host, options.port) as listener:  # a wrong address is said before anything is loaded
+        model, params = _load(directory, options.dtype)
+        vocab_size = model.config.vocab_size
+        tokenizer = find_tokenizer(directory, options.tokenizer, vocab_size)
+        size = tokenizer.vocab_size
+        expect(size <= vocab_size, "tokenizer.vocab_size", size, f"at most {vocab_size}")
+        engine = _engine(options, model, params)
+        print("compiling", file=sys.stderr, flush=True)
+        engine.warm_up()
+        worker = Worker(engine)
+        name = options.model_name or Path(options.checkpoint).name or directory.resolve().name
+        service = Service(worker, tokenizer, vocab_size, name, _limits(options), keys)
+        address = url(listener)
+        server = Server(service, ready=lambda: print(f"{name}: {address}", flush=True))
+        asyncio.run(server.serve(sockets=[listener]))
+    if worker.failure is not None:
+        command.fail(PROG, f"the engine failed: {worker.failure}", status=1)
+    return 0
+
+
+def _engine(options: Options, model: LanguageModel, params: Params) -> Engine:
+    from based_jax.serve.asked import MAX_LOGPROBS
+
+    cache = round(options.prefix_cache_mib * 2**20)
+    return Engine(
+        model,
+        params,
+        slots=options.slots,
+        max_length=options.max_length,
+        max_waiting=options.max_waiting,
+        top_logprobs=min(MAX_LOGPROBS, model.config.vocab_size),
+        prefix_cache=PrefixCache(cache) if cache else None,
+    )
+
+
+def _limits(options: Options) -> Limits:
+    return Limits(
+        length=options.max_length,
+        max_tokens=min(options.max_tokens_limit, options.max_length - 1),
+        choices=min(options.max_waiting, 128),
+        connections=options.max_connections,
+        answer_seconds=options.timeout,
+        drain_seconds=options.drain_timeout,
+    )
+
+
+def _load(directory: Path, dtype: str | None) -> tuple[LanguageModel, Params]:
+    """The model; weights that it would cast at every step are cast once."""
+    model, params = load_pretrained(directory, dtype=dtype)
+    if model.config.dtype in ("bfloat16", "float16"):
+        return decoding_weights(model, params, model.config.dtype)
+    return model, params
+
+
+def _check(options: Options) -> None:
+    """Say what is wrong before anything is loaded."""
+    expect(0 <= options.port < 2**16, "port", options.port, "an integer in [0, 65536)")
+    for name in ("slots", "max_waiting", "max_tokens_limit", "max_connections"):
+        value = getattr(options, name)
+        expect(value >= 1, name, value, "an integer, at least 1")
+    expect(options.max_length >= 2, "max_length", options.max_length, "an integer, at least 2")
+    mib = options.prefix_cache_mib
+    expect(math.isfinite(mib) and mib >= 0, "prefix_cache_mib", mib, "a number, at least 0")
+    for name in ("timeout", "drain_timeout"):
+        value = getattr(options, name)
+        expect(math.isfinite(value) and value > 0, name, value, "a number of seconds above 0")
+
+
+def require() -> None:
+    """Import what the server needs beside the library.
+
+    Raises:
+        ImportError: a package is missing.
+    """
+    for package in PACKAGES:
+        try:
+            __import__(package)
+        except ImportError as error:
+            raise ImportError(f"{PROG} needs {package}: pip install 'based-jax[serve]'") from error
+
+
+def read_keys(path: Path) -> tuple[str, ...]:
+    """The keys of a file, one per line, empty lines left out.
+
+    Raises:
+        ValueError: no key in it.
+    """
+    keys = tuple(filter(None, map(str.strip, path.read_text("utf-8").splitlines())))
+    expect(bool(keys), "api_key_file", str(path), "a file with at least one key")
+    return keys
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket on an address, not yet listening.
+
+    Raises:
+        OSError: the address is taken, not this machine's, or none.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            if os.name == "posix":  # elsewhere it would share the port
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise OSError(f"host = {host!r}, port = {port}: {error.strerror or error}") from error
+    return listener
+
+
+def url(listener: socket.socket) -> str:
+    """Where a browser finds it."""
+    host, port = listener.getsockname()[:2]
+    host = f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
+    return f"http://{host}:{port}/"
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

@@ -1,0 +1,350 @@
+"""The routes: completions as OpenAI has them, models, health, metrics, a page."""
+
+import asyncio
+import contextlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from based_jax.data.tokenizers import Tokenizer
+from based_jax.generate.request import Full
+from based_jax.serve import errors
+from based_jax.serve.answers import Answer, Piece, logprobs_object
+from based_jax.serve.asked import Asked
+from based_jax.serve.errors import Refusal
+from based_jax.serve.limits import Limits
+from based_jax.serve.metrics import CountResponses, Metrics, Watch
+from based_jax.serve.page import page
+from based_jax.serve.worker import Failed, Job, SlowReader, Worker
+
+Result = TypeVar("Result")
+
+_DISCARD = 16  # times the limit of a body, read and thrown away so that its client sees the refusal
+
+
+class Service:
+    """What the routes share.
+
+    Args:
+        worker: runs the engine; the application starts and stops it.
+        tokenizer: of the model.
+        vocab_size: the model's.
+        name: the model's, as clients call it.
+        limits: what is refused.
+        keys: who may use ``/v1``; empty is everybody.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        name: str,
+        limits: Limits,
+        keys: Sequence[str] = (),
+    ) -> None:
+        self.worker = worker
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self.name = name
+        self.limits = limits
+        self.metrics = Metrics(lambda: worker.stats)
+        self.created = int(time.time())
+        self.open = 0
+        """completions that are being answered"""
+        self.draining = False
+        """the server was told to stop: it finishes, and begins nothing"""
+        self.metrics.open.set_function(lambda: self.open)
+        self._keys = [key.encode("utf-8") for key in keys]
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        routes = [
+            Route("/", self.page),
+            Route("/health", self.health),
+            Route("/metrics", self.numbers),
+            Route("/v1/models", self.models),
+            Route("/v1/models/{name:path}", self.model),
+            Route("/v1/completions", self.completions, methods=["POST"]),
+        ]
+        handlers: Any = {
+            Refusal: errors.on_refusal,
+            HTTPException: errors.on_http,
+            Exception: errors.on_bug,
+        }
+        return Starlette(
+            routes=routes,
+            middleware=[Middleware(CountResponses, metrics=self.metrics)],
+            exception_handlers=handlers,
+            lifespan=self._lifespan,
+        )
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self.worker.start()
+        try:
+            yield
+        finally:
+            await self.worker.stop()
+
+    async def page(self, request: Request) -> Response:
+        """A form for people."""
+        return page()
+
+    async def health(self, request: Request) -> Response:
+        """200 while completions are taken, else 503."""
+        state = "failed" if self.worker.failure else "draining" if self.draining else "ok"
+        return JSONResponse({"status": state}, 200 if state == "ok" else 503)
+
+    async def numbers(self, request: Request) -> Response:
+        """For Prometheus."""
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def models(self, request: Request) -> Response:
+        """The one model, as a list."""
+        self._authorize(request)
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        """The one model."""
+        self._authorize(request)
+        self._expect_model(request.path_params["name"])
+        return JSONResponse(self._model())
+
+    async def completions(self, request: Request) -> Response:
+        """Continue texts."""
+        self._authorize(request)
+        if self.draining:
+            headers = {"connection": "close", "retry-after": "1"}
+            raise Refusal(503, "the server is stopping", code="stopping", headers=headers)
+        self.open += 1
+        try:
+            response = await self._complete(request)
+        except BaseException as error:
+            self.open -= 1
+            if isinstance(error, ClientDisconnect):
+                return Response(status_code=499)  # nobody sees it; the number is in the metrics
+            raise
+        if not isinstance(response, EventStream):  # which counts as open until it ends
+            self.open -= 1
+        return response
+
+    async def _complete(self, request: Request) -> Response:
+        watch = Watch(self.metrics)
+        deadline = asyncio.get_running_loop().time() + self.limits.answer_seconds
+        body = await _read_body(request, self.limits)
+        asked = await asyncio.to_thread(Asked.read, body)
+        if asked.model is not None:
+            self._expect_model(asked.model)
+        requests = await asyncio.to_thread(asked.requests, self.tokenizer, self.vocab_size, self.limits)
+        try:
+            job = await self.worker.submit(requests)
+        except Full:
+            raise errors.busy() from None
+        except (ValueError, TypeError) as error:
+            raise Refusal(400, str(error), param="prompt") from None
+        except Failed as error:
+            raise _failed(error) from None
+        completion = _Completion(self, asked, job, watch, deadline)
+        if asked.stream:
+            return EventStream(completion)
+        try:
+            return JSONResponse(await _until_gone(request.receive, completion.whole()))
+        finally:
+            self.worker.cancel(job)
+
+    def _model(self) -> dict[str, Any]:
+        return {"id": self.name, "object": "model", "created": self.created, "owned_by": "based_jax"}
+
+    def _expect_model(self, name: str) -> None:
+        if name != self.name:
+            message = f"model = {name!r}: this server has {self.name!r}"
+            raise Refusal(404, message, param="model", code="model_not_found")
+
+    def _authorize(self, request: Request) -> None:
+        if not self._keys:
+            return
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        given = key.strip().encode("utf-8")
+        # Every key is compared, and each in a time that does not tell how much of it was right.
+        matches = [hmac.compare_digest(given, known) for known in self._keys]
+        if scheme.lower() != "bearer" or not any(matches):
+            headers = {"www-authenticate": "Bearer"}
+            message = "expected the header Authorization: Bearer KEY with a known key"
+            raise Refusal(401, message, code="invalid_api_key", headers=headers)
+
+
+class _Completion:
+    """One request's answers, whole or piece by piece."""
+
+    def __init__(self, service: Service, asked: Asked, job: Job, watch: Watch, deadline: float) -> None:
+        self.service = service
+        self.job = job
+        self._asked = asked
+        self._watch = watch
+        self._deadline = deadline  # in the event loop's time
+        self._answers = [self._answer(number) for number in range(len(job.requests))]
+        self._head = {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": service.name,
+        }
+
+    async def whole(self) -> dict[str, Any]:
+        """The response's object, when all is made."""
+        texts = [""] * len(self._answers)
+        shown: list[list[Any]] = [[] for _ in self._answers]
+        async for number, piece in self._pieces():
+            texts[number] += piece.text
+            shown[number] += piece.logprobs
+        choices = [
+            self._choice(number, Piece(texts[number], shown[number], answer.finish))
+            for number, answer in enumerate(self._answers)
+        ]
+        return {**self._head, "choices": choices, "usage": self._usage()}
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """Server-sent events; an error on the way is the last of them."""
+        usage = {"usage": None} if self._asked.include_usage else {}
+        try:
+            async for number, piece in self._pieces():
+                if piece.text or piece.logprobs or piece.finish:
+                    yield _event({**self._head, "choices": [self._choice(number, piece)], **usage})
+                    await asyncio.sleep(0)  # sending need not wait: let others in, and notice who has gone
+        except Refusal as refusal:
+            yield _event(refusal.body())
+            return
+        if self._asked.include_usage:
+            yield _event({**self._head, "choices": [], "usage": self._usage()})
+        yield b"data: [DONE]\n\n"
+
+    async def _pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+        left = len(self._answers)
+        while left:
+            number, event = await self._next()
+            answer = self._answers[number]
+            if answer.finish is not None:
+                continue  # made before the engine heard that a stop text had come
+            piece = answer.feed(event)
+            if piece.finish is not None:
+                left -= 1
+                if event.finish is None:
+                    self.service.worker.cancel(self.job, number)
+            self._watch.piece()
+            yield number, piece
+        self._watch.end()
+
+    async def _next(self) -> Any:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await self.job.next()
+        except TimeoutError:
+            raise errors.late(self.service.limits.answer_seconds) from None
+        except Failed as error:
+            raise _failed(error) from None
+        except SlowReader as error:
+            raise Refusal(408, str(error), code="slow_reader") from None
+
+    def _answer(self, number: int) -> Answer:
+        prompt = ""
+        if self._asked.echo:
+            given = self._asked.prompts[number // self._asked.n]
+            prompt = given if isinstance(given, str) else self.service.tokenizer.decode(given)
+        return Answer(self.service.tokenizer, self._asked.stop, prompt)
+
+    def _choice(self, number: int, piece: Piece) -> dict[str, Any]:
+        wanted = self._asked.logprobs is not None
+        logprobs = logprobs_object(piece.logprobs, self.service.tokenizer) if wanted else None
+        return {"index": number, "text": piece.text, "logprobs": logprobs, "finish_reason": piece.finish}
+
+    def _usage(self) -> dict[str, int]:
+        read = sum(len(request.prompt) for request in self.job.requests[:: self._asked.n])
+        made = sum(answer.tokens for answer in self._answers)
+        return {"prompt_tokens": read, "completion_tokens": made, "total_tokens": read + made}
+
+
+class EventStream(StreamingResponse):
+    """Sends a completion's events until they end or the client goes; then nothing of it is left."""
+
+    def __init__(self, completion: _Completion) -> None:
+        self._completion, self._events = completion, completion.events()
+        headers = {"cache-control": "no-cache"}
+        super().__init__(self._events, headers=headers, media_type="text/event-stream")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service = self._completion.service
+        try:
+            async with contextlib.aclosing(self._events):
+                with contextlib.suppress(ClientDisconnect, OSError):
+                    await _until_gone(receive, self.stream_response(send))
+        finally:
+            service.worker.cancel(self._completion.job)
+            service.open -= 1
+
+
+async def _until_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """Do the work; stop it when the client goes.
+
+    Raises:
+        ClientDisconnect: it went first.
+    """
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = (asyncio.create_task(work), asyncio.create_task(gone()))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not tasks[0].done():
+            raise ClientDisconnect
+        return tasks[0].result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _read_body(request: Request, limits: Limits) -> bytes:
+    """The body, if it is JSON, not too large and not too slow."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refusal(415, f"content-type = {kind!r}: expected application/json")
+    body, size = bytearray(), 0
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size <= limits.body:
+                    body += chunk
+                elif size > _DISCARD * limits.body:
+                    break
+    except TimeoutError:
+        message = f"the body was not complete after {limits.body_seconds:g} seconds"
+        raise Refusal(408, message, headers={"connection": "close"}) from None
+    if size > limits.body:
+        message = f"the body is larger than {limits.body} bytes"
+        raise Refusal(413, message, headers={"connection": "close"})
+    return bytes(body)
+
+
+def _event(value: Any) -> bytes:
+    """One server-sent event; JSON has no line breaks of its own."""
+    return b"data: " + json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n\n"
+
+
+def _failed(error: Failed) -> Refusal:
+    message = "the engine failed and the server is stopping"
+    return Refusal(500, message, code="engine_failed", headers={"connection": "close"})

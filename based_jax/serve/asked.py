@@ -1,0 +1,225 @@
+"""The body of a completions request, read into plain values; whatever is wrong with it is said.
+
+Names, meanings and defaults are OpenAI's; `top_k`, `min_p` and `repetition_penalty` are added, as other
+servers have them.
+"""
+
+import dataclasses
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from based_jax.data.tokenizers import Tokenizer
+from based_jax.generate.request import Request
+from based_jax.generate.sampling import Sampler
+from based_jax.serve.errors import Refusal
+from based_jax.serve.limits import Limits
+
+MAX_LOGPROBS = 5
+MAX_STOPS = 16
+MAX_STOP_LENGTH = 1000
+
+_SAMPLER = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+_READ = (
+    "model",
+    "prompt",
+    "max_tokens",
+    "n",
+    "stop",
+    "seed",
+    "logprobs",
+    "echo",
+    "stream",
+    "stream_options",
+    *_SAMPLER,
+)
+_ALL = {"top_k": (-1, 0), "min_p": (0,)}  # how clients of other servers say that no token is left out
+_IGNORED = ("user",)
+_REFUSED = ("suffix", "logit_bias", "best_of")
+
+Prompt = str | tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A request as its client wrote it."""
+
+    model: str | None
+    prompts: tuple[Prompt, ...]
+    sampler: Sampler
+    max_tokens: int
+    n: int
+    """answers to each prompt"""
+    stop: tuple[str, ...]
+    seed: int
+    logprobs: int | None
+    echo: bool
+    stream: bool
+    include_usage: bool
+
+    @classmethod
+    def read(cls, body: bytes) -> "Asked":
+        """From JSON.
+
+        Raises:
+            Refusal: status 400, with the field that is wrong.
+        """
+        fields = {name: value for name, value in _parse(body).items() if value is not None}
+        for name in fields:
+            if name in _REFUSED:
+                _refuse(name, f"{name} is not supported")
+            if name not in (*_READ, *_IGNORED):
+                _refuse(name, f"unknown field {name!r}; known are {', '.join(_READ)}")
+        asked = cls(
+            model=_typed(fields, "model", str, None, "a text"),
+            prompts=_prompts(fields.get("prompt", "")),
+            sampler=_sampler(fields),
+            max_tokens=_integer(fields, "max_tokens", 16, 1),
+            n=_integer(fields, "n", 1, 1),
+            stop=_stop(fields.get("stop", ())),
+            seed=_integer(fields, "seed", secrets.randbits(31), -(2**63), 2**63 - 1),
+            logprobs=_integer(fields, "logprobs", None, 0, MAX_LOGPROBS),
+            echo=_typed(fields, "echo", bool, False, "true or false"),
+            stream=_typed(fields, "stream", bool, False, "true or false"),
+            include_usage=_include_usage(fields),
+        )
+        if asked.echo and asked.logprobs is not None:
+            _refuse("echo", "echo cannot be combined with logprobs: those of the prompt are not computed")
+        return asked
+
+    def requests(self, tokenizer: Tokenizer, vocab_size: int, limits: Limits) -> list[Request]:
+        """What the engine is asked: `n` requests for each prompt, in order.
+
+        A text is read behind the tokenizer's separator, as every document in training; tokens are read as
+        they are. Answer i to a prompt is sampled with the seed + i.
+
+        Raises:
+            Refusal: status 400, a prompt or its answer is longer than may be, or a token is none.
+        """
+        if len(self.prompts) * self.n > limits.choices:
+            _refuse("n", f"{len(self.prompts)} prompts times n = {self.n}: at most {limits.choices} answers")
+        if self.max_tokens > limits.max_tokens:
+            _refuse("max_tokens", f"max_tokens = {self.max_tokens}: expected at most {limits.max_tokens}")
+        made: list[Request] = []
+        for prompt in self.prompts:
+            tokens = _encode(prompt, tokenizer, vocab_size)
+            if len(tokens) + self.max_tokens > limits.length:
+                message = (
+                    f"a prompt of {len(tokens)} tokens and max_tokens = {self.max_tokens}: "
+                    f"expected at most {limits.length} together"
+                )
+                raise Refusal(400, message, param="prompt", code="context_length_exceeded")
+            first = Request(
+                tokens, self.max_tokens, self.sampler, stop_tokens=(tokenizer.eot,), logprobs=self.logprobs
+            )
+            made += [dataclasses.replace(first, seed=(self.seed + i) % 2**32) for i in range(self.n)]
+        return made
+
+
+def _encode(prompt: Prompt, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
+    if isinstance(prompt, str):
+        try:
+            return (tokenizer.eot, *tokenizer.encode(prompt).tolist())
+        except ValueError as error:
+            _refuse("prompt", f"prompt: {error}")
+    if not all(0 <= token < vocab_size for token in prompt):
+        _refuse("prompt", f"prompt: expected tokens in [0, {vocab_size})")
+    return prompt
+
+
+def _parse(body: bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(body, parse_constant=_no_constant)
+    except RecursionError:
+        _refuse(None, "the body is nested too deeply")
+    except ValueError as error:
+        _refuse(None, f"the body is not JSON: {error}")
+    if not isinstance(value, dict):
+        _refuse(None, "the body is not a JSON object")
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _prompts(value: Any) -> tuple[Prompt, ...]:
+    """One text, several, one row of tokens, or several."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, list) and value:
+        if all(isinstance(part, str) for part in value):
+            return tuple(value)
+        if all(map(_is_integer, value)):
+            return (tuple(value),)
+        if all(isinstance(part, list) and part and all(map(_is_integer, part)) for part in value):
+            return tuple(map(tuple, value))
+    _refuse("prompt", "prompt: expected a text, a list of texts, a list of tokens, or a list of those")
+
+
+def _stop(value: Any) -> tuple[str, ...]:
+    stops = (value,) if isinstance(value, str) else value
+    good = isinstance(stops, list | tuple) and len(stops) <= MAX_STOPS
+    if not good or not all(isinstance(stop, str) and 0 < len(stop) <= MAX_STOP_LENGTH for stop in stops):
+        _refuse("stop", f"stop: expected at most {MAX_STOPS} texts of 1 to {MAX_STOP_LENGTH} characters")
+    return tuple(stops)
+
+
+def _sampler(fields: Mapping[str, Any]) -> Sampler:
+    given = {"temperature": 1.0, **{name: fields[name] for name in _SAMPLER if name in fields}}
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            _refuse(name, f"{name} = {_shorten(value)}: expected a number")
+    given = {name: value for name, value in given.items() if value not in _ALL.get(name, ())}
+    try:
+        return Sampler(**given)
+    except ValueError as error:
+        _refuse(str(error).partition(" = ")[0], str(error))
+
+
+def _include_usage(fields: Mapping[str, Any]) -> bool:
+    options = fields.get("stream_options", {})
+    if not isinstance(options, dict) or not set(options) <= {"include_usage"}:
+        _refuse("stream_options", "stream_options: expected an object with include_usage alone")
+    if options and fields.get("stream") is not True:
+        _refuse("stream_options", "stream_options: expected only with stream = true")
+    return _typed(options, "include_usage", bool, False, "true or false")
+
+
+def _integer(fields: Mapping[str, Any], name: str, default: Any, least: int, most: int | None = None) -> Any:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if not _is_integer(value) or value < least or (most is not None and value > most):
+        bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+        _refuse(name, f"{name} = {_shorten(value)}: expected an integer, {bounds}")
+    return value
+
+
+def _typed(fields: Mapping[str, Any], name: str, kind: type, default: Any, expected: str) -> Any:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, kind):
+        _refuse(name, f"{name} = {_shorten(value)}: expected {expected}")
+    return default if value is None else value
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shorten(value: Any) -> str:
+    shown = json.dumps(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}..."
+
+
+def _refuse(param: str | None, message: str) -> NoReturn:
+    raise Refusal(400, message, param=param)

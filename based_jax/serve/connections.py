@@ -1,0 +1,120 @@
+"""Connections that are cut when their clients stall, and a server that finishes before it stops."""
+
+import contextlib
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from based_jax.serve.app import Service
+from based_jax.serve.limits import Limits
+
+_PERIOD = 1.0  # seconds between two looks at a connection
+_KEEP_ALIVE = 5  # seconds that a connection may be idle between two requests
+_CLOSING = 5  # seconds for connections to close once their answers are sent
+
+
+class Server(uvicorn.Server):
+    """Serves on a socket until it is told to stop or the engine fails.
+
+    The first SIGINT or SIGTERM ends the taking of requests; those that are being answered have
+    `drain_seconds` to finish. The second one ends them.
+
+    Args:
+        service: what is served.
+        ready: called once when requests are taken.
+    """
+
+    def __init__(self, service: Service, ready: Callable[[], None] = lambda: None) -> None:
+        limits = service.limits
+        super().__init__(
+            uvicorn.Config(
+                service.app(),
+                loop="asyncio",
+                http=_guarded(limits),
+                ws="none",
+                lifespan="on",
+                log_level="error",
+                access_log=False,
+                server_header=False,
+                limit_concurrency=limits.connections,
+                timeout_keep_alive=_KEEP_ALIVE,
+                timeout_graceful_shutdown=_CLOSING,
+            )
+        )
+        self._service = service
+        self._ready = ready
+        self._deadline: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start; then say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Whether to stop; asked ten times a second."""
+        if self._service.draining or self._service.worker.failure:
+            now = time.monotonic()
+            self._deadline = self._deadline or now + self._service.limits.drain_seconds
+            if not self._service.open or now > self._deadline:
+                self.should_exit = True
+        return await super().on_tick(counter)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal came."""
+        self.force_exit = self.should_exit  # the third one: without waiting for anything
+        self.should_exit = self._service.draining
+        self._service.draining = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals while serving; unlike uvicorn's, the process does not die of them afterwards."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _guarded(limits: Limits) -> type[H11Protocol]:
+    """uvicorn's connection, with time limits for a head to come and for what is written to be read."""
+
+    class Guarded(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._complete_at = self._empty_at = self.loop.time()
+            self._look()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._timer.cancel()
+            super().connection_lost(exc)
+
+        def _look(self) -> None:
+            now = self.loop.time()
+            if not self._head_is_missing():
+                self._complete_at = now
+            if not self.transport.get_write_buffer_size():
+                self._empty_at = now
+            is_late = now - self._complete_at > limits.head_seconds
+            if is_late or now - self._empty_at > limits.read_seconds:
+                self.transport.abort()
+            self._timer = self.loop.call_later(min(_PERIOD, limits.head_seconds), self._look)
+
+        def _head_is_missing(self) -> bool:
+            """No request is being answered, and uvicorn does not wait for the next one to begin."""
+            is_answering = self.cycle is not None and not self.cycle.response_complete
+            return not is_answering and self.timeout_keep_alive_task is None
+
+    return Guarded

@@ -1,0 +1,72 @@
+"""Refusals in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+
+class Refusal(Exception):
+    """Why a request is not answered.
+
+    Args:
+        status: of HTTP.
+        message: one sentence for the client.
+        param: the field that is wrong.
+        code: a short name that programs can test for.
+        headers: of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, Any]:
+        """The JSON object."""
+        kind = "invalid_request_error" if self.status < 429 else "server_error"
+        kind = "rate_limit_error" if self.status == 429 else kind
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        """The same with its status and headers."""
+        return JSONResponse(self.body(), self.status, self.headers)
+
+
+def busy() -> Refusal:
+    """Too many requests are waiting."""
+    message = "too many requests are waiting: try again in a second"
+    return Refusal(429, message, code="rate_limit_exceeded", headers={"retry-after": "1"})
+
+
+def late(seconds: float) -> Refusal:
+    """The answer takes longer than it may."""
+    return Refusal(504, f"the answer was not complete after {seconds:g} seconds", code="timeout")
+
+
+async def on_refusal(request: Request, error: Exception) -> JSONResponse:
+    """Answer with the refusal that was raised."""
+    assert isinstance(error, Refusal)
+    return error.response()
+
+
+async def on_http(request: Request, error: Any) -> JSONResponse:
+    """Answer for what the router refuses: unknown paths and methods."""
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return Refusal(error.status_code, message, headers=error.headers).response()
+
+
+async def on_bug(request: Request, error: Exception) -> JSONResponse:
+    """Answer for an error of our own; the server logs it."""
+    return Refusal(500, "the server failed on this request", code="internal_error").response()

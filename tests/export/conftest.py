@@ -1,0 +1,52 @@
+"""Exported models shared by the tests: tracing and compiling them takes most of their time."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jaxtyping
+import pytest
+
+from based_jax.export import Exported, Plan, export_model
+from based_jax.models.config import MixerSpec
+from tests.generate.tiny import LENGTH, MIXERS, Tiny, make_tiny
+
+PLAN = Plan(max_length=LENGTH, prefill_chunk=8, decode_chunk=5)
+MORE = {**MIXERS, "M": MixerSpec("mamba"), "R": MixerSpec("rwkv4")}
+
+
+class Case(NamedTuple):
+    """A model, the directory that it was exported to, and what was loaded from there."""
+
+    tiny: Tiny
+    plan: Plan
+    directory: Path
+    exported: Exported
+
+
+@pytest.fixture(scope="session")
+def mixed(tmp_path_factory) -> Case:
+    """Window, state space, RWKV and attention in one, on both platforms, for any batch."""
+    return make_case("SMRA", PLAN, tmp_path_factory.mktemp("mixed"))
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory) -> Case:
+    """A model that compiles fast: for two rows, with the weights inside."""
+    plan = Plan(("cpu",), batch_size=2, prefill_chunk=4, decode_chunk=3, weights="inside")
+    return make_case("C", plan, tmp_path_factory.mktemp("small"))
+
+
+def make_case(schedule: str, plan: Plan, directory: Path) -> Case:
+    tiny = make_tiny(schedule, mixers={letter: MORE[letter] for letter in schedule})
+    unchecked(export_model, directory, tiny.model, tiny.params, plan)
+    return Case(tiny, plan, directory, Exported.load(directory))
+
+
+def unchecked(function: Any, *arguments: Any) -> Any:
+    """Call it while signatures are not checked: the checks know nothing of symbolic sizes."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        return function(*arguments)
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)

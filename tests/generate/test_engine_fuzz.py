@@ -1,0 +1,127 @@
+"""Random requests that come, go and are taken back at any moment: every answer right, nothing left behind."""
+
+import gc
+import resource
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from based_jax.generate import Completion, Engine, Full, Request, Sampler
+from tests.generate.answers import ENGINE, check
+from tests.generate.tiny import LENGTH, Tiny, make_tiny
+
+PLAIN = [Sampler(), Sampler(0.9), Sampler(1.3, top_k=7, min_p=0.01), Sampler(0.7, top_p=0.8)]
+PENALTIES = [Sampler(repetition_penalty=1.3), Sampler(0.8, presence_penalty=0.5, frequency_penalty=0.2)]
+
+
+def random_request(random: np.random.Generator, vocab_size: int, extras: bool) -> Request:
+    """A request; with `extras` some have penalties or ask for log-probabilities: other programs."""
+    new = int(random.integers(1, 20))
+    length = int(random.integers(1, min(LENGTH - new, 30)))
+    # Penalties are seldom, so that the pool has counts and has none for a while each.
+    samplers = PENALTIES if extras and random.random() < 0.05 else PLAIN
+    return Request(
+        prompt=random.integers(0, vocab_size, length),
+        max_new_tokens=new,
+        sampler=samplers[random.integers(len(samplers))],
+        seed=int(random.integers(2**32)),
+        stop_tokens=random.integers(0, vocab_size, random.choice([0, 0, 1, 3])),
+        logprobs=[None, 0, 2][random.integers(3)] if extras and random.random() < 0.2 else None,
+    )
+
+
+class Client:
+    """Submits, collects and cancels, and keeps the books."""
+
+    def __init__(self, engine: Engine, vocab_size: int, extras: bool, seed: int) -> None:
+        self.engine, self.vocab_size, self.extras = engine, vocab_size, extras
+        self.random = np.random.default_rng(seed)
+        self.requests: dict[int, Request] = {}
+        self.answers: dict[int, Completion] = {}
+        self.refused = 0
+
+    def live(self, count: int) -> None:
+        """Send `count` requests in bursts and wait for the rest."""
+        left, most = count, 0
+        while left or not self.engine.idle:
+            for _ in range(min(left, self.random.poisson(1.5))):
+                left -= self.send()
+            if self.random.random() < 0.05:
+                self.cancel()
+            for event in self.engine.step():
+                self.hear(event)
+            stats = self.engine.stats()
+            most = max(most, stats.running)
+            assert stats.running + stats.prefilling + stats.free == self.engine.slots
+            assert stats.running <= stats.rows <= self.engine.slots
+        assert most == self.engine.slots, "the case is too easy"
+
+    def send(self) -> bool:
+        request = random_request(self.random, self.vocab_size, self.extras)
+        try:
+            self.requests[self.engine.submit(request)] = request
+        except Full:
+            self.refused += 1
+            return False
+        return True
+
+    def cancel(self) -> None:
+        """Any of the latest, finished ones among them."""
+        tickets = list(self.requests)[-15:]
+        if tickets:
+            ticket = tickets[self.random.integers(len(tickets))]
+            done = ticket in self.answers and self.answers[ticket].finish is not None
+            assert self.engine.cancel(ticket) != done
+            assert not self.engine.cancel(ticket)
+
+    def hear(self, event) -> None:
+        before = self.answers.get(event.ticket, Completion((), (), None))
+        assert before.finish is None, "an event behind the last one"
+        tokens, logprobs = before.tokens + event.tokens, before.logprobs + event.logprobs
+        self.answers[event.ticket] = Completion(tokens, logprobs, event.finish)
+
+
+def test_random_requests(wide, x64):
+    engine = Engine(wide.model, wide.params, **ENGINE, max_waiting=3)
+    live(wide, engine, 200, extras=False)
+
+
+@pytest.mark.slow
+def test_very_many_random_requests(capsys, x64):
+    tiny = make_tiny("CLSA", dtype="float64")
+    options = {**ENGINE, "slots": 6}
+    engine = Engine(tiny.model, tiny.params, **options, max_waiting=5)
+    begin, after = time.perf_counter(), []
+    for number in range(10):
+        live(tiny, engine, 1000, extras=True, seed=number)
+        after.append(memory())
+    assert engine.stats().finished + engine.stats().cancelled == 10_000
+    with capsys.disabled():
+        print(f"\n10,000 requests in {time.perf_counter() - begin:.0f} s: {engine.stats()}")
+        print("live arrays, their bytes and the process's MiB after each 1,000:", *after, sep="\n")
+    # How many rows the pool has and whether it has counts is as the last request left it.
+    (arrays, size, _), (arrays_then, size_then, _) = after[-1], after[0]
+    assert arrays <= arrays_then + 2
+    assert size <= 1.1 * size_then
+
+
+def live(tiny: Tiny, engine: Engine, count: int, *, extras: bool, seed: int = 0) -> None:
+    """Serve requests, check every answer, and that nothing is left behind."""
+    client = Client(engine, tiny.model.config.vocab_size, extras, seed)
+    client.live(count)
+    assert client.answers.keys() == client.requests.keys()
+    check(tiny, list(client.requests.values()), [client.answers[ticket] for ticket in client.requests])
+    assert {answer.finish for answer in client.answers.values()} == {"stop", "length", "cancelled"}
+    assert client.refused
+    stats = engine.stats()
+    assert (stats.waiting, stats.prefilling, stats.running, stats.free) == (0, 0, 0, engine.slots)
+
+
+def memory() -> tuple[int, int, int]:
+    """Live arrays, their bytes, and the process's largest size in MiB."""
+    gc.collect()
+    arrays = jax.live_arrays()
+    size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return len(arrays), sum(array.nbytes for array in arrays), size

@@ -1,0 +1,98 @@
+"""Weights cast once make what modules make that cast them at every use, to the last bit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax import mixers
+from based_jax.generate.weights import decoding_weights
+from based_jax.models.config import MixerSpec, ModelConfig
+from based_jax.models.language_model import LanguageModel
+from tests.generate.test_families import OPTIONS
+from tests.generate.tiny import random_params
+from tests.marks import slow_but
+
+# XLA may leave out a rounding (the cast there and back): weights that are rounded already cannot match that.
+EXACT = {"xla_allow_excess_precision": False}
+EVERY_TIME = ["linear_attention", "mamba"]
+
+
+def model_of(name, **changes):
+    specs = {"X": MixerSpec(name, OPTIONS.get(name, {}))}
+    config = ModelConfig(50, d_model=16, schedule="X", mixers=specs, mlp_hidden=16, **changes)
+    model = LanguageModel(config)
+    return model, random_params(model)
+
+
+def outputs(model, params):
+    """Of a prompt, a step behind it, and all of it without a state."""
+    tokens = jnp.arange(18).reshape(2, 9) % 50
+    mask = jnp.arange(8) < jnp.array([[8], [5]])
+
+    def run(params):
+        state = model.init_state(2, 16)
+        first, state = model.apply(params, tokens[:, :8], state, mask=mask)
+        second, state = model.apply(params, tokens[:, 8:], state)
+        return first[mask], second, state, model.apply(params, tokens)[0]
+
+    return jax.jit(run, compiler_options=EXACT)(params)
+
+
+@pytest.mark.parametrize("name", slow_but(EVERY_TIME, mixers.names()))
+def test_outputs_are_the_same_to_the_last_bit(name):
+    model, params = model_of(name)
+    half, cast = decoding_weights(model, params)
+    assert half.config == model.config.replace(dtype="bfloat16")
+    for expected, found in zip(
+        *map(jax.tree.leaves, (outputs(half, params), outputs(half, cast))), strict=True
+    ):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(np.asarray(found, complex), np.asarray(expected, complex))
+
+
+def dtypes(params):
+    flat, _ = jax.tree_util.tree_flatten_with_path(params)
+    return {jax.tree_util.keystr(path).removesuffix(".value"): leaf.dtype.name for path, leaf in flat}
+
+
+SMALL = ("decay_out", "filter", "selecting")
+"""maps that make decays, filters and selections, in float32 wherever they are used"""
+
+
+def kept(name):
+    """What stays float32."""
+    _, params = decoding_weights(*model_of(name))
+    return {path for path, dtype in dtypes(params).items() if dtype == "float32"}
+
+
+@pytest.mark.parametrize("name", slow_but([*EVERY_TIME, "gla"], mixers.names()))
+def test_matrices_are_cast(name):
+    matrices = [path for path in kept(name) if "'kernel'" in path or "embedding" in path]
+    assert all(any(small in path for small in SMALL) for path in matrices)
+    assert bool(matrices) == (name == "gla") or name not in [*EVERY_TIME, "gla"]
+
+
+def test_what_modules_want_in_float32_stays():
+    assert {path.split("'")[-2] for path in kept("mamba")} == {"A_log", "D", "dt_bias", "scale"}
+
+
+def test_learned_positions_are_added_before_the_cast():
+    model, params = model_of("gated_conv", max_positions=32)
+    cast = dtypes(decoding_weights(model, params)[1])
+    assert cast["['params']['embedding']"] == cast["['params']['position_embedding']"] == "float32"
+    untied = decoding_weights(*model_of("gated_conv", tie_embeddings=False))[1]
+    assert set(dtypes(untied).values()) == {"bfloat16", "float32"}
+
+
+def test_float32_changes_nothing_and_half_can_be_cast_again():
+    model, params = model_of("linear_attention")
+    same, kept = decoding_weights(model, params, "float32")
+    assert same == model
+    assert dtypes(kept) == dtypes(params)
+    half = decoding_weights(model, params)
+    assert dtypes(decoding_weights(*half)[1]) == dtypes(half[1])
+    with pytest.raises(
+        ValueError, match=r"^dtype = 'int8': expected one of 'bfloat16', 'float16', 'float32'"
+    ):
+        decoding_weights(model, params, "int8")

@@ -1,0 +1,41 @@
+"""One tiny byte-level model and one server of it for all tests."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from based_jax.generate.engine import Engine
+from based_jax.models.config import MixerSpec, ModelConfig
+from based_jax.models.language_model import LanguageModel
+from based_jax.serve.limits import Limits
+from tests.generate.tiny import random_params
+from tests.serve.client import Client, serving
+
+LIMITS = Limits(length=300_000, max_tokens=200_000, choices=16, body=20_000, body_seconds=0.5)
+
+
+@pytest.fixture(scope="session")
+def model():
+    """One convolution over bytes, with random weights: small programs."""
+    mixers = {"C": MixerSpec("gated_conv", {"kernel_size": 4})}
+    made = LanguageModel(ModelConfig(257, d_model=16, schedule="C", mixers=mixers, mlp_hidden=16))
+    return made, random_params(made)
+
+
+@pytest.fixture(scope="session")
+def make_engine(model):
+    """An engine whose programs are the same in every test."""
+    return lambda **options: Engine(*model, **{"slots": 2, "max_waiting": 16, **options})
+
+
+@pytest.fixture(scope="session")
+def server(make_engine) -> Iterator[Client]:
+    with serving(make_engine(), LIMITS) as client:
+        yield client
+
+
+@pytest.fixture
+def client(server) -> Iterator[Client]:
+    """The server, which every test leaves empty."""
+    yield server
+    server.wait_until_empty()

@@ -1,0 +1,114 @@
+"""Completions over HTTP: OpenAI's shapes, and the texts that the library itself makes."""
+
+import json
+
+import pytest
+
+from based_jax.data.tokenizers import ByteTokenizer
+from based_jax.generate.text import TextStream
+
+PROMPT = "def main():"
+
+
+def library(model, prompt=PROMPT, count=40, **options) -> str:
+    return "".join(TextStream(*model, ByteTokenizer(), prompt, max_new_tokens=count, **options))
+
+
+def test_shape(client):
+    answer = client.complete(prompt=PROMPT, max_tokens=5, model="tiny", user="somebody")
+    (choice,) = answer.pop("choices")
+    assert answer.pop("id").startswith("cmpl-")
+    assert answer.pop("created") > 1_700_000_000
+    usage = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}
+    assert answer == {"object": "text_completion", "model": "tiny", "usage": usage}
+    assert choice.pop("text")
+    assert choice == {"index": 0, "logprobs": None, "finish_reason": "length"}
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, "", "naïve €"])
+def test_the_text_is_the_librarys(client, model, prompt):
+    assert client.text(prompt=prompt, max_tokens=40) == library(model, prompt)
+
+
+def test_a_stream_is_the_answer_in_pieces(client):
+    asked = {"prompt": ["a", "b"], "n": 2, "max_tokens": 40, "logprobs": 0, "stop": "\x05"}
+    whole = client.complete(**asked)
+    events = client.stream(**asked, stream_options={"include_usage": True})
+    *events, last = events
+    assert last["choices"] == []
+    assert last["usage"] == whole["usage"]
+    assert all(event["usage"] is None for event in events)
+    assert {event["object"] for event in events} == {"text_completion"}
+    assert len({event["id"] for event in events}) == 1
+    pieces = [event["choices"][0] for event in events]
+    for choice in whole["choices"]:
+        mine = [piece for piece in pieces if piece["index"] == choice["index"]]
+        assert len(mine) > 2
+        assert "".join(piece["text"] for piece in mine) == choice["text"]
+        *going_on, finish = [piece["finish_reason"] for piece in mine]
+        assert set(going_on) == {None}
+        assert finish == choice["finish_reason"]
+        for name, values in choice["logprobs"].items():
+            assert [value for piece in mine for value in piece["logprobs"][name]] == values
+
+
+def test_stop_texts_and_echo(client, model):
+    text = library(model)
+    stop = text[11:14]
+    answer = client.complete(prompt=PROMPT, max_tokens=40, stop=["never", stop], echo=True)
+    assert answer["choices"][0]["text"] == PROMPT + text[: text.find(stop)]
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["usage"]["completion_tokens"] < 40
+
+
+def test_every_form_of_prompt(client):
+    text = client.text(prompt="ab", max_tokens=8)
+    tokens = [256, *b"ab"]
+    for prompt in ("ab", ["ab"], tokens, [tokens]):
+        assert client.text(prompt=prompt, max_tokens=8) == text
+    both = client.complete(prompt=[tokens, [256, 99]], max_tokens=8, echo=True)["choices"]
+    assert [choice["index"] for choice in both] == [0, 1]
+    assert both[0]["text"] == f"ab{text}"
+    assert both[1]["text"].startswith("c")
+
+
+def test_seeds(client):
+    asked = {"prompt": PROMPT, "max_tokens": 20, "temperature": 1.5}
+    texts = [choice["text"] for choice in client.complete(**asked, n=3, seed=7)["choices"]]
+    assert len(set(texts)) == 3
+    assert [client.text(**asked, seed=seed) for seed in (7, 8, 9)] == texts
+    assert client.text(**asked) != client.text(**asked)
+    assert client.text(**asked, top_k=1) == client.text(prompt=PROMPT, max_tokens=20)
+
+
+def test_logprobs(client, model):
+    choice = client.complete(prompt=PROMPT, max_tokens=30, logprobs=3)["choices"][0]
+    logprobs = choice["logprobs"]
+    assert set(map(len, logprobs.values())) == {30}
+    columns = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    for name, value, top, begin in zip(*map(logprobs.get, columns), strict=True):
+        assert len(top) == 3  # a greedy token is among them
+        assert top[name] == value == max(top.values()) <= 0
+        assert name.startswith("token_id:") or choice["text"][begin : begin + len(name)] == name
+
+
+def test_models(client):
+    listed = json.loads(client.get("/v1/models").all)
+    assert listed["object"] == "list"
+    assert listed["data"] == [json.loads(client.get("/v1/models/tiny").all)]
+    assert listed["data"][0]["id"] == "tiny"
+    assert listed["data"][0]["object"] == "model"
+    missing = client.get("/v1/models/other")
+    assert missing.status == 404
+    assert json.loads(missing.all)["error"]["code"] == "model_not_found"
+
+
+def test_health_and_metrics(client):
+    assert json.loads(client.get("/health").all) == {"status": "ok"}
+    before = client.number("engine_made_tokens_total")
+    client.complete(prompt="a", max_tokens=9)
+    client.wait_until_empty()
+    assert client.number("engine_made_tokens_total") == before + 9
+    assert client.number("engine_free") == 2
+    assert client.number("answer_seconds_count") >= 1
+    assert client.number('http_responses_total{status="200"}') >= 1

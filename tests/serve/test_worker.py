@@ -1,0 +1,162 @@
+"""The engine's thread: what happens when the engine fails, and how requests are handed over."""
+
+import asyncio
+import json
+import threading
+
+import pytest
+
+from based_jax.generate.request import Event, Full, Request, Stats
+from based_jax.serve import worker as module
+from based_jax.serve.worker import Failed, SlowReader, Worker
+from tests.serve.client import serving
+from tests.serve.conftest import LIMITS
+
+
+class Scripted:
+    """An engine that does what it is told to: a round per entry of `rounds`."""
+
+    def __init__(self, rounds=(), room=2, needs=1):
+        self.rounds = list(rounds)
+        self.needs = needs  # requests before the first round
+        self.room = room
+        self.held: list[int] = []
+        self.cancelled: list[int] = []
+        self.given = 0
+
+    @property
+    def idle(self):
+        return not self.rounds or len(self.held) < self.needs
+
+    def submit(self, request):
+        if len(self.held) == self.room:
+            raise Full("no room")
+        self.given += 1
+        self.held.append(self.given)
+        return self.given
+
+    def cancel(self, ticket):
+        self.cancelled.append(ticket)
+        if ticket in self.held:
+            self.held.remove(ticket)
+        return True
+
+    def step(self):
+        made = self.rounds.pop(0)
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    def stats(self):
+        return Stats(0, 0, len(self.held), 0, 0, 0, 0, 0, 0, 0)
+
+
+def run(engine, check):
+    """`check(worker)` in an event loop of its own."""
+
+    async def main():
+        worker = Worker(engine)
+        worker.start()
+        try:
+            async with asyncio.timeout(20):
+                await check(worker)
+        finally:
+            await worker.stop()
+        assert not worker._thread.is_alive()
+
+    asyncio.run(main())
+
+
+def test_all_requests_or_none():
+    engine = Scripted()
+
+    async def check(worker):
+        with pytest.raises(Full):
+            await worker.submit([Request([1])] * 3)
+        assert engine.cancelled == [1, 2]
+        await worker.submit([Request([1])] * 2)
+        assert engine.held == [3, 4]
+
+    run(engine, check)
+
+
+def test_events_reach_their_request():
+    engine = Scripted([[Event(2, (5,)), Event(1, (6,))], [Event(1, (7,), (), "stop")]])
+
+    async def check(worker):
+        job = await worker.submit([Request([1])] * 2)
+        assert [await job.next() for _ in range(3)] == [
+            (1, Event(2, (5,))), (0, Event(1, (6,))), (0, Event(1, (7,), (), "stop"))
+        ]  # fmt: skip
+        worker.cancel(job)
+
+    run(engine, check)
+    assert engine.held == [1]  # the finished one is the engine's own affair
+    assert engine.cancelled == [2]
+
+
+def test_one_request_of_a_job_is_taken_back():
+    engine = Scripted()
+
+    async def check(worker):
+        job = await worker.submit([Request([1])] * 2)
+        worker.cancel(job, 1)
+
+    run(engine, check)
+    assert engine.cancelled == [2]
+
+
+def test_a_reader_that_is_too_slow(monkeypatch):
+    monkeypatch.setattr(module, "ROOM", 3)
+    engine = Scripted([[Event(1, (token,))] for token in range(9)])
+
+    async def check(worker):
+        job = await worker.submit([Request([1])])
+        while not engine.cancelled:
+            await asyncio.sleep(0.001)
+        assert [(await job.next())[1].tokens for _ in range(3)] == [(0,), (1,), (2,)]
+        with pytest.raises(SlowReader, match="3 pieces"):
+            await job.next()
+
+    run(engine, check)
+
+
+def test_a_failure_reaches_everybody(caplog):
+    engine = Scripted([[], RuntimeError("device lost")])
+
+    async def check(worker):
+        job = await worker.submit([Request([1])])
+        with pytest.raises(Failed, match="device lost"):
+            await job.next()
+        with pytest.raises(Failed, match="device lost"):
+            await worker.submit([Request([1])])
+        assert str(worker.failure) == "device lost"
+
+    run(engine, check)
+    assert "the engine failed" in caplog.text
+
+
+def test_a_failure_ends_the_server(caplog):
+    """Those who wait are told, whether they have seen the beginning of an answer or not."""
+    engine = Scripted([[Event(1, (97,)), Event(2, (97,))], RuntimeError("device lost")], needs=2)
+    answers = {}
+
+    with serving(engine, LIMITS) as client:
+
+        def ask(stream):
+            body = {"prompt": "a", "stream": stream}
+            answers[stream] = client.send("POST", "/v1/completions", body)
+
+        threads = [threading.Thread(target=ask, args=(stream,)) for stream in (False, True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        client.thread.join(20)
+        assert not client.thread.is_alive()
+    assert answers[False].status == 500
+    assert json.loads(answers[False].all)["error"]["code"] == "engine_failed"
+    first, last, _ = answers[True].all.decode().split("\n\n")
+    assert json.loads(first.removeprefix("data: "))["choices"][0]["text"] == "a"
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "engine_failed"
+    assert "device lost" in caplog.text
