@@ -5,6 +5,7 @@ Recurrent states have one size, whatever the text.
 """
 
 import functools
+from typing import Any
 
 import jax
 
@@ -17,8 +18,8 @@ SMALLEST_ROOM = 64
 
 
 @functools.lru_cache(maxsize=32)
-def state_grows(model: LanguageModel) -> bool:
-    """Whether the size of a model's state depends on how many tokens it must hold."""
+def state_grows(model: Any) -> bool:
+    """Whether the size of a language model's state depends on how many tokens it must hold."""
     short, long = (jax.eval_shape(lambda room=room: model.init_state(1, room)) for room in (1, 1 << 16))
     return jax.tree.map(lambda leaf: leaf.shape, short) != jax.tree.map(lambda leaf: leaf.shape, long)
 
