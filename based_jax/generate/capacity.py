@@ -18,8 +18,8 @@ SMALLEST_ROOM = 64
 
 
 @functools.lru_cache(maxsize=32)
-def state_grows(model: Any) -> bool:
-    """Whether the size of a language model's state depends on how many tokens it must hold."""
+def state_grows(model: LanguageModel) -> bool:
+    """Whether the size of a model's state depends on how many tokens it must hold."""
     short, long = (jax.eval_shape(lambda room=room: model.init_state(1, room)) for room in (1, 1 << 16))
     return jax.tree.map(lambda leaf: leaf.shape, short) != jax.tree.map(lambda leaf: leaf.shape, long)
 
@@ -29,7 +29,8 @@ def room_for(model: LanguageModel, tokens: int) -> int | None:
 
     The next power of two, and at least `SMALLEST_ROOM`.
     """
-    return max(SMALLEST_ROOM, 1 << (tokens - 1).bit_length()) if state_grows(model) else None
+    hashable: Any = model  # as flax makes its modules, unseen by type checkers
+    return max(SMALLEST_ROOM, 1 << (tokens - 1).bit_length()) if state_grows(hashable) else None
 
 
 def with_capacity(model: LanguageModel, state: State, max_length: int) -> State:
