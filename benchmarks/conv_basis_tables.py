@@ -5,23 +5,19 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
-from rich.markdown import Markdown
 
 from benchmarks import pages
 from benchmarks.analysis import series
 from benchmarks.contestants import FORWARD, PASSES
 from benchmarks.conv_basis_contestants import DENSE, FFT, has_pass
-from benchmarks.tables import PASS_TITLES, exponent, significant, wide_console
+from benchmarks.tables import PASS_TITLES, exponent, show_markdown, significant
 
 MISSING = "\N{EN DASH}"
 
 
 def show(report: dict[str, Any], console: Console | None = None) -> None:
     """Print a whole report."""
-    console = console or wide_console()
-    console.print(Markdown(f"# Attention through convolutions on CPU\n\n{markdown(report)}"))
-    for line in report["notes"]:
-        console.print(line, highlight=False)
+    show_markdown("Attention through convolutions on CPU", markdown(report), report["notes"], console)
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:

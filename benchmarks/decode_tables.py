@@ -4,24 +4,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markdown import Markdown
 
 from benchmarks import decode_papers, pages
 from benchmarks.analysis import series
 from benchmarks.decode_models import LABELS
 from benchmarks.decode_parts import BATCHES, CONTEXTS, FIRST, GENERATE, PREFILL
 from benchmarks.memory import MIB
-from benchmarks.tables import exponent, significant, wide_console
+from benchmarks.tables import exponent, show_markdown, significant
 
 MISSING = "\N{EN DASH}"
 
 
 def show(report: dict[str, Any], console: Console | None = None) -> None:
     """Print a whole report."""
-    console = console or wide_console()
-    console.print(Markdown(f"# Decoding\n\n{markdown(report)}"))
-    for line in report["notes"]:
-        console.print(line, highlight=False)
+    show_markdown("Decoding", markdown(report), report["notes"], console)
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:

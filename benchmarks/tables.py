@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.table import Table
 
 from benchmarks.memory import MIB
@@ -39,6 +40,14 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
         )
     console.print(_growth(report), *_comparison(report))
     for line in (*_headline(report), *_agreement(report), *report["notes"]):
+        console.print(line, highlight=False)
+
+
+def show_markdown(title: str, text: str, notes: Iterable[str], console: Console | None = None) -> None:
+    """Print a report that is Markdown already, and its notes."""
+    console = console or wide_console()
+    console.print(Markdown(f"# {title}\n\n{text}"))
+    for line in notes:
         console.print(line, highlight=False)
 
 
