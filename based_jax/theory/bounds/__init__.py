@@ -1,0 +1,1 @@
+"""What no model of a kind can do, as experiments."""

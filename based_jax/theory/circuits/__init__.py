@@ -1,0 +1,1 @@
+"""Arithmetic circuits, and the BaseConv layers that compute them."""

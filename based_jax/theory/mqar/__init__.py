@@ -1,0 +1,1 @@
+"""Solutions of multi-query associative recall that can be written down."""

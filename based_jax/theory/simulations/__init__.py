@@ -1,0 +1,1 @@
+"""Other layers, computed by BaseConv."""
