@@ -101,7 +101,7 @@ class SelectedAttention(SelectionHeads):
             expect_whole_rows("causal = False", state=state)
         context: dict[str, Any] = {"segment_ids": segment_ids, "positions": positions, "mask": mask}
         before = None if state is None else state.stream
-        places, stream = ops.advance(before, len(x), x.shape[1], segment_ids, mask)
+        places, stream = ops.advance(before, *x.shape[:2], segment_ids, mask)
         seen: Any = None
         redraws = state is None and self.has_rng("selection")
         if self.selection == "learned":
@@ -111,7 +111,7 @@ class SelectedAttention(SelectionHeads):
                 scores = scores + self.noise * jax.random.normal(self.make_rng("selection"), scores.shape)
             chosen = scores > 0
             if state is None:
-                lengths = ops.segment_lengths(places, len(x))
+                lengths = ops.segment_lengths(places, x.shape[0])
                 counts = self._counts(x.shape[1])
                 self.add_loss(self._loss(weights, lengths, counts, places))
                 if not self.causal:

@@ -98,8 +98,8 @@ class Lookups(SelectionHeads):
             expect_whole_rows("hard = True", state=state)
         weights = self.weigh(x)
         if state is None:
-            places, _ = ops.advance(None, len(x), x.shape[1], segment_ids, mask)
-            lengths = ops.segment_lengths(places, len(x))
+            places, _ = ops.advance(None, *x.shape[:2], segment_ids, mask)
+            lengths = ops.segment_lengths(places, x.shape[0])
             loss = self.loss(weights, lengths, mask)
             if loss is not None:
                 self.add_loss(loss)

@@ -75,9 +75,9 @@ class SelectiveLookups(SelectionHeads):
         if not self.causal:
             expect_whole_rows("causal = False", state=state)
         before = None if state is None else state.stream
-        places, _ = ops.advance(before, len(x), x.shape[1], segment_ids, mask)
+        places, _ = ops.advance(before, *x.shape[:2], segment_ids, mask)
         scores = self.selecting(x)[..., 0]
-        log_sum = jnp.full(len(x), ops.NOTHING, scores.dtype) if state is None else state.log_sum
+        log_sum = jnp.full(x.shape[0], ops.NOTHING, scores.dtype) if state is None else state.log_sum
         if self.causal:
             log_sums, log_sum = ops.running_log_sum(scores, log_sum, places)
             exponents = scores - log_sums
@@ -85,7 +85,7 @@ class SelectiveLookups(SelectionHeads):
         else:
             weights = ops.segment_softmax(scores, places)
             if self.hard:
-                chosen = ops.highest(weights, root_of(ops.segment_lengths(places, len(x))), places)
+                chosen = ops.highest(weights, root_of(ops.segment_lengths(places, x.shape[0])), places)
                 weights = jnp.where(chosen, weights, 0)
         cache: Any = None if state is None else state.cache
         attended, cache = super().__call__(x, cache, segment_ids=segment_ids, positions=positions, mask=mask)

@@ -159,11 +159,11 @@ def _attend_to_tuples(
         left = None
     places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
 
-    index = jnp.broadcast_to(places.index, (len(places.index), length))
+    index = jnp.broadcast_to(places.index, (places.index.shape[0], length))
     own = _Keys(
         k, v,
         index=index if mask is None else jnp.where(mask, index, -1),
-        start=None if causal else jnp.broadcast_to(places.start, (len(places.start), length)),
+        start=None if causal else jnp.broadcast_to(places.start, (places.start.shape[0], length)),
     )  # fmt: skip
     written = None
     if cache is None:
@@ -179,7 +179,7 @@ def _attend_to_tuples(
 
     dtype = accumulation_dtype(v)
     q, keys = q.astype(dtype) * scale, keys._replace(k=keys.k.astype(dtype), v=keys.v.astype(dtype))
-    start = jnp.broadcast_to(places.start, (len(places.start), length))
+    start = jnp.broadcast_to(places.start, (places.start.shape[0], length))
 
     def block(q: Array, index: Array, start: Array, keys: _Keys) -> Array:
         visible = _visible(index, start, keys, left)

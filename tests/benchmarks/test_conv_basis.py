@@ -35,6 +35,7 @@ def result(finished):
     return json.loads((finished[1] / "conv.json").read_text())
 
 
+@pytest.mark.slow
 def test_every_case_has_its_row(finished, result):
     assert finished[0] == 0
     assert (result["benchmark"], result["complete"]) == ("conv_basis", True)
@@ -48,6 +49,7 @@ def test_every_case_has_its_row(finished, result):
         assert row["status"] == ("measured" if timed else "skipped")
 
 
+@pytest.mark.slow
 def test_the_break_even_is_that_of_the_rows(result):
     times = {(row["contestant"], row["pass"], row["length"]): row["seconds"] for row in result["rows"]}
     assert len(result["summary"]["break_even"]) == (len(PASSES) + 1) * len(LENGTHS)
@@ -102,6 +104,7 @@ def test_starts_are_equally_spaced():
     assert equally_spaced(3, 10) == (0, 3, 6)
 
 
+@pytest.mark.slow
 def test_the_tables_have_every_number(finished, result, capsys):
     conv_basis_tables.show(result)
     text = capsys.readouterr().out
@@ -112,6 +115,7 @@ def test_the_tables_have_every_number(finished, result, capsys):
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
 
 
+@pytest.mark.slow
 def test_the_figure_is_a_png(finished):
     assert (finished[1] / "conv.png").read_bytes().startswith(b"\x89PNG")
 

@@ -37,6 +37,7 @@ def result(finished):
     return json.loads((finished[1] / "train.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_report(finished, result):
     assert finished[0] == 0
     assert (result["benchmark"], result["complete"], result["agreement"]) == ("train", True, [])
@@ -50,6 +51,7 @@ def test_the_report(finished, result):
     assert all(row["reason"] == "torch is not installed" for row in others)
 
 
+@pytest.mark.slow
 def test_the_page(finished):
     page = (finished[1] / "page.md").read_text()
     assert page.startswith("before\n<!-- train -->\nfloat32: transformer AAAAA of ")

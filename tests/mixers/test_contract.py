@@ -62,12 +62,16 @@ BY_FFT = {"base_conv-long", "h3", "hyena", "long_conv"}
 """a transform mixes all tokens, so that these are causal up to rounding"""
 
 
-DIFFERENTIATED = [
+KINDS = [
     "attention", "bigbird", "blocked_window", "gated_conv", "gated_delta_net", "h3", "hyper_attention",
     "linear_attention", "mamba2", "rwkv5", "sigmoid_lookups",
 ]  # fmt: skip
-"""One of each kind of state, whose gradients are taken in every run: compiling them takes seconds. Others are
-differentiated in tests/train/test_every_mixer.py, and every op in tests/ops."""
+"""One of each kind of state. Every case obeys the laws in every run; what takes further programs, these."""
+DIFFERENTIATED = ["attention", "blocked_window", "gated_conv", "gated_delta_net", "hyper_attention", "mamba2"]
+"""Those whose gradients are taken in every run: compiling them takes seconds. tests/parity compares those of
+the others with the authors', tests/ops those of every op with float64."""
+VARIANTS = ["attention-grouped", "linear_attention-elu", "linear_attention-cosformer", "sliding_window-self"]
+"""Other numbers for the same code, tested in tests/ops: left to the slow run."""
 
 
 @functools.cache
@@ -75,8 +79,13 @@ def runner(case: str) -> laws.Runner:
     return laws.Runner(mixers.make(case.partition("-")[0], d_model=WIDTH, **CASES[case]))
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=slow_but([case for case in CASES if case not in VARIANTS], CASES))
 def run(request: pytest.FixtureRequest) -> laws.Runner:
+    return runner(request.param)
+
+
+@pytest.fixture(params=slow_but(KINDS, CASES))
+def run_of_kind(request: pytest.FixtureRequest) -> laws.Runner:
     return runner(request.param)
 
 
@@ -104,18 +113,18 @@ def test_split_law_inside_packed_documents(run, cut):
     laws.split_law_under_padding(run, drawn(2), cut, mask, PACKED)
 
 
-def test_packed_documents_token_by_token(run):
+def test_packed_documents_token_by_token(run_of_kind):
     x = drawn(2)
-    whole, _ = run(x, segment_ids=PACKED, mask=np.ones(x.shape[:2], bool))
-    tokens, _ = laws.in_pieces(run, x, [1] * laws.LENGTH, segment_ids=PACKED)
+    whole, _ = run_of_kind(x, segment_ids=PACKED, mask=np.ones(x.shape[:2], bool))
+    tokens, _ = laws.in_pieces(run_of_kind, x, [1] * laws.LENGTH, segment_ids=PACKED)
     laws.assert_close(tokens, whole, laws.TOLERANCE)
 
 
-def test_a_continued_row_stays_in_its_segment_without_ids(run):
+def test_a_continued_row_stays_in_its_segment_without_ids(run_of_kind):
     x, ids = drawn(3), np.array([[0] * 3 + [1] * 10] * laws.ROWS)
-    whole, _ = run(x, segment_ids=ids, mask=np.ones(x.shape[:2], bool))
-    first, state = laws.in_pieces(run, x, [1] * 6, segment_ids=ids)
-    second, _ = laws.in_pieces(run, x[:, 6:], [6, 1], state)
+    whole, _ = run_of_kind(x, segment_ids=ids, mask=np.ones(x.shape[:2], bool))
+    first, state = laws.in_pieces(run_of_kind, x, [1] * 6, segment_ids=ids)
+    second, _ = laws.in_pieces(run_of_kind, x[:, 6:], [6, 1], state)
     laws.assert_close(np.concatenate([first, second], axis=1), whole, laws.TOLERANCE)
 
 
@@ -170,13 +179,13 @@ def test_gradients_flow_through_the_state(case):
     assert np.any(of_x[:, :7])
 
 
-def test_bfloat16_is_close(run):
+def test_bfloat16_is_close(run_of_kind):
     """bfloat16 keeps 8 bits: 2 % of the largest output."""
     x = drawn(10)
-    low = run.mixer.clone(dtype=jnp.bfloat16)
-    y, _ = jax.jit(low.apply, compiler_options=laws.QUICKLY)(run.variables, x)
+    low = run_of_kind.mixer.clone(dtype=jnp.bfloat16)
+    y, _ = jax.jit(low.apply, compiler_options=laws.QUICKLY)(run_of_kind.variables, x)
     assert y.dtype == jnp.bfloat16
-    laws.assert_close(np.asarray(y, np.float32), run(x)[0], 0.03)
+    laws.assert_close(np.asarray(y, np.float32), run_of_kind(x)[0], 0.03)
 
 
 def test_info_agrees_with_the_mixer(run):

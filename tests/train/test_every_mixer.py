@@ -18,8 +18,8 @@ from train.step import TrainState, make_train_step
 STEPS = 50
 
 
-EVERY_TIME = ["delta_net", "input_conv", "mamba", "rwkv7", "selected_attention", "sliding_window"]
-"""of other kinds than those that tests.mixers.test_contract.DIFFERENTIATED has"""
+EVERY_TIME = ["delta_net", "input_conv", "mamba", "sliding_window"]
+"""of other kinds than those that tests.mixers.test_contract.DIFFERENTIATED and tests/parity have"""
 
 
 @pytest.mark.parametrize("name", slow_but(EVERY_TIME, mixers.names()))

@@ -27,7 +27,7 @@ SETTINGS = {
     "pairs": 2,
     "examples": 1000,
     "test_examples": 150,
-    "epochs": 16,
+    "epochs": 10,
     "batch_size": 32,
     "learning_rates": "1e-2,1e38",
     "seeds": "0,1",

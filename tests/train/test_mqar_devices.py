@@ -5,6 +5,7 @@ from unittest import mock
 
 import jax
 import numpy as np
+import pytest
 
 from based_jax.models import LanguageModel, mqar_backbone
 from tests.subprocesses import run_python
@@ -14,6 +15,7 @@ from train.mqar_grid import Grid, GridState, Lanes
 RUNS = [(rate, seed) for seed in (0, 1) for rate in (1e-3, 3e-3, 1e-2, 3e-2)]
 
 
+@pytest.mark.slow
 def test_four_devices_give_the_numbers_of_one():
     run_python("from tests.train.test_mqar_devices import compare; compare()", devices=4)
 
