@@ -1,0 +1,78 @@
+"""The rows for degrees, and for the length of a message."""
+
+import numpy as np
+
+from based_jax.theory.base_conv import Layer, Stack
+from based_jax.theory.bounds.degree import degree, layers_for, outputs, product, recall, recall_degree
+from based_jax.theory.bounds.message import growth
+from based_jax.theory.check import Check
+
+
+def checks(seed: int) -> list[Check]:
+    """Based, lemmas F.1 and F.2, theorems F.4 and F.5."""
+    return [_doubling(np.random.default_rng(seed)), _any_match(), _first_match(), _message()]
+
+
+def _doubling(rng: np.random.Generator) -> Check:
+    layers, shape = 3, (3, 3)
+    largest = degree(outputs(random_stack(rng, layers, shape), *shape))
+    reached = degree(outputs(product(layers), 2**layers, 1))
+    return Check(
+        statement="L layers of BaseConv are polynomials of degree <= 2^L",
+        source="Based, lemma F.1",
+        checked="Moebius transform of a random stack; a product of 2^L rows reaches it",
+        sizes=f"L = {layers}, {shape[0]} x {shape[1]} bits; {2**layers} bits",
+        error=float(max(0, largest - 2**layers) + abs(reached - 2**layers)),
+        layers=layers,
+        layer_bound=f"degree {largest} and {reached} <= 2^{layers}",
+    )
+
+
+def _any_match() -> Check:
+    sizes = ((1, 1), (2, 1), (3, 1), (2, 3), (1, 5))
+    return Check(
+        statement="MQAR over d bits has degree 2 d + 1",
+        source="Based, lemma F.2 and theorem F.5 (3.2)",
+        checked="Moebius transform of the sum of matching values",
+        sizes=f"(d, pairs) = {_listed(sizes)}",
+        error=float(max(abs(degree(recall(d, i)) - recall_degree(d, i)) for d, i in sizes)),
+        layer_bound=f">= ceil(log2(2 d + 1)), d = 3: {layers_for(7)}",
+    )
+
+
+def _first_match() -> Check:
+    sizes = ((1, 3), (1, 5), (2, 2), (2, 3), (2, 4), (3, 2))
+    off = [degree(recall(d, i, first=True)) - recall_degree(d, i, first=True) for d, i in sizes]
+    return Check(
+        statement="MQAR where the first match counts: 2 d ceil(i / 2) + 1",
+        source="Based, lemma F.2 (ours, for repeated keys)",
+        checked="Moebius transform of the first matching value",
+        sizes=f"(d, pairs i) = {_listed(sizes)}",
+        error=float(max(map(abs, off))),
+        layer_bound=f">= its log2, d = 20, i = 2^20: {layers_for(recall_degree(20, 2**20, first=True))}",
+    )
+
+
+def _message() -> Check:
+    rows = [growth(2.0**k, epsilon) for k in range(2, 21) for epsilon in (0.25, 0.5, 0.75, 1.0)]
+    last = growth(2.0**20, 0.5)
+    return Check(
+        statement="Layers for N different keys grow as log log N",
+        source="Based, theorem F.4 (3.3)",
+        checked="smallest L whose coefficients hold N bits against (eps / 2) log2 log2 N",
+        sizes="log2 N = 2^2..2^20, eps = 0.25..1",
+        error=max(0.0, *(row.bound - row.layers for row in rows if row.large)),
+        layers=last.layers,
+        layer_bound=f">= {last.bound:g} at log2 N = 2^20, eps = 0.5",
+    )
+
+
+def random_stack(rng: np.random.Generator, layers: int, shape: tuple[int, int]) -> Stack:
+    """Layers whose numbers are all normal."""
+    width = shape[1]
+    drawn = (Layer(rng.normal(size=(width, width)), *rng.normal(size=(3, *shape))) for _ in range(layers))
+    return Stack(shape, tuple(drawn))
+
+
+def _listed(sizes: tuple[tuple[int, int], ...]) -> str:
+    return ", ".join(map(str, sizes))

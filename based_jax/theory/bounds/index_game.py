@@ -1,0 +1,118 @@
+"""The index game: why what recalls n bits needs a state of n bits (Based, theorem F.3 = 3.1).
+
+Alice has n bits and runs a recurrent model on the pairs (j, x_j). Bob gets its state, asks for the value of
+one key and gets x_i. If the answers are right for every string and index, no two strings may end in one
+state: they differ at some i, and Bob would answer both the same. So there are 2^n states, and a state has n
+bits. The paper leaves it at Omega(n), for models that may err; here all strings and all indices are played.
+
+Needed are n different keys; with c < n tokens for keys only c bits can be asked for.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from based_jax.validate import expect
+
+String = tuple[int, ...]
+"""Alice's bits."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A recurrent model with finitely many states (Based, definition F.6).
+
+    Attributes:
+        initial: the state before the first pair.
+        step: the state behind a pair: (state, key, value) -> state.
+        answer: the value that the model recalls: (state, key) -> 0 or 1.
+    """
+
+    initial: Hashable
+    step: Callable[[Any, int, int], Hashable]
+    answer: Callable[[Any, int], int]
+
+
+@dataclass(frozen=True)
+class Collision:
+    """Two of Alice's strings that end in one state, and an index on which Bob answers one of them wrongly."""
+
+    first: String
+    second: String
+    index: int
+
+
+@dataclass(frozen=True)
+class Game:
+    """All strings of n bits played.
+
+    Attributes:
+        states: how many different ones Bob got.
+        wrong: answers, of 2^n n.
+        collision: None if no two strings ended in one state.
+    """
+
+    states: int
+    wrong: int
+    collision: Collision | None
+
+
+def play(model: Model, bits: int) -> Game:
+    """Every string of Alice's, every index of Bob's.
+
+    Raises:
+        ValueError: `bits` is not positive.
+    """
+    expect(bits > 0, "bits", bits, "at least 1")
+    first_with: dict[Hashable, String] = {}
+    wrong, collision = 0, None
+    for string in product((0, 1), repeat=bits):
+        state = alice(model, string)
+        wrong += sum(model.answer(state, key) != value for key, value in enumerate(string))
+        other = first_with.setdefault(state, string)
+        if other != string and collision is None:
+            collision = collide(other, string)
+    return Game(len(first_with), wrong, collision)
+
+
+def alice(model: Model, string: String) -> Hashable:
+    """The state behind the pairs (j, x_j)."""
+    state = model.initial
+    for key, value in enumerate(string):
+        state = model.step(state, key, value)
+    return state
+
+
+def collide(first: String, second: String) -> Collision:
+    """The collision of two different strings."""
+    index = next(i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
+    return Collision(first, second, index)
+
+
+def bit_per_key(keys: int) -> Model:
+    """The smallest solver: one bit for every key, 2^keys states in all."""
+    return Model(
+        initial=(0,) * keys,
+        step=lambda state, key, value: (*state[:key], value, *state[key + 1 :]),
+        answer=lambda state, key: state[key],
+    )
+
+
+def last_pairs(slots: int) -> Model:
+    """A window: it keeps the last pairs as they are, and answers 0 for keys that it has not."""
+    return Model(
+        initial=(),
+        step=lambda state, key, value: (*state, (key, value))[-slots:],
+        answer=lambda state, key: dict(state).get(key, 0),
+    )
+
+
+def hashed(slots: int) -> Model:
+    """A table with fewer slots than keys: keys that are equal modulo its size share one."""
+    table = bit_per_key(slots)
+    return Model(
+        initial=table.initial,
+        step=lambda state, key, value: table.step(state, key % slots, value),
+        answer=lambda state, key: table.answer(state, key % slots),
+    )

@@ -1,0 +1,124 @@
+"""Degrees where a token is p one-hot blocks, from binary (b = 2) to one-hot (p = 1) (Based, F.5).
+
+A token of c = b^p is p digits in base b, each one-hot: p b bits; the almost p-hot encoding drops the last
+bit of each block (definition F.7). No two variables of a block are ever 1 together, so polynomials can be
+taken block-exclusive: no monomial has two of them (definition F.8). On the almost p-hot encoding a function
+is exactly one of those (proposition F.4), with the coefficients below. On the p-hot one it is many, but none
+has a smaller degree (proposition F.5). Equality has degree 2 p (lemma F.4), so that it takes ceil(log2(2 p))
+layers (theorem F.6, which rounds down). MQAR, which multiplies by a value, has 2 p + 1.
+
+Functions are arrays with one axis of b digits for each block, of all tokens it depends on.
+"""
+
+from functools import reduce
+
+import numpy as np
+
+from based_jax.theory.base_conv import Matrix
+from based_jax.theory.check import EXACT
+from based_jax.validate import expect
+
+
+def encode(tokens: np.ndarray, p: int, base: int, almost: bool = False) -> Matrix:
+    """The blocks of each token, most significant digit first.
+
+    Args:
+        tokens: (m,) integers from 0 to base^p - 1.
+        p: blocks.
+        base: b, digits.
+        almost: without the last bit of each block.
+
+    Returns:
+        (m, p * base), or (m, p * (base - 1)) if `almost`.
+
+    Raises:
+        ValueError: no block, a base below 2, or a token that is out of range.
+    """
+    expect(p > 0, "p", p, "at least 1")
+    expect(base > 1, "base", base, "at least 2")
+    known = bool(((tokens >= 0) & (tokens < base**p)).all())
+    expect(known, "tokens", tokens, f"0 to base^p - 1 = {base**p - 1}")
+    digits = np.stack(np.unravel_index(tokens, (base,) * p), axis=1)
+    bits = np.eye(base)[:, : base - int(almost)][digits]
+    return bits.reshape(len(tokens), -1)
+
+
+def coefficients(values: np.ndarray) -> np.ndarray:
+    """Of the block-exclusive polynomial over the almost p-hot encoding with these values.
+
+    Args:
+        values: (b, ..., b), an axis for each block; of integers exact.
+
+    Returns:
+        of the same shape: on an axis, index k < b - 1 stands for the block's variable k and the last index
+        for none of them.
+    """
+    result = values.copy()
+    for axis in range(values.ndim):
+        result = np.moveaxis(result, axis, 0)
+        result[:-1] -= result[-1]
+        result = np.moveaxis(result, 0, axis)
+    return result
+
+
+def degree(values: np.ndarray) -> int:
+    """The degree of that polynomial: of its monomials, the most blocks with a variable."""
+    found = np.abs(coefficients(values)) > EXACT * max(1.0, float(np.abs(values).max()))
+    sizes = (np.indices(values.shape) < values.shape[0] - 1).sum(axis=0)
+    return int(np.where(found, sizes, 0).max())
+
+
+def monomials(blocks: int, base: int, almost: bool = False) -> tuple[Matrix, np.ndarray]:
+    """All block-exclusive monomials on all encoded inputs: what a polynomial is solved for with.
+
+    Returns:
+        their values, (b^blocks, monomials), in the order of `coefficients`, and their degrees. The rank of
+        the values is the number of columns if and only if every function is just one such polynomial.
+    """
+    block = np.hstack([encode(np.arange(base), 1, base, almost), np.ones((base, 1))])
+    degrees = np.append(np.ones(block.shape[1] - 1, dtype=int), 0)
+    sizes = reduce(np.add.outer, [degrees] * blocks)
+    return reduce(np.kron, [block] * blocks), sizes.reshape(-1)
+
+
+def lowest_degree(values: np.ndarray, almost: bool = False) -> int:
+    """The smallest degree of all block-exclusive polynomials with these values, by least squares.
+
+    Args:
+        values: (b, ..., b), an axis for each block.
+        almost: over the almost p-hot encoding, where there is only one.
+    """
+    columns, sizes = monomials(values.ndim, values.shape[0], almost)
+    wanted = values.reshape(-1).astype(np.float64)
+    for size in range(values.ndim + 1):
+        chosen = columns[:, sizes <= size]
+        solution = np.linalg.lstsq(chosen, wanted, rcond=None)[0]
+        if np.abs(chosen @ solution - wanted).max() <= EXACT:
+            return size
+    raise AssertionError("a block-exclusive polynomial of full degree has every value")
+
+
+def equality(p: int, base: int) -> np.ndarray:
+    """Whether two tokens are the same, (b, ..., b) with 2 p axes."""
+    return np.eye(base**p, dtype=int).reshape((base,) * 2 * p)
+
+
+def recall(p: int, base: int) -> np.ndarray:
+    """The first bit of MQAR's answer behind one pair, over query, key and value: 3 p axes."""
+    first_bit = encode(np.arange(base**p), p, base)[:, 0].astype(int)
+    return np.multiply.outer(np.eye(base**p, dtype=int), first_bit).reshape((base,) * 3 * p)
+
+
+def product_of_blocks(first: Matrix, second: Matrix, p: int) -> np.ndarray:
+    """Lemma F.4's polynomial for equality.
+
+    Args:
+        first, second: (m, p (b - 1)), almost p-hot.
+        p: blocks.
+
+    Returns:
+        (m,): 1 where the tokens are equal, else 0.
+    """
+    first, second = (tokens.reshape(len(tokens), p, -1) for tokens in (first, second))
+    both_last = (1 - first.sum(axis=2)) * (1 - second.sum(axis=2))
+    return ((first * second).sum(axis=2) + both_last).prod(axis=1)

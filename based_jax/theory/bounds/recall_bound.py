@@ -1,0 +1,60 @@
+"""The best recall that a state of some bits allows: theorem F.3 of Based, for models that may err.
+
+P values out of V are recalled from b bits, the fraction a of them rightly. By Fano's inequality
+
+    b >= H - P (h(a) + (1 - a) log2(V - 1)),        h(a) = -a log2 a - (1 - a) log2(1 - a),
+
+where H is the entropy of the values: P log2 V if they are independent and uniform, log2(V! / (V - P)!) if no
+two are the same, as in MQAR. That holds for any model, even one that knows the keys before. All values take
+H bits; guessing, a = 1 / V, takes none.
+"""
+
+from math import lgamma, log, log2
+
+from based_jax.validate import expect
+
+
+def bits_needed(recall: float, pairs: int, values: int, distinct: bool = False) -> float:
+    """Bits of the state at least, for a mean recall from 1 / V to 1.
+
+    Args:
+        recall: a, the mean over the pairs.
+        pairs: P.
+        values: V.
+        distinct: whether no two values are the same.
+
+    Raises:
+        ValueError: an argument out of its range, or fewer distinct values than pairs.
+    """
+    expect(pairs > 0, "pairs", pairs, "at least 1")
+    expect(values > 1, "values", values, "at least 2")
+    expect(not distinct or pairs <= values, "pairs", pairs, f"at most values = {values}, if distinct")
+    expect(1 / values <= recall <= 1, "recall", recall, f"1 / values = {1 / values} to 1")
+    entropy = pairs * log2(values)
+    if distinct:
+        entropy = (lgamma(values + 1) - lgamma(values - pairs + 1)) / log(2)
+    missed = 1 - recall
+    unsure = -sum(p * log2(p) for p in (recall, missed) if p > 0)
+    return max(0.0, entropy - pairs * (unsure + missed * log2(values - 1)))
+
+
+def best_recall(bits: float, pairs: int, values: int, distinct: bool = False) -> float:
+    """The largest mean recall with so many bits, by bisection; other arguments as in `bits_needed`.
+
+    Raises:
+        ValueError: negative bits, or as `bits_needed`.
+    """
+    expect(bits >= 0, "bits", bits, "at least 0")
+    low, high = 1 / values, 1.0
+    if bits >= bits_needed(high, pairs, values, distinct):
+        return high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if bits_needed(middle, pairs, values, distinct) <= bits else (low, middle)
+    return high
+
+
+def table_recall(bits: float, pairs: int, values: int) -> float:
+    """What a table recalls: the values of the first pairs that fit, log2 V bits each, the others guessed."""
+    slots = min(pairs, int(bits / log2(values)))
+    return (slots + (pairs - slots) / values) / pairs

@@ -1,0 +1,136 @@
+"""Arithmetic circuits: + and x over variables and constants, counted as the papers count them.
+
+An (n, s, Delta, w)-circuit has n variables, s nodes, Delta gates on its longest path, and w wires that a
+horizontal cut meets (Zoology, definition H.1; Based, definition F.1). `trace` writes one down.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from based_jax.validate import expect, expect_array
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of a circuit.
+
+    Attributes:
+        kind: what it is; "+" and "*" are the gates.
+        operands: of a gate, the indices of two earlier nodes, which may be the same.
+        value: of a constant.
+    """
+
+    kind: Literal["variable", "constant", "+", "*"]
+    operands: tuple[int, ...] = ()
+    value: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Circuit:
+    """A circuit, evaluated by calling it.
+
+    Attributes:
+        nodes: the variables first, and each gate behind its operands.
+        outputs: indices of nodes.
+    """
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        expect(len(self.outputs) > 0, "outputs", self.outputs, "at least one node")
+        for index, node in enumerate(self.nodes):
+            arity = 2 if node.kind in "+*" else 0
+            if len(node.operands) != arity or not all(0 <= operand < index for operand in node.operands):
+                expect(False, f"operands of nodes[{index}]", node.operands, f"{arity} earlier nodes")
+        inputs = [node.kind == "variable" for node in self.nodes]
+        expect(all(inputs[: self.variables]), "nodes", inputs, "the variables first")
+        inside = all(0 <= output < len(self.nodes) for output in self.outputs)
+        expect(inside, "outputs", self.outputs, f"indices of {len(self.nodes)} nodes")
+
+    def __call__(self, u: np.ndarray) -> np.ndarray:
+        """The outputs, gate by gate in float64: exact for integers that stay below 2^53, such as bits.
+
+        Args:
+            u: (..., n), a value for each variable.
+
+        Returns:
+            (..., outputs), float64.
+
+        Raises:
+            ValueError: another number of variables.
+        """
+        expect_array("u", u, (*(None,) * (u.ndim - 1), self.variables))
+        values = list(np.moveaxis(u.astype(np.float64), -1, 0))
+        for node in self.nodes[self.variables :]:
+            if node.kind == "constant":
+                values.append(np.full(u.shape[:-1], node.value))
+            else:
+                left, right = (values[operand] for operand in node.operands)
+                values.append(left + right if node.kind == "+" else left * right)
+        return np.stack([values[output] for output in self.outputs], axis=-1)
+
+    @cached_property
+    def variables(self) -> int:
+        """n."""
+        return sum(node.kind == "variable" for node in self.nodes)
+
+    @property
+    def size(self) -> int:
+        """s, the nodes: variables, constants and gates."""
+        return len(self.nodes)
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """Of each node, the gates on the longest path to it: 0 for variables and constants."""
+        levels: list[int] = []
+        for node in self.nodes:
+            levels.append(1 + max(levels[operand] for operand in node.operands) if node.operands else 0)
+        return tuple(levels)
+
+    @property
+    def depth(self) -> int:
+        """Delta, the gates on the longest path to an output."""
+        return max(self.levels[output] for output in self.outputs)
+
+    @cached_property
+    def width(self) -> int:
+        """w, the largest number of values that a cut between two levels, before or behind all of them meets.
+
+        A cut meets the values from below it that are read above it or are outputs; one that is read several
+        times counts once, and constants do not count. Before all levels it meets the variables, behind
+        all of them the outputs.
+        """
+        last = last_uses(self, self.levels, self.depth)
+        change = np.zeros(self.depth + 2, int)
+        for node, level, end in zip(self.nodes, self.levels, last, strict=True):
+            if node.kind != "constant":
+                change[level] += 1
+                change[max(level, end)] -= 1
+        crossing = np.cumsum(change)[: self.depth]
+        return max(self.variables, len(self.outputs), *crossing.tolist())
+
+    def linear(self, index: int) -> bool:
+        """Whether a node is a sum, or a product with a constant: the gates of definition H.13."""
+        node = self.nodes[index]
+        scaled = any(self.nodes[operand].kind == "constant" for operand in node.operands)
+        return node.kind == "+" or (node.kind == "*" and scaled)
+
+
+def last_uses(circuit: Circuit, stages: tuple[int, ...], last: int) -> list[int]:
+    """Of each node, the last stage with a gate that reads it: `last` for outputs, 0 for nodes nobody reads.
+
+    Args:
+        stages: of each node.
+        last: the stage behind which the outputs are read.
+    """
+    uses = [0] * circuit.size
+    for node, stage in zip(circuit.nodes, stages, strict=True):
+        for operand in node.operands:
+            uses[operand] = max(uses[operand], stage)
+    for output in circuit.outputs:
+        uses[output] = last
+    return uses

@@ -1,0 +1,134 @@
+"""Circuits as BaseConv layers on a column: the theorem with its own shapes (Zoology, theorem H.21).
+
+The values of a circuit stand in the rows, where the projection W cannot bring one to another row. Shifts
+can: a move (`routing`) is a layer of three masked shifts, by 0, k and -k (around the end), each in a column
+of its own, and a layer that adds the three columns. Three blocks of three columns bring to the row of each
+value of the next level
+
+    left        its first operand, or the value itself where it is there already
+    right       its second summand, or 0
+    factor      its second factor, or 0
+
+Then all columns are left + right + constant, but for the last one, which is the factor, and one more layer
+multiplies. For r = ceil(log2 w), a level takes at most 10 r - 3 layers, and the whole stack
+
+    1 + Delta (10 r - 3) layers,   2^r < 2 w rows,   9 columns:   O(Delta log w) layers of O(w) parameters
+
+with all zeros counted (r is at least 1). `compile` needs fewer layers, of O(w^2) parameters.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from based_jax.theory.base_conv import Layer, Matrix, Stack
+from based_jax.theory.circuits.circuit import Circuit
+from based_jax.theory.circuits.routing import Move, route
+from based_jax.theory.circuits.stages import held
+
+LEFT, RIGHT, FACTOR = range(3)
+WIDTH = 9
+"""Columns: each of the three operands with three shifts."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """What stands in each row behind a level: scale * left + right + constant, times factor if there is one.
+
+    Attributes:
+        sources: of each operand and row, the row before the level, or -1; (3, rows).
+        scales, constants: (rows,).
+    """
+
+    sources: np.ndarray
+    scales: np.ndarray
+    constants: np.ndarray
+
+
+def compile_columns(circuit: Circuit) -> Stack:
+    """The stack that maps the variables, (n, 1), to the outputs: ``stack(u, (len(circuit.outputs), 1))``."""
+    values = held(circuit, circuit.levels)
+    rows = 2 ** max(1, (max(map(len, values)) - 1).bit_length())
+    everywhere = np.zeros((WIDTH, WIDTH))
+    everywhere[0] = 1
+    layers = [_project(everywhere, np.zeros((rows, WIDTH)))]
+    for number, (before, after) in enumerate(pairwise(values), 1):
+        layers += _layers(_level(circuit, number, before, after, rows))
+    return Stack((rows, WIDTH), tuple(layers))
+
+
+def _level(circuit: Circuit, number: int, before: list[int], after: list[int], rows: int) -> _Level:
+    row_of = {node: row for row, node in enumerate(before)}
+    sources, scales, constants = np.full((3, rows), -1), np.ones(rows), np.zeros(rows)
+    for row, node in enumerate(after):
+        kind = circuit.nodes[node].kind
+        # A value of an earlier level is the sum of itself.
+        operands = circuit.nodes[node].operands if circuit.levels[node] == number else (node,)
+        taken = [row_of[operand] for operand in operands if operand in row_of]
+        fixed = [circuit.nodes[operand].value for operand in operands if operand not in row_of]
+        if len(operands) == 1 or kind == "+":
+            sources[: len(taken), row] = taken
+            constants[row] = sum(fixed)
+        elif len(taken) == 2:
+            sources[[LEFT, FACTOR], row] = taken
+        elif len(taken) == 1:
+            sources[LEFT, row], scales[row] = taken[0], fixed[0]
+        else:
+            constants[row] = fixed[0] * fixed[1]
+    return _Level(sources, scales, constants)
+
+
+def _layers(level: _Level) -> list[Layer]:
+    """Two for each move, and one more if there are factors."""
+    rows = len(level.scales)
+    routes = [route(sources) for sources in level.sources]
+    longest = max(map(len, routes))
+    padded = [[np.arange(rows)] * (longest - len(moves)) + moves for moves in routes]
+    steps = list(zip(*padded, strict=True))
+    blocks = np.kron(np.eye(3), np.ones((3, 3)))
+    layers = []
+    for moves in steps[:-1]:
+        layers += [_shift(moves, np.ones(rows)), _project(blocks, np.zeros((rows, WIDTH)))]
+    layers.append(_shift(steps[-1], level.scales))
+    factors = level.sources[FACTOR] >= 0
+    layers.append(_sum(level.constants, factors.any()))
+    return [*layers, _multiply(factors)] if factors.any() else layers
+
+
+def _shift(moves: tuple[Move, ...], scales: np.ndarray) -> Layer:
+    """Each block's first column holds what stays in its row, the others what comes from above and below."""
+    rows = len(scales)
+    masks, filters = np.zeros((rows, WIDTH)), np.zeros((rows, WIDTH))
+    for block, move in enumerate(moves):
+        lags = np.where(move >= 0, np.arange(rows) - move, 0)
+        distance = np.abs(lags).max()
+        for column, lag in enumerate((0, distance, -distance) if distance else (0,), 3 * block):
+            masks[:, column] = (move >= 0) & (lags == lag)
+            filters[lag % rows, column] = 1
+    masks[:, :3] *= scales[:, None]
+    return Layer(np.zeros((WIDTH, WIDTH)), masks, filters, np.zeros((rows, WIDTH)), circular=True)
+
+
+def _project(weights: Matrix, bias: Matrix) -> Layer:
+    return Layer(weights, bias, np.zeros(bias.shape), np.ones(bias.shape))
+
+
+def _sum(constants: np.ndarray, factors: np.bool_) -> Layer:
+    """left + right + constant in all columns, or in all but the last one, which is the factor."""
+    weights, bias = np.zeros((WIDTH, WIDTH)), np.repeat(constants[:, None], WIDTH, axis=1)
+    weights[: 3 * FACTOR] = 1
+    if factors:
+        weights[:, -1] = np.arange(WIDTH) >= 3 * FACTOR
+        bias[:, -1] = 0
+    return _project(weights, bias)
+
+
+def _multiply(factors: np.ndarray) -> Layer:
+    """sum * factor in all columns; in rows without a factor, which is 0 there, sum * 1."""
+    weights = np.zeros((WIDTH, WIDTH))
+    bias_1, filters, bias_2 = np.zeros((3, len(factors), WIDTH))
+    weights[-1, :-1], weights[0, -1] = 1, 1
+    bias_1[~factors, :-1], bias_2[~factors, -1] = 1, 1
+    filters[0] = 1
+    return Layer(weights, bias_1, filters, bias_2)

@@ -1,0 +1,87 @@
+"""Arithmetic circuits as BaseConv layers (Zoology, theorem 4.2 = H.21; Based, theorem F.1).
+
+The values of a circuit stand in one row, in a column each: the inner matrix is 1 x D~. A stage of the circuit is
+
+    route      W brings the values that are needed to their columns, adding and scaling as it does so, with
+               constants in b1; the other half is 1
+    multiply   a * b in the column where b stands: W reads a, and the filter delta_0 keeps b
+
+and a stage without products of two values needs no second layer. Both factors of a product are data, so
+one comes from the projection and one from the convolution: b1, where the proof has the first factors, is the
+same for every input. A level of products takes two layers where factors are sums: (x0 + x1) * (x2 + x3) is
+not one layer, since what the filter makes of a column has one variable.
+
+    merge=False    a stage is a level: at most 2 Delta layers of at most 2 w columns, and W has at most two
+                   entries a column: the theorem without its log w.
+    merge=True     a stage is a level of products, and all sums between two such levels are one matrix: 2 M
+                   layers, or 2 M + 1 where outputs are sums of the last products, for M products on the
+                   longest path. The columns are those of another cut than w's, and W fills up.
+
+On one row a projection moves and adds everything at once, for D~^2 parameters of which O(D~) are not 0. The
+theorem's inner matrix is O(w) x d, where the projection cannot bring a value to another row: `columnar`.
+"""
+
+import numpy as np
+
+from based_jax.theory.base_conv import Layer, Matrix, Stack
+from based_jax.theory.circuits.circuit import Circuit
+from based_jax.theory.circuits.stages import Stage, merged_levels, stages
+
+
+def compile_circuit(circuit: Circuit, merge: bool = True) -> Stack:
+    """The stack that maps the variables, (1, n), to the outputs: ``stack(u, (1, len(circuit.outputs)))``.
+
+    Args:
+        circuit: any.
+        merge: whether sums and products with constants are merged, for fewer layers.
+    """
+    levels = merged_levels(circuit) if merge else circuit.levels
+    steps = stages(circuit, levels)
+    width = max(circuit.variables, *(len(stage.seats) for stage in steps))
+    layers = []
+    for number, stage in enumerate(steps, 1):
+        new = [index for index, level in enumerate(levels) if level == number and circuit.linear(index)]
+        layers.append(_route(circuit, stage, new, width))
+        if stage.products:
+            layers.append(_multiply(stage, width))
+    return Stack((1, width), tuple(layers))
+
+
+def run(stack: Stack, u: Matrix, outputs: int) -> Matrix:
+    """What a compiled circuit, on a row or a column, makes of a batch of inputs: (B, n) to (B, outputs)."""
+    on_a_row = stack.shape[0] == 1
+    inputs = u[:, None, :] if on_a_row else u[:, :, None]
+    shape = (1, outputs) if on_a_row else (outputs, 1)
+    return np.stack([stack(values, shape).ravel() for values in inputs])
+
+
+def _route(circuit: Circuit, stage: Stage, new: list[int], width: int) -> Layer:
+    """Every seat as an affine form of the columns before, whose last entry is the constant.
+
+    Args:
+        new: the sums and products with constants that the stage computes, operands first.
+    """
+    basis = np.eye(width + 1)
+    forms = {node: basis[column] for column, node in enumerate(stage.before)}
+    constants = {index: node.value for index, node in enumerate(circuit.nodes) if node.kind == "constant"}
+    forms |= {index: value * basis[width] for index, value in constants.items()}
+    for index in new:
+        left, right = circuit.nodes[index].operands
+        if circuit.nodes[index].kind == "+":
+            forms[index] = forms[left] + forms[right]
+        else:
+            forms[index] = (
+                constants[right] * forms[left] if right in constants else constants[left] * forms[right]
+            )
+    seats = np.zeros((width, width + 1))
+    seats[: len(stage.seats)] = [forms[node] for node in stage.seats]
+    return Layer(seats[:, :width].T, seats[None, :, width], np.zeros((1, width)), np.ones((1, width)))
+
+
+def _multiply(stage: Stage, width: int) -> Layer:
+    """Products in their columns, what is read later as it is, and 0 in the columns of first factors."""
+    weights, bias_1 = np.zeros((width, width)), np.zeros((1, width))
+    bias_1[0, : stage.kept] = 1
+    for column, first in stage.products.items():
+        weights[first, column], bias_1[0, column] = 1, 0
+    return Layer(weights, bias_1, np.ones((1, width)), np.zeros((1, width)))

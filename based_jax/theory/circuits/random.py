@@ -1,0 +1,46 @@
+"""Random circuits, whose values stay in [-1, 1] if their variables do."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from based_jax.theory.circuits.circuit import Circuit
+from based_jax.theory.circuits.trace import trace
+from based_jax.validate import expect
+
+
+def random_circuit(
+    rng: np.random.Generator, variables: int, gates: int, outputs: int = 1, reach: int = 8
+) -> Circuit:
+    """Values made one by one, from two earlier ones or one and a constant; the last are the outputs.
+
+    Args:
+        variables: at least 1.
+        gates: how many values are made, at least 0. A product is one gate, a mean two, a difference three;
+            what no output needs is left out.
+        outputs: at most as many as there are values.
+        reach: how many values back the two may be, at least 1; fewer make a deeper circuit.
+    """
+    expect(1 <= outputs <= variables + gates, "outputs", outputs, f"1 to {variables + gates}")
+
+    def function(wires: list[Any]) -> Sequence[Any]:
+        values = list(wires)
+        for _ in range(gates):
+            first, second = rng.integers(max(0, len(values) - reach), len(values), size=2)
+            values.append(_gate(rng, values[first], values[second]))
+        return values[-outputs:]
+
+    return trace(function, variables)
+
+
+def _gate(rng: np.random.Generator, first: Any, second: Any) -> Any:
+    constant = rng.uniform(-1, 1)
+    choices = (
+        lambda: first * second,
+        lambda: (first + second) * 0.5,
+        lambda: 0.5 * (first - second),
+        lambda: (first + constant) * 0.5,
+        lambda: constant * first,
+    )
+    return choices[rng.integers(len(choices))]()

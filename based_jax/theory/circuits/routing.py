@@ -1,0 +1,95 @@
+"""Values brought from rows to rows by few moves, each by one distance up or down.
+
+A move of n = 2^r rows is an array: row i takes the value of row ``move[i]``, which is i, i - k or i + k for
+the move's k. So a move is what a butterfly factor with entries 0 and 1 can do, or a masked sum of shifts.
+
+    permutations   2 r - 1 moves, the network of Benes: the first and last move pair the rows i and i + n/2,
+                   and between them both halves permute at the same time
+    any map        copies of a value stand below each other first: permute, copy in ceil(log2 of the most
+                   copies) doublings, permute again
+"""
+
+import numpy as np
+
+Move = np.ndarray
+"""(n,), integers; -1 takes 0."""
+
+
+def route(sources: Move) -> list[Move]:
+    """The moves of any map, 4 r - 2 and one for each doubling.
+
+    Args:
+        sources: (n,), n = 2^r and at least 2: of each row, the row whose value it takes, or -1.
+    """
+    taken = np.flatnonzero(sources >= 0)
+    taken = taken[np.argsort(sources[taken], kind="stable")]
+    values, first, copies = np.unique(sources[taken], return_index=True, return_counts=True)
+    moves = permute(_complete(first, values, len(sources)))
+    moves += _copy(first, copies, len(sources))
+    moves += permute(_complete(taken, np.arange(len(taken)), len(sources)))
+    moves[-1] = np.where(sources >= 0, moves[-1], -1)
+    return moves
+
+
+def permute(order: Move) -> list[Move]:
+    """The moves of a permutation, 2 r - 1 for n = 2^r rows, n at least 2.
+
+    Args:
+        order: (n,), of each row, the row whose value it takes.
+    """
+    size = len(order)
+    half = size // 2
+    if size == 2:
+        return [order]
+    side = _sides(order)
+    there, back, inner = np.arange(size), np.arange(size), np.zeros((2, half), int)
+    for row, source in enumerate(order):
+        there[side[row] * half + source % half] = source
+        inner[side[row], row % half] = source % half
+        back[row] = side[row] * half + row % half
+    upper, lower = permute(inner[0]), permute(inner[1])
+    both = [np.concatenate([move, other + half]) for move, other in zip(upper, lower, strict=True)]
+    return [there, *both, back]
+
+
+def apply(moves: list[Move], values: np.ndarray) -> np.ndarray:
+    """The values, (n, ...), behind all moves."""
+    for move in moves:
+        values = np.where((move >= 0).reshape(-1, *(1,) * (values.ndim - 1)), values[move], 0)
+    return values
+
+
+def _sides(order: Move) -> np.ndarray:
+    """Of each row, the half in which its value travels: rows i and i + n/2 differ, and so do their values."""
+    size = len(order)
+    reader = np.argsort(order)
+    side = np.full(size, -1)
+    for row in range(size):
+        while side[row] < 0:
+            partner = (row + size // 2) % size
+            side[row], side[partner] = 0, 0
+            row = reader[(order[partner] + size // 2) % size]  # it must not follow the partner's value
+    return side
+
+
+def _copy(first: np.ndarray, copies: np.ndarray, size: int) -> list[Move]:
+    """Doublings: every value in the row `first` is copied to as many rows from there on.
+
+    Behind each, the rows at offsets below 2 * reach hold the copy; those further down may hold any value.
+    """
+    offset = np.zeros(size, int)
+    for row, count in zip(first, copies, strict=True):
+        offset[row : row + count] = np.arange(count)
+    rows, reach, moves = np.arange(size), 1, []
+    while reach <= offset.max():
+        moves.append(np.where(offset >= reach, rows - reach, rows))
+        reach *= 2
+    return moves
+
+
+def _complete(rows: np.ndarray, sources: np.ndarray, size: int) -> Move:
+    """A permutation in which `rows` take `sources`, and the other rows what is left, in order."""
+    order = np.full(size, -1)
+    order[rows] = sources
+    order[order < 0] = np.setdiff1d(np.arange(size), sources)
+    return order

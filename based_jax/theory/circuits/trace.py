@@ -1,0 +1,135 @@
+"""Circuits from plain functions: what + - * do to wires is written down instead of computed.
+
+    circuit = trace(lambda wires: [wires[0] * wires[1] + 3], variables=2)
+
+The same function, called with numbers or arrays, computes directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from based_jax.theory.circuits.circuit import Circuit, Node
+from based_jax.validate import expect
+
+T = TypeVar("T")
+Tape = list[Node]
+
+
+class Wire:
+    """A value of the circuit that is being traced.
+
+    Two constants make a constant; x + 0 and x * 1 are x, and x * 0 is 0. A difference x - y is x + -1 * y.
+    """
+
+    __array_ufunc__ = None  # NumPy's numbers leave their + and * with a wire to the wire
+
+    def __init__(self, tape: Tape, index: int) -> None:
+        self.tape, self.index = tape, index
+
+    @property
+    def constant(self) -> float | None:
+        """The number that the wire carries, if it carries one."""
+        node = self.tape[self.index]
+        return node.value if node.kind == "constant" else None
+
+    def __add__(self, other: Any) -> Wire:
+        return _sum(self, _wire(self.tape, other))
+
+    def __mul__(self, other: Any) -> Wire:
+        return _product(self, _wire(self.tape, other))
+
+    def __neg__(self) -> Wire:
+        return self * -1
+
+    def __sub__(self, other: Any) -> Wire:
+        return self + _wire(self.tape, other) * -1
+
+    def __rsub__(self, other: Any) -> Wire:
+        return _wire(self.tape, other) - self
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def trace(function: Callable[[list[Any]], Sequence[Any]], variables: int) -> Circuit:
+    """The circuit of a function of wires.
+
+    Args:
+        function: of a list of n wires, to a sequence of wires and numbers: the outputs.
+        variables: n, at least 1.
+
+    Returns:
+        The circuit, without gates that no output needs.
+    """
+    expect(variables >= 1, "variables", variables, "at least 1")
+    tape = [Node("variable")] * variables
+    wires = [Wire(tape, index) for index in range(variables)]
+    outputs = [_wire(tape, output).index for output in function(wires)]
+    return _needed(tape, outputs)
+
+
+def tree(combine: Callable[[T, T], T], items: Sequence[T]) -> T:
+    """The items combined in pairs, and these in pairs, in their order: ceil(log2 of their number) levels."""
+    expect(len(items) > 0, "items", items, "at least one")
+    while len(items) > 1:
+        pairs = [combine(first, second) for first, second in zip(items[::2], items[1::2], strict=False)]
+        items = pairs + list(items[len(items) - len(items) % 2 :])
+    return items[0]
+
+
+def total(terms: Sequence[Any]) -> Any:
+    """The sum of at least one term, as a tree."""
+    return tree(lambda first, second: first + second, terms)
+
+
+def _wire(tape: Tape, value: Any) -> Wire:
+    """A wire as it is, a number as a constant."""
+    if isinstance(value, Wire):
+        return value
+    return _append(tape, Node("constant", value=float(value)))
+
+
+def _append(tape: Tape, node: Node) -> Wire:
+    tape.append(node)
+    return Wire(tape, len(tape) - 1)
+
+
+def _sum(left: Wire, right: Wire) -> Wire:
+    a, b = left.constant, right.constant
+    if a is not None and b is not None:
+        return _wire(left.tape, a + b)
+    if a == 0 or b == 0:
+        return right if a == 0 else left
+    return _append(left.tape, Node("+", (left.index, right.index)))
+
+
+def _product(left: Wire, right: Wire) -> Wire:
+    a, b = left.constant, right.constant
+    if a is not None and b is not None:
+        return _wire(left.tape, a * b)
+    if a == 0 or b == 0:
+        return left if a == 0 else right
+    if a == 1 or b == 1:
+        return right if a == 1 else left
+    return _append(left.tape, Node("*", (left.index, right.index)))
+
+
+def _needed(tape: Tape, outputs: Sequence[int]) -> Circuit:
+    """The variables, and the nodes on a path to an output, numbered anew; equal constants are one node."""
+    needed = set(outputs)
+    for index in reversed(range(len(tape))):
+        if index in needed:
+            needed.update(tape[index].operands)
+    nodes: list[Node] = []
+    new: dict[int, int] = {}
+    constants: dict[float, int] = {}
+    for index, node in enumerate(tape):
+        if node.kind == "constant" and node.value in constants and index in needed:
+            new[index] = constants[node.value]
+        elif index in needed or node.kind == "variable":
+            new[index] = len(nodes)
+            if node.kind == "constant":
+                constants[node.value] = new[index]
+            nodes.append(Node(node.kind, tuple(new[operand] for operand in node.operands), node.value))
+    return Circuit(tuple(nodes), tuple(new[output] for output in outputs))

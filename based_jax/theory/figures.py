@@ -1,0 +1,105 @@
+"""The figures of docs/theory.md: the induction head at work, the price of BaseConv, what a state can hold."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from based_jax import plot
+from based_jax.data.tasks import IGNORE, MQAR
+from based_jax.theory.bounds.capacity_curves import curves, published_curves
+from based_jax.theory.mqar.base_conv_growth import growth
+from based_jax.theory.mqar.induction_head import maps
+
+PAIRS = 4
+TOKENS = [2**k for k in range(2, 21, 2)]
+TICKS = [2**k for k in range(2, 19, 4)]
+LABEL = "N = d = c"
+
+
+def induction_head(path: Path) -> None:
+    """Both maps of the induction head on one row of MQAR; the answers are framed."""
+    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
+    from matplotlib.patches import Rectangle
+
+    task = MQAR(vocab_size=26, num_examples=1, length=6 * PAIRS, num_pairs=PAIRS, random_fill=False)
+    inputs, labels = (np.asarray(array)[0] for array in task.draw(jax.random.key(1)))
+    names = ["" if token == 0 else chr(ord("a") + token - 1) for token in inputs]
+    figure = Figure(figsize=(9.2, 5.3), dpi=150, layout="constrained")
+    titles = (
+        "1. a convolution shows each row the token above",
+        "2. attention asks for the rows behind its like",
+    )
+    for ax, map_, title in zip(figure.subplots(1, 2), maps(inputs), titles, strict=True):
+        ax.imshow(map_, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+        ax.set_title(title, fontsize=10, loc="left")
+        ax.set_xticks(range(len(names)), names, fontsize=8)
+        ax.set_yticks(range(len(names)), names, fontsize=8)
+        ax.set_xlabel("row that is read", fontsize=9)
+        ax.tick_params(length=0)
+    ax = figure.axes[1]
+    for row in np.flatnonzero(labels != IGNORE):
+        column = int(np.flatnonzero(inputs == labels[row])[0])
+        ax.add_patch(
+            Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.6)
+        )
+    figure.axes[0].set_ylabel("row that reads", fontsize=9)
+    figure.suptitle(
+        f"MQAR by an induction head: {PAIRS} pairs, then a query each; framed: the value that answers it",
+        fontsize=11, fontweight="bold", x=0.01, ha="left",
+    )  # fmt: skip
+    figure.savefig(path)
+
+
+def base_conv(path: Path) -> None:
+    """Layers, and numbers in a layer, of solving MQAR by data-independent convolutions."""
+    rows = [growth(tokens) for tokens in TOKENS]
+    layers = {
+        "two look-ups (F.7)": [row.by_position for row in rows],
+        "one look-up": [row.by_key for row in rows],
+        "binary tokens": [row.binary for row in rows],
+        "least for these (F.5)": [row.needed for row in rows],
+    }
+    numbers = {
+        "two look-ups (F.7)": [row.tokens * row.width for row in rows],
+        "one look-up": [row.tokens * row.width_by_key for row in rows],
+        "attention's scores": [row.tokens**2 for row in rows],
+    }
+    panels = [
+        plot.Panel("Layers", LABEL, _lines(layers), "layers", y_limits=(0, 16), ticks=TICKS),
+        plot.Panel("Numbers in a layer", LABEL, _lines(numbers), "numbers", None, y_log=True, ticks=TICKS),
+    ]
+    facts = "tokens one-hot, or in binary, where a theorem says how many layers it takes; attention takes two"
+    plot.draw("MQAR by BaseConv", facts, panels, path)
+
+
+def _lines(values: dict[str, list[int]]) -> list[plot.Line]:
+    return [plot.Line(name, list(zip(TOKENS, ys, strict=True))) for name, ys in values.items()]
+
+
+def capacity(path: Path, study: Path | None) -> None:
+    """Recall against the size of the state: what theorem F.3 allows, and what was measured."""
+    panels = [_recall("Based's figure 2", published_curves())]
+    if study is not None:
+        panels.append(_recall("ours, small scale", curves(study)))
+    facts = "MQAR, mean over the tests; no state of so many bytes recalls more than the bound"
+    plot.draw("Recall against state", facts, panels, path)
+
+
+def _recall(title: str, lines: Sequence[plot.Line]) -> plot.Panel:
+    return plot.Panel(title, "state", lines, "recall", is_bytes=True)
+
+
+def draw(directory: Path, study: Path | None = None) -> list[Path]:
+    """Draw all figures as PNGs and return their paths.
+
+    Args:
+        directory: where to.
+        study: a directory of `experiments.mqar_tradeoff` whose models are shown beside the paper's.
+    """
+    paths = [directory / f"theory_{name}.png" for name in ("induction_head", "base_conv", "capacity")]
+    induction_head(paths[0])
+    base_conv(paths[1])
+    capacity(paths[2], study)
+    return paths

@@ -1,0 +1,89 @@
+"""MQAR over one-hot tokens with a single look-up: 4 + ceil(log2 p) BaseConv layers for any length.
+
+Theorem F.7 of Based looks twice, for the position and then for the value there. A key can as well write its
+value under its token at once, and the query reads it. The value stands there in p digits of base r, each
+one-hot (the p-hot encoding of definition F.7, r^p >= d), which costs d p r columns:
+
+    layer          columns become
+    1              K, each column p r times
+    1              times the value's digits
+    1              their running sums * query
+    1              sum of the d blocks; for each digit, the tokens that have it
+    ceil(log2 p)   AND over the digits: the answer
+
+A query without a match reads no digit, so it answers 0. With base 2 that is 4 + ceil(log2 ceil(log2 d))
+layers in O(d log d) columns. For N = d, a power of 2, both are fewer than those of `base_conv`.
+
+A larger base trades columns for layers: p digits of base ceil(d^(1/p)) take p d^(1 + 1/p) columns or so,
+and a fixed number of layers. With p = 1 that is linear attention's d x d state in 4 layers, whatever N and
+d. The paper's bounds allow it: for one-hot tokens theorem F.6 asks for one layer, and theorem F.4 is for N
+different keys in far fewer than N columns. Tokens in binary are another matter (`base_conv_binary`).
+"""
+
+import numpy as np
+
+from based_jax.theory.base_conv import Stack
+from based_jax.theory.basic_layers import delta
+from based_jax.theory.mqar.base_conv import running_sum
+from based_jax.theory.primitives.column_blocks import Part, Run, block, multiply_blocks, repeated, rewrite
+from based_jax.validate import expect
+
+
+def solver(length: int, tokens: int, base: int = 2, strict: bool = False) -> Stack:
+    """The stack that maps [Q | K | V], (N, 3 d), to `base_conv_steps.attention`, in its first d columns.
+
+    Rows are one-hot or zero, and every query has at most one match (any number of them if base >= d).
+
+    Args:
+        length: N.
+        tokens: d.
+        base: r, of the digits, at least 2.
+        strict: whether a query sees only the rows above its own.
+
+    Raises:
+        ValueError: `length` or `tokens` is not positive, or `base` is less than 2.
+    """
+    shape = inner_shape(length, tokens, base)
+    digits = digit_count(tokens, base)
+    width = digits * base
+    q, k, v = (block(i * tokens, tokens) for i in range(3))
+    keys = block(3 * tokens, tokens * width)
+    hot = p_hot(tokens, base)
+    having_digit = np.einsum("ts,vtx->txsv", np.eye(digits), hot).reshape(width, digits * tokens)
+
+    write = Part(keys, v, np.tile(hot.reshape(tokens, width), tokens), filters=delta(length), bias_2=0.0)
+    read = Part(keys, q, repeated(tokens, width), filters=running_sum(length, int(strict)), bias_2=0.0)
+    return Stack(shape).then(
+        rewrite(shape, Part(keys, k, repeated(tokens, width))),
+        rewrite(shape, write),
+        rewrite(shape, read),
+        rewrite(shape, Part(block(0, digits * tokens), keys, np.tile(having_digit, (tokens, 1)))),
+        multiply_blocks(shape, Run(0, tokens, digits)),
+    )
+
+
+def layers(tokens: int, base: int = 2) -> int:
+    """How many layers `solver` has, whatever the length: 4 + ceil(log2 p)."""
+    return 4 + (digit_count(tokens, base) - 1).bit_length()
+
+
+def inner_shape(length: int, tokens: int, base: int = 2) -> tuple[int, int]:
+    """(N~, D~) of `solver`: N rows, d (3 + p r) columns."""
+    expect(length > 0, "length", length, "at least 1")
+    return length, tokens * (3 + digit_count(tokens, base) * base)
+
+
+def p_hot(tokens: int, base: int) -> np.ndarray:
+    """The p-hot encoding of tokens 0..d - 1: (d, p, r), one-hot over the last axis, lowest digit first."""
+    powers = base ** np.arange(digit_count(tokens, base))
+    return np.eye(base)[np.arange(tokens)[:, None] // powers % base]
+
+
+def digit_count(tokens: int, base: int) -> int:
+    """p, the digits that d numbers need in base r: the smallest p >= 1 with r^p >= d."""
+    expect(tokens > 0, "tokens", tokens, "at least 1")
+    expect(base > 1, "base", base, "at least 2")
+    digits = 1
+    while base**digits < tokens:
+        digits += 1
+    return digits

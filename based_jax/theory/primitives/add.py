@@ -1,0 +1,42 @@
+"""A window added to a running sum, in two layers (Zoology, proposition H.9).
+
+    rows 0..n-1       x        1
+    rows n..2n-1      S   ->   S + x
+    the others        0        0
+
+The first layer brings x down onto S and clears the rest, the second writes the ones, by which the next
+window is multiplied.
+"""
+
+import numpy as np
+
+from based_jax.theory.base_conv import Layer, Matrix, Stack
+from based_jax.theory.basic_layers import delta, masked_convolution
+from based_jax.validate import expect
+
+
+def add(shape: tuple[int, int], rows: int) -> Stack:
+    """[x; S; 0] to [1; S + x; 0].
+
+    Args:
+        shape: (N, D) of the inner matrix.
+        rows: n, of x and of S.
+
+    Raises:
+        ValueError: 2 n is more than N, or n is not positive.
+    """
+    length, width = shape
+    expect(0 < 2 * rows <= length, "rows", rows, f"1..{length // 2}, half of the inner length")
+    window, total = np.zeros((2, length, width))
+    window[:rows] = total[rows : 2 * rows] = 1
+    own = np.broadcast_to(delta(length), shape)
+    onto = masked_convolution(shape, delta(length, 0, rows), total)
+    return onto.then(Stack(shape, (Layer(np.zeros((width, width)), window + total, own, window),)))
+
+
+def added(u: Matrix, rows: int) -> Matrix:
+    """What `add` computes."""
+    z = np.zeros_like(u)
+    z[:rows] = 1
+    z[rows : 2 * rows] = u[:rows] + u[rows : 2 * rows]
+    return z

@@ -1,0 +1,41 @@
+"""Columns added up, in one layer (Based, propositions F.10 and F.11)."""
+
+import numpy as np
+
+from based_jax.theory.base_conv import Matrix, Stack
+from based_jax.theory.basic_layers import linear
+from based_jax.validate import expect_divisible
+
+
+def sum_column_blocks(shape: tuple[int, int], width: int) -> Stack:
+    """The sum of all blocks of `width` columns in the first of them, and zeros in the others.
+
+    W[i, j] = 1 where j < width and i = j mod width; the condition that is printed cannot be read.
+
+    Args:
+        shape: (N, D) of the inner matrix.
+        width: B, a divisor of D.
+
+    Raises:
+        ValueError: it is none.
+    """
+    expect_divisible("the inner width", shape[1], "width", width)
+    weights = np.zeros((shape[1], shape[1]))
+    weights[:, :width] = np.tile(np.eye(width), (shape[1] // width, 1))
+    return linear(shape, weights)
+
+
+def sum_all_columns(shape: tuple[int, int]) -> Stack:
+    """The sum of all columns in the first, and zeros in the others.
+
+    Args:
+        shape: (N, D) of the inner matrix.
+    """
+    return sum_column_blocks(shape, 1)
+
+
+def column_blocks_summed(u: Matrix, width: int) -> Matrix:
+    """What `sum_column_blocks` computes."""
+    z = np.zeros_like(u)
+    z[:, :width] = u.reshape(len(u), -1, width).sum(axis=1)
+    return z

@@ -1,0 +1,144 @@
+"""Some rows computed on while the others are kept (Zoology, proposition H.10; Based, F.13 and corollary F.3).
+
+A layer convolves and multiplies all rows at once. Those to be kept are therefore sent further down by one
+more tap of the filter, each time to rows of zeros: there (0 W + 1) * (...) passes them on, and where they
+come from, only garbage stays behind. In the end a circular layer brings them back.
+
+    place 0      place 1      place 2      place 3
+    v1 x v2        -            -            -
+      x          v1   v2        -            -         put aside
+      f1(x)      garbage      v1   v2        -         the first layer of f
+      f1(x)        -            -          v1   v2     put aside again, the garbage cleared
+      f2(f1(x))  v1   v2        -          garbage     the second
+    v1 f v2        -            -            -         back
+
+That is 2 L + 1 layers for an f of L layers, so 3 for one. Based states 8 for one; its proof takes 5 and two
+shifts up, which come to 11 if a shift up takes 3, as stated there, and to 7 in the one layer of `shift_up`.
+"""
+
+import numpy as np
+
+from based_jax.theory.base_conv import Layer, Matrix, Stack
+from based_jax.theory.basic_layers import delta, masked_convolution
+from based_jax.validate import expect, expect_array
+
+PLACES = 3
+"""Where rows are put aside, in turn."""
+
+
+def remember(shape: tuple[int, int], f: Stack, start: int, rows: int) -> Stack:
+    """f on the n rows from `start` on, as if they were the whole matrix, and the others of `rows` kept.
+
+    Args:
+        shape: (N, D) of the inner matrix, its rows below `rows` being 0.
+        f: of inner shape (n, D) and any number of layers, circular ones too.
+        start: r, the first of its rows.
+        rows: how many rows there are in all, in the papers n + s + m.
+
+    Returns:
+        2 L + 1 layers, or none if f has none.
+
+    Raises:
+        ValueError: f has another width or its rows are not within `rows`; or the inner matrix has too few
+            rows: `rows_needed`.
+    """
+    length, width = shape
+    size = f.shape[0]
+    expect(f.shape[1] == width, "f.shape", f.shape, f"{width} columns, as the inner matrix")
+    expect(0 <= start <= rows - size, "start", start, f"0..{rows - size}: {size} rows of {rows}")
+    needed = rows_needed(f, rows)
+    expect(length >= needed, "shape", shape, f"at least {needed} rows, to put {rows} aside")
+    stride = rows + _reach(f)
+    home, kept = np.zeros((2, length, 1))
+    home[start : start + size] = 1
+    kept[:rows] = 1 - home[:rows]
+
+    def move(place: int, to: int) -> Stack:
+        """The rows put aside at one place go to another; f's stay, and all else becomes 0."""
+        lag = (to - place) * stride
+        mask = home + np.roll(kept, to * stride, axis=0)
+        return masked_convolution(shape, delta(length, 0, lag % length), mask, circular=lag < 0)
+
+    def apply(layer: Layer, place: int, to: int) -> Stack:
+        """The layer on its rows, while those put aside go on."""
+        aside = np.roll(kept, to * stride, axis=0)
+        return Stack(shape, (_embed(layer, start, aside, (to - place) * stride),))
+
+    stack, place = Stack(shape), 0
+    for layer in f.layers:
+        clear, to = _next(place), _next(_next(place))
+        stack = stack.then(move(place, clear), apply(layer, clear, to))
+        place = to
+    return stack.then(move(place, 0)) if f.layers else stack
+
+
+def rows_needed(f: Stack, rows: int) -> int:
+    """How many rows `remember` needs: 3 (rows + t) for one layer of f, else 4 (rows + t).
+
+    t is how far f's filters reach, at most its n - 1 rows, and n for circular ones. Based asks for
+    3n + 3m + 2s + 2t rows, where `rows` is n + s + m.
+    """
+    return min(1 + 2 * len(f.layers), 1 + PLACES) * (rows + _reach(f))
+
+
+def applied(u: Matrix, f: Stack, start: int) -> Matrix:
+    """What `remember` computes."""
+    z = u.copy()
+    size = f.shape[0]
+    z[start : start + size] = f(u[start : start + size])
+    return z
+
+
+def remember_window(shape: tuple[int, int], filters: Matrix, factors: Matrix, rows: int) -> Stack:
+    """factors * (filters conv x) for the first n rows, x, and the others of `rows` kept; two layers.
+
+    This needs no projection, so b1 can clear all rows that are left, and nothing has to be put aside before.
+    The proposition has 5 layers, 3 of them for a shift up.
+
+    Args:
+        shape: (N, D) of the inner matrix, its rows below `rows` being 0.
+        filters: h, (n, D), with n the rows of x and the s below that take up what the filter spreads.
+        factors: p, (n, D).
+        rows: how many rows there are in all, n + m.
+
+    Raises:
+        ValueError: n is more than `rows`, or 2 `rows` more than N, or a shape is another.
+    """
+    expect_array("filters", filters, (None, shape[1]))
+    expect_array("factors", factors, filters.shape)
+    size = len(filters)
+    expect(size <= rows, "rows", rows, f"at least the {size} of the window")
+    expect(shape[0] >= 2 * rows, "shape", shape, f"at least {2 * rows} rows, to put {rows} aside")
+    taps, mask, back = np.zeros((3, *shape))
+    taps[:size] = filters
+    taps[rows] = 1
+    mask[:size] = factors
+    mask[rows + size : 2 * rows] = back[:rows] = 1
+    forth = masked_convolution(shape, taps, mask)
+    return forth.then(masked_convolution(shape, delta(shape[0], 0, shape[0] - rows), back, circular=True))
+
+
+def _embed(layer: Layer, start: int, aside: Matrix, lag: int) -> Layer:
+    """The layer on its rows, and what is `lag` above the rows marked `aside` moved there."""
+    size, width = layer.filters.shape
+    shape = (len(aside), width)
+    taps, bias_1, bias_2 = np.zeros((3, *shape))
+    taps[:size] = layer.filters
+    if layer.circular:  # on fewer rows than the matrix has: lag j is also lag j - n
+        taps[-size:] += layer.filters
+    taps[lag % shape[0]] += 1
+    bias_1[:] = aside
+    bias_1[start : start + size] = layer.bias_1
+    bias_2[start : start + size] = layer.bias_2
+    return Layer(layer.weights, bias_1, taps, bias_2, circular=layer.circular or lag < 0)
+
+
+def _reach(f: Stack) -> int:
+    """The largest lag of a filter that is not 0; circular ones reach n rows, down and up."""
+    lags = [np.flatnonzero(np.any(layer.filters, axis=1)).max(initial=0) for layer in f.layers]
+    circular = any(layer.circular for layer in f.layers)
+    return f.shape[0] if circular else int(max(lags, default=0))
+
+
+def _next(place: int) -> int:
+    return place % PLACES + 1

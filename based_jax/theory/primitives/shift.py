@@ -1,0 +1,55 @@
+"""Rows moved down or up, in one layer each (Zoology, proposition H.8; Based, F.6).
+
+Down is a causal convolution with a single tap. Up is a circular one, which brings the first rows round to the
+end; the layer's other half masks them. The paper has three layers for it, as it reverses the rows, moves them
+down and reverses them back. No convolution reverses, though: the filter e_0 it uses is the identity.
+"""
+
+import numpy as np
+
+from based_jax.theory.base_conv import Matrix, Stack
+from based_jax.theory.basic_layers import convolution, delta, masked_convolution
+from based_jax.validate import expect
+
+
+def shift_down(shape: tuple[int, int], by: int) -> Stack:
+    """Row i goes to row i + `by`, and zeros follow from the top; one causal layer.
+
+    Args:
+        shape: (N, D) of the inner matrix.
+        by: 0..N.
+
+    Raises:
+        ValueError: `by` is not in this range.
+    """
+    _expect_rows(shape, by)
+    return convolution(shape, delta(shape[0], by) if by < shape[0] else np.zeros((shape[0], 1)))
+
+
+def shift_up(shape: tuple[int, int], by: int) -> Stack:
+    """Row i goes to row i - `by`, and zeros follow from the bottom; one circular layer.
+
+    Args:
+        shape: (N, D) of the inner matrix.
+        by: 0..N.
+
+    Raises:
+        ValueError: `by` is not in this range.
+    """
+    _expect_rows(shape, by)
+    stays = np.arange(shape[0]) < shape[0] - by
+    return masked_convolution(shape, delta(shape[0], -by % shape[0]), stays[:, None] * 1.0, circular=True)
+
+
+def shifted_down(u: Matrix, by: int) -> Matrix:
+    """What `shift_down` computes."""
+    return np.concatenate([np.zeros((by, u.shape[1])), u])[: len(u)]
+
+
+def shifted_up(u: Matrix, by: int) -> Matrix:
+    """What `shift_up` computes."""
+    return np.concatenate([u, np.zeros((by, u.shape[1]))])[by:]
+
+
+def _expect_rows(shape: tuple[int, int], by: int) -> None:
+    expect(0 <= by <= shape[0], "by", by, f"0..{shape[0]}, the rows of the inner matrix")
