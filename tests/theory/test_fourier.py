@@ -23,6 +23,7 @@ def test_the_transform_and_its_layers(power, seed):
         np.testing.assert_allclose(y, expected, rtol=0, atol=EXACT)
     assert compile_circuit(circuit).account.layers == 1
     assert circuit.depth <= 4 * power
+    assert compile_circuit(circuit, merge=False).account.nonzeros <= 26 * size * max(1, power)
 
 
 @pytest.mark.parametrize(("size", "depth"), [(1, 0), (2, 2), (4, 6), (8, 10), (64, 24)])

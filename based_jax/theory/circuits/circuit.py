@@ -43,7 +43,7 @@ class Circuit:
     def __post_init__(self) -> None:
         expect(len(self.outputs) > 0, "outputs", self.outputs, "at least one node")
         for index, node in enumerate(self.nodes):
-            arity = 2 if node.kind in "+*" else 0
+            arity = 2 if node.kind in ("+", "*") else 0
             if len(node.operands) != arity or not all(0 <= operand < index for operand in node.operands):
                 expect(False, f"operands of nodes[{index}]", node.operands, f"{arity} earlier nodes")
         inputs = [node.kind == "variable" for node in self.nodes]

@@ -14,7 +14,8 @@ multiplies. For r = ceil(log2 w), a level takes at most 10 r - 3 layers, and the
 
     1 + Delta (10 r - 3) layers,   2^r < 2 w rows,   9 columns:   O(Delta log w) layers of O(w) parameters
 
-with all zeros counted (r is at least 1). `compile` needs fewer layers, of O(w^2) parameters.
+with all zeros counted (r is at least 1; the theorem has d columns). `compile` needs fewer layers, of O(w^2)
+parameters.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Arithmetic circuits as BaseConv layers (Zoology, theorem 4.2 = H.21; Based, theorem F.1).
 
-The values of a circuit stand in one row, in a column each: the inner matrix is 1 x D~. A stage of the circuit is
+The values of a circuit stand in one row, in a column each: the inner matrix is 1 x D~. A stage is
 
     route      W brings the values that are needed to their columns, adding and scaling as it does so, with
                constants in b1; the other half is 1

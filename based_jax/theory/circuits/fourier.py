@@ -1,7 +1,7 @@
 """The fast Fourier transform of 2^k points as a circuit: sums and products with constants only.
 
-Complex numbers are pairs of values. Merged, its levels are one matrix with n^2 entries; level by level they
-are 4 log2 n sparse ones, with O(n log n) entries together: what depth buys.
+Complex numbers are pairs of values. Merged, its levels are one dense layer; level by level they are at most
+4 log2 n sparse ones, with O(n log n) numbers other than 0 together: what depth buys.
 """
 
 import cmath

@@ -1,6 +1,6 @@
 """MQAR as a circuit: sort keys and queries together, and hand values on (Zoology, H.33 and H.36).
 
-The papers' circuit searches sorted keys by recursion on slices whose ends are data, and wires cannot follow
+The paper's circuit searches sorted keys by recursion on slices whose ends are data, and wires cannot follow
 those. Sorting does the same search without them:
 
     1. records of every query q_i, with time 2 i, and every key k_i, with time 2 i + 1 and its value v_i

@@ -1,7 +1,7 @@
 """Values brought from rows to rows by few moves, each by one distance up or down.
 
 A move of n = 2^r rows is an array: row i takes the value of row ``move[i]``, which is i, i - k or i + k for
-the move's k. So a move is what a butterfly factor with entries 0 and 1 can do, or a masked sum of shifts.
+the move's k: a masked sum of three shifts. Those of a permutation are butterfly factors of entries 0 and 1.
 
     permutations   2 r - 1 moves, the network of Benes: the first and last move pair the rows i and i + n/2,
                    and between them both halves permute at the same time
@@ -67,7 +67,7 @@ def _sides(order: Move) -> np.ndarray:
     for row in range(size):
         while side[row] < 0:
             partner = (row + size // 2) % size
-            side[row], side[partner] = 0, 0
+            side[row], side[partner] = 0, 1
             row = reader[(order[partner] + size // 2) % size]  # it must not follow the partner's value
     return side
 

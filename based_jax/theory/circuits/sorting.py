@@ -1,7 +1,7 @@
 """Sorting networks: comparators in an order that does not depend on the data (Zoology, H.34 and H.35).
 
 Batcher's bitonic network for n = 2^k numbers has k (k + 1) / 2 levels of n / 2 comparators. The lemma's
-O(log n) levels are those of the network of Ajtai, Komlos and Szemeredi, whose constants nobody can use.
+O(log n) levels are those of the network of Ajtai, Komlos and Szemeredi, which is not built here.
 """
 
 from collections.abc import Sequence
