@@ -95,11 +95,26 @@ def test_a_state_that_recalls_n_bits_has_n_bits(name):
     assert states.distinct == 2**kept
     assert states.recalls == (states.collision is None) == (kept == LENGTH)
     if states.recalls:
-        assert states.bits is not None
-        assert states.numbers * states.bits >= LENGTH
+        assert states.size >= LENGTH
     else:
-        assert states.bits is None
+        assert states.bits is states.size is None
         assert states.collision.index == LENGTH - kept - 1  # the last token that is gone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("length", "bits"), [(4, 9), (8, 13), (10, 20)])
+def test_one_number_takes_a_bit_for_each_of_the_string(length, bits):
+    states = mixer_states.run("gla", length, d_model=1)
+    assert states.numbers == 1
+    assert states.bits == states.size == bits >= length
+
+
+@pytest.mark.slow
+def test_a_number_of_20_bits_may_be_too_little():
+    """Two numbers could tell 2^40 strings apart, those of RWKV-7 forget."""
+    states = mixer_states.run("rwkv7", 8, d_model=1)
+    assert states.numbers == 2
+    assert not states.recalls
 
 
 @pytest.mark.parametrize("left", [2, pytest.param(4, marks=pytest.mark.slow)])
@@ -146,6 +161,7 @@ def test_the_delta_rule_keeps_the_newest_pair(pairs, width, seed):
     np.testing.assert_allclose(keys[-1] @ delta_rule(keys, values), values[-1], atol=EXACT)
 
 
+@pytest.mark.slow
 def test_the_rows_hold():
     assert all(check.holds for check in state_checks.checks(seed=0))
 

@@ -2,7 +2,8 @@
 
 All 2^n strings run through a mixer with random parameters, a token for each pair (j, x_j), in float64. States
 that differ let Bob look up every bit, states that are equal do not. Then each number of the state is rounded
-to fewer and fewer bits: as long as all states differ, numbers times bits is at least n, and usually far more.
+to fewer and fewer bits: as long as all states differ, numbers times bits is at least n. That is why the bound
+is in bits: GLA of width 1 has a state of one number, which takes 9 bits for n = 4, 13 for 8 and 20 for 10.
 """
 
 from dataclasses import dataclass
@@ -49,6 +50,11 @@ class States:
     def recalls(self) -> bool:
         """Whether Bob can look up every bit."""
         return self.distinct == 2**self.length
+
+    @property
+    def size(self) -> int | None:
+        """Bits of the state: numbers times `bits`, at least n; None if strings collide."""
+        return None if self.bits is None else self.numbers * self.bits
 
 
 def run(name: str, length: int, d_model: int = 8, seed: int = 0, **options: Any) -> States:
@@ -105,7 +111,7 @@ def distinct(numbers: np.ndarray, bits: int) -> tuple[int, np.ndarray]:
     if levels.shape[1] == 0:
         return 1, np.zeros(len(levels), dtype=int)
     _, first, inverse = np.unique(levels, axis=0, return_index=True, return_inverse=True)
-    return len(first), first[inverse]
+    return len(first), first[inverse.reshape(-1)]
 
 
 def _collision(row_of: np.ndarray, length: int) -> Collision | None:
