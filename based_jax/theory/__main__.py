@@ -54,6 +54,8 @@ class Flags:
         expect(known, "json", str(self.json), "a file in an existing directory")
         known = self.figures is None or self.figures.is_dir()
         expect(known, "figures", str(self.figures), "an existing directory")
+        known = self.study is None or (self.study / "study.json").is_file()
+        expect(known, "study", str(self.study), "a directory with study.json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

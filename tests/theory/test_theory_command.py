@@ -12,6 +12,7 @@ from rich.console import Console
 from based_jax.theory import __main__ as command
 from based_jax.theory import table
 from based_jax.theory.check import Check
+from tests.conftest import ROOT
 
 GOOD = Check("Sums", "Zoology, lemma H.9", "against a sum", "N = 4", 1e-16, layers=2, layer_bound="2")
 BAD = Check("Too | few", "Based, theorem F.5", "degree * layers", "d = 3", 0.5, parameters=1024)
@@ -67,6 +68,8 @@ def test_a_row_that_does_not_hold_is_told_and_the_status_is_1(rows, capsys):
         (["--only", "nothing"], "only"),
         (["--seed", "-1"], "seed = -1: expected at least 0"),
         (["--json", "nowhere/rows.json"], "expected a file in an existing directory"),
+        (["--figures", "nowhere"], "figures = 'nowhere': expected an existing directory"),
+        (["--study", "tests"], "study = 'tests': expected a directory with study.json"),
         (["--table"], "--table"),
     ],
 )
@@ -77,6 +80,19 @@ def test_wrong_flags_are_one_line_and_status_2(flags, said, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(command.PROG)
     assert said in line
+
+
+def test_figures_are_drawn_instead(rows, tmp_path, capsys, monkeypatch):
+    assert command.main(["--figures", str(tmp_path)]) == 0
+    drawn = [command.Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted(drawn) == sorted(tmp_path.iterdir())
+    assert len(drawn) == 3
+    for path in drawn:
+        assert path.read_bytes()[:4] == b"\x89PNG"
+        assert (ROOT / "docs" / "figures" / path.name).exists()
+    monkeypatch.setattr(command.plot, "missing", lambda: "no figure: it needs matplotlib")
+    assert command.main(["--figures", str(tmp_path)]) == 2
+    assert "it needs matplotlib" in capsys.readouterr().err
 
 
 def test_json_holds_the_rows(rows, tmp_path):
