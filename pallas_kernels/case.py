@@ -25,7 +25,9 @@ class Case:
     default: bool = True
     """the variant that a call with this shape gets from the tuning table"""
     on_request: bool = False
-    """whether a call with this shape runs plain XLA unless it names the kernels"""
+    """whether a call with this shape runs something else unless it names the kernel"""
+    backend: str = "pallas"
+    """"mosaic" for kernels that only `inspect` knows: they need a newer jax and have nothing to tune"""
 
     @property
     def name(self) -> str:

@@ -21,6 +21,13 @@ def cases(match: str = "") -> list[Case]:
     return [case for op in OPS for case in _module(op).cases() if match in case.name]
 
 
+def on_hopper(match: str = "") -> list[Case]:
+    """The cases in Mosaic GPU; none where this jax is too old for them."""
+    from pallas_kernels.taylor_attention import mosaic_cases
+
+    return [case for case in mosaic_cases.cases() if match in case.name]
+
+
 def candidates(case: Case) -> list[Case]:
     """The case's kernel and shape with each variant worth measuring; the case itself first."""
     listed = getattr(_module(case.op), "candidates", lambda _: [])(case)

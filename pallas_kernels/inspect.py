@@ -6,6 +6,7 @@ time anything: the loop's issue slots and tensor cycles are lower bounds of a ro
 """
 
 import dataclasses
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -19,11 +20,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from pallas_kernels import catalog, compile_offline, offline, sharded
+from pallas_kernels import catalog, compile_offline, mosaic_report, offline, sharded
 from pallas_kernels.case import Case
 from pallas_kernels.compile_offline import Compiler, Resources
 from pallas_kernels.flags import one_line, parse, run
-from pallas_kernels.topology import collectives, compile_program, topology, use_cpu
+from pallas_kernels.topology import PLUGINS, collectives, compile_program, topology, use_cpu
 
 PROGRAM = "python -m pallas_kernels.inspect"
 
@@ -118,10 +119,12 @@ def choose(options: Inspect) -> list[Case]:
     if options.all and options.defaults:
         raise ValueError("--all and --defaults: expected one of them")
     cases = [case for case in catalog.cases(options.match) if case.default or not options.defaults]
+    if any(map(importlib.util.find_spec, PLUGINS)):  # no other compiler knows them
+        cases += catalog.on_hopper(options.match)
     if not cases:
         raise ValueError(f"--match {options.match!r}: no such case")
     if options.all:
-        cases += [other for case in cases for other in catalog.candidates(case)]
+        cases += [x for case in cases if case.backend == "pallas" for x in catalog.candidates(case)]
     return list({case.name: case for case in cases}.values())
 
 
@@ -132,6 +135,8 @@ def inspect(case: Case, used: Compiler) -> Entry:
         ImportError: a wheel of the extra `inspect` is missing.
     """
     try:
+        if case.backend == "mosaic":
+            return Entry(case, tuple(mosaic_report.report(case.function, *case.arguments)))
         lowered = offline.lower(case.function, *case.arguments)
         found = compile_offline.kernels(lowered)
         return Entry(case, tuple(compile_offline.compile_kernel(kernel, used) for kernel in found))
@@ -149,7 +154,7 @@ def inspect_sharded(devices: int) -> int:
     """
     mesh = sharded.mesh(topology(devices))
     shape = " x ".join(f"{size} {name}" for name, size in mesh.shape.items())
-    calls = sharded.calls()
+    calls = [*sharded.calls(), *sharded.hopper_calls()]
     table = Table("call", "collectives", title=f"Sharded over {devices} H200s ({shape})")
     moves = False
     for call in track(calls, "compiling", console=Console(stderr=True), transient=True):
@@ -214,7 +219,7 @@ def as_markdown(entries: Sequence[Entry], versions: dict[str, str], spill: int =
     if asked:
         lines += [
             "",
-            "On request only (calls that name no implementation run plain XLA there):",
+            "On request only (calls that name no implementation run something else there):",
             "",
         ]
         lines += [f"- {entry.case.name}: {entry.problem(spill)}" for entry in asked]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pallas_kernels.taylor_attention import taylor_attention
+from pallas_kernels.taylor_attention import mosaic_support, taylor_attention
 from pallas_kernels.taylor_step import taylor_step
 from pallas_kernels.window_step import Rotary, window_step
 
@@ -64,6 +64,22 @@ def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jn
             *(value, value, value, ring, ring, ("b", jnp.int32)),
         ),
     ]
+
+
+def hopper_calls(batch: int = 128, heads: int = 16, length: int = 2048) -> list[Call]:
+    """The Mosaic kernels: one block per row and head, and the three passes; none where jax is too old."""
+    if (mosaic_support.cannot_run() or "").startswith("needs jax"):
+        return []
+
+    def call(name: str, batch: int) -> Call:
+        def function(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
+            return taylor_attention(q, k, v, return_state=True, backend="mosaic")
+
+        shapes = [(batch, length, heads, size) for size in (16, 16, 64)]
+        arguments = tuple(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
+        return Call(name, function, arguments, ("b n h k", "b n h k", "b n h v"))
+
+    return [call("taylor_attention mosaic", batch), call("taylor_attention mosaic, blocks", batch // 16)]
 
 
 def mesh(devices: Sequence[Any]) -> Mesh:

@@ -22,6 +22,21 @@ def table(op: str) -> list[dict[str, Any]]:
     return json.loads(resources.files("pallas_kernels").joinpath(op, "tuning.json").read_text())
 
 
+@functools.cache
+def backends(op: str) -> list[dict[str, Any]]:
+    """Rows ``{"device": KIND, "when": {...}, "backend": NAME}``: where a backend was measured as fastest."""
+    return json.loads(resources.files("pallas_kernels").joinpath(op, "backends.json").read_text())
+
+
+def fastest(op: str, *, device: str | None = None, **facts: int | str) -> str:
+    """The backend of the first row of `backends` that holds, or "pallas", which runs on more GPUs."""
+    device = device_kind() if device is None else device
+    for row in backends(op):
+        if row["device"] == device and all(_holds(w, facts[name]) for name, w in row["when"].items()):
+            return row["backend"]
+    return "pallas"
+
+
 def device_kind() -> str:
     """The kind of the first GPU, as "NVIDIA H200"; "any" where there is none."""
     return jax.devices()[0].device_kind if jax.default_backend() == "gpu" else "any"

@@ -101,7 +101,7 @@ class SelectedAttention(SelectionHeads):
             expect_whole_rows("causal = False", state=state)
         context: dict[str, Any] = {"segment_ids": segment_ids, "positions": positions, "mask": mask}
         before = None if state is None else state.stream
-        places, stream = ops.advance(before, *x.shape[:2], segment_ids, mask)
+        places, stream = ops.advance(before, x.shape[0], x.shape[1], segment_ids, mask)
         seen: Any = None
         redraws = state is None and self.has_rng("selection")
         if self.selection == "learned":

@@ -98,7 +98,7 @@ class Lookups(SelectionHeads):
             expect_whole_rows("hard = True", state=state)
         weights = self.weigh(x)
         if state is None:
-            places, _ = ops.advance(None, *x.shape[:2], segment_ids, mask)
+            places, _ = ops.advance(None, x.shape[0], x.shape[1], segment_ids, mask)
             lengths = ops.segment_lengths(places, x.shape[0])
             loss = self.loss(weights, lengths, mask)
             if loss is not None:

@@ -75,7 +75,7 @@ class SelectiveLookups(SelectionHeads):
         if not self.causal:
             expect_whole_rows("causal = False", state=state)
         before = None if state is None else state.stream
-        places, _ = ops.advance(before, *x.shape[:2], segment_ids, mask)
+        places, _ = ops.advance(before, x.shape[0], x.shape[1], segment_ids, mask)
         scores = self.selecting(x)[..., 0]
         log_sum = jnp.full(x.shape[0], ops.NOTHING, scores.dtype) if state is None else state.log_sum
         if self.causal:

@@ -1,7 +1,7 @@
 """Which implementation of an op runs: a name means that one or an error, None means the best that works.
 
 "reference" is the specification and the arbiter in tests; it is never picked by itself. "xla" runs anywhere.
-"pallas" and "triton" are the fused GPU kernels of `pallas_kernels`.
+"pallas", "mosaic" and "triton" are the fused GPU kernels of `pallas_kernels`.
 """
 
 import importlib.util
@@ -15,7 +15,7 @@ import pallas_kernels
 from based_jax.validate import expect, expect_choice
 
 # Best first: `implementation=None` picks the first name of the row that runs on these arguments, and
-# "triton" only on request.
+# "mosaic" where it was measured to be faster than "pallas", "triton" only on request.
 _IMPLEMENTATIONS = {
     "conv_attention": ("xla", "reference"),
     "delta_rule": ("xla", "reference"),
@@ -25,7 +25,7 @@ _IMPLEMENTATIONS = {
     "linear_recurrence": ("xla", "reference"),
     "long_conv": ("xla", "reference"),
     "masked_low_rank": ("xla", "reference"),
-    "taylor_attention": ("pallas", "triton", "xla", "reference"),
+    "taylor_attention": ("pallas", "mosaic", "triton", "xla", "reference"),
     "taylor_step": ("pallas", "triton", "xla", "reference"),
     "selective_scan": ("xla", "reference"),
     "softmax_attention": ("xla", "reference"),
@@ -43,7 +43,10 @@ _SUPPORTS = {
 _IS_SLOW = {"taylor_attention": pallas_kernels.is_slow_taylor_attention}
 """Op -> whether its kernels take these arrays but should run only on request."""
 
-KERNELS = ("pallas", "triton")
+_FASTEST = {"taylor_attention": pallas_kernels.fastest_taylor_attention}
+"""Op -> which of its kernels was measured to be the fastest on these arrays."""
+
+KERNELS = ("pallas", "mosaic", "triton")
 
 
 def implementations(op: str) -> tuple[str, ...]:
@@ -86,7 +89,9 @@ def implementation_for(
         return implementation
     if "pallas" not in available or unsupported or _cannot_run(op, "pallas", arrays):
         return "xla"
-    return "xla" if arrays and op in _IS_SLOW and _IS_SLOW[op](*arrays) else "pallas"
+    if arrays and op in _IS_SLOW and _IS_SLOW[op](*arrays):
+        return "xla"
+    return _FASTEST[op](*arrays) if arrays and op in _FASTEST else "pallas"
 
 
 def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
@@ -94,12 +99,15 @@ def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
     if kernel == "triton" and (missing := [n for n in ("triton", "jax_triton") if not _installed(n)]):
         return f"needs {' and '.join(missing)}; install based-jax[triton]"
     platform = _platform(arrays)
-    if platform != "gpu" and not (pallas_kernels.is_interpreted() and kernel == "pallas"):
+    if platform != "gpu" and not (pallas_kernels.is_interpreted() and kernel != "triton"):
         return (
             f"runs on GPUs, and these arrays are on {platform!r}; expected None, 'xla' or 'reference' "
             "(tests may use `with pallas_kernels.interpreted():`)"
         )
-    return _SUPPORTS[op](*arrays) if arrays else None
+    reason = _SUPPORTS[op](*arrays) if arrays else None
+    if reason is None and kernel == "mosaic":
+        return pallas_kernels.supports_mosaic_taylor_attention(*arrays)
+    return reason
 
 
 def _installed(module: str) -> bool:

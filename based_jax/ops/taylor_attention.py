@@ -49,9 +49,10 @@ def taylor_attention(
 
     Args:
         implementation: "pallas", the fused GPU kernels (K <= 32, V <= 256, no decay, one dtype; float32 and
-            float16 inputs use TF32 matmuls unless JAX's default matmul precision is "highest"); "triton",
-            their forward pass written for jax-triton; "xla", the chunked scan; "reference", quadratic; or
-            None for the best.
+            float16 inputs use TF32 matmuls unless JAX's default matmul precision is "highest"); "mosaic",
+            their forward pass on Hopper's own instructions (K = 16, bfloat16, jax >= 0.11; gradients by
+            "pallas"); "triton", their forward pass written for jax-triton; "xla", the chunked scan;
+            "reference", quadratic; or None for the best.
     """
     unsupported = None
     if log_decay is not None:

@@ -122,13 +122,14 @@ class Attention:
 
     def _call(self, arrays: Any, state: Any, packing: Any) -> dict[str, jax.Array]:
         q, k, v, dy = arrays
-        if self.implementation != "pallas":
+        if self.implementation == "triton":
             from based_jax import ops
 
             return {"y": ops.taylor_attention(q, k, v, implementation=self.implementation)}
         function = functools.partial(
-            pallas_kernels.taylor_attention, precision=self.precision, block=self.block
-        )
+            pallas_kernels.taylor_attention,
+            precision=self.precision, block=self.block, backend=self.implementation,
+        )  # fmt: skip
         if not self.packed:
             y, pull_back = jax.vjp(function, q, k, v)
             return dict(zip(("y", "dq", "dk", "dv"), (y, *pull_back(dy)), strict=True))
@@ -283,6 +284,15 @@ def checks() -> list[Check]:
 def triton_twins() -> list[Check]:
     """The forward pass of the twin kernel."""
     return [Attention(implementation="triton"), Attention(dtype="float32", implementation="triton")]
+
+
+def mosaic_twins() -> list[Check]:
+    """The forward pass of the twin for Hopper: one block and several, two value parts, states, padding."""
+    shapes: list[dict[str, Any]] = [
+        {}, {"packed": True}, {"length": 4096, "batch": 1, "heads": 1}, {"block": 256, "packed": True},
+        {"value_size": 112, "packed": True}, {"value_size": 128},
+    ]  # fmt: skip
+    return [Attention(implementation="mosaic", **shape) for shape in shapes]
 
 
 def error(expected: np.ndarray, result: Any) -> float:

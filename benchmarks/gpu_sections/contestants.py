@@ -48,6 +48,8 @@ def attention(session: Session, sizes: Sizes, direction: str, rates: Rates) -> l
     softmax_cost = None
     if direction == FORWARD:
         rows.append(row("triton", _named("triton"), taylor, ideal))
+        if not pallas_kernels.is_interpreted():  # which takes minutes for it, and its own settings
+            rows.append(row("mosaic", _named("mosaic"), taylor, ideal))
         rows.append(row("cumulative_sum", cumulative_sum, taylor, ideal))
         softmax_cost = io_model.softmax(sizes)
     rows.append(row("softmax_cudnn", softmax_for(session), softmax, softmax_cost))

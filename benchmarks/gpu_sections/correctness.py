@@ -2,7 +2,8 @@
 
 from functools import partial
 
-from benchmarks.gpu_sections.checks import Check, checks, triton_twins
+import pallas_kernels
+from benchmarks.gpu_sections.checks import Check, checks, mosaic_twins, triton_twins
 from benchmarks.gpu_sections.contestants import require
 from benchmarks.gpu_sections.session import Session, Step
 
@@ -11,16 +12,18 @@ QUICK = (2, 3, 4)
 
 
 def steps(session: Session) -> list[Step]:
-    """A step per check; with a GPU also the Triton twin's."""
+    """A step per check; with a GPU also the twins'."""
     every = checks()
+    twins = triton_twins() + ([] if pallas_kernels.is_interpreted() else mosaic_twins())
     if session.sizing.quick:
         every = [every[i].tiny() for i in QUICK]
-    return [Step(check.name, partial(_check, check)) for check in [*every, *triton_twins()]]
+    return [Step(check.name, partial(_check, check)) for check in [*every, *twins]]
 
 
 def _check(check: Check, session: Session) -> None:
-    if "triton" in check.name:
-        require("taylor_attention", "triton")
+    for twin in ("mosaic", "triton"):
+        if twin in check.name.split():
+            require("taylor_attention", twin)
     outcome = check.run()
     session.add(
         step=check.name, what="check", status="wrong" if outcome.problem else "passed",

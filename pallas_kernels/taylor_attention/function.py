@@ -13,8 +13,9 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels import tuning
 from pallas_kernels.checks import expect, unsupported
+from pallas_kernels.launch import is_interpreted
 from pallas_kernels.partition import per_row_and_head
-from pallas_kernels.taylor_attention import specs, triton_forward
+from pallas_kernels.taylor_attention import mosaic_support, specs, triton_forward
 from pallas_kernels.taylor_attention.blocks import Plan
 from pallas_kernels.taylor_attention.dkv import key_or_value_gradient
 from pallas_kernels.taylor_attention.dq import query_gradients
@@ -167,8 +168,9 @@ def taylor_attention(
         block: tokens per program, rounded up to a multiple of 128; None fills the chip.
         variants: kernel ("key_sums", "query_sums", "outputs", "dq", "dk", "dv") -> block sizes, instead of
             the tuning table's.
-        backend: "pallas", or "triton" for forward kernels in Triton's own language, launched through
-            jax-triton; the gradient is computed by the Pallas kernels either way.
+        backend: "pallas", "mosaic" for forward kernels on Hopper's own instructions (K = 16, bfloat16, one
+            `precision` and its own block sizes), or "triton" for forward kernels in Triton's own language,
+            launched through jax-triton; the gradient is computed by the Pallas kernels in any case.
 
     Returns:
         y (B, N, H, V) in v's dtype, or ``(y, (kv, z))`` with `return_state`.
@@ -177,8 +179,12 @@ def taylor_attention(
         ValueError: arrays that do not fit together or that the kernels do not take.
         ImportError: a package of the "triton" backend is missing.
     """
-    expect_backend(backend)
+    if backend != "mosaic":
+        expect_backend(backend)
     reason = supports(q, k, v)
+    if reason is None and backend == "mosaic":
+        reason = mosaic_support.cannot_run() or mosaic_support.unsupported(q, k, v)
+        reason = reason and f"backend = 'mosaic': {reason}"
     if reason is not None:
         raise ValueError(reason)
     batch, length, heads, key_size = q.shape
@@ -246,30 +252,60 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 PACKING_AXES = ("b n", "b")
 STATE_AXES = ("b h f v", "b h m c")
+MOSAIC_STATE_AXES = ("b h v f", "b h m c")
 
 
 def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tuple[Any, Any, Any]:
     """y, reciprocal normalisers, final state or None."""
+    if call.backend == "mosaic":
+        return _forward_mosaic(call, q, k, v, packing, state)
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         arrays, tables = arrays[: -specs.TABLES], arrays[-specs.TABLES :]
-        rest = list(arrays)
-        q, k, v = rest.pop(0), rest.pop(0), rest.pop(0)
-        packing = (rest.pop(0), rest.pop(0)) if call.packed else ()
-        state = tuple(rest) if call.has_state else None
+        q, k, v, packing, state = _operands(call, arrays)
         plan = call.plan("outputs", q, v)
         prefix = _prefix(call, tables, q, k, v, packing, state)
         run_outputs = triton_forward.outputs if call.backend == "triton" else outputs
         return run_outputs(plan, tables, call.eps, q, k, v, prefix, packing, call.return_state)
 
+    tables = specs.constant_tables(call.plan("outputs", q, v))
+    return _per_row_and_head(call, run, q, k, v, packing, state, STATE_AXES, tables)
+
+
+def _forward_mosaic(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tuple[Any, Any, Any]:
+    """The same in Mosaic GPU, which is imported now: older releases of jax do not have it."""
+    from pallas_kernels.taylor_attention import mosaic
+
+    def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        operands = _operands(call, arrays)
+        return mosaic.forward(*operands, eps=call.eps, block=call.block, return_state=call.return_state)
+
+    # Its states have another order, which is changed out here: `run` must not create arrays of indices.
+    state = None if state is None else mosaic.from_portable(*state)
+    y, rden, final = _per_row_and_head(call, run, q, k, v, packing, state, MOSAIC_STATE_AXES, [])
+    return y, rden, None if final is None else mosaic.to_portable(*final)
+
+
+def _per_row_and_head(
+    call: Call, run: Any, q: Any, k: Any, v: Any, packing: Any, state: Any, state_axes: Any, constants: Any
+) -> tuple[Any, Any, Any]:
+    """`run` on each device's rows and heads."""
     operands = [q, k, v, *packing, *(state if call.has_state else [])]
     axes = ["b n h k", "b n h k", "b n h v", *PACKING_AXES[: len(packing)]]
-    axes += STATE_AXES if call.has_state else ()
-    results = ["b n h v", "b h n", *(STATE_AXES if call.return_state else ())]
-    y, rden, *final = per_row_and_head(run, axes, results, specs.constant_tables(call.plan("outputs", q, v)))(
-        *operands
-    )
+    axes += state_axes if call.has_state else ()
+    results = ["b n h v", "b h n", *(state_axes if call.return_state else ())]
+    # Mosaic GPU's interpreter has side effects, which a function that is partitioned must not have.
+    alone = call.backend == "mosaic" and is_interpreted()
+    function = run if alone else per_row_and_head(run, axes, results, constants)
+    y, rden, *final = function(*operands)
     return y, rden, tuple(final) or None
+
+
+def _operands(call: Call, arrays: tuple[jax.Array, ...]) -> tuple[Any, Any, Any, Any, Any]:
+    """q, k, v, packing, state of a flat list."""
+    q, k, v, *rest = arrays
+    packing = (rest.pop(0), rest.pop(0)) if call.packed else ()
+    return q, k, v, packing, tuple(rest) if call.has_state else None
 
 
 def _backward(

@@ -154,6 +154,7 @@ def toys(monkeypatch):
     """The catalogue is two toys, and no compiler runs."""
     cases = [toy.case(), toy.case(toy.Variant(warps=8))]
     monkeypatch.setattr(catalog, "cases", lambda match="": [case for case in cases if match in case.name])
+    monkeypatch.setattr(catalog, "on_hopper", lambda match="": [])
     monkeypatch.setattr(catalog, "candidates", lambda case: [case, toy.case(toy.Variant(warps=2))])
     monkeypatch.setattr(compile_offline, "compiler", lambda: "xla")
     monkeypatch.setattr(

@@ -22,6 +22,7 @@ from benchmarks.gpu_sections.checks import (
     Step,
     Window,
     checks,
+    mosaic_twins,
     same_bits,
     triton_twins,
 )
@@ -57,6 +58,14 @@ def test_a_variant_against_float64_and_against_itself(check):
 @pytest.mark.parametrize("check", triton_twins(), ids=lambda check: check.name)
 def test_the_triton_twin_against_float64(check):
     pytest.importorskip("jax_triton")
+    assert_passes(check)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("check", mosaic_twins(), ids=lambda check: check.name)
+def test_the_mosaic_twin_against_float64(check):
+    if reason := pallas_kernels.supports_mosaic_taylor_attention():
+        pytest.skip(reason)
     assert_passes(check)
 
 

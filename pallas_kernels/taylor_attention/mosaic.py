@@ -1,0 +1,112 @@
+"""The forward pass on Hopper's own instructions, in Mosaic GPU: the others' arguments and results.
+
+    key_sums  ->  running sums  ->  outputs        (one block per row and head: `outputs` alone)
+
+Importing this needs the release of jax that `mosaic_support` asks for.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pallas_kernels.taylor_attention.mosaic_features import COUNT, from_portable, to_portable
+from pallas_kernels.taylor_attention.mosaic_kernel import key_sums, outputs
+from pallas_kernels.taylor_attention.mosaic_plan import CHUNK, PART, Plan
+
+__all__ = ["forward", "from_portable", "to_portable"]
+
+SLOTS = 132
+"""Programs that an H100 or H200 runs at once: one on each multiprocessor, whose shared memory it fills."""
+
+SHORTEST_BLOCK = 8
+"""Chunks: shorter blocks would move more state than tokens."""
+
+
+def forward(
+    q: jax.Array, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array], state: Any,
+    *, eps: float, block: int | None, return_state: bool,
+) -> tuple[jax.Array, ...]:  # fmt: skip
+    """Outputs (B, N, H, V), reciprocal normalisers (B, H, N) and, on request, the final state.
+
+    Args:
+        q, k, v: (B, N, H, 16), (B, N, H, 16), (B, N, H, V) bfloat16.
+        packing: starts (B, N) and counts (B,) int32, see `function.taylor_attention`; or nothing.
+        state: sums over earlier tokens, (B, H, V, 224) and (B, H, 64, 16) float32 as `from_portable` makes
+            them; or None.
+        block: tokens per program, rounded up to whole chunks of 128; None fills the chip.
+    """
+    length, value_size = v.shape[1], v.shape[3]
+    plan = make_plan(q.shape, value_size, block, eps, bool(packing))
+    # Copies fill what is beyond the arrays with zeros, and drop it on the way back, in whole tiles.
+    if length % 8 or length < CHUNK:
+        q, k, v = (_pad(x, plan.length, 1) for x in (q, k, v))
+    if value_size % 16 or value_size < PART:
+        v = _pad(v, plan.values, 3)
+    if packing:
+        packing = (_pad(packing[0], plan.length, 1, mode="edge"), packing[1])
+    prefix = _prefix(plan, k, v, packing, state)
+    y, rden, *final = outputs(plan, q, k, v, packing, prefix, return_state)
+    results = (y[:, :length, :, :value_size], rden[:, :, :length])
+    if not return_state:
+        return results
+    kv, moments = (x[:, :, 0] for x in final)
+    if not packing:  # keys of zeros add nothing but their number
+        moments = moments.at[..., COUNT, :].add(length - plan.length)
+    return *results, kv[:, :, :value_size], moments
+
+
+def make_plan(shape: Sequence[int], value_size: int, block: int | None, eps: float, packed: bool) -> Plan:
+    """Sizes for queries of this shape: blocks of equal length, as many as make a full chip of programs."""
+    batch, length, heads, _ = shape
+    chunks, parts = -(-length // CHUNK), -(-value_size // PART)
+    if block is None:
+        blocks = min(SLOTS // (batch * heads * parts), chunks // SHORTEST_BLOCK)
+        block_chunks = -(-chunks // max(blocks, 1))
+    else:
+        block_chunks = min(-(-block // CHUNK), chunks)
+    return Plan(batch, heads, -(-chunks // block_chunks), block_chunks * CHUNK, parts * PART, eps, packed)
+
+
+def _prefix(plan: Plan, k: jax.Array, v: jax.Array, packing: Any, state: Any) -> tuple[jax.Array, ...]:
+    """What each block starts from; empty where that is nothing."""
+    initial = None if state is None else (_pad(state[0], plan.values, 2), state[1])
+    if plan.blocks == 1:
+        return () if initial is None else tuple(x[:, :, None] for x in initial)
+    sums = key_sums(plan, k, v, packing)
+    keep = jnp.ones((plan.batch, plan.blocks - 1))
+    if packing:  # the state before a block stays in it if the block's last token sees it
+        ends = jnp.arange(1, plan.blocks) * plan.block
+        keep = (packing[0][:, ends - 1] < ends - plan.block).astype(jnp.float32)
+    return tuple(running_sums(x, None if initial is None else initial[i], keep) for i, x in enumerate(sums))
+
+
+def running_sums(sums: jax.Array, initial: jax.Array | None, keep: jax.Array) -> jax.Array:
+    """out_0 = initial, out_{b+1} = keep_b out_b + sums_b.
+
+    Args:
+        sums: (B, H, blocks - 1, ...) float32.
+        initial: (B, H, ...), or None for nothing.
+        keep: (B, blocks - 1), 0 where the sums start anew.
+
+    Returns:
+        (B, H, blocks, ...).
+    """
+    first = jnp.zeros_like(sums[:, :, 0]) if initial is None else initial
+    terms = jnp.concatenate([first[:, :, None], sums], axis=2)
+    factors = jnp.pad(keep, [(0, 0), (1, 0)], constant_values=1)
+    factors = jnp.expand_dims(factors, (1, *range(3, terms.ndim)))
+
+    def join(early: Any, late: Any) -> Any:
+        return early[0] * late[0], early[1] * late[0] + late[1]
+
+    return lax.associative_scan(join, (factors, terms), axis=2)[1]
+
+
+def _pad(x: jax.Array, size: int, axis: int, **options: Any) -> jax.Array:
+    """Zeros behind, unless told otherwise, up to `size` along an axis."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, size - x.shape[axis])
+    return x if x.shape[axis] == size else jnp.pad(x, widths, **options)

@@ -1,0 +1,88 @@
+"""The Mosaic kernels of the forward pass, like `sums.key_sums` and `outputs.outputs`: one walk, two ends."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from pallas_kernels.taylor_attention import mosaic_features as features
+from pallas_kernels.taylor_attention import mosaic_launch
+from pallas_kernels.taylor_attention.mosaic_plan import PART, Plan, Tokens, scratch
+from pallas_kernels.taylor_attention.mosaic_program import Program
+
+
+def key_sums(plan: Plan, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    """The state that each block but the last adds: (B, H, blocks - 1, V, 224) and (..., 64, 16), float32.
+
+    Args:
+        k, v: (B, N, H, 16) and (B, N, H, V) bfloat16. N and V may be less than the plan's sizes, as multiples
+            of 8 and 16 and no less than a chunk and a part: copies see zeros behind.
+        packing: starts (B, N) and counts (B,) int32 of packed plans; nothing else.
+    """
+
+    def body(*refs: Any, **places: Any) -> None:
+        *operands, kv, moments = refs
+        program = Program(plan, Tokens(None, *operands), places)
+        program.store(program.walk((), ()), kv, moments, program.block)
+
+    blocks = plan.blocks - 1
+    out_type = state_shapes(plan, blocks)
+    return _run(plan, body, [k, v, *packing], out_type, blocks, scratch(False, False), "key_sums")
+
+
+def outputs(
+    plan: Plan, q: jax.Array, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array],
+    prefix: Sequence[jax.Array], return_state: bool,
+) -> tuple[jax.Array, ...]:  # fmt: skip
+    """Outputs (B, N, H, V), reciprocal normalisers (B, H, N) and, on request, the state behind all tokens.
+
+    Args:
+        q, k, v, packing: as in `key_sums`.
+        prefix: what each block starts from, as the results of `key_sums` for all blocks; or nothing.
+    """
+
+    def body(*refs: Any, **places: Any) -> None:
+        inputs, states, results = _split(refs, 3 + len(packing), len(prefix))
+        program = Program(plan, Tokens(*inputs), places)
+        state = program.walk(states, results[:2])
+        if return_state:
+            last = program.block == plan.blocks - 1
+            pl.when(last)(lambda: program.store(state, *results[2:], block=0))
+
+    out_type = [
+        jax.ShapeDtypeStruct(v.shape, v.dtype),
+        jax.ShapeDtypeStruct((plan.batch, plan.heads, plan.length), jnp.float32),
+        *(state_shapes(plan, 1) if return_state else []),
+    ]
+    places = scratch(True, v.shape[-1] % PART == 0)
+    return _run(plan, body, [q, k, v, *packing, *prefix], out_type, plan.blocks, places, "outputs")
+
+
+def _split(refs: Sequence[Any], *counts: int) -> list[Sequence[Any]]:
+    """The first so many, the next so many, the rest."""
+    parts, at = [], 0
+    for count in counts:
+        parts.append(refs[at : at + count])
+        at += count
+    return [*parts, refs[at:]]
+
+
+def state_shapes(plan: Plan, blocks: int) -> list[jax.ShapeDtypeStruct]:
+    """States of so many blocks of each row and head."""
+    lead = (plan.batch, plan.heads, blocks)
+    return [
+        jax.ShapeDtypeStruct((*lead, plan.values, features.COLUMNS), jnp.float32),
+        jax.ShapeDtypeStruct((*lead, features.ROWS, features.KEY_SIZE), jnp.float32),
+    ]
+
+
+def _run(
+    plan: Plan, body: Callable[..., None], operands: Sequence[jax.Array], out_type: Sequence[Any],
+    blocks: int, places: Mapping[str, Any], name: str,
+) -> tuple[jax.Array, ...]:  # fmt: skip
+    return mosaic_launch.run(
+        body, *operands, grid=(plan.heads * plan.parts, plan.batch, blocks), out_type=out_type,
+        scratch=places, name=f"taylor_{name}_mosaic",
+    )  # fmt: skip

@@ -1,0 +1,122 @@
+"""The one place that knows Mosaic GPU: how a kernel is started, and what interpreting it changes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu
+
+from pallas_kernels.launch import is_interpreted
+
+# Releases differ in what this module holds; what is used here is there from jax 0.11 on.
+plgpu: Any = mosaic_gpu
+
+THREADS = 2
+"""Warpgroups of a program, of 128 threads each."""
+
+WARPGROUP = "warpgroup"
+GRID = ("head", "row", "block")
+
+TILE = (plgpu.TilingTransform((8, 16)), plgpu.SwizzleTransform(32))
+"""How operands of products lie in shared memory: 16 columns, the depth of one product, are 32 bytes."""
+
+WIDE_TILE = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+
+Layout: Any = plgpu.Layout.WGMMA
+"""Of 64 rows in the registers of a warpgroup: what the tensor cores read and write."""
+
+ROW, COLUMN = Layout.reduce(1), Layout.reduce(0)
+"""Of one number per row, and per column."""
+
+
+def run(
+    body: Callable[..., None], *operands: jax.Array, grid: Sequence[int], out_type: Sequence[Any],
+    scratch: Mapping[str, Any], name: str,
+) -> tuple[jax.Array, ...]:  # fmt: skip
+    """Run `body(*operand refs, *output refs, **scratch refs)` once per grid point (heads, rows, blocks)."""
+    options: dict[str, Any] = {}
+    if is_interpreted():
+        options["interpret"] = plgpu.InterpretGPUParams(detect_races=True)
+    body.__name__ = name  # what profilers show
+    return plgpu.kernel(
+        body, out_type=tuple(out_type), scratch_types=dict(scratch), grid=tuple(grid), grid_names=GRID,
+        num_threads=THREADS, thread_name=WARPGROUP,
+        # Layouts and swizzles are written out, which lets a column of plain shared memory be loaded.
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
+        **options,
+    )(*operands)  # fmt: skip
+
+
+def load(ref: Any, layout: Any = Layout) -> jax.Array:
+    """Registers in this layout, from any memory."""
+    return plgpu.load(ref, layout=layout, optimized=False)
+
+
+def store(ref: Any, value: jax.Array) -> None:
+    """Into the device's memory."""
+    if hasattr(plgpu, "store"):  # from jax 0.12 on
+        plgpu.store(ref, value, optimized=False)
+    else:
+        ref[...] = value
+
+
+def iota(shape: tuple[int, int], axis: int) -> jax.Array:
+    """Index along an axis, int32."""
+    return plgpu.broadcasted_iota(jnp.int32, shape, axis, layout=Layout)
+
+
+def rows_iota(count: int) -> jax.Array:
+    """Index of each row, int32."""
+    return plgpu.broadcasted_iota(jnp.int32, (count,), 0, layout=ROW)
+
+
+def full(shape: tuple[int, int], value: float, dtype: Any = jnp.float32) -> jax.Array:
+    """One value everywhere."""
+    return plgpu.layout_cast(jnp.full(shape, value, dtype), Layout)
+
+
+def along_rows(x: jax.Array, width: int) -> jax.Array:
+    """(64,) as (64, width)."""
+    return lax.broadcast_in_dim(x, (x.shape[0], width), (0,))
+
+
+def along_columns(x: jax.Array, rows: int) -> jax.Array:
+    """(width,) as (rows, width)."""
+    return lax.broadcast_in_dim(x, (rows, x.shape[0]), (1,))
+
+
+def multiply(accumulator: Any, a: jax.Array, b: Any, staging: Any) -> None:
+    """accumulator += a b with `a` in registers and `b` in shared memory; not waited for.
+
+    Args:
+        staging: shared memory in a's place when interpreted: the interpreter takes no registers there.
+    """
+    if not is_interpreted():
+        plgpu.wgmma(accumulator, a, b)
+        return
+    place = staging.at[:, : a.shape[1]]
+    place[...] = a
+    plgpu.commit_smem()
+    plgpu.wgmma(accumulator, place, b)
+    plgpu.wgmma_wait(0)
+
+
+def add_product(before: jax.Array, a: Any, b: Any) -> jax.Array:
+    """before + a b with both operands in shared memory, on the GPU in the registers of `before`."""
+
+    def product(accumulator: Any) -> jax.Array:
+        plgpu.wgmma(accumulator, a, b)
+        return accumulator[...]
+
+    if is_interpreted():  # the interpreter knows no accumulator that begins with a value
+        return before + pl.run_scoped(product, plgpu.ACC(before.shape, before.dtype))
+    return pl.run_state(lambda accumulator: plgpu.wgmma(accumulator, a, b))(plgpu.ACC.init(before))
+
+
+def meet(barrier: Any) -> None:
+    """Wait until both warpgroups are here."""
+    plgpu.barrier_arrive(barrier)
+    plgpu.barrier_wait(barrier)

@@ -1,0 +1,140 @@
+"""The program of the Mosaic kernels: one row, head, 64 value channels and block of tokens, chunk by chunk.
+
+Warpgroup w of the two owns tokens 64 w to 64 w + 63 of a chunk of 128 and one half of the state's columns:
+
+    S (values, features)  += v^T phi(k)          64 x 112 float32 in each one's registers, all of it bfloat16
+    moments               += [.. k 1]^T k        64 x 16 float32, in shared memory
+
+Tokens come in through two stages of shared memory, one filled by the copy engine while the other is used.
+What happens to a chunk is in `mosaic_chunk`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+
+from pallas_kernels.taylor_attention import mosaic_features as features
+from pallas_kernels.taylor_attention.mosaic_chunk import Chunk
+from pallas_kernels.taylor_attention.mosaic_features import KEY_SIZE
+from pallas_kernels.taylor_attention.mosaic_launch import WARPGROUP, full, iota, load, meet, plgpu, store
+from pallas_kernels.taylor_attention.mosaic_plan import (
+    CHUNK,
+    PART,
+    PUBLISHED,
+    SHARE,
+    STAGES,
+    Plan,
+    State,
+    Tokens,
+    bf16,
+)
+
+
+class Program:
+    """One running program, seen from one of its warpgroups."""
+
+    def __init__(self, plan: Plan, tokens: Tokens, places: dict[str, Any]):
+        self.plan, self.tokens, self.places = plan, tokens, places
+        head = lax.axis_index("head")
+        self.head, self.part = (
+            (head, 0) if plan.parts == 1 else (lax.div(head, plan.parts), lax.rem(head, plan.parts))
+        )
+        self.row, self.block = lax.axis_index("row"), lax.axis_index("block")
+        self.group = lax.axis_index(WARPGROUP)
+        self.rows = pl.ds(self.group * PART, PART)
+        """its tokens in a chunk"""
+        self.share = pl.ds(self.group * SHARE, SHARE)
+        self.values = pl.ds(self.part * PART, PART)
+
+    def walk(self, prefix: Sequence[Any], results: Sequence[Any]) -> State:
+        """Through the block's chunks, from the state in `prefix` (or none); refs y and rden as `results`."""
+        chunks = self.plan.block // CHUNK
+        state = self._start(prefix)
+        self.meet(PUBLISHED)
+
+        @pl.when(self.group == 0)
+        def _fill() -> None:
+            for stage in range(min(STAGES, chunks)):
+                self._fetch(stage, stage)
+
+        def step(number: Any, state: State) -> State:
+            # Always 0, but the compiler does not know: what depends on it is computed in each round and not
+            # kept in registers from before the first one, of which there are too few.
+            chunk = Chunk(self, number, (state.rounds < 0).astype(jnp.int32))
+            if results:
+                chunk.read(state, *results)
+            state = chunk.add(state)
+
+            @pl.when((self.group == 0) & (number + STAGES < chunks))
+            def _refill() -> None:
+                self._fetch(number + STAGES, chunk.stage)
+
+            return state
+
+        state = lax.fori_loop(0, chunks, step, state)
+        if results:
+            plgpu.wait_smem_to_gmem(0)
+        return state
+
+    def store(self, state: State, kv: Any, moments: Any, block: Any) -> None:
+        """Into refs (B, H, blocks, V, 224) and (B, H, blocks, 64, 16), at a block."""
+        at = (self.row, self.head, block)
+        store(kv.at[(*at, self.values, self.share)], state.kv)
+
+        @pl.when((self.group == 0) & (self.part == 0))
+        def _moments() -> None:
+            sums = load(self.places["moments"])
+            count = iota((features.ROWS, KEY_SIZE), 0) == features.COUNT
+            store(moments.at[at], jnp.where(count, state.count, sums))
+
+    def _start(self, prefix: Sequence[Any]) -> State:
+        if not prefix:
+            kv, sums, count = full((PART, SHARE), 0), full((features.ROWS, KEY_SIZE), 0), jnp.float32(0)
+        else:
+            at = (self.row, self.head, self.block)
+            kv = load(prefix[0].at[(*at, self.values, self.share)])
+            sums = load(prefix[1].at[at])
+            count = prefix[1][(*at, features.COUNT, 0)]
+        self._publish(kv)
+        pl.when(self.group == 0)(lambda: self.keep_moments(sums))
+        return State(kv, count, jnp.float32(0))
+
+    def _publish(self, kv: jax.Array) -> None:
+        """Show this warpgroup's part of the state to the other one, rounded."""
+        if "kv" in self.places:
+            self.places["kv"][0, :, self.share] = kv.astype(bf16)
+
+    def keep_moments(self, sums: jax.Array) -> None:
+        """Into shared memory, and rounded for products with queries."""
+        self.places["moments"][...] = sums
+        if "rounded" in self.places:
+            self.places["rounded"][...] = sums.astype(bf16)
+
+    def moved(self, state: State) -> State:
+        """`state` as what both warpgroups read from now on; they meet."""
+        self._publish(state.kv)
+        self.meet(PUBLISHED)
+        return state
+
+    def meet(self, barrier: int) -> None:
+        """Wait until both warpgroups are here and see what the other one wrote into shared memory."""
+        plgpu.commit_smem()
+        meet(self.places["together"].at[barrier])
+
+    def _fetch(self, number: Any, stage: Any) -> None:
+        """Start copies of a chunk's tokens."""
+        tokens = pl.ds(self.block * self.plan.block + number * CHUNK, CHUNK)
+        names = {"k": self.tokens.k, "plain_k": self.tokens.k, "v": self.tokens.v}
+        if self.tokens.q is not None:
+            names["plain_q"] = self.tokens.q
+        for name, source in names.items():
+            channels = self.values if name == "v" else slice(None)
+            plgpu.copy_gmem_to_smem(
+                source.at[self.row, tokens, self.head, channels],
+                self.places[name].at[stage],
+                self.places["arrived"].at[stage],
+            )

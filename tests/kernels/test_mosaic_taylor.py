@@ -1,0 +1,304 @@
+"""The Mosaic kernel of Taylor attention: interpreted against float64, lowered for an H200, chosen by name.
+
+The interpreter looks for races and for accesses out of bounds, and begins with NaN in all memory.
+"""
+
+import contextlib
+import functools
+import importlib.util
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec
+
+from based_jax import ops
+from pallas_kernels import (
+    catalog,
+    inspect,
+    interpreted,
+    lowering_for,
+    mosaic_report,
+    offline,
+    sharded,
+    taylor_attention,
+    topology,
+    tuning,
+)
+from pallas_kernels.taylor_attention import mosaic_features as features
+from pallas_kernels.taylor_attention import mosaic_support
+from pallas_kernels.taylor_attention.layout import Layout
+from tests.ops import oracles
+from tests.subprocesses import run_python
+from tests.tolerances import BFLOAT16, FLOAT32_STATE, FLOAT64, assert_close
+
+too_old = mosaic_support.cannot_run() or ""
+needs_mosaic = pytest.mark.skipif("needs jax" in too_old, reason=too_old)
+
+needs_compiler = pytest.mark.skipif(
+    (bool(too_old) and "needs jax" in too_old) or not any(map(importlib.util.find_spec, topology.PLUGINS)),
+    reason="needs jax 0.11 or newer with its CUDA plugin",
+)
+
+KERNEL = "mosaic_gpu_v2"
+
+
+class Attention(NamedTuple):
+    """A call of `taylor_attention` with K = 16."""
+
+    length: int
+    options: str = ""
+    batch: int = 1
+    heads: int = 1
+    value_size: int = 64
+    block: int = 1024
+
+
+# Whole chunks and parts of one, one block and several, values that fill a part, two, and neither.
+CALLS = [
+    Attention(1),
+    Attention(128, "state"),
+    Attention(200, "segments padded state", batch=2),
+    Attention(384, block=256),
+    Attention(300, "segments padded state", heads=2, value_size=48, block=128),
+    Attention(260, "segments", value_size=112),
+]
+
+
+def _numbers(call: Attention) -> tuple[list[np.ndarray], dict[str, Any], Any, oracles.Sums]:
+    """q, k, v as bfloat16 holds them, the call's other arguments, and what it should return."""
+    rng, options = np.random.default_rng(0), call.options.split()
+    rows = (call.batch, call.length)
+    sizes = (16, 16, call.value_size)
+    arrays = [np.array(jnp.bfloat16(rng.normal(size=(*rows, call.heads, n))), np.float64) for n in sizes]
+    before = _sums(rng, call) if "state" in options else None
+    ids = np.sort(rng.integers(1, 4, rows), axis=1) if "segments" in options else None
+    counts = rng.integers(1, call.length, call.batch) if "padded" in options else None
+    y, final = _recurrence(*arrays, segment_ids=ids, counts=counts, state=before)
+    placed: dict[str, Any] = {}
+    if before is not None:
+        placed["initial_state"] = (jnp.float32(before.kv), jnp.float32(before.k))
+    if counts is not None:
+        placed["counts"] = jnp.asarray(counts)
+        for row, count in enumerate(counts):
+            if ids is not None:  # padding continues the last segment
+                ids[row, count:] = ids[row, count - 1]
+            for x in arrays:
+                x[row, count:] = np.nan
+    if ids is not None:
+        starts = np.array([np.searchsorted(row, row) for row in ids])
+        joined = (starts == 0) & (ids == 1) & (before is not None)
+        placed["starts"] = jnp.asarray(np.where(joined, -1, starts))
+    return arrays, placed, y, final
+
+
+def _sums(rng: np.random.Generator, call: Attention) -> oracles.Sums:
+    """The state behind 5 tokens of segment 1."""
+    keys, values = (rng.normal(size=(call.batch, 5, call.heads, n)) for n in (16, call.value_size))
+    return _recurrence(keys, keys, values, segment_ids=np.ones((call.batch, 5), int))[1]
+
+
+def _recurrence(q: Any, k: Any, v: Any, **options: Any) -> tuple[Any, oracles.Sums]:
+    phi = oracles.symmetric_taylor_features
+    return oracles.linear_attention(phi(q), phi(k), v, **options)
+
+
+attend = functools.partial(taylor_attention, backend="mosaic")
+
+
+def check_values() -> None:
+    """Outputs and final states of all calls."""
+    for call in CALLS:
+        arrays, placed, y, final = _numbers(call)
+        run = functools.partial(attend, return_state=True, block=call.block, **placed)
+        with interpreted():
+            got, (kv, z) = jax.jit(run)(*map(jnp.bfloat16, arrays))
+        assert (got.dtype, kv.dtype, z.dtype) == ("bfloat16", "float32", "float32")
+        assert_close(got, y, BFLOAT16, f"{call} y")
+        assert_close(kv, final.kv, BFLOAT16, f"{call} kv")  # sums of features that were rounded to bfloat16
+        assert_close(z, final.k, FLOAT32_STATE, f"{call} z")  # of products in float32
+
+
+def check_gradients() -> None:
+    """The portable kernels compute them from what this one saved."""
+    arrays, _, _, _ = _numbers(Attention(130))
+    q, k, v = map(jnp.bfloat16, arrays)
+    with interpreted():
+        y, pull = jax.vjp(attend, q, k, v)
+        wanted, portable = jax.vjp(taylor_attention, q, k, v)
+        assert_close(pull(v), portable(v), BFLOAT16, "gradients")
+    assert_close(y, wanted, BFLOAT16, "y")
+
+
+@needs_mosaic
+@pytest.mark.parametrize("check", ["check_values", "check_gradients"])
+def test_interpreted(check):
+    # With fewer devices, and so threads, the interpreter may wait for itself on a small machine.
+    run_python(f"from tests.kernels.test_mosaic_taylor import {check} as check; check()", devices=8)
+
+
+@given(st.lists(st.floats(-2, 2), min_size=32, max_size=32))
+def test_features_make_the_polynomial(numbers):
+    q, k = np.array(numbers).reshape(2, 16)
+    with jax.enable_x64(True):
+        scaled = features.weighted(jnp.asarray(q)[None], jnp.arange(16))
+        constant = jnp.eye(1, 16)
+        phi = [
+            features.by_token(x, lambda i, width, y=y: jnp.full((1, width), y[i]), constant)
+            for x, y in ((scaled, q), (features.Scaled(*[jnp.asarray(k)[None]] * 3), k))
+        ]
+        s = q @ k / 4
+        assert_close((phi[0] * phi[1]).sum(), np.float64(1 + s + s**2 / 2), FLOAT64, magnitude=1 + s**2)
+
+
+def test_states_keep_their_numbers_in_the_other_order():
+    """The numbers of a state are sums of products: those of one key here."""
+    rng, layout = np.random.default_rng(0), Layout(16, 1)
+    kv, z = rng.normal(size=(1, 2, 153, 5)), rng.normal(size=(1, 2, 153))
+    with jax.enable_x64(True):
+        portable = layout.state_to_kernel(jnp.asarray(kv), jnp.asarray(z))
+        back = layout.state_from_kernel(*features.to_portable(*features.from_portable(*portable)))
+        assert_close(back, (kv, z), FLOAT64)
+        assert features.from_portable(*portable)[0].shape == (1, 2, 5, 224)
+
+
+SHAPES = [
+    # One block per row and head; the three passes; packed, with states.
+    (8, 16, 2048, 64, False),
+    (1, 16, 8192, 112, False),
+    (1, 16, 8192, 64, True),
+]
+
+
+@needs_mosaic
+@pytest.mark.parametrize(("batch", "heads", "length", "value_size", "packed"), SHAPES)
+def test_lowered_for_an_h200(batch, heads, length, value_size, packed):
+    keys, values = (
+        jax.ShapeDtypeStruct((batch, length, heads, size), "bfloat16") for size in (16, value_size)
+    )
+    rows = [jax.ShapeDtypeStruct((batch, length), "int32"), jax.ShapeDtypeStruct((batch,), "int32")]
+
+    def run(q, k, v, starts=None, counts=None):
+        return attend(q, k, v, starts=starts, counts=counts, return_state=packed)
+
+    text = offline.lower(run, keys, keys, values, *(rows if packed else [])).as_text()
+    assert text.count(f"@{KERNEL}(") == (1 if batch * heads >= 128 else 2)
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", catalog.on_hopper(), ids=lambda case: case.name)
+def test_compiled_without_spilled_registers(case):
+    (found,) = mosaic_report.report(case.function, *case.arguments)
+    assert found.kernel == f"taylor_{case.kernel}"
+    assert (found.stack, found.spill_stores, found.spill_loads) == (0, 0, 0)
+    assert found.shared <= inspect.SHARED_LIMIT
+    assert found.wgmma > 0 == found.mma
+    assert found.loop is None or found.loop.local == 0
+
+
+@needs_compiler
+def test_a_program_without_it_has_no_report():
+    with pytest.raises(LookupError, match="no PTX"):
+        mosaic_report.report(lambda x: x + 1, jax.ShapeDtypeStruct((4,), "float32"))
+
+
+@needs_compiler
+@pytest.mark.parametrize("call", sharded.hopper_calls(), ids=lambda call: call.name)
+def test_sharded_over_eight_gpus_nothing_moves(call):
+    mesh = sharded.mesh(topology.topology(8))
+    for function in (call.function, _mapped(call, mesh)):
+        program = topology.compile_program(function, *call.sharded(mesh))
+        assert topology.collectives(program.as_text() or "") == []
+        for result in jax.tree.leaves(program.output_shardings):
+            assert "data" in result.spec
+            assert "tensor" in result.spec
+
+
+def _mapped(call, mesh):
+    """The call under `shard_map`."""
+    rows = [sharding.spec for sharding in call.shardings(mesh)]
+    state = PartitionSpec("data", "tensor")
+    return jax.shard_map(
+        call.function, mesh=mesh, in_specs=tuple(rows), out_specs=(rows[2], (state, state)), check_vma=False
+    )
+
+
+def _arrays(key_size=16, dtype="bfloat16", rows=1):
+    return [jax.ShapeDtypeStruct((rows, 2, 3, size), dtype) for size in (key_size, key_size, 64)]
+
+
+@needs_mosaic
+@pytest.mark.parametrize(
+    ("arrays", "context", "message"),
+    [
+        (_arrays(8), interpreted, "q has 8 channels; the Mosaic kernel takes 16"),
+        (
+            _arrays(dtype="float32"),
+            interpreted,
+            "q, k, v have dtype float32; the Mosaic kernel takes bfloat16",
+        ),
+        (
+            _arrays(),
+            contextlib.nullcontext,
+            r"runs on Hopper GPUs only \(compute capability 9.0\), .* is cpu",
+        ),
+    ],
+)
+def test_what_it_cannot_do_is_said(arrays, context, message):
+    with context():
+        with pytest.raises(ValueError, match=f"^backend = 'mosaic': {message}"):
+            attend(*arrays)
+        beginning = f"^implementation = 'mosaic': (runs on GPUs|{message})"
+        with pytest.raises(ValueError, match=beginning):
+            ops.implementation_for("taylor_attention", *arrays, implementation="mosaic")
+
+
+@pytest.mark.parametrize("release", ["0.10.2", "0.9"])
+def test_old_releases_of_jax_are_refused(monkeypatch, release):
+    monkeypatch.setattr(jax, "__version__", release)
+    with (
+        interpreted(),
+        pytest.raises(ValueError, match=f"'mosaic': needs jax 0.11 or newer; this is jax {release}"),
+    ):
+        ops.implementation_for("taylor_attention", *_arrays(), implementation="mosaic")
+
+
+class _Device(NamedTuple):
+    device_kind: str
+    compute_capability: str
+
+
+@pytest.mark.parametrize("kind", ["NVIDIA A100-SXM4-80GB", "NVIDIA B200"])
+def test_compiling_for_other_gpus_is_refused(monkeypatch, kind):
+    monkeypatch.setattr(mosaic_support, "RELEASE", (0, 10))
+    with lowering_for(kind):
+        assert (mosaic_support.cannot_run() or "").startswith("runs on Hopper GPUs only")
+
+
+def test_other_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr(jax, "__version__", "0.12.0")
+    monkeypatch.setattr(jax, "devices", lambda: [_Device("NVIDIA A100", "8.0")])
+    assert "this is NVIDIA A100, compute capability 8.0" in (mosaic_support.cannot_run() or "")
+    monkeypatch.setattr(jax, "devices", lambda: [_Device("NVIDIA H200", "9.0")])
+    assert mosaic_support.cannot_run() is None
+
+
+@needs_mosaic
+def test_by_itself_it_is_chosen_where_it_was_measured_to_be_faster(monkeypatch):
+    """With a made table: the real one has no row, since nothing has been measured."""
+    choose = functools.partial(ops.implementation_for, "taylor_attention")
+    assert tuning.backends("taylor_attention") == []
+    rows = [{"device": "any", "when": {"rows_and_heads": [1, 3], "length": [2, 9]}, "backend": "mosaic"}]
+    with lowering_for():
+        assert choose(*_arrays()) == "pallas"
+        monkeypatch.setattr(tuning, "backends", lambda op: rows)
+        assert choose(*_arrays()) == "mosaic"
+        assert choose(*_arrays(rows=2)) == "pallas"
+        assert choose(*_arrays(dtype="float32")) == choose(*_arrays(8)) == choose() == "pallas"
+        rows[0]["device"] = "NVIDIA H200"
+        assert choose(*_arrays()) == "pallas"
+    assert choose(*_arrays()) == "xla"
