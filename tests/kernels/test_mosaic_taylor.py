@@ -66,6 +66,7 @@ CALLS = [
     Attention(384, block=256),
     Attention(300, "segments padded state", heads=2, value_size=48, block=128),
     Attention(260, "segments", value_size=112),
+    Attention(130, value_size=128),
 ]
 
 
