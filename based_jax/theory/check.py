@@ -1,6 +1,9 @@
 """One row of the table of `python -m based_jax.theory`: a statement, and what came of checking it."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from based_jax.theory.base_conv import Account
 
 EXACT = 1e-10
 """How far a construction in float64 may be from the direct computation, for inputs of order 1."""
@@ -38,3 +41,12 @@ class Check:
     def holds(self) -> bool:
         """Whether the error is within the tolerance (and a number)."""
         return self.error <= self.tolerance
+
+
+def counted(account: Account) -> dict[str, Any]:
+    """The fields of a `Check` that a stack fills: its layers, its parameters, and how many are not 0."""
+    return {
+        "layers": account.layers,
+        "parameters": account.parameters,
+        "parameter_bound": f"{account.nonzeros:,} not 0",
+    }

@@ -11,6 +11,8 @@ from tests.subprocesses import run_module
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
+pytestmark = pytest.mark.slow  # a suite within the suite; tests/parity runs every time
+
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):

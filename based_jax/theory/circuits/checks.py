@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from based_jax.theory.base_conv import Matrix
-from based_jax.theory.check import Check
+from based_jax.theory.check import Check, counted
 from based_jax.theory.circuits.circuit import Circuit
 from based_jax.theory.circuits.comparators import to_bits
 from based_jax.theory.circuits.compile import run
@@ -119,8 +119,6 @@ def _row(
         checked=f"compiled {compiled.name}, against the direct computation",
         sizes=f"{sizes}: s = {circuit.size}, Delta = {circuit.depth}, w = {circuit.width}",
         error=max(errors),
-        layers=account.layers,
+        **counted(account),
         layer_bound=f"{compiled.formula} = {compiled.layers:,}",
-        parameters=account.parameters,
-        parameter_bound=f"{account.nonzeros:,} not 0",
     )

@@ -6,7 +6,7 @@ from math import ceil
 import numpy as np
 
 from based_jax.theory.base_conv import Matrix
-from based_jax.theory.check import Check
+from based_jax.theory.check import Check, counted
 from based_jax.theory.mqar import base_conv, base_conv_binary, base_conv_by_key, equality
 from based_jax.theory.mqar.base_conv_growth import growth
 from based_jax.theory.mqar.base_conv_steps import attention, instance, solve
@@ -42,7 +42,7 @@ def one_hot_tokens(seed: int) -> list[Check]:
             checked="one stack on [Q | K | V] against C * (Q K^T) V",
             sizes=sizes,
             error=one_hot_error(rng, lambda q, k, v: by_position[q.shape](np.hstack([q, k, v]), q.shape)),
-            layers=by_position[length, tokens].account.layers,
+            **counted(by_position[length, tokens].account),
             layer_bound=f"5 + ceil(log2 b) + ceil(log2 b') = {base_conv.layers(length, tokens)}",
         ),
         Check(
@@ -51,7 +51,7 @@ def one_hot_tokens(seed: int) -> list[Check]:
             checked="values written under their keys against C * (Q K^T) V",
             sizes=sizes,
             error=one_hot_error(rng, lambda q, k, v: by_key[q.shape](np.hstack([q, k, v]), q.shape)),
-            layers=by_key[length, tokens].account.layers,
+            **counted(by_key[length, tokens].account),
             layer_bound=f"4 + ceil(log2 log2 {tokens}) = {base_conv_by_key.layers(tokens)}",
         ),
     ]
@@ -98,7 +98,7 @@ def binary_tokens(seed: int) -> list[Check]:
             checked="one stack on [Q | K | V] against the sum of matching values",
             sizes=f"N = {length}, a = {bits}, 5 random inputs",
             error=float(max(errors)),
-            layers=stack.account.layers,
+            **counted(stack.account),
             layer_bound=f">= ceil(log2(2 a + 1)) = {base_conv_binary.layers_needed(bits)}",
         ),
         Check(
@@ -107,7 +107,7 @@ def binary_tokens(seed: int) -> list[Check]:
             checked="pairs of tokens that are decided wrongly",
             sizes=f"all {len(tokens) ** 2} pairs of {bits} bits",
             error=float(equality.mistakes(pairs, tokens, value=np.ones(bits))),
-            layers=pairs.account.layers,
+            **counted(pairs.account),
             layer_bound=f">= log2(2 a) = {np.log2(2 * bits):.1f}",
         ),
     ]

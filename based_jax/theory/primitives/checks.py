@@ -6,7 +6,7 @@ import numpy as np
 
 from based_jax.theory.base_conv import Layer, Matrix, Stack, convolve
 from based_jax.theory.basic_layers import convolution, gate, linear
-from based_jax.theory.check import Check
+from based_jax.theory.check import Check, counted
 from based_jax.theory.primitives.add import add, added
 from based_jax.theory.primitives.columns import column_blocks_summed, sum_all_columns, sum_column_blocks
 from based_jax.theory.primitives.cumulative import cumulative_sum, summed_so_far
@@ -141,6 +141,6 @@ def _check(statement: str, source: str, cases: Sequence[Case], bound: str) -> Ch
         checked="the layers against the direct computation",
         sizes=f"N' = {account.length}, d' = {account.width}, runs: {len(cases)}",
         error=max(float(np.abs(stack(u) - expected).max()) for stack, u, expected in cases),
-        layers=account.layers,
+        **counted(account),
         layer_bound=bound,
     )

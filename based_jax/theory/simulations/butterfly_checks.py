@@ -5,7 +5,7 @@ from functools import reduce
 
 import numpy as np
 
-from based_jax.theory.check import Check
+from based_jax.theory.check import Check, counted
 from based_jax.theory.simulations.butterfly import (
     Factor,
     butterfly,
@@ -55,7 +55,7 @@ def _row(
         checked="the layers against the product of the factors",
         sizes=f"n = {ROWS}, d = {WIDTH}" + (f", e = {EXPANSION}, w = {MEMBERS}" if expansion > 1 else ""),
         error=float(np.abs(stack(u).reshape(-1) - expected).max()),
-        layers=stack.account.layers,
+        **counted(stack.account),
         layer_bound=bound,
     )
 
@@ -73,5 +73,5 @@ def _fourier(rng: np.random.Generator) -> Check:
         checked="the layers against a fast Fourier transform",
         sizes=f"{points} complex numbers in {ROWS} x {WIDTH}",
         error=float(np.abs(real + 1j * imaginary - np.fft.fft(z)).max()),
-        layers=stack.account.layers,
+        **counted(stack.account),
     )

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from based_jax.theory.base_conv import Account, Matrix, stack
-from based_jax.theory.check import Check
+from based_jax.theory.check import Check, counted
 from based_jax.theory.simulations import instances
 from based_jax.theory.simulations.h3 import h3_by_columns
 from based_jax.theory.simulations.hyena import hyena_by_columns
@@ -46,9 +46,8 @@ def _hyena(rng: np.random.Generator, u: Matrix) -> list[Check]:
             checked=f"the recursion against {_shape(stack.account)}",
             sizes=f"L = {ORDER}, {SIZES}",
             error=_off(stack(u), hyena(u)),
-            layers=stack.account.layers,
+            **counted(stack.account),
             layer_bound=f"5 L = {5 * ORDER}",
-            parameters=stack.account.parameters,
         )
         for way, stack in ways
     ]
@@ -79,8 +78,7 @@ def _h3(rng: np.random.Generator, u: Matrix) -> Check:
         checked=f"the equation against {_shape(simulated.account)}",
         sizes=SIZES,
         error=_off(simulated(u), h3(u)),
-        layers=simulated.account.layers,
-        parameters=simulated.account.parameters,
+        **counted(simulated.account),
     )
 
 
@@ -95,8 +93,7 @@ def _rwkv(rng: np.random.Generator, u: Matrix) -> Check:
         checked=f"both convolutions against {_shape(simulated.account)}",
         sizes=SIZES,
         error=_off(y, np.concatenate(rwkv(weights, u, receptance), axis=1)),
-        layers=simulated.account.layers,
-        parameters=simulated.account.parameters,
+        **counted(simulated.account),
     )
 
 
@@ -125,9 +122,8 @@ def _linear_attention(rng: np.random.Generator, u: Matrix, causal: bool) -> Chec
         checked=f"all pairs of tokens against {_shape(simulated.account)}",
         sizes=f"{SIZES}, d' = {SIZE}",
         error=_off(simulated(u), attention(u)),
-        layers=simulated.account.layers,
+        **counted(simulated.account),
         layer_bound=f"O(log^2(N d)), {math.log2(LENGTH * WIDTH) ** 2:.0f}",
-        parameters=simulated.account.parameters,
     )
 
 
