@@ -11,28 +11,26 @@ by hand; their `from_pretrained_hf` needs the authors' form.
 """
 
 import contextlib
-import functools
 import json
 import os
-import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
 from based_jax.convert import authors_config, hub
 from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.fixtures import drop_tied_head, to_params
-from based_jax.convert.layouts import Rules, Shapes, flatten, shapes_of, to_tensors
+from based_jax.convert.layouts import Rules, Shapes, flatten, to_tensors
 from based_jax.convert.state_dict import WEIGHT_FILES, read_state_dict, write_safetensors
 from based_jax.convert.tables import mixer_rules, model_rules, names_of
 from based_jax.convert.torch_writer import write_torch_file
 from based_jax.convert.whole_file import whole_file
 from based_jax.models import LanguageModel, ModelConfig
+from based_jax.models.language_model import param_shapes
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
 
@@ -147,10 +145,9 @@ def language_model_rules(config: ModelConfig) -> Rules:
     return model_rules(layers, names_of(config))
 
 
-@functools.lru_cache(maxsize=16)  # tracing 36 layers takes about a second
 def language_model_shapes(config: ModelConfig) -> Shapes:
     """Paths and shapes of a language model's parameters."""
-    return types.MappingProxyType(shapes_of(LanguageModel(config), jnp.zeros((1, 1), jnp.int32)))
+    return {path: leaf.shape for path, leaf in flatten(param_shapes(config)).items()}
 
 
 def find_directory(source: str | os.PathLike[str]) -> Path:

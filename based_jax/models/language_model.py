@@ -4,6 +4,9 @@ It keeps the mixers' contract one floor up: `logits, state = model.apply(params,
 (state None), prefill, chunked prefill and decoding.
 """
 
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -249,13 +252,17 @@ def make_mixer(config: ModelConfig, index: int) -> Mixer:
     )
 
 
-def param_count(config: ModelConfig) -> int:
-    """Number of parameters, from the shapes of one layer of each kind; a tied embedding counts once."""
+@functools.lru_cache(maxsize=64)
+def param_shapes(config: ModelConfig) -> Mapping[str, Any]:
+    """What ``init`` returns below "params", as shapes and dtypes: one layer of each kind is traced."""
     kinds = sorted(set(config.schedule))
     model = LanguageModel(config.replace(schedule="".join(kinds)))
-    shapes = jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
-    times = {f"layers_{index}": config.schedule.count(kind) for index, kind in enumerate(kinds)}
-    return sum(
-        times.get(part, 1) * sum(leaf.size for leaf in jax.tree.leaves(tree))
-        for part, tree in shapes["params"].items()
-    )
+    token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = dict(nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), token))["params"])
+    layers = {kind: shapes.pop(f"layers_{index}") for index, kind in enumerate(kinds)}
+    return MappingProxyType(shapes | {f"layers_{i}": layers[kind] for i, kind in enumerate(config.schedule)})
+
+
+def param_count(config: ModelConfig) -> int:
+    """Number of parameters; a tied embedding counts once."""
+    return sum(leaf.size for leaf in jax.tree.leaves(dict(param_shapes(config))))
