@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
+# Which tests, e.g. TESTS=tests/kernels; all of them if empty.
+TESTS ?=
 BIN = $(VENV)/bin
 
 # glibc: back large blocks with huge pages. A step on the CPU allocates its scratch memory anew, and without
@@ -26,14 +28,14 @@ test: $(VENV)/.installed-test ## lint, type check and the whole suite (PYTHON=..
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS)
 
 test-newest: ## the suite on Python >= 3.12 with the newest jax, where such a Python exists
 	@py=$$(.ci/find-python 3.12) || { echo "make test-newest: skipped, no Python >= 3.12 found"; exit 0; }; \
 	  echo "make test-newest: $$py"; $(MAKE) --no-print-directory test-newest-with PYTHON=$$py VENV=.venv-newest
 
 test-newest-with: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS)
 
 bench: $(VENV)/.installed-test ## time and memory of the ops on this machine, side by side
 	$(BIN)/python -m benchmarks ops
