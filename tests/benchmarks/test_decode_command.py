@@ -43,6 +43,7 @@ def result(finished):
     return json.loads((finished[1] / "decode.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_envelope(finished, result):
     assert finished[0] == 0
     assert (result["benchmark"], result["schema"], result["complete"]) == ("decode", 1, True)
@@ -57,6 +58,7 @@ def test_the_envelope(finished, result):
     assert result["contestants"][0]["parameters"] == param_count(tiny(BASED))
 
 
+@pytest.mark.slow
 def test_every_case_has_its_row(result):
     cases = [(row["part"], row["length"], row["contestant"], row["pass"]) for row in result["rows"]]
     assert cases == [
@@ -75,6 +77,7 @@ def test_every_case_has_its_row(result):
         assert row["tokens_per_second"] == pytest.approx(row["batch"] * row["tokens"] / row["seconds"])
 
 
+@pytest.mark.slow
 def test_only_a_cache_grows(result):
     exponents = {
         entry["contestant"]: entry["state_exponent"]
@@ -90,6 +93,7 @@ def test_only_a_cache_grows(result):
     assert rows[ATTENTION, 32]["state_bytes"] - rows[ATTENTION, 16]["state_bytes"] == 16 * 2 * 8 * 2
 
 
+@pytest.mark.slow
 def test_tables_on_the_page_and_the_figure(finished, result, capsys):
     decode_tables.show(result)
     text = capsys.readouterr().out
@@ -232,6 +236,7 @@ def test_the_paper_beside_ours():
     assert decode_papers.columns({"rows": []}) == {}
 
 
+@pytest.mark.slow
 def test_skipped_cases_are_named_with_their_reason(result):
     row = result["rows"][0] | {"seconds": None, "status": "skipped", "reason": "needs 99 GiB"}
     text = decode_tables.markdown(result | {"rows": [row, *result["rows"][1:]]})

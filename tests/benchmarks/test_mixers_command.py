@@ -35,6 +35,7 @@ def result(finished):
     return json.loads((finished[1] / "mixers.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_envelope(finished, result):
     assert finished[0] == 0
     assert (result["benchmark"], result["schema"], result["complete"]) == ("mixers", 1, True)
@@ -44,6 +45,7 @@ def test_the_envelope(finished, result):
     assert options == {"short_conv": {}, "long_conv": {"l_max": 32}}
 
 
+@pytest.mark.slow
 def test_every_case_has_its_row(result):
     cases = [(row["length"], row["contestant"], row["pass"]) for row in result["rows"]]
     assert cases == [(n, name, direction) for n in LENGTHS for name in NAMES for direction in PASSES]
@@ -53,6 +55,7 @@ def test_every_case_has_its_row(result):
         assert row["tokens_per_second"] == pytest.approx(tokens / row["seconds"])
 
 
+@pytest.mark.slow
 def test_states_are_those_that_are_allocated(result):
     for row in result["rows"]:
         mixer = entry(row["contestant"], 8, 32).mixer
@@ -61,12 +64,14 @@ def test_states_are_those_that_are_allocated(result):
         assert row["state_floats"] == mixer.state_size(row["length"])
 
 
+@pytest.mark.slow
 def test_growth_is_fitted_for_every_pass(result):
     growth = result["summary"]["growth"]
     assert [(g["contestant"], g["pass"]) for g in growth] == [(n, p) for n in NAMES for p in PASSES]
     assert all(g["lengths"] == LENGTHS and g["time_exponent"] is not None for g in growth)
 
 
+@pytest.mark.slow
 def test_the_table_has_every_number(result, capsys):
     mixer_tables.show(result)
     text = capsys.readouterr().out
@@ -75,6 +80,7 @@ def test_the_table_has_every_number(result, capsys):
     assert "long_conv: l_max = 32" in text
 
 
+@pytest.mark.slow
 def test_the_markdown_table_is_put_between_its_comments(finished):
     lines = (finished[1] / "page.md").read_text().splitlines()
     assert (lines[0], lines[1], lines[-2], lines[-1]) == tuple(np.array(PAGE.splitlines())[[0, 1, 3, 4]])
@@ -84,6 +90,7 @@ def test_the_markdown_table_is_put_between_its_comments(finished):
     assert "old" not in lines
 
 
+@pytest.mark.slow
 def test_the_figure_is_a_png(finished):
     assert (finished[1] / "mixers.png").read_bytes().startswith(b"\x89PNG")
 

@@ -37,6 +37,7 @@ def result(finished):
     return json.loads((finished[1] / "mqar.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_envelope(finished, result):
     assert finished[0] == 0
     assert (result["benchmark"], result["schema"], result["complete"]) == ("mqar", 1, True)
@@ -45,6 +46,7 @@ def test_the_envelope(finished, result):
     assert [contestant["name"] for contestant in result["contestants"]] == NAMES
 
 
+@pytest.mark.slow
 def test_every_contestant_has_its_row(result):
     assert [row["contestant"] for row in result["rows"]] == NAMES
     assert [row["models"] for row in result["rows"]] == [2, 1, 1]
@@ -72,6 +74,7 @@ def test_ratios_are_of_all_models_together():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_tables_have_every_row(finished, result, capsys):
     mqar_tables.show(result)
     text = capsys.readouterr().out

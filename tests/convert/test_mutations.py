@@ -325,8 +325,9 @@ WRONG_CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
 }  # fmt: skip
 
 
-def test_wrong_configs(original, file):
+def test_wrong_configs(original, tmp_path):
     """Each kind of model; the weights are the right ones."""
+    file = tmp_path / "model.safetensors"
     write(file, original.tensors)
     is_mamba, is_based = "ssm_cfg" in original.config, "alt_mixer" in original.config
     rows = WRONG_CONFIGS["all"] + WRONG_CONFIGS["mamba" if is_mamba else "gpt"]

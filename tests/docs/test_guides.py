@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 from based_jax.models import presets
+from tests.marks import slow_but
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SLOW = ("export", "generation", "kernels", "theory")
+"""pages whose blocks compile many programs"""
 
 
 @pytest.fixture
@@ -18,7 +21,11 @@ def shallow(monkeypatch):
     monkeypatch.setitem(presets._PRESETS, "based-tiny", tiny.replace(schedule="".join(sorted(tiny.mixers))))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    slow_but([page.name for page in PAGES if page.stem not in SLOW], PAGES, lambda page: page.name),
+    ids=lambda page: page.name,
+)
 def test_python_blocks_run(page, unchecked, shallow):
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S):

@@ -139,6 +139,7 @@ def tiny():
     return dataclasses.replace(mqar_tradeoff.STUDY, jobs=dict.fromkeys(study.SCALES, jobs))
 
 
+@pytest.mark.slow
 def test_a_study_to_its_end_and_again(tiny, tmp_path, capsys):
     out = ["--out", str(tmp_path / "out")]
     assert study.main(tiny, [*out, "--dry-run"]) == 0

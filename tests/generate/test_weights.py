@@ -15,7 +15,7 @@ from tests.marks import slow_but
 
 # XLA may leave out a rounding (the cast there and back): weights that are rounded already cannot match that.
 EXACT = {"xla_allow_excess_precision": False}
-EVERY_TIME = ["linear_attention", "mamba"]
+EVERY_TIME = ["linear_attention"]
 
 
 def model_of(name, **changes):

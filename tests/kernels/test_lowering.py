@@ -16,11 +16,13 @@ IN_PLACE = ("taylor_step", "window_step")
 
 SIMPLER = {
     *(f"K{key_size} V64 bfloat16" for key_size in (8, 24, 32)),  # packed, they are here as well
-    *(f"K{key_size} V64 bfloat16 packed" for key_size in (8, 24)),  # of 16 and 32
-    *(f"K16 V{value_size} bfloat16" for value_size in (32, 128)),  # of 64 and 112
+    *(f"K{key_size} V64 bfloat16 packed" for key_size in (8, 16, 24)),  # of 32; of 16 alone
+    *(f"K16 V{value_size} bfloat16" for value_size in (32, 112, 128)),  # of 64
     "K16 V64 float16",
     "K16 V64 float32 reversed",  # of bfloat16; of K 16 in float32
-    *(f"K{key_size} V64 float32" for key_size in (8, 24)),  # of 16 and 32 in float32, of these in bfloat16
+    *(f"K{key_size} V64 float32" for key_size in (8, 24, 32)),  # of 16 in float32, of these in bfloat16
+    *(f"K{key_size} V64 bfloat16 state float32" for key_size in (8, 24)),  # of 16 and 32
+    *(f"K16 V{value_size} bfloat16 state float32" for value_size in (112, 128)),  # of 64 and 256
 }
 """Shapes of the slow run: others have all that they have."""
 

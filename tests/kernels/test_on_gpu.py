@@ -28,6 +28,7 @@ from benchmarks.gpu_sections.checks import (
 )
 from benchmarks.gpu_sections.model import with_implementation
 from pallas_kernels import interpreted
+from tests.marks import slow_but
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
@@ -69,7 +70,7 @@ def test_the_mosaic_twin_against_float64(check):
     assert_passes(check)
 
 
-@pytest.mark.parametrize("check", SMALL, ids=lambda check: check.name)
+@pytest.mark.parametrize("check", slow_but(SMALL[1:], SMALL), ids=lambda check: check.name)
 def test_the_checks_pass_in_the_interpreter(check):
     with interpreted():
         assert_passes(check)

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from pallas_kernels import interpreted, sharded
@@ -23,12 +24,12 @@ def _example(call: sharded.Call) -> list[np.ndarray]:
     ]
 
 
-def check() -> None:
+def check(names: list[str]) -> None:
     """All of this file, in one process with 8 devices."""
     check_detection()
-    for call in sharded.calls(BATCH, HEADS, LENGTH, np.float32):
-        if call.name != "taylor_attention":  # the backward pass runs its kernels, too
-            check_call(call)
+    calls = {call.name: call for call in sharded.calls(BATCH, HEADS, LENGTH, np.float32)}
+    for name in names:
+        check_call(calls[name])
 
 
 def check_call(call: sharded.Call) -> None:
@@ -55,5 +56,14 @@ def check_detection() -> None:
     assert collectives(text or "") == ["all-reduce"]
 
 
-def test_sharded_calls_need_no_collective():
-    run_python("from tests.kernels.test_sharding import check; check()", devices=8)
+@pytest.mark.parametrize(
+    "names",
+    [
+        # the backward pass runs the kernels of the forward pass, too
+        ["taylor_attention backward", "taylor_step", "window_step"],
+        pytest.param(["taylor_attention with state", "taylor_attention packed"], marks=pytest.mark.slow),
+    ],
+    ids=", ".join,
+)
+def test_sharded_calls_need_no_collective(names):
+    run_python(f"from tests.kernels.test_sharding import check; check({names})", devices=8)

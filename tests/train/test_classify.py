@@ -113,6 +113,7 @@ def test_a_stopped_run_resumes_to_the_same_numbers(finished, settings, tmp_path,
     assert json.loads((tmp_path / "results.json").read_text()) == finished[1]
 
 
+@pytest.mark.slow
 def test_fine_tuning_begins_with_the_language_model(settings, preset, dna, tmp_path):
     """A run of no length: the body it saves is the checkpoint's, but for one small step."""
     language_model = lm.LMConfig(

@@ -60,6 +60,7 @@ def kill_and_resume(times, often, finished, workdir, seed):
     jax.tree.map(np.testing.assert_array_equal, run.outcome.state.params, finished[1].outcome.state.params)
 
 
+@pytest.mark.slow
 def test_killed_at_a_random_moment(often, finished, tmp_path):
     kill_and_resume(1, often, finished, tmp_path, seed=0)
 

@@ -68,6 +68,7 @@ def until_step_3(workdir, target):
     return target
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_losses_of_one(two, alone):
     np.testing.assert_allclose(losses(two), losses(alone), **CLOSE)
     ours, theirs = (read_metrics(workdir / "metrics.jsonl")[-1]["eval_loss"] for workdir in (two, alone))
@@ -80,6 +81,7 @@ def test_two_processes_make_the_losses_of_one(two, alone):
     np.testing.assert_allclose(params["params"]["embedding"], expected["params"]["embedding"], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_one_process_continues_what_two_began(two, tmp_path):
     copy = until_step_3(two, tmp_path)
     lm.train(parse_run(lm.LMConfig, ["--workdir", str(copy), "--resume", "--mesh", "data=1"], lm.PROG))

@@ -119,6 +119,7 @@ def test_a_lane_of_the_grid_is_the_run_alone(finished, tmp_path):
     np.testing.assert_allclose(ours[:2], alone, rtol=2e-5)
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_continues_where_it_was(finished, tmp_path, monkeypatch, capsys):
     """Ctrl-C between two epochs, and a crash before the next checkpoint: the results are the same numbers."""
     write = MetricWriter.write

@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import traverse_util
 
@@ -108,11 +109,16 @@ def test_the_first_moment_may_be_kept_in_bfloat16():
     for dtype in ("float32", "bfloat16"):
         config = OptimizerConfig(learning_rate=0.1, warmup=0.0, weight_decay=0.0, moment_dtype=dtype)
         optimizer = make_optimizer(config, steps=10)
-        state, moved = optimizer.init(params), params
-        for step in range(3):
-            gradients = jax.tree.map(lambda x, step=step: jnp.cos(3 * x + step), moved)
+
+        @jax.jit
+        def step(state, moved, number, optimizer=optimizer):
+            gradients = jax.tree.map(lambda x: jnp.cos(3 * x + number), moved)
             updates, state = optimizer.update(gradients, state, moved)
-            moved = jax.tree.map(jnp.add, moved, updates)
+            return state, optax.apply_updates(moved, updates)
+
+        state, moved = jax.jit(optimizer.init)(params), params
+        for number in range(3):
+            state, moved = step(state, moved, number)
         adam = state[1][0]
         assert (adam.mu["kernel"].dtype, adam.nu["kernel"].dtype) == (dtype, "float32")
         found[dtype] = moved["kernel"] - params["kernel"]

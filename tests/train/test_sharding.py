@@ -92,6 +92,7 @@ def sharded_parameters() -> None:
         assert sent["all-reduce"].bytes <= 2 * parameters * 7 / 8 * 1.01
 
 
+@pytest.mark.slow
 def test_layers_are_whole_one_at_a_time():
     run_python("from tests.train.test_sharding import scanned_layers; scanned_layers()", devices=8)
 
