@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from based_jax import compat
+from tests.patience import PATIENCE
 from tests.subprocesses import ROOT
 from tests.tolerances import assert_close
 
@@ -42,7 +43,7 @@ def test_a_row_does_not_depend_on_how_many_there_are(name):
         env={**kept, **settings},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, f"status {done.returncode}: {done.stderr[-500:]}"
     many, few = (np.asarray(y) for y in json.loads(done.stdout))

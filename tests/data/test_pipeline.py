@@ -19,6 +19,7 @@ from based_jax.data import (
     held_out_batches,
     train_iterator,
 )
+from tests.patience import PATIENCE
 
 LENGTH = 8
 
@@ -269,6 +270,6 @@ for _ in range(20):
     next(iterator)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

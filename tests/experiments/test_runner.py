@@ -12,6 +12,7 @@ from based_jax.experiments.job import Job, rates, segments
 from based_jax.experiments.results import Results, best
 from based_jax.experiments.runner import Runner
 from based_jax.experiments.slots import Slot
+from tests.patience import PATIENCE
 
 # Takes the trainer's flags; --mixer says how it ends.
 TRAINER = """
@@ -26,7 +27,7 @@ if flags["--mixer"] == "dies":
 if flags["--mixer"] == "waits" and len((workdir / "starts").read_text().splitlines()) == 1:
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     (workdir / "ready").touch()
-    time.sleep(60)
+    time.sleep(600)
 records = [{"learning_rate": rate, "seed": 0, "status": "finished", "accuracy": rate} for rate in (0.1, 0.3)]
 (workdir / "results.jsonl").write_text("".join(json.dumps(record) + "\\n" for record in records))
 """
@@ -80,11 +81,11 @@ def test_a_stop_reaches_the_trainers_and_the_next_call_continues(runner):
     ended = []
     thread = threading.Thread(target=lambda: ended.append(first.run([WAITS, *[FINE] * 3])))
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not ready.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     first.stop()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert ended == [False]
     assert not first.results.has(WAITS)
     again = runner()

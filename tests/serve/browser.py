@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -61,8 +63,8 @@ class Page:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def until(self, condition: str, seconds: float = 20) -> None:
-        end = time.monotonic() + seconds
+    def until(self, condition: str) -> None:
+        end = time.monotonic() + PATIENCE
         while not self.run(condition):
             assert time.monotonic() < end, (condition, self.run("document.body.innerText"), self.complaints)
             time.sleep(0.02)

@@ -16,6 +16,7 @@ from based_jax.serve.app import Service
 from based_jax.serve.connections import Server
 from based_jax.serve.limits import Limits
 from based_jax.serve.worker import Worker
+from tests.patience import PATIENCE
 
 JSON = {"content-type": "application/json"}
 HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
@@ -35,7 +36,7 @@ class Client:
         return response
 
     def open(self, method: str, path: str, body: Any = None, **headers: str) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, data, {**JSON, **named, "connection": "close"})
@@ -68,7 +69,7 @@ class Client:
 
     def raw(self, data: bytes) -> socket.socket:
         """A connection on which this much was sent."""
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
         connection.sendall(data)
         return connection
 
@@ -77,9 +78,9 @@ class Client:
         lines = self.get("/metrics").all.decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(f"based_jax_{name}"))
 
-    def wait_for(self, name: str, value: float, seconds: float = 20) -> None:
+    def wait_for(self, name: str, value: float) -> None:
         """Until a number is `value`."""
-        until(lambda: self.number(name) == value, f"{name} = {value}", seconds)
+        until(lambda: self.number(name) == value, f"{name} = {value}")
 
     def wait_until_up(self) -> None:
         """Until the server takes requests."""
@@ -104,10 +105,10 @@ def read_events(text: str) -> list[dict[str, Any]]:
     return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
-def until(condition: Any, name: str, seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
+def until(condition: Any, name: str) -> None:
+    end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, f"not within {seconds} seconds: {name}"
+        assert time.monotonic() < end, f"not within {PATIENCE} seconds: {name}"
         time.sleep(0.01)
 
 

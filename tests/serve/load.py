@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
 from tests.serve.client import HEAD, Client, post_bytes
 
 LARGE = 5 * 2**20  # bytes of a body that is too large
@@ -214,7 +215,7 @@ class Crowd:
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
         """Status and body of a response."""
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENCE):
             head = await reader.readuntil(b"\r\n\r\n")
             status = int(head.split(b" ", 2)[1])
             headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:-2])

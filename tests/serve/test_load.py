@@ -11,6 +11,7 @@ import pytest
 from based_jax.convert import save_pretrained
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.serve.__main__ import PROG
+from tests.patience import PATIENCE
 from tests.serve.load import Crowd
 from tests.subprocesses import environment
 
@@ -36,7 +37,7 @@ def test_a_crowd(model, tmp_path: Path):
             before = Crowd(port, process.pid, 800, 200, seed=1).run()  # every program is there then
             report = Crowd(port, process.pid, 2000, 200, seed=2).run()
             process.send_signal(signal.SIGTERM)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
     assert report.wrong == []

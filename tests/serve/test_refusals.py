@@ -9,6 +9,7 @@ import pytest
 
 from based_jax.serve.asked import Asked
 from based_jax.serve.errors import Refusal
+from tests.patience import PATIENCE
 from tests.serve.client import JSON, post_bytes, serving
 from tests.serve.conftest import LIMITS
 
@@ -121,7 +122,6 @@ def test_large_bodies(client):
     body = {"prompt": "a" * 30_000}
     assert client.error(body, 413)["message"] == "the body is larger than 20000 bytes"
     with client.raw(post_bytes(body)[:-1]) as connection:  # nor is it waited for
-        connection.settimeout(5)
         assert b" 408 " in connection.recv(1000).splitlines()[0]
     endless = post_bytes({}).replace(b"content-length: 2", b"content-length: 9999999") + b" " * 400_000
     with client.raw(endless) as connection:
@@ -130,7 +130,6 @@ def test_large_bodies(client):
 
 def test_slow_bodies(client):
     with client.raw(post_bytes({"prompt": "abc"})[:-5]) as connection:
-        begin = time.monotonic()
         for _ in range(3):
             time.sleep(0.1)
             connection.sendall(b" ")
@@ -140,7 +139,6 @@ def test_slow_bodies(client):
             assert piece, answer
             answer += piece
         assert b" 408 " in answer.splitlines()[0]
-        assert time.monotonic() - begin < 5
 
 
 def test_requests_that_are_no_http(client):
@@ -166,7 +164,7 @@ def test_keys(make_engine):
 
 
 def test_a_connection_serves_many(client):
-    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=PATIENCE)
     try:
         for body, status in (
             (b"{", 400),
@@ -185,5 +183,4 @@ def test_a_connection_serves_many(client):
 def test_half_a_request_then_nothing(client):
     with client.raw(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\n") as connection:
         connection.shutdown(socket.SHUT_WR)
-        connection.settimeout(5)
         connection.recv(1000)

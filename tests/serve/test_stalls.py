@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.serve.client import post_bytes, serving, slowly, until
 from tests.serve.conftest import LIMITS
 
@@ -49,8 +50,8 @@ def test_a_full_queue(make_engine):
 def hasty(make_engine):
     """A server with little patience."""
     limits = LIMITS.__class__(
-        length=300_000, max_tokens=200_000, choices=16, connections=6, answer_seconds=0.5, head_seconds=0.3,
-        read_seconds=0.5,
+        length=300_000, max_tokens=200_000, choices=16, connections=6, answer_seconds=1.0, head_seconds=1.0,
+        read_seconds=1.0,
     )  # fmt: skip
     with serving(make_engine(), limits) as client:
         yield client
@@ -70,10 +71,9 @@ def test_answers_that_take_too_long(hasty):
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", b"POST /v1/completions HTTP/1.1\r\nhost: a\r\nx: "])
 def test_heads_that_do_not_come(hasty, sent):
     with hasty.raw(sent) as connection:
-        connection.settimeout(5)
         begin = time.monotonic()
         assert connection.recv(1000) == b""
-        assert 0.2 < time.monotonic() - begin < 3
+        assert 0.5 < time.monotonic() - begin < LIMITS.head_seconds
 
 
 def test_more_connections_than_may_be(hasty):
@@ -94,7 +94,7 @@ def test_a_client_that_does_not_read(make_engine):
         with connection:
             connection.sendall(post_bytes({**ENDLESS, "stream": True, "n": 2, "logprobs": 0}))
             client.wait_for("engine_running", 2)
-            client.wait_for("engine_running", 0, seconds=60)
+            client.wait_for("engine_running", 0)
             assert client.text(prompt="a", max_tokens=3)
             client.wait_for("open_completions", 0)
 
@@ -116,7 +116,7 @@ def test_draining(make_engine):
         with contextlib.suppress(OSError):
             assert client.send("POST", "/v1/completions", asked).status == 503
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
     texts = [
         one if isinstance(one, str) else "".join(e["choices"][0]["text"] for e in one) for one in answers
     ]

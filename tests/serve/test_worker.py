@@ -9,6 +9,7 @@ import pytest
 from based_jax.generate.request import Event, Full, Request, Stats
 from based_jax.serve import worker as module
 from based_jax.serve.worker import Failed, SlowReader, Worker
+from tests.patience import PATIENCE
 from tests.serve.client import serving
 from tests.serve.conftest import LIMITS
 
@@ -58,7 +59,7 @@ def run(engine, check):
         worker = Worker(engine)
         worker.start()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 await check(worker)
         finally:
             await worker.stop()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
 from tests.subprocesses import environment
 from train.metrics import read_metrics
 
@@ -52,7 +53,7 @@ def until(
         if match and int(match[1]) >= step:
             act(process)
             break
-    _, rest = process.communicate(timeout=120)
+    _, rest = process.communicate(timeout=PATIENCE)
     return process.returncode, rest
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import based_jax as bj
+from tests.patience import PATIENCE
 from tests.train.runs import command, losses, start, steps_saved, until
 from train import hosts, lm
 from train.metrics import read_metrics
@@ -39,7 +40,7 @@ def together(settings, workdir, processes, devices, *more):
 
 def finish(processes):
     """The end of all of them: what the first one said."""
-    said = [process.communicate(timeout=120)[1] for process in processes]
+    said = [process.communicate(timeout=PATIENCE)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), said
     return said[0]
 
@@ -110,7 +111,7 @@ def test_all_stop_at_the_step_at_which_one_was_told_to(six, tmp_path):
     long = {**six, "steps": 4000, "eval_every": 0, "log_every": 1, "checkpoint_every": 0}
     first, second = together(long, tmp_path, 2, 1)
     status, said = until(4, first, lambda _: second.send_signal(signal.SIGTERM))
-    second.communicate(timeout=60)
+    second.communicate(timeout=PATIENCE)
     assert (status, second.returncode) == (128 + signal.SIGTERM,) * 2, said
     step = int(re.search(r"SIGTERM: saved step (\d+)", " ".join(said.split()))[1])
     assert steps_saved(tmp_path) == [step]
@@ -122,7 +123,7 @@ def test_a_lost_process_ends_the_others_and_the_run_resumes(victim, six, alone, 
     """SIGKILL in the middle of a step."""
     processes = together({**six, "checkpoint_every": 1}, tmp_path, 2, 1, "--heartbeat-timeout", "10")
     _, said = until(4, processes[0], lambda _: processes[victim].kill())
-    _, said_by_second = processes[1].communicate(timeout=40)
+    _, said_by_second = processes[1].communicate(timeout=PATIENCE)
     assert processes[victim].returncode == -signal.SIGKILL
     # The runtime, which has no line of ours, may come first where the collective does not notice.
     assert processes[1 - victim].returncode in (2, -signal.SIGABRT)
