@@ -8,10 +8,15 @@ register report.
 
 import functools
 import json
+import os
+from collections.abc import Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
+
+import pallas_kernels
 
 Variant = TypeVar("Variant")
 
@@ -55,6 +60,24 @@ def choose(op: str, kind: type[Variant], *, device: str | None = None, **facts: 
         ):
             return kind(**row["variant"])
     raise LookupError(f"no variant of {op} in its tuning table for {device} and {facts}")
+
+
+def path(op: str, name: str = "tuning.json") -> Path:
+    """The file of a table, in the package that runs."""
+    return Path(pallas_kernels.__path__[0], op, name)
+
+
+def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One row per line, which makes a readable difference."""
+    if not rows:
+        return "[]\n"
+    return "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in rows) + "\n]\n"
+
+
+def expect_writable(path: Path) -> None:
+    """Raises PermissionError unless a table can be written."""
+    if not os.access(path, os.W_OK):
+        raise PermissionError(f"--write: cannot write {path}; run it in a checkout of the source")
 
 
 def _holds(wanted: Any, value: int | str) -> bool:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels import catalog, tune, tuning
+from pallas_kernels import catalog, contest, tune, tuning
 from pallas_kernels.case import Case
 from pallas_kernels.tune import Outcome
 from tests.kernels.toy import Variant
@@ -46,7 +46,7 @@ class Clock:
 
 
 def _measure(clock: Clock, contestants, seconds: float) -> list[float]:
-    return tune.measure(contestants, seconds, clock=clock, wait=lambda result: None)
+    return contest.measure(contestants, seconds, clock=clock, wait=lambda result: None)
 
 
 def test_medians_do_not_count_the_compilation():
@@ -66,14 +66,14 @@ def test_contestants_take_turns_that_begin_elsewhere():
     _measure(clock, [clock.contestant(name, 0.5) for name in "abc"], 0.5)
     rounds = "".join(clock.log[3 * 4 :])  # behind one call to compile and three to choose the number of calls
     assert rounds == "abcbcacababcbca"[: len(rounds)]
-    assert len(rounds) == 3 * tune.ROUNDS
+    assert len(rounds) == 3 * contest.ROUNDS
 
 
 def test_quick_calls_are_repeated_within_a_sample():
     clock = Clock()
     (seconds,) = _measure(clock, [clock.contestant("a", 1e-3)], 0.001)
     assert seconds == pytest.approx(1e-3)
-    assert len(clock.log) == 4 + 20 * tune.ROUNDS
+    assert len(clock.log) == 4 + 20 * contest.ROUNDS
 
 
 def test_the_budget_is_for_each_contestant():
@@ -118,7 +118,7 @@ def test_the_description_has_the_fastest_first_and_the_reasons():
 
 def test_carried_arguments_are_replaced_by_the_results():
     start = jnp.zeros(3)
-    call = tune.caller(lambda x, y: (y, x + y), [start, jnp.ones(3)], {0: 1})
+    call = contest.caller(lambda x, y: (y, x + y), [start, jnp.ones(3)], {0: 1})
     for expected in (1.0, 2.0, 3.0):
         np.testing.assert_array_equal(call()[1], np.full(3, expected))
     np.testing.assert_array_equal(start, np.zeros(3))
@@ -129,15 +129,15 @@ def test_carried_arguments_are_replaced_by_the_results():
     [([1.0, 2.0], 0.0), ([1.0, 2.5], 0.25), ([1.0, np.nan], np.inf), ([np.inf, 2.0], np.inf)],
 )
 def test_disagreement(results, expected):
-    assert tune.disagreement((jnp.array([1.0, 2.0]),), (jnp.array(results),)) == expected
+    assert contest.disagreement((jnp.array([1.0, 2.0]),), (jnp.array(results),)) == expected
 
 
 def test_results_that_are_zero_agree_with_themselves():
-    assert tune.disagreement(jnp.zeros(2), jnp.zeros(2)) == 0
+    assert contest.disagreement(jnp.zeros(2), jnp.zeros(2)) == 0
 
 
 def test_example_arguments():
-    x, n, flag = tune.example(
+    x, n, flag = contest.example(
         [
             jax.ShapeDtypeStruct((64,), jnp.bfloat16),
             jax.ShapeDtypeStruct((2,), jnp.int32),
@@ -170,8 +170,8 @@ def test_a_row_goes_before_those_that_might_hold_instead():
 
 def test_the_winner_is_written_and_chosen(toys, tmp_path, monkeypatch):
     path = tmp_path / "tuning.json"
-    path.write_text(tune.as_json([H100, ANY]))
-    monkeypatch.setattr(tune, "table_path", lambda op: path)
+    path.write_text(tuning.as_json([H100, ANY]))
+    monkeypatch.setattr(tuning, "path", lambda op: path)
     outcomes = [
         Outcome(_case(), {DEFAULT: 2.0, WIDE: 1.0}, {}),
         Outcome(_case(shape="N5"), {DEFAULT: 2.0, WIDE: 1.5}, {}),
@@ -188,28 +188,28 @@ def test_the_winner_is_written_and_chosen(toys, tmp_path, monkeypatch):
 
 
 def test_a_kernel_with_one_variant_gets_no_row(toys, monkeypatch):
-    monkeypatch.setattr(tune, "table_path", lambda op: pytest.fail("nothing to write"))
+    monkeypatch.setattr(tuning, "path", lambda op: pytest.fail("nothing to write"))
     assert tune.write([Outcome(_case(), {DEFAULT: 1.0}, {})], "NVIDIA H200") == []
 
 
 def test_a_table_that_cannot_be_written_is_an_error(toys, tmp_path, monkeypatch):
-    monkeypatch.setattr(tune, "table_path", lambda op: tmp_path / "none" / "tuning.json")
+    monkeypatch.setattr(tuning, "path", lambda op: tmp_path / "none" / "tuning.json")
     with pytest.raises(PermissionError, match="run it in a checkout of the source"):
         tune.write([Outcome(_case(), {DEFAULT: 2.0, WIDE: 1.0}, {})], "NVIDIA H200")
 
 
 @pytest.mark.parametrize("op", catalog.OPS)
 def test_tables_are_found_and_their_format_is_ours(op):
-    text = tune.table_path(op).read_text()
-    assert tune.as_json(json.loads(text)) == text
+    text = tuning.path(op).read_text()
+    assert tuning.as_json(json.loads(text)) == text
 
 
 @pytest.fixture
 def on_a_gpu(toys, tmp_path, monkeypatch):
     """The command believes in a GPU; its catalogue is one toy, its table a file of its own."""
     path = tmp_path / "tuning.json"
-    path.write_text(tune.as_json([ANY]))
-    monkeypatch.setattr(tune, "table_path", lambda op: path)
+    path.write_text(tuning.as_json([ANY]))
+    monkeypatch.setattr(tuning, "path", lambda op: path)
     monkeypatch.setattr(tuning, "device_kind", lambda: "NVIDIA H200")
     monkeypatch.setattr(catalog, "cases", lambda match="": [c for c in [_case()] if match in c.name])
     return path
