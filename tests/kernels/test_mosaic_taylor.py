@@ -135,8 +135,16 @@ def check_gradients() -> None:
     assert_close(y, wanted, BFLOAT16, "y")
 
 
+def check_vmap() -> None:
+    """Of calls with a row each, as of one call with all rows."""
+    arrays, _, y, _ = _numbers(Attention(130, batch=2))
+    with interpreted():
+        got = jax.jit(jax.vmap(attend))(*(jnp.bfloat16(x)[:, None] for x in arrays))
+    assert_close(got[:, 0], y, BFLOAT16)
+
+
 @needs_mosaic
-@pytest.mark.parametrize("check", ["check_values", "check_gradients"])
+@pytest.mark.parametrize("check", ["check_values", "check_gradients", "check_vmap"])
 def test_interpreted(check):
     # With fewer devices, and so threads, the interpreter may wait for itself on a small machine.
     run_python(f"from tests.kernels.test_mosaic_taylor import {check} as check; check()", devices=8)
