@@ -9,7 +9,7 @@ smallest stay with the portable kernels.
 import functools
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -63,8 +63,8 @@ class Result:
     """Seconds per call of each backend at one size, or why it was left out."""
 
     size: Size
-    seconds: Mapping[Any, float]
-    refused: Mapping[Any, str]
+    seconds: Mapping[Hashable, float]
+    refused: Mapping[Hashable, str]
 
     @property
     def gain(self) -> float:
@@ -91,14 +91,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.write:
         tuning.expect_writable(path)
     console, results = Console(), []
-    sizes = [Size(*sizes) for sizes in itertools.product(ROWS_AND_HEADS, LENGTHS, options.value_sizes)]
+    sizes = [
+        Size(count, length, value_size)
+        for value_size, count, length in itertools.product(options.value_sizes, ROWS_AND_HEADS, LENGTHS)
+    ]
     for size in track(sizes, "measuring", console=Console(stderr=True), transient=True):
         results.append(Result(size, *contest(functions(), arguments(size), options.seconds)))
         console.print(describe(results[-1]), highlight=False, markup=False, soft_wrap=True)
+        if options.write:  # each time: a kernel that has never met a GPU may end the process
+            old = json.loads(path.read_text())
+            path.write_text(tuning.as_json(replaced(old, results, tuning.device_kind())))
+    tuning.backends.cache_clear()
     if options.write:
-        old = json.loads(path.read_text())
-        path.write_text(tuning.as_json(replaced(old, results, tuning.device_kind())))
-        tuning.backends.cache_clear()
         console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
     return 0
 
@@ -127,24 +131,20 @@ def describe(result: Result) -> str:
 
 
 def rows(results: Sequence[Result], device: str) -> list[dict[str, Any]]:
-    """The rows of a table after these results: neighbouring lengths are one row."""
-    wins = {result.size for result in results if result.gain >= GAIN}
-    found = []
-    for value_size in sorted({result.size.value_size for result in results}):
-        for count in ROWS_AND_HEADS:
-            length_wins = [Size(count, length, value_size) in wins for length in LENGTHS]
-            begin = 0
-            for won, run_of in itertools.groupby(length_wins):
-                end = begin + len(list(run_of))
-                if won:
-                    when = {
-                        "rows_and_heads": _interval(ROWS_AND_HEADS, count, count),
-                        "length": _interval(LENGTHS, LENGTHS[begin], LENGTHS[end - 1]),
-                        "value_size": value_size,
-                    }
-                    found.append({"device": device, "when": when, "backend": HOPPER})
-                begin = end
-    return found
+    """The rows of a table after these results."""
+    return [
+        {
+            "device": device,
+            "when": {
+                "rows_and_heads": _from(ROWS_AND_HEADS, result.size.rows_and_heads),
+                "length": _from(LENGTHS, result.size.length),
+                "value_size": result.size.value_size,
+            },
+            "backend": HOPPER,
+        }
+        for result in results
+        if result.gain >= GAIN
+    ]
 
 
 def replaced(
@@ -156,10 +156,9 @@ def replaced(
     return [*kept, *rows(results, device)]
 
 
-def _interval(measured: Sequence[int], first: int, last: int) -> list[int]:
-    """From one measured number up to, not including, the one behind another."""
-    behind = measured.index(last) + 1
-    return [first, measured[behind] - 1 if behind < len(measured) else LAST]
+def _from(measured: Sequence[int], size: int) -> list[int]:
+    """From a measured number up to, not including, the next one."""
+    return [size, next((other - 1 for other in measured if other > size), LAST)]
 
 
 if __name__ == "__main__":

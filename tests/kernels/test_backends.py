@@ -38,12 +38,11 @@ def test_a_size_goes_with_the_largest_measured_one_below_it(wins, rows, length):
         assert tuning.fastest(backends.OP, device="NVIDIA H100", **facts, value_size=64) == PORTABLE
 
 
-def test_neighbouring_lengths_are_one_row():
-    count = ROWS_AND_HEADS[-1]
-    (row,) = backends.rows(made({(count, length) for length in LENGTHS[1:]}), H200)
+def test_a_row():
+    (row,) = backends.rows(made({(ROWS_AND_HEADS[0], LENGTHS[-1])}), H200)
     assert row == {
         "device": H200,
-        "when": {"rows_and_heads": [count, 10**9], "length": [LENGTHS[1], 10**9], "value_size": 64},
+        "when": {"rows_and_heads": [16, ROWS_AND_HEADS[1] - 1], "length": [16384, 10**9], "value_size": 64},
         "backend": HOPPER,
     }
 
@@ -89,9 +88,7 @@ def on_hopper(tmp_path, monkeypatch):
 def test_the_command_measures_and_writes(on_hopper, monkeypatch, capsys):
     monkeypatch.setattr(backends, "contest", lambda *_: ({PORTABLE: 2.0, HOPPER: 1.0}, {}))
     assert backends.main(["--seconds", "0.001", "--value-sizes", "4", "--write"]) == 0
-    assert [row["when"] for row in json.loads(on_hopper.read_text())] == [
-        {"rows_and_heads": [2, 10**9], "length": [8, 10**9], "value_size": 4}
-    ]
+    assert [row["when"]["length"] for row in json.loads(on_hopper.read_text())] == [[8, 15], [16, 10**9]]
     printed = capsys.readouterr().out
     assert printed.count("taylor_attention R2 N") == 2
     assert f"wrote {on_hopper}" in printed
@@ -101,6 +98,14 @@ def test_the_command_compares_results_and_writes_only_on_request(on_hopper, caps
     assert backends.main(["--seconds", "0.001", "--value-sizes", "4"]) == 0
     assert on_hopper.read_text() == "[]\n"
     assert "mosaic: results differ by" in capsys.readouterr().out
+
+
+def test_what_was_measured_before_a_crash_is_written(on_hopper, monkeypatch):
+    found = [({PORTABLE: 2.0, HOPPER: 1.0}, {})]
+    monkeypatch.setattr(backends, "contest", lambda *_: found.pop())
+    with pytest.raises(IndexError):
+        backends.main(["--value-sizes", "4", "--write"])
+    assert [row["when"]["length"] for row in json.loads(on_hopper.read_text())] == [[8, 15]]
 
 
 @pytest.mark.parametrize(
