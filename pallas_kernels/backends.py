@@ -55,7 +55,7 @@ class Backends:
     seconds: float = 1.0
     """Time for each backend at each size, besides compiling."""
     write: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Replace this device's rows in the table of this checkout, but those for other value sizes only."""
+    """Replace this device's rows in the table of this checkout; those for other value sizes stay."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def rows(results: Sequence[Result], device: str) -> list[dict[str, Any]]:
 def replaced(
     old: Sequence[Mapping[str, Any]], results: Sequence[Result], device: str
 ) -> list[Mapping[str, Any]]:
-    """A table with these results in the place of the device's rows, but those for other value sizes only."""
+    """A table with these results in the place of the device's rows; those for other value sizes stay."""
     measured = {None, *(result.size.value_size for result in results)}
     kept = [row for row in old if row["device"] != device or row["when"].get("value_size") not in measured]
     return [*kept, *rows(results, device)]
