@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def functions() -> dict[str, Any]:
+def functions() -> dict[Hashable, Any]:
     """The contestants, the one whose results count first."""
     return {backend: functools.partial(taylor_attention, backend=backend) for backend in (PORTABLE, HOPPER)}
 

@@ -3,7 +3,7 @@
 A table is a list of rows ``{"device": KIND or "any", "when": {name: value, ...}, "variant": {...}}``. The
 first row whose device matches and whose conditions hold (a number or a string: equal; a pair: lowest and
 highest) gives the variant. Rows of device "any" come last: the safe default, chosen from the compiler's
-register report.
+register report. `python -m pallas_kernels.backends` measures a second one, of backends.
 """
 
 import functools

@@ -16,8 +16,8 @@ from benchmarks.gpu_sections.session import Session, Step
 from benchmarks.gpu_sections.stopwatch import Contestant, compare, jitted
 from benchmarks.io_model import Sizes
 from pallas_kernels.case import Case
+from pallas_kernels.contest import example
 from pallas_kernels.taylor_attention import cases
-from pallas_kernels.tune import example
 
 BLOCK = 4096
 """Tokens per program where a kernel needs more than one block."""
