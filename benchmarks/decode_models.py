@@ -11,6 +11,7 @@ import numpy as np
 from based_jax.generate.rows import row_bytes
 from based_jax.generate.weights import decoding_weights
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, param_count, presets
+from based_jax.models.language_model import param_shapes
 from based_jax.typing import Params
 
 BASED, ATTENTION, MAMBA = "based", "attention", "mamba"
@@ -66,7 +67,7 @@ def random_weights(config: ModelConfig) -> Params:
 def abstract_weights(config: ModelConfig) -> Params:
     """Shapes and dtypes: float32, or the model's dtype where it casts them (`generate.weights`)."""
     model = LanguageModel(config)
-    params = jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
+    params = {"params": dict(param_shapes(config))}
     return jax.eval_shape(lambda params: decoding_weights(model, params, config.dtype)[1], params)
 
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from rich.console import Console
 from rich.table import Table
 
 from based_jax import command, mixers
 from based_jax.models import LanguageModel, ModelConfig, param_count, presets
-from based_jax.models.language_model import make_mixer
+from based_jax.models.language_model import make_mixer, param_shapes
 from based_jax.profile.operations import Operations, count_operations
 from based_jax.profile.published import printed_tflops, training_flops
 from based_jax.profile.training import training_operations
@@ -50,7 +49,7 @@ def profile(config: ModelConfig, length: int, batch_size: int = 1) -> dict[str, 
     """
     model = LanguageModel(config)
     tokens = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
-    params = nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    params = {"params": dict(param_shapes(config))}
     forward = count_operations(lambda params, tokens: model.apply(params, tokens)[0], params, tokens)
     training = training_operations(config, length, batch_size)
     published = training_flops(config, length)

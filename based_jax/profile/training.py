@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import linen as nn
 
 from based_jax.models import LanguageModel, ModelConfig
+from based_jax.models.language_model import param_shapes
 from based_jax.profile.operations import Operations, count_operations
 from based_jax.profile.published import training_flops
 
@@ -20,7 +20,7 @@ def training_operations(config: ModelConfig, length: int, batch_size: int = 1) -
     """
     model = LanguageModel(config)
     tokens = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
-    params = nn.meta.unbox(jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))
+    params = {"params": dict(param_shapes(config))}
 
     def loss(params: Any, tokens: Any) -> Any:
         logits: Any = model.apply(params, tokens)[0]

@@ -9,6 +9,7 @@ import pytest
 
 from based_jax.serve.asked import Asked
 from based_jax.serve.errors import Refusal
+from based_jax.serve.limits import Limits
 from tests.patience import PATIENCE
 from tests.serve.client import JSON, post_bytes, serving
 from tests.serve.conftest import LIMITS
@@ -130,6 +131,7 @@ def test_large_bodies(client):
 
 def test_slow_bodies(client):
     with client.raw(post_bytes({"prompt": "abc"})[:-5]) as connection:
+        begin = time.monotonic()
         for _ in range(3):
             time.sleep(0.1)
             connection.sendall(b" ")
@@ -139,6 +141,7 @@ def test_slow_bodies(client):
             assert piece, answer
             answer += piece
         assert b" 408 " in answer.splitlines()[0]
+        assert time.monotonic() - begin < Limits.body_seconds
 
 
 def test_requests_that_are_no_http(client):
@@ -183,4 +186,5 @@ def test_a_connection_serves_many(client):
 def test_half_a_request_then_nothing(client):
     with client.raw(b"POST /v1/completions HTTP/1.1\r\nhost: a\r\n") as connection:
         connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(LIMITS.head_seconds - 1)  # sooner than a head that may still come
         connection.recv(1000)
