@@ -1,8 +1,9 @@
 """Recall-efficient sequence models in JAX: Based, its baselines, and the ops beneath them."""
 
-from based_jax.compat import avoid_broken_fusions
+from based_jax.compat import avoid_broken_fusions, import_flax_without_rich
 
 avoid_broken_fusions()  # before anything can make an array
+import_flax_without_rich()
 
 from based_jax import convert, mixers, ops  # noqa: E402
 from based_jax.convert import load_pretrained, save_pretrained  # noqa: E402

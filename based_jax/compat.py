@@ -1,7 +1,10 @@
-"""What is broken in some versions of JAX, and how it is kept from users."""
+"""What is broken in some versions of JAX and Flax, and how it is kept from users."""
 
+import importlib.util
 import os
 import re
+import sys
+import types
 import warnings
 from importlib import metadata
 
@@ -33,6 +36,22 @@ def avoid_broken_fusions() -> None:
             "because this jaxlib's fusions of matrix products can be wrong on a CPU",
             stacklevel=3,
         )
+
+
+def import_flax_without_rich() -> None:
+    """Import Flax on a machine that lacks rich, which Flax needs for `tabulate` only but imports at once."""
+    if importlib.util.find_spec("rich") is not None:
+        return
+    names = ("rich", "rich.console", "rich.table", "rich.text")
+    before = {name: sys.modules.get(name) for name in names if name in sys.modules}
+    placeholders = {name: types.ModuleType(name) for name in names}
+    sys.modules.update(placeholders)
+    try:
+        import flax.linen  # noqa: F401
+    finally:
+        for name in names:
+            del sys.modules[name]
+        sys.modules.update(before)
 
 
 def _version() -> tuple[int, ...]:

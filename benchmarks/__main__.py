@@ -1,36 +1,40 @@
 """`python -m benchmarks NAME ...`: one command per question, each with a terminal report and JSON.
 
 A command is a frozen dataclass whose fields are its flags and whose `run(command)` measures, shows, writes
-and returns the exit status; `command` is the line that was typed, for the report.
+and returns the exit status; `command` is the line that was typed, for the report. Only the module of the
+command that runs is imported: a rented GPU machine lacks most of what the others need.
 """
 
-import inspect
+import importlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
-import tyro
+from pallas_kernels.flags import fail, parse, run
 
-from based_jax.command import parse, run
-from benchmarks.conv_basis import ConvBasis
-from benchmarks.decode import Decode
-from benchmarks.flags import PROGRAM, command_line
-from benchmarks.gpu import Gpu
-from benchmarks.mixers import Mixers
-from benchmarks.mqar import Mqar
-from benchmarks.ops import Ops
-from benchmarks.train import Train
+PROGRAM = "python -m benchmarks"
+
+
+class Command(NamedTuple):
+    """Where a command is, and what it is for."""
+
+    module: str
+    options: str
+    """name of the dataclass in the module"""
+    purpose: str
+
 
 COMMANDS = {
-    "conv_basis": ConvBasis(),
-    "decode": Decode(),
-    "gpu": Gpu(),
-    "mixers": Mixers(),
-    "mqar": Mqar(),
-    "ops": Ops(),
-    "train": Train(),
+    "conv_basis": Command("conv_basis", "ConvBasis", "conv-basis beside exact attention, by length"),
+    "decode": Command("decode", "Decode", "time and memory per generated token, Based beside its baselines"),
+    "gpu": Command("gpu", "Gpu", "correctness and speed of the fused kernels on this GPU"),
+    "lease": Command("lease", "Lease", "the list of GPU measurements, one step per command"),
+    "mixers": Command("mixers", "Mixers", "time and memory of every sequence mixer, by length"),
+    "mqar": Command("mqar", "Mqar", "training speed on associative recall, beside torch"),
+    "ops": Command("ops", "Ops", "time and memory of the ops, side by side"),
+    "train": Command("train", "Train", "training speed of language models, beside torch"),
 }
-"""Name on the command line -> the command with its default flags."""
+"""Name on the command line -> the command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,10 +44,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: status 2 for flags that do not parse, 0 after `--help`.
         ValueError: a flag's value makes no sense.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    descriptions = {name: inspect.getdoc(command) or "" for name, command in COMMANDS.items()}
-    commands: Any = tyro.extras.subcommand_type_from_defaults(COMMANDS, descriptions)
-    return parse(commands, arguments, prog=PROGRAM).run(command_line(arguments))
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    name = arguments[0] if arguments else ""
+    if name in ("-h", "--help"):
+        print(usage())
+        raise SystemExit(0)
+    if name not in COMMANDS:
+        fail(PROGRAM, f"command = {name!r}: expected one of {', '.join(COMMANDS)}; --help describes them")
+    found = COMMANDS[name]
+    options = getattr(importlib.import_module(f"benchmarks.{found.module}"), found.options)
+    return parse(options, arguments[1:], f"{PROGRAM} {name}").run(command_line(arguments))
+
+
+def usage() -> str:
+    """Return the list of commands."""
+    lines = [f"  {name:<12}{command.purpose}" for name, command in COMMANDS.items()]
+    return "\n".join([f"usage: {PROGRAM} NAME [flags]; NAME --help lists its flags", "", *lines])
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """Return what was typed, ready to be typed again."""
+    import shlex
+
+    return shlex.join([*PROGRAM.split(), *arguments])
 
 
 if __name__ == "__main__":

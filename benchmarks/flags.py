@@ -1,29 +1,25 @@
-"""Flags that several benchmarks share: comma lists, paths checked beforehand, the line to repeat."""
+"""Flags that several benchmarks share: comma lists, and paths checked beforehand."""
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
-from based_jax.validate import expect
 from benchmarks import figure
 from benchmarks.memory import GIB, available_bytes
 from benchmarks.shapes import LENGTHS
+from pallas_kernels.checks import expect
+from pallas_kernels.plain_flags import Words
 
-PROGRAM = "python -m benchmarks"
+try:
+    from tyro.constructors import PrimitiveConstructorSpec
+except ImportError:  # `plain_flags` reads the flags then
+    PrimitiveConstructorSpec: Any = Words
 
 
-def command_line(arguments: Sequence[str]) -> str:
-    """What was typed, ready to be typed again."""
-    return shlex.join([*PROGRAM.split(), *arguments])
-
-
-def comma_list(item: type, metavar: str) -> tyro.constructors.PrimitiveConstructorSpec:
-    """A tuple flag written `a,b,c` (or `a b c`)."""
+def comma_list(item: type, metavar: str) -> Any:
+    """Describe a tuple flag written `a,b,c` (or `a b c`)."""
 
     def read(words: list[str]) -> tuple[Any, ...]:
         try:
@@ -31,7 +27,7 @@ def comma_list(item: type, metavar: str) -> tyro.constructors.PrimitiveConstruct
         except ValueError:
             raise ValueError(f"expected {metavar}, got {' '.join(words)!r}") from None
 
-    return tyro.constructors.PrimitiveConstructorSpec(
+    return PrimitiveConstructorSpec(
         nargs="*",
         metavar=metavar,
         instance_from_str=read,

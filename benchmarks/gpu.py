@@ -9,19 +9,17 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.console import Console
-
-from based_jax.validate import expect, expect_choice
 from benchmarks import report
 from benchmarks.flags import comma_list, expect_writable
 from benchmarks.gpu_sections import supervisor
 from benchmarks.gpu_sections.targets import targets
+from pallas_kernels.checks import expect
 
 SECTIONS: dict[str, tuple[str, str, float]] = {
     "machine": ("device", "steps", 2),
@@ -34,8 +32,13 @@ SECTIONS: dict[str, tuple[str, str, float]] = {
     "decode": ("decode", "decode_steps", 4),
     "window": ("decode", "window_steps", 3),
     "model": ("model", "steps", 4),
+    "mosaic": ("correctness", "mosaic_steps", 4),
+    "mosaic_forward": ("forward", "mosaic_steps", 4),
 }
 """Name -> module of `gpu_sections`, its function that lists the steps, share of the time. In this order."""
+
+ON_REQUEST = ("mosaic", "mosaic_forward")
+"""Run alone: a fault of theirs (descriptors of copies that the host encodes) may end a process or hang it."""
 
 CALIBRATION = "machine"
 """Always runs: every bound is made of its two rates."""
@@ -48,13 +51,17 @@ class Gpu:
     Writes the JSON after every step, so a run that is cut short keeps its numbers. See benchmarks/gpu.md.
     """
 
+    out: Path | None = None
+    """Write every number into gpu.json in this directory."""
     json: Path | None = None
-    """Write every number here."""
+    """Write every number into this file instead."""
     minutes: float = 8.0
     """Time for the whole run, shared out over the sections; what does not fit is skipped with the reason."""
-    sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(SECTIONS)
+    sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(
+        name for name in SECTIONS if name not in ON_REQUEST
+    )
     """What to measure: machine (always), correctness, forward, backward, blocks, kernels, tuning, decode,
-    window, model."""
+    window, model; on request also mosaic and mosaic_forward."""
     samples: int = 10
     """Samples per median."""
     quick: bool = False
@@ -85,7 +92,7 @@ class Gpu:
     def _check(self) -> None:
         expect(len(self.sections) > 0, "--sections", "", "at least one section")
         for section in self.sections:
-            expect_choice("--sections", section, tuple(SECTIONS))
+            expect(section in SECTIONS, "--sections", section, "one of " + ", ".join(map(repr, SECTIONS)))
         for flag, value in (
             ("--minutes", self.minutes),
             ("--samples", self.samples),
@@ -93,19 +100,29 @@ class Gpu:
         ):
             expect(value > 0, flag, value, "more than 0")
         expect(not self.interpret or self.quick, "--interpret", True, "--quick, the interpreter is slow")
-        expect(not self.resume or self.json is not None, "--resume", True, "--json FILE of the run to resume")
-        expect_writable("--json", self.json)
+        expect(self.out is None or self.json is None, "--out", str(self.out), "--out or --json, not both")
+        expect(not self.resume or self.path is not None, "--resume", True, "--out DIR of the run to resume")
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)
+        expect_writable("--json" if self.out is None else "--out", self.path)
+
+    @property
+    def path(self) -> Path | None:
+        """Return the file of the report, or None."""
+        return self.json if self.out is None else self.out / "gpu.json"
 
     def _watch(self) -> int:
         """Start workers until one reaches the end."""
         with tempfile.TemporaryDirectory() as folder:
-            path = self.json or Path(folder, "gpu.json")
+            path = self.path or Path(folder, "gpu.json")
             flags = [f"--json={path}", f"--minutes={self.minutes}", f"--sections={','.join(self.sections)}"]
             flags += [f"--samples={self.samples}", *(["--quick"] if self.quick else []), "--worker"]
             command = [sys.executable, "-m", "benchmarks", "gpu", *flags]
-            return supervisor.watch(command, path, self.stuck, _printer(), self.resume)
+            return supervisor.watch(command, path, self.stuck, tell, self.resume)
 
     def _measure(self, command: str) -> int:
+        if self.interpret:
+            import based_jax  # noqa: F401  (sets XLA_FLAGS for CPUs, before JAX reads them)
         import jax
 
         from benchmarks.gpu_sections.session import DEVICE_LOST, DeviceLostError, Session, Sizing, resume
@@ -117,12 +134,12 @@ class Gpu:
             cache = Path(tempfile.gettempdir(), f"based_jax_gpu_benchmark_{os.getuid()}")
             jax.config.update("jax_compilation_cache_dir", str(cache))
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        settings |= {"json": None if self.json is None else self.json.name, "sections": list(self.sections)}
+        settings |= {"json": self.path and self.path.name, "out": None, "sections": list(self.sections)}
         fresh = report.new_report("gpu", command, settings, [], [NOTE])
         fresh |= {"elapsed_seconds": 0.0, "running": None, "broken": [], "done": []}
-        results = resume(self.json, fresh) if self.resume and self.json else fresh
+        results = resume(self.path, fresh) if self.resume and self.path else fresh
         sizing = Sizing(self.quick, self.interpret, 1 if self.quick else self.samples)
-        session = Session(results, self.json, self.minutes, sizing, _printer())
+        session = Session(results, self.path, self.minutes, sizing, tell)
         try:
             # jax 0.11 says at every lowering that the Triton backend of Pallas will go; see docs/kernels.md.
             with warnings.catch_warnings(), interpreted() if self.interpret else nullcontext():
@@ -205,6 +222,6 @@ def say_result(session: Any) -> int:
     return int(bool(ours) or not any(row["status"] in ("measured", "passed") for row in rows))
 
 
-def _printer() -> Callable[[str], None]:
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    return console.print
+def tell(text: str) -> None:
+    """Print a line of progress on stderr."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,8 @@
-"""Flags of the commands of this package: one line on stderr and exit status 2 for whatever is wrong."""
+"""Flags of commands: one line on stderr and exit status 2 for whatever is wrong.
+
+tyro reads them where it is installed. A rented GPU machine may not have it: `plain_flags` then does the same
+with the standard library.
+"""
 
 import contextlib
 import io
@@ -7,44 +11,71 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-import tyro
+from pallas_kernels import plain_flags
 
 Options = TypeVar("Options")
 
 
-def parse(options: type[Options], argv: Sequence[str] | None, prog: str) -> Options:
-    """Build `options`, a dataclass whose field docstrings are the help texts; argv None: the process's.
+def parse(
+    options: Callable[..., Options],
+    argv: Sequence[str] | None,
+    prog: str,
+    *,
+    default: Options | None = None,
+    pairs: bool = False,
+) -> Options:
+    """Build `options` from flags.
+
+    Args:
+        options: dataclass whose field docstrings become the help texts.
+        argv: flags; None takes the process's own.
+        prog: name of the command, as in ``python -m pallas_kernels.tune``.
+        default: values of the flags that are not given, instead of the dataclass's own.
+        pairs: whether a switch ``--x`` comes with its opposite, ``--no-x``.
 
     Raises:
-        SystemExit: status 0 after --help, 2 after a wrong flag.
+        SystemExit: status 0 after --help, 2 after a wrong flag (one line on stderr).
     """
+    try:
+        import tyro
+    except ImportError:
+        try:
+            return plain_flags.parse(options, argv, prog, default, pairs)
+        except ValueError as error:
+            fail(prog, str(error))
+    keywords: dict[str, Any] = {} if default is None else {"default": default}
+    if not pairs:
+        keywords["config"] = (tyro.conf.FlagCreatePairsOff,)
     captured = io.StringIO()
     try:
         with contextlib.redirect_stderr(captured):
-            return tyro.cli(options, args=argv, prog=prog)
+            return tyro.cli(options, args=argv, prog=prog, **keywords)
     except SystemExit as exit_:
-        if exit_.code in (0, None):
-            raise
-        # The sentence inside tyro's frame, without title, rulers and excerpts of the help.
-        lines = [
-            line.strip("\u2502 ")
-            for line in captured.getvalue().splitlines()
-            if line[:1] not in "\u256d\u2570"
-        ]
-        text = " ".join(" ".join(line for line in lines if line.strip("\u2500 ")).split())
-        fail(prog, re.split(r" (?:Argument helptext|For full helptext)\b", text)[0])
+        if exit_.code not in (0, None):
+            fail(prog, _message(captured.getvalue()))
+        raise
 
 
-def run(prog: str, main: Callable[[], int]) -> NoReturn:
-    """Run a command and exit with its status; expected errors become one line and status 2."""
+def run(prog: str, main: Callable[[], int | None]) -> NoReturn:
+    """Run a command and exit with its status; expected errors become one line and status 2.
+
+    ValueError, TypeError, OSError and ImportError are how the library reports bad input; anything else
+    is a bug and keeps its traceback.
+    """
     try:
         status = main()
     except (ValueError, TypeError, OSError, ImportError) as error:
         fail(prog, str(error) or type(error).__name__)
     except KeyboardInterrupt:
         fail(prog, "interrupted", status=130)
+    sys.exit(status or 0)
+
+
+def fail(prog: str, message: str, status: int = 2) -> NoReturn:
+    """Print `message` in one line on stderr and exit."""
+    print(f"{prog}: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(status)
 
 
@@ -57,7 +88,9 @@ def one_line(error: BaseException) -> str:
     return type(error).__name__ + place
 
 
-def fail(prog: str, message: str, status: int = 2) -> NoReturn:
-    """Say `message` in one line on stderr and exit."""
-    print(f"{prog}: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(status)
+def _message(report: str) -> str:
+    """The sentence inside tyro's framed report, without its title, rulers and excerpts of the help."""
+    lines = [line.strip("\u2502 ") for line in report.splitlines() if line[:1] not in "\u256d\u2570"]
+    text = " ".join(line for line in lines if line.strip("\u2500 "))
+    text = re.split(r" (?:Argument helptext|For full helptext)\b", " ".join(text.split()))[0]
+    return re.sub(r"(Perhaps you meant: \S+).*", r"\1", text)

@@ -15,8 +15,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-# Small programs that run a few times: optimizing them takes longer than it saves.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# Small programs that run a few times: optimizing them takes longer than it saves. On a GPU the tests are about
+# the machine code that users get.
+if os.environ["JAX_PLATFORMS"] == "cpu":
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # One module per program instead of up to 32: with a worker on each core there are no cores for the others.
 FLAGS = ["--xla_cpu_parallel_codegen_split_count=1"]

@@ -15,8 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from based_jax.convert.torch_instructions import CheckpointError
 from based_jax.convert.torch_pickle import load_torch_file
@@ -151,6 +149,10 @@ def _read_file(file: Path) -> dict[str, np.ndarray]:
 
 
 def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
+    # Imported here: `import based_jax` needs jax, flax, numpy and jaxtyping only.
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
     try:
         return load_file(file)
     except SafetensorError as error:

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from based_jax.convert.state_dict import expect_keys, write_safetensors
 from based_jax.generate.capacity import room_for, with_capacity
@@ -120,6 +119,8 @@ def load_snapshot(
             a `max_length` below its tokens.
         FileNotFoundError: no such file.
     """
+    from safetensors import SafetensorError
+
     try:
         tensors = _read(path, model, _notes(model, params))
     except FileNotFoundError:
@@ -149,6 +150,8 @@ def _read(
     path: str | os.PathLike[str], model: LanguageModel, notes: Mapping[str, str]
 ) -> dict[str, np.ndarray]:
     """The arrays of a file; none is read before the header is known to fit."""
+    from safetensors import safe_open
+
     with safe_open(os.fspath(path), framework="numpy") as file:
         found = file.metadata() or {}
         for name, value in notes.items():

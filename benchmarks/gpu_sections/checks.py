@@ -1,9 +1,11 @@
 """Every kernel variant against float64: small problems with every option, for the command and the tests."""
 
+import abc
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,25 +46,39 @@ class Outcome:
         return "; ".join(wrong + ([] if self.deterministic else ["two runs differ"]))
 
 
-class Check(Protocol):
+@dataclass(frozen=True)
+class Program:
+    """A check that is traced and waits for its compilation, which may happen in a thread."""
+
+    lowered: jax.stages.Lowered
+    judge: Callable[[jax.stages.Compiled], Outcome]
+    """runs the compiled program twice and compares with float64"""
+
+
+class Check(abc.ABC):
     """A problem of its own size."""
 
     @property
+    @abc.abstractmethod
     def name(self) -> str:
         """A line for reports and test ids."""
-        ...
+
+    @abc.abstractmethod
+    def tiny(self) -> "Check":
+        """Return the same options on sizes for the interpreter."""
+
+    @abc.abstractmethod
+    def program(self) -> Program:
+        """Trace the kernel on the problem."""
 
     def run(self) -> Outcome:
-        """Run the kernel twice and compare with float64."""
-        ...
-
-    def tiny(self) -> "Check":
-        """The same options on sizes for the interpreter."""
-        ...
+        """Compile, run the kernel twice and compare with float64."""
+        program = self.program()
+        return program.judge(program.lowered.compile())
 
 
 @dataclass(frozen=True)
-class Attention:
+class Attention(Check):
     """`taylor_attention`, its final state, and all gradients."""
 
     key_size: int = 16
@@ -89,7 +105,7 @@ class Attention:
     def tiny(self) -> "Attention":
         return replace(self, length=130, batch=1, heads=1, block=130 if self.block else 64)
 
-    def run(self) -> Outcome:
+    def program(self) -> Program:
         problem = self._problem()
         arrays = [jnp.asarray(x, self.dtype) for x in problem[:4]]
         state = [jnp.asarray(x, jnp.float32) for x in problem[4:8]] if self.packed else []
@@ -100,18 +116,18 @@ class Attention:
                 for name, x in zip(Problem._fields, [*arrays, *state], strict=False)
             }
         )
-        expected = reference.taylor_attention(rounded)._asdict()
-        call = jax.jit(self._call)
         packing = [jnp.asarray(x, jnp.int32) for x in problem[8:]] if self.packed else []
-        results, again = (jax.block_until_ready(call(arrays, state, packing)) for _ in range(2))
-        return Outcome(
-            {
+
+        def judge(compiled: jax.stages.Compiled) -> Outcome:
+            results, again = (jax.block_until_ready(compiled(arrays, state, packing)) for _ in range(2))
+            expected = reference.taylor_attention(rounded)._asdict()
+            errors = {
                 name: (error_by_part if name in BY_TOKEN else error)(expected[name], x)
                 for name, x in results.items()
-            },
-            self.tolerance,
-            same_bits(results, again),
-        )
+            }
+            return Outcome(errors, self.tolerance, same_bits(results, again))
+
+        return Program(jax.jit(self._call).lower(arrays, state, packing), judge)
 
     @property
     def tolerance(self) -> float:
@@ -173,7 +189,7 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Check):
     """`taylor_step`, the state updated in place."""
 
     key_size: int = 16
@@ -190,7 +206,7 @@ class Step:
     def tiny(self) -> "Step":
         return replace(self, batch=1, heads=1)
 
-    def run(self) -> Outcome:
+    def program(self) -> Program:
         rng, rows = np.random.default_rng(0), (self.batch, self.heads)
         phi = FeatureMap(self.key_size)(rng.standard_normal((*rows, 50, self.key_size)))
         numbers = [
@@ -208,7 +224,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(Check):
     """`window_step` on rows of several lengths, the rings updated in place."""
 
     slots: int = 64
@@ -227,7 +243,7 @@ class Window:
     def tiny(self) -> "Window":
         return replace(self, heads=self.heads // self.kv_heads, kv_heads=1, lengths=(2, 70))
 
-    def run(self) -> Outcome:
+    def program(self) -> Program:
         rng, batch = np.random.default_rng(0), len(self.lengths)
         shapes = [(batch, n, self.size) for n in (self.heads, self.kv_heads, self.kv_heads)]
         shapes += [(batch, self.slots, self.kv_heads, self.size)] * 2
@@ -322,15 +338,17 @@ def same_bits(one: Any, two: Any) -> bool:
 
 def _in_place(
     function: Any, expected: Any, numbers: Any, dtypes: Any, donated: tuple[int, ...], tolerance: float
-) -> Outcome:
-    """Run a decoding step twice from the same state, which it is given to overwrite."""
+) -> Program:
+    """Trace a decoding step that runs twice from the same state, which it is given to overwrite."""
 
     def arguments() -> list[jax.Array]:
         return [jnp.asarray(x, dtype) for x, dtype in zip(numbers, dtypes, strict=True)]
 
-    call = jax.jit(function, donate_argnums=donated)
-    results, again = (jax.block_until_ready(call(*arguments())) for _ in range(2))
-    rounded = [np.asarray(x.astype(jnp.float32), np.float64) for x in arguments()]
-    wanted = expected(*rounded)
-    errors = {f"result {i}": error(x, y) for i, (x, y) in enumerate(zip(wanted, results, strict=True))}
-    return Outcome(errors, tolerance, same_bits(results, again))
+    def judge(compiled: jax.stages.Compiled) -> Outcome:
+        results, again = (jax.block_until_ready(compiled(*arguments())) for _ in range(2))
+        rounded = [np.asarray(x.astype(jnp.float32), np.float64) for x in arguments()]
+        wanted = expected(*rounded)
+        errors = {f"result {i}": error(x, y) for i, (x, y) in enumerate(zip(wanted, results, strict=True))}
+        return Outcome(errors, tolerance, same_bits(results, again))
+
+    return Program(jax.jit(function, donate_argnums=donated).lower(*arguments()), judge)

@@ -48,8 +48,6 @@ def attention(session: Session, sizes: Sizes, direction: str, rates: Rates) -> l
     softmax_cost = None
     if direction == FORWARD:
         rows.append(row("triton", _named("triton"), taylor, ideal))
-        if not pallas_kernels.is_interpreted():  # which takes minutes for it, and its own settings
-            rows.append(row("mosaic", _named("mosaic"), taylor, ideal))
         rows.append(row("cumulative_sum", cumulative_sum, taylor, ideal))
         softmax_cost = io_model.softmax(sizes)
     rows.append(row("softmax_cudnn", softmax_for(session), softmax, softmax_cost))
@@ -57,6 +55,20 @@ def attention(session: Session, sizes: Sizes, direction: str, rates: Rates) -> l
         prepare = functools.partial(peers.prepare, name, sizes, direction != FORWARD)
         rows.append(Contestant(name, prepare, {"direction": direction}, rates.bound(ideal)))
     return rows
+
+
+def backends(sizes: Sizes, rates: Rates) -> list[Contestant]:
+    """List the forward pass of the portable kernels, and that of Hopper's own instructions."""
+    inputs = functools.lru_cache(None)(lambda: arrays(sizes, sizes.key_size)[:3])
+    bound = rates.bound(ours_cost(sizes, FORWARD))
+    return [
+        Contestant(name, functools.partial(_prepared, name, inputs), {"direction": FORWARD}, bound, ours=True)
+        for name in ("pallas", "mosaic")
+    ]
+
+
+def _prepared(name: str, inputs: Callable[[], list[jax.Array]]) -> Prepared:
+    return jitted(_named(name), inputs())
 
 
 def arrays(sizes: Sizes, key_size: int) -> list[jax.Array]:

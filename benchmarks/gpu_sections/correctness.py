@@ -1,30 +1,88 @@
-"""Section `correctness`: every check of `checks`, errors and bits, none stopping the others."""
+"""Sections `correctness` and `mosaic`: every check of `checks`, errors and bits, none stopping the others."""
 
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pallas_kernels
-from benchmarks.gpu_sections.checks import Check, checks, mosaic_twins, triton_twins
+from benchmarks.gpu_sections.checks import Check, Program, checks, mosaic_twins, triton_twins
 from benchmarks.gpu_sections.contestants import require
-from benchmarks.gpu_sections.session import Session, Step
+from benchmarks.gpu_sections.session import Session, Step, UnavailableError
 
 QUICK = (2, 3, 4)
 """Of the list of checks, those that the interpreter compiles in seconds: each op once."""
 
+AHEAD = 8
+"""Checks that are compiled in threads while an earlier one runs: compiling takes nearly all of the time."""
+
+TOGETHER = "all, while others compile"
+"""What a report names while it may have been another check's compilation that ended the process."""
+
 
 def steps(session: Session) -> list[Step]:
-    """A step per check; with a GPU also the twins'."""
+    """List a step per check, the headline shape first, the twins last."""
     every = checks()
-    twins = triton_twins() + ([] if pallas_kernels.is_interpreted() else mosaic_twins())
     if session.sizing.quick:
         every = [every[i].tiny() for i in QUICK]
-    return [Step(check.name, partial(_check, check)) for check in [*every, *twins]]
+    return _steps(session, [*every, *triton_twins()])
 
 
-def _check(check: Check, session: Session) -> None:
+def mosaic_steps(session: Session) -> list[Step]:
+    """List a step per check of the Mosaic kernels, on a GPU: their interpreter takes minutes."""
+    if pallas_kernels.is_interpreted():
+        raise UnavailableError("the interpreter takes minutes; tests/kernels/test_mosaic_taylor.py runs it")
+    return _steps(session, mosaic_twins())
+
+
+def _steps(session: Session, every: Sequence[Check]) -> list[Step]:
+    names = [check.name for check in every]
+    blamed = [name for name in names if session.broken(name, TOGETHER)]
+    compiler = _Compiler(every, 0 if blamed else AHEAD)
+    return [Step(check.name, partial(_check, check, compiler)) for check in every]
+
+
+class _Compiler:
+    """Compiles the next checks in threads; one by one with `ahead` 0."""
+
+    def __init__(self, every: Sequence[Check], ahead: int):
+        self.ahead = ahead
+        self._every = list(every)
+        self._pool = ThreadPoolExecutor(max(1, ahead))
+        self._begun: dict[str, tuple[Program, Future[Any]] | Exception] = {}
+
+    def result(self, check: Check) -> tuple[Program, Any]:
+        """Return a check's traced and compiled program; raises what tracing or compiling it raised."""
+        first = self._every.index(check)
+        for other in self._every[first : first + 1 + self.ahead]:
+            if other.name not in self._begun:
+                self._begun[other.name] = self._begin(other)
+        begun = self._begun.pop(check.name)
+        if isinstance(begun, Exception):
+            raise begun
+        program, future = begun
+        return program, future.result()
+
+    def _begin(self, check: Check) -> tuple[Program, Future[Any]] | Exception:
+        try:
+            _expect_available(check)
+            program = check.program()
+        except Exception as error:  # it belongs to that check's own row
+            return error
+        return program, self._pool.submit(program.lowered.compile)
+
+
+def _expect_available(check: Check) -> None:
     for twin in ("mosaic", "triton"):
         if twin in check.name.split():
             require("taylor_attention", twin)
-    outcome = check.run()
+
+
+def _check(check: Check, compiler: _Compiler, session: Session) -> None:
+    if compiler.ahead:
+        session.running(check.name, TOGETHER)
+    program, compiled = compiler.result(check)
+    outcome = program.judge(compiled)
     session.add(
         step=check.name, what="check", status="wrong" if outcome.problem else "passed",
         reason=outcome.problem or None, errors={name: float(e) for name, e in outcome.errors.items()},

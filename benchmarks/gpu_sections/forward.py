@@ -1,4 +1,4 @@
-"""Sections `forward`, `backward` and `blocks`: causal attention against length, batch and block length."""
+"""Sections `forward`, `backward`, `blocks`, `mosaic_forward`: causal attention by length, batch and block."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ from benchmarks import io_model
 from benchmarks.gpu_sections import contestants
 from benchmarks.gpu_sections.contestants import FORWARD, FORWARD_BACKWARD
 from benchmarks.gpu_sections.device import rates
-from benchmarks.gpu_sections.session import Session, Step
+from benchmarks.gpu_sections.session import Session, Step, UnavailableError
 from benchmarks.gpu_sections.stopwatch import Contestant, compare, jitted
 from benchmarks.io_model import Sizes
 
@@ -38,6 +38,13 @@ def backward_steps(session: Session) -> list[Step]:
     return _steps(session, FORWARD_BACKWARD)
 
 
+def mosaic_steps(session: Session) -> list[Step]:
+    """List a step per size for the portable forward pass beside that of Hopper's own instructions."""
+    if pallas_kernels.is_interpreted():
+        raise UnavailableError("the interpreter takes minutes; tests/kernels/test_mosaic_taylor.py runs it")
+    return [Step(_name(*size), partial(_compare_backends, *size)) for size in (*TARGETS, *SWEEP)]
+
+
 def block_steps(session: Session) -> list[Step]:
     """Block lengths, all against each other."""
     sizes = ((1, 32768), (4, 32768)) if not session.sizing.quick else ((1, 130),)
@@ -60,6 +67,12 @@ def _sizes(session: Session, batch: int, length: int) -> Sizes:
 def _compare(batch: int, length: int, direction: str, session: Session) -> None:
     sizes = _sizes(session, batch, length)
     rows = contestants.attention(session, sizes, direction, rates(session))
+    compare(session, _name(batch, length), rows, batch=batch, length=length, heads=sizes.heads)
+
+
+def _compare_backends(batch: int, length: int, session: Session) -> None:
+    sizes = _sizes(session, batch, length)
+    rows = contestants.backends(sizes, rates(session))
     compare(session, _name(batch, length), rows, batch=batch, length=length, heads=sizes.heads)
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from based_jax.command import run
-from benchmarks.__main__ import main
-from benchmarks.flags import PROGRAM
+from benchmarks.__main__ import PROGRAM, main
+from pallas_kernels.flags import run
 
 
 def expect_one_line(command: str, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -13,6 +12,6 @@ def expect_one_line(command: str, flags: list[str], message: str, capsys: pytest
         run(PROGRAM, lambda: main([command, *flags]))
     captured = capsys.readouterr()
     assert (stop.value.code, captured.out) == (2, "")
-    assert captured.err.startswith("python -m benchmarks: ")
+    assert captured.err.startswith("python -m benchmarks")
     assert captured.err.count("\n") == 1
     assert message in captured.err

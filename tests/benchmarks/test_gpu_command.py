@@ -2,45 +2,67 @@
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
 from benchmarks import report
-from benchmarks.__main__ import main
-from benchmarks.gpu import SECTIONS, run_sections, say_result, summary
-from benchmarks.gpu_sections import correctness, peers, supervisor
+from benchmarks.gpu import ON_REQUEST, SECTIONS, run_sections, say_result, summary
+from benchmarks.gpu_sections import checks, correctness, peers, supervisor
 from benchmarks.gpu_sections.session import BROKE, DeviceLostError, Session, Sizing, Step, resume
 from benchmarks.gpu_sections.stopwatch import Contestant, Prepared, compare, jitted
 from benchmarks.gpu_sections.targets import targets
 from benchmarks.io_model import Sizes
 from tests.benchmarks.refusals import expect_one_line
+from tests.subprocesses import ROOT, environment
 
 ABSENT = ("triton", "torch", "softmax_cudnn")
 """Contestants that may not be there."""
 
 
+NOT_THERE = (
+    "grain", "array_record", "orbax", "tyro", "rich", "typeguard", "beartype", "safetensors", "tensorboardX",
+)  # fmt: skip
+"""What a rented GPU machine may lack: the command needs jax, flax, numpy and jaxtyping."""
+
+
+def bare_run(folder: Path, *flags: str) -> dict[str, Any]:
+    """The report of a run in an interpreter that lacks `NOT_THERE`."""
+    site = folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({NOT_THERE}))\n")
+    command = [sys.executable, "-m", "benchmarks", "gpu", "--quick", "--interpret", f"--out={folder}", *flags]
+    paths = f"{site}{os.pathsep}{ROOT}"
+    done = subprocess.run(command, env={**environment(), "PYTHONPATH": paths}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "gpu.json").read_text())
+
+
+def test_it_starts_with_few_packages(tmp_path):
+    result = bare_run(tmp_path, "--sections", "machine")
+    assert result["complete"]
+    assert {row["status"] for row in result["rows"]} == {"measured"}
+
+
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    path = tmp_path_factory.mktemp("gpu") / "gpu.json"
-    with pytest.MonkeyPatch.context() as patch:
-        # The check that compiles fastest; tests/kernels/test_on_gpu.py has one of every kind.
-        patch.setattr(correctness, "QUICK", (3,))
-        assert main(["gpu", "--quick", "--interpret", "--json", str(path)]) == 0
-    return json.loads(path.read_text())
+    return bare_run(tmp_path_factory.mktemp("gpu"))
 
 
 @pytest.mark.slow
 def test_every_section_runs_to_its_end(result):
     assert result["complete"]
-    assert set(result["summary"]["rows"]) == set(SECTIONS)
-    for section in SECTIONS:
+    assert set(result["summary"]["rows"]) == set(SECTIONS) - set(ON_REQUEST)
+    for section in result["summary"]["rows"]:
         rows = [row for row in result["rows"] if row["section"] == section]
         assert any(row["status"] in ("measured", "passed") for row in rows), section
         reasons = [row["reason"] for row in rows if row["status"] not in ("measured", "passed")]
@@ -79,7 +101,8 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
         (["--minutes", "0"], "--minutes = 0.0: expected more than 0"),
         (["--samples", "-1"], "--samples = -1"),
         (["--interpret"], "--quick"),
-        (["--resume"], "--json FILE"),
+        (["--resume"], "--out DIR"),
+        (["--out", "/tmp", "--json", "/tmp/gpu.json"], "not both"),
         (["--json", "/no/such/folder/gpu.json"], "cannot be written"),
     ],
 )
@@ -195,6 +218,60 @@ def test_a_lost_device_ends_the_process_and_the_next_one_goes_on(tmp_path, monke
         ("two", "b", "skipped"), ("two", "a", "measured"), ("two", "c", "measured"),
     ]  # fmt: skip
     assert again.report["rows"][1]["reason"] == BROKE
+
+
+class Named(checks.Check):
+    """A check that adds one; its name decides what goes wrong."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def tiny(self) -> checks.Check:
+        return self
+
+    def program(self) -> checks.Program:
+        if self.name == "untraceable":
+            raise ValueError("no such shape")
+
+        def judge(compiled):
+            return checks.Outcome({"y": float(compiled(jnp.ones(1))[0]) - 2}, 0.1, True)
+
+        return checks.Program(jax.jit(lambda x: x + 1).lower(jnp.ones(1)), judge)
+
+
+def check_steps(s: Session, monkeypatch) -> list[Step]:
+    monkeypatch.setattr(correctness, "checks", lambda: [Named("a"), Named("untraceable"), Named("b")])
+    monkeypatch.setattr(correctness, "triton_twins", lambda: [])
+    s.section, s.sizing = "correctness", Sizing()
+    return correctness.steps(s)
+
+
+def test_checks_compile_ahead_and_fail_alone(monkeypatch):
+    s = session()
+    s.run_section("correctness", check_steps(s, monkeypatch), 30)
+    assert rows_of(s) == [
+        ("a", "check", "passed"),
+        ("untraceable", "all", "failed"),
+        ("b", "check", "passed"),
+    ]
+
+
+def test_a_crash_while_others_compile_is_found_one_by_one(tmp_path, monkeypatch):
+    """The process died while "a" ran and others compiled: nothing is blamed, all run again, alone."""
+    path = tmp_path / "gpu.json"
+    s = session(path)
+    s.section = "correctness"
+    s.running("a", correctness.TOGETHER)
+    again = session(path, old=resume(path, fresh()))
+    steps, seen = check_steps(again, monkeypatch), []
+    monkeypatch.setattr(Session, "running", lambda self, step, what: seen.append((step, what)))
+    again.run_section("correctness", steps, 30)
+    assert ("a", "check", "passed") in rows_of(again)
+    assert {what for _, what in seen} == {"all"}
 
 
 @pytest.mark.parametrize(("ours", "status"), [(False, 0), (True, 1)])
