@@ -10,7 +10,7 @@ BIN = $(VENV)/bin
 # this a quarter of its time is page faults. Other C libraries ignore it.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: help demo test test-newest test-newest-with bench format clean
+.PHONY: help demo test test-newest test-newest-with bench gpu-wheels format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,17 @@ test-newest-with: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test ## time and memory of the ops on this machine, side by side
 	$(BIN)/python -m benchmarks ops
+
+# For Python 3.12 on Linux, whatever runs here; pip matches each manylinux version by its exact name.
+GPU_PLATFORMS = $(foreach n,2_39 2_35 2_34 2_31 2_28 2_27 2_24 2_17,manylinux_$(n)_x86_64) manylinux2014_x86_64
+GPU_WHEELS_KB = 65536
+
+gpu-wheels: benchmarks/gpu_wheels.txt ## collect in wheels/ what a GPU machine without a network may lack (benchmarks/gpu.md)
+	rm -rf wheels
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.12 \
+	  --implementation cp $(foreach p,$(GPU_PLATFORMS),--platform $(p)) -d wheels -r benchmarks/gpu_wheels.txt
+	@size=$$(du -sk wheels | cut -f1); echo "wheels/: $$(ls wheels | wc -l) wheels, $$size kB of at most $(GPU_WHEELS_KB)"; \
+	  test $$size -lt $(GPU_WHEELS_KB)
 
 format: $(VENV)/.installed-test ## format and sort the code
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

@@ -15,7 +15,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".cache" / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-# Small programs that run a few times: optimizing them takes longer than it saves. On a GPU the tests are about
+# Small programs that run a few times: optimizing them takes longer than it saves. Tests on a GPU are about
 # the machine code that users get.
 if os.environ["JAX_PLATFORMS"] == "cpu":
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
