@@ -8,10 +8,14 @@ from typing import Any
 import pallas_kernels
 from benchmarks.gpu_sections.checks import Check, Program, checks, mosaic_twins, triton_twins
 from benchmarks.gpu_sections.contestants import require
+from benchmarks.gpu_sections.large_checks import Addresses, Model
 from benchmarks.gpu_sections.session import Session, Step, UnavailableError
 
 QUICK = (2, 3, 4)
 """Of the list of checks, those that the interpreter compiles in seconds: each op once."""
+
+HEADLINE = 5
+"""Checks that come before the model: each op's most used variant."""
 
 AHEAD = 8
 """Checks that are compiled in threads while an earlier one runs: compiling takes nearly all of the time."""
@@ -25,7 +29,10 @@ def steps(session: Session) -> list[Step]:
     every = checks()
     if session.sizing.quick:
         every = [every[i].tiny() for i in QUICK]
-    return _steps(session, [*every, *triton_twins()])
+    large: list[Check] = [Model(), Addresses()]
+    if session.sizing.quick:
+        large = [check.tiny() for check in large]
+    return _steps(session, [*every[:HEADLINE], *large, *every[HEADLINE:], *triton_twins()])
 
 
 def mosaic_steps(session: Session) -> list[Step]:

@@ -4,15 +4,11 @@
 run in the interpreter, too, on small sizes, so that they do not rot where there is no GPU.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-import based_jax as bj
 import pallas_kernels
 from based_jax import ops
 from benchmarks.gpu_sections.checks import (
@@ -26,10 +22,9 @@ from benchmarks.gpu_sections.checks import (
     same_bits,
     triton_twins,
 )
-from benchmarks.gpu_sections.model import with_implementation
+from benchmarks.gpu_sections.large_checks import Addresses, Model
 from pallas_kernels import interpreted
 from tests.marks import slow_but
-from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 
@@ -40,6 +35,8 @@ TF32, BFLOAT16 = TOLERANCES["float32", None], TOLERANCES["bfloat16", None]
 SMALL = [
     Attention(key_size=8, value_size=32, dtype="float16", packed=True).tiny(),
     Step(state="bfloat16").tiny(),
+    Addresses().tiny(),
+    Model().tiny(),
     Window(slots=65, rotary=pallas_kernels.Rotary(32), dtype="float32").tiny(),
 ]
 """Together every part of the checks, and other options than the command's own test has."""
@@ -70,7 +67,7 @@ def test_the_mosaic_twin_against_float64(check):
     assert_passes(check)
 
 
-@pytest.mark.parametrize("check", slow_but(SMALL[1:], SMALL), ids=lambda check: check.name)
+@pytest.mark.parametrize("check", slow_but([SMALL[1], SMALL[-1]], SMALL), ids=lambda check: check.name)
 def test_the_checks_pass_in_the_interpreter(check):
     with interpreted():
         assert_passes(check)
@@ -122,54 +119,6 @@ def test_decoding_overwrites_the_state():
 
 
 @pytest.mark.gpu
-def test_an_address_beyond_32_bits():
-    """The last row of arrays of more than 2^31 elements has the numbers that it has alone."""
-    rows, length = 33, 65536
-    key = jax.random.key(0)
-    q = jax.random.normal(key, (rows, length, 16, 16), jnp.bfloat16)
-    v = jax.random.normal(key, (rows, length, 16, 64), jnp.bfloat16)
-    assert v.size > 2**31
-    y = jax.jit(pallas_kernels.taylor_attention)(q, q, v)[-1:]
-    alone = pallas_kernels.taylor_attention(q[-1:], q[-1:], v[-1:], block=length)
-    assert_close(y.astype(jnp.float32), alone.astype(jnp.float32), BFLOAT16)
-
-
-def train_and_decode(implementation: str | None) -> tuple[jax.Array, jax.Array]:
-    """Losses of three steps of based-tiny on packed text, and the logits of decoding with what came out."""
-    config = with_implementation(bj.presets.get("based-tiny"), implementation)
-    model = bj.LanguageModel(dataclasses.replace(config, max_length=300))
-    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 301)), jnp.int32)
-    segments = (jnp.arange(300) // 130)[None].repeat(2, axis=0)
-    params = jax.jit(model.init)(jax.random.key(0), tokens[:, :8])
-    optimizer = optax.sgd(0.1)
-
-    def loss(params):
-        logits, _ = model.apply(params, tokens[:, :-1], segment_ids=segments)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
-
-    @jax.jit
-    def step(params, state):
-        value, gradients = jax.value_and_grad(loss)(params)
-        updates, state = optimizer.update(gradients, state)
-        return optax.apply_updates(params, updates), state, value
-
-    state, losses = optimizer.init(params), []
-    for _ in range(3):
-        params, state, value = step(params, state)
-        losses.append(value)
-    apply = jax.jit(model.apply)
-    logits, state = apply(params, tokens[:, :40], model.init_state(2, 64))
-    steps = [logits[:, -1]]
-    for t in range(40, 50):
-        logits, state = apply(params, tokens[:, t : t + 1], state)
-        steps.append(logits[:, 0])
-    return jnp.stack(losses), jnp.stack(steps)
-
-
-@pytest.mark.gpu
-def test_a_model_trains_and_decodes_with_the_numbers_of_xla():
-    (losses, logits), (plain_losses, plain_logits) = train_and_decode(None), train_and_decode("xla")
-    assert losses[-1] < losses[0]
-    assert_close(losses, plain_losses, TF32, "losses")
-    # Three steps with gradients of TF32 operands each, then a whole model again.
-    assert_close(logits, plain_logits, BFLOAT16, "logits")
+@pytest.mark.parametrize("check", [Addresses(), Model()], ids=lambda check: check.name)
+def test_a_check_of_more_than_one_call(check):
+    assert_passes(check)
