@@ -7,6 +7,7 @@ import sys
 import types
 import warnings
 from importlib import metadata
+from typing import Any
 
 import jax
 from jax._src import xla_bridge
@@ -43,7 +44,7 @@ def import_flax_without_rich() -> None:
     if importlib.util.find_spec("rich") is not None:
         return
     names = ("rich", "rich.console", "rich.table", "rich.text")
-    before = {name: sys.modules.get(name) for name in names if name in sys.modules}
+    before: dict[str, Any] = {name: sys.modules[name] for name in names if name in sys.modules}
     placeholders = {name: types.ModuleType(name) for name in names}
     sys.modules.update(placeholders)
     try:

@@ -59,8 +59,10 @@ def field_texts(cls: type) -> dict[str, str]:
             body = getattr(tree, "body", [])
             for field, text in itertools.pairwise(body):
                 match field, text:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str())):
-                        texts[name] = inspect.cleandoc(text.value.value)
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                        value=ast.Constant(value=str(words))
+                    ):
+                        texts[name] = inspect.cleandoc(words)
     return texts
 
 
