@@ -4,6 +4,7 @@ Each folder is one op: its kernels, its table of block sizes, and a note on the 
 """
 
 from pallas_kernels.launch import interpreted, is_interpreted
+from pallas_kernels.launch import missing as missing_backend
 from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
 from pallas_kernels.taylor_attention import fastest as fastest_taylor_attention
 from pallas_kernels.taylor_attention import is_slow as is_slow_taylor_attention
@@ -23,6 +24,7 @@ __all__ = [
     "is_lowered_for_gpu",
     "is_slow_taylor_attention",
     "lowering_for",
+    "missing_backend",
     "supports_mosaic_taylor_attention",
     "supports_taylor_attention",
     "supports_taylor_step",

@@ -1,21 +1,24 @@
 """The one place that knows how a kernel is launched: Pallas' Triton backend, or its interpreter.
 
-JAX deprecated that backend in 0.11 and names jax-triton as the way on; what would change then is this
-module. The bodies use `jax.numpy`, refs and the masked `load` and `store` below, and obey what the backend
+JAX 0.11 deprecates that backend, so it is imported at the first launch, and nothing but a launch for a GPU
+needs it. The bodies use `jax.numpy`, refs and the masked `load` and `store` below, and obey what the backend
 can lower: every array axis a power of two, no slices or concatenations of values (refs may be sliced), no
 batched dots. Interpret mode accepts more, so each kernel is also lowered for CUDA in the tests.
 """
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from types import ModuleType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton as plgpu
+
+BACKEND = "jax.experimental.pallas.triton"
 
 _INTERPRET: ContextVar[bool] = ContextVar("interpret", default=False)
 
@@ -37,6 +40,32 @@ def interpreted() -> Iterator[None]:
 def is_interpreted() -> bool:
     """Whether a kernel traced now would be interpreted."""
     return _INTERPRET.get()
+
+
+def require() -> ModuleType:
+    """Import Pallas' Triton backend.
+
+    Raises:
+        ImportError: this release of jax does not have it.
+    """
+    try:
+        return importlib.import_module(BACKEND)
+    except ImportError as error:
+        raise ImportError(
+            f"this jax {jax.__version__} has no Pallas Triton backend ({error}); expected an older release "
+            "(0.12 has it), or 'triton', the same kernels by jax-triton (pip install 'based-jax[triton]')"
+        ) from error
+
+
+def missing() -> str | None:
+    """Why no kernel can be launched here, or None; the interpreter launches them without the backend."""
+    if is_interpreted():
+        return None
+    try:
+        require()
+    except ImportError as error:
+        return str(error)
+    return None
 
 
 def launch(
@@ -61,7 +90,12 @@ def launch(
         stages: depth of the software pipeline of loads.
         aliases: operand number -> output number that may share its memory.
         name: shown by profilers.
+
+    Raises:
+        ImportError: this release of jax has no Triton backend, and the kernel is not interpreted.
     """
+    # Always named: without them the default backend differs between releases of jax.
+    params = None if is_interpreted() else require().CompilerParams(num_warps=warps, num_stages=stages)
     return pl.pallas_call(
         body,
         grid=tuple(grid),
@@ -69,9 +103,8 @@ def launch(
         out_specs=out_specs,
         out_shape=out_shape,
         input_output_aliases=dict(aliases or {}),
-        # Always named: without them the default backend differs between releases of jax.
-        compiler_params=plgpu.CompilerParams(num_warps=warps, num_stages=stages),
-        interpret=_INTERPRET.get(),
+        compiler_params=params,
+        interpret=is_interpreted(),
         name=name,
     )(*operands)
 
@@ -88,8 +121,10 @@ def load(ref: Any, index: Any, valid: Any = None, other: float = 0) -> jax.Array
     """
     if valid is None:
         return ref[index]
+    if is_interpreted():
+        return jnp.where(valid, ref[index], jnp.asarray(other, ref.dtype))
     view = ref.at[index]
-    return plgpu.load(view, mask=jnp.broadcast_to(valid, view.shape), other=other)
+    return require().load(view, mask=jnp.broadcast_to(valid, view.shape), other=other)
 
 
 def store(ref: Any, index: Any, value: jax.Array, valid: Any = None) -> None:
@@ -97,8 +132,10 @@ def store(ref: Any, index: Any, value: jax.Array, valid: Any = None) -> None:
     value = value.astype(ref.dtype)
     if valid is None:
         ref[index] = value
+    elif is_interpreted():
+        ref[index] = jnp.where(valid, value, ref[index])
     else:
-        plgpu.store(ref.at[index], value, mask=jnp.broadcast_to(valid, value.shape))
+        require().store(ref.at[index], value, mask=jnp.broadcast_to(valid, value.shape))
 
 
 def dot(

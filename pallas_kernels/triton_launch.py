@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from pallas_kernels.checks import expect
-from pallas_kernels.launch import is_interpreted
+from pallas_kernels.launch import is_interpreted, missing
 from pallas_kernels.offline import is_lowered_for_gpu
 
 BACKENDS = ("pallas", "triton")
@@ -26,16 +26,18 @@ HOPPER = 90
 
 
 def expect_backend(backend: str) -> None:
-    """Check the argument, and that the packages it needs are there.
+    """Check the argument, and that what it needs is installed.
 
     Raises:
         ValueError: no such backend, or the interpreter of Pallas is asked for the kernels of another.
-        ImportError: a package is missing.
+        ImportError: a package is missing, or this release of jax has no Triton backend for Pallas.
     """
     expect(backend in BACKENDS, "backend", backend, "'pallas' or 'triton'")
     if backend == "triton":
         expect(not is_interpreted(), "backend", backend, "'pallas', the only one that `interpreted` runs")
         require()
+    elif reason := missing():
+        raise ImportError(f"backend = 'pallas': {reason}")
 
 
 def require() -> None:

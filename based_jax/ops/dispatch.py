@@ -14,8 +14,8 @@ from jax.core import Tracer
 import pallas_kernels
 from based_jax.validate import expect, expect_choice
 
-# Best first: `implementation=None` picks the first name of the row that runs on these arguments, and
-# "mosaic" where it was measured to be faster than "pallas", "triton" only on request.
+# `implementation=None` picks "pallas" where that runs, and "mosaic" where it was measured to be faster. A jax
+# without Pallas' Triton backend leaves "triton"; "mosaic" has no gradient of its own and is not picked there.
 _IMPLEMENTATIONS = {
     "conv_attention": ("xla", "reference"),
     "delta_rule": ("xla", "reference"),
@@ -29,7 +29,7 @@ _IMPLEMENTATIONS = {
     "taylor_step": ("pallas", "triton", "xla", "reference"),
     "selective_scan": ("xla", "reference"),
     "softmax_attention": ("xla", "reference"),
-    "window_step": ("pallas", "xla", "reference"),
+    "window_step": ("pallas", "triton", "xla", "reference"),
     "wkv": ("xla", "reference"),
 }
 
@@ -64,6 +64,10 @@ def implementation_for(
 ) -> str:
     """The implementation that runs for these arguments; with None, the one that would be picked.
 
+    None picks what is also differentiable: "pallas", or "mosaic" where it was measured to be faster. A jax
+    without the Triton backend of Pallas leaves "triton", where jax-triton is installed. "mosaic" is not
+    picked there: its gradient would need jax-triton, too.
+
     Args:
         op: name of a function of `based_jax.ops` that takes `implementation`.
         arrays: its first array arguments (q, k, v): their shapes, dtypes and devices decide.
@@ -87,11 +91,14 @@ def implementation_for(
             if reason:
                 raise ValueError(f"implementation = {implementation!r}: {reason}")
         return implementation
-    if "pallas" not in available or unsupported or _cannot_run(op, "pallas", arrays):
+    if "pallas" not in available or unsupported:
+        return "xla"
+    kernel = _portable_kernel(arrays)
+    if _cannot_run(op, kernel, arrays):
         return "xla"
     if arrays and op in _IS_SLOW and _IS_SLOW[op](*arrays):
         return "xla"
-    return _FASTEST[op](*arrays) if arrays and op in _FASTEST else "pallas"
+    return _FASTEST[op](*arrays) if arrays and op in _FASTEST and kernel == "pallas" else kernel
 
 
 def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
@@ -104,10 +111,17 @@ def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
             f"runs on GPUs, and these arrays are on {platform!r}; expected None, 'xla' or 'reference' "
             "(tests may use `with pallas_kernels.interpreted():`)"
         )
+    if kernel == "pallas" and (reason := pallas_kernels.missing_backend()):
+        return reason
     reason = _SUPPORTS[op](*arrays) if arrays else None
     if reason is None and kernel == "mosaic":
         return pallas_kernels.supports_mosaic_taylor_attention(*arrays)
     return reason
+
+
+def _portable_kernel(arrays: Sequence[Any]) -> str:
+    """The kernels for all GPUs: Pallas', or their twins where this jax cannot compile those."""
+    return "triton" if _platform(arrays) == "gpu" and pallas_kernels.missing_backend() else "pallas"
 
 
 def _installed(module: str) -> bool:

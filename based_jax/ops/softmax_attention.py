@@ -15,7 +15,7 @@ from jax import lax
 
 import pallas_kernels
 from based_jax.ops import context_parallel
-from based_jax.ops.dispatch import implementation_for
+from based_jax.ops.dispatch import KERNELS, implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
 from based_jax.ops.ring import expect_room
@@ -151,8 +151,8 @@ def window_step(
 ) -> tuple[Float[Array, "B H V"], KVCache]:
     """One decoding step of a window of `cache.slots` keys: write key and value into the ring, then attend.
 
-    Rows may be at different lengths. The fused kernel ("pallas") updates the ring in place where `jit` was
-    given it to donate.
+    Rows may be at different lengths. The fused kernels ("pallas", or "triton" through jax-triton) update the
+    ring in place where `jit` was given it to donate.
 
     Args:
         q, k, v: of one token per row; already rotated unless `rotary_dim` is given.
@@ -171,14 +171,14 @@ def window_step(
         expect_array("positions", positions, (len(q),), "integer")
     wide = "the kernel takes no float64 cache" if cache.k.dtype == jnp.float64 else None
     chosen = implementation_for("window_step", q, k, v, implementation=implementation, unsupported=wide)
-    if chosen == "pallas":
+    if chosen in KERNELS:
         batch, _ = _check(q[:, None], k[:, None], v[:, None], True, cache.slots - 1, cache, True, None)
         turn = None
         if rotary_dim is not None:
             turn = pallas_kernels.Rotary(rotary_dim, rotary_base, rotary_interleaved)
         y, ring_k, ring_v = pallas_kernels.window_step(
             q, k, v, cache.k, cache.v, cache.stream.length,
-            start=cache.stream.start, position=positions, scale=scale, rotary=turn,
+            start=cache.stream.start, position=positions, scale=scale, rotary=turn, backend=chosen,
         )  # fmt: skip
         return y, KVCache(ring_k, ring_v, advance(cache.stream, batch, 1)[1])
     if rotary_dim is not None:

@@ -84,7 +84,7 @@ def _window(batch: int, session: Session) -> None:
         require("window_step", name)
         return partial(ops.window_step, implementation=name)
 
-    names = ("pallas", "xla", "softmax_cudnn")
+    names = ("pallas", "triton", "xla", "softmax_cudnn")
     rows = _rows(session, names, one, (SIZE, SIZE, SIZE), cache, (batch, heads), bound)
     compare(session, f"B{batch}", rows, batch=batch, heads=heads, window=WINDOW)
 

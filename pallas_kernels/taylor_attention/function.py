@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels import tuning
 from pallas_kernels.checks import expect, unsupported
-from pallas_kernels.launch import is_interpreted
+from pallas_kernels.launch import is_interpreted, missing
 from pallas_kernels.partition import per_row_and_head
 from pallas_kernels.taylor_attention import mosaic_support, specs, triton_forward
 from pallas_kernels.taylor_attention.blocks import Plan
@@ -23,7 +23,7 @@ from pallas_kernels.taylor_attention.layout import MAX_KEY_SIZE, Layout, symmetr
 from pallas_kernels.taylor_attention.outputs import outputs
 from pallas_kernels.taylor_attention.scan import scan_states
 from pallas_kernels.taylor_attention.sums import key_sums, query_sums
-from pallas_kernels.triton_launch import expect_backend
+from pallas_kernels.triton_launch import expect_backend, require
 
 MAX_VALUE_SIZE = 256
 OPERANDS = {"bfloat16": "bfloat16", "float16": "float32", "float32": "float32"}
@@ -170,14 +170,16 @@ def taylor_attention(
             the tuning table's.
         backend: "pallas", "mosaic" for forward kernels on Hopper's own instructions (K = 16, bfloat16, one
             `precision` and its own block sizes), or "triton" for forward kernels in Triton's own language,
-            launched through jax-triton; the gradient is computed by the Pallas kernels in any case.
+            launched through jax-triton. The Pallas kernels compute the gradient in any case, or jax-triton's
+            where this jax has no Triton backend for Pallas.
 
     Returns:
         y (B, N, H, V) in v's dtype, or ``(y, (kv, z))`` with `return_state`.
 
     Raises:
         ValueError: arrays that do not fit together or that the kernels do not take.
-        ImportError: a package of the "triton" backend is missing.
+        ImportError: the backend's package or part of jax is missing; or, from the gradient, that of the
+            backend that computes it.
     """
     if backend != "mosaic":
         expect_backend(backend)
@@ -235,7 +237,7 @@ def _attend_backward(call: Call, saved: Any, gradients: Any) -> tuple[Any, ...]:
     do, dfinal = gradients
     # Gradient of the normaliser: y = n / d, so dd = -(do . y) / d.
     dd = -jnp.einsum("bnhv,bnhv->bhn", do, y, preferred_element_type=jnp.float32) * rden
-    layout, call = Layout(q.shape[-1], 1), replace(call, backend="pallas")
+    layout, call = Layout(q.shape[-1], 1), replace(call, backend=_backward_backend(call))
     if call.return_state:
         dfinal = dfinal[0], layout.moments_gradient_in(dfinal[1])
     dq, dk, dv, dstate = _backward(call, q, k, v, do, rden, dd, packing, state, dfinal)
@@ -246,6 +248,18 @@ def _attend_backward(call: Call, saved: Any, gradients: Any) -> tuple[Any, ...]:
         real = (jnp.arange(q.shape[1]) < packing[1][:, None])[..., None, None]
         dk, dv = (jnp.where(real, x, jnp.zeros_like(x)) for x in (dk, dv))
     return dq, dk, dv, tuple(None for _ in packing), dstate
+
+
+def _backward_backend(call: Call) -> str:
+    """Which kernels compute the gradient: Mosaic GPU has none of its own."""
+    reason = missing()
+    if reason is None:
+        return "pallas"
+    try:
+        require()
+    except ImportError as error:
+        raise ImportError(f"no gradient of backend = {call.backend!r}: {reason}; {error}") from error
+    return "triton"
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -66,7 +66,7 @@ def taylor_step(
 
     Raises:
         ValueError: an argument of a shape or dtype that the kernel does not take.
-        ImportError: a package of the "triton" backend is missing.
+        ImportError: the backend's package or part of jax is missing.
     """
     expect_backend(backend)
     reason = supports(q, k, v)

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from pallas_kernels.checks import expect, expect_array, unsupported
 from pallas_kernels.partition import per_row_and_head
+from pallas_kernels.triton_launch import expect_backend
 from pallas_kernels.tuning import choose
-from pallas_kernels.window_step import kernel
+from pallas_kernels.window_step import kernel, triton_step
 from pallas_kernels.window_step.kernel import Rotary, Variant
 
 __all__ = ["Rotary", "Variant", "supports", "window_step"]
@@ -49,6 +50,7 @@ def window_step(
     scale: float | None = None,
     rotary: Rotary | None = None,
     variant: Variant | None = None,
+    backend: str = "pallas",
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Write one token's key and value into the ring, then attend to the last W tokens, it included.
 
@@ -67,13 +69,16 @@ def window_step(
         scale: factor of the scores; default K^(-1/2).
         rotary: turn q and k first, with float32 angles; the ring then holds turned keys.
         variant: block sizes; None takes them from the tuning table.
+        backend: "pallas", or "triton" for the same kernel launched through jax-triton.
 
     Returns:
         y: (B, H, V) in v's dtype, and the new rings.
 
     Raises:
         ValueError: an argument of a shape, dtype or value that the kernel does not take.
+        ImportError: the backend's package or part of jax is missing.
     """
+    expect_backend(backend)
     reason = supports(q, k, v)
     if reason:
         raise ValueError(f"window_step: {reason}")
@@ -104,17 +109,19 @@ def window_step(
     grouped = q.reshape(batch, kv_heads, heads // kv_heads, width)  # so that key heads can be sharded
     integers = (x.astype(jnp.int32) for x in (length, start, origin))
     scale = width**-0.5 if scale is None else float(scale)
-    results: Any = _step(grouped, k, v, k_ring, v_ring, *integers, scale, rotary, variant)
+    results: Any = _step(grouped, k, v, k_ring, v_ring, *integers, scale, rotary, variant, backend)
     y, k_ring, v_ring = results
     return y.reshape(batch, heads, value_size), k_ring, v_ring
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(8, 9, 10))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(8, 9, 10, 11))
 def _step(
-    q, k, v, k_ring, v_ring, length, start, origin, scale: float, rotary: Rotary | None, variant: Variant
-) -> Any:
+    q, k, v, k_ring, v_ring, length, start, origin,
+    scale: float, rotary: Rotary | None, variant: Variant, backend: str,
+) -> Any:  # fmt: skip
+    step = triton_step.step if backend == "triton" else kernel.step
     run = per_row_and_head(
-        functools.partial(kernel.step, scale=scale, variant=variant),
+        functools.partial(step, scale=scale, variant=variant),
         operands=("b h r k", "b h k", "b h v", "b w h k", "b w h v", "b", "b", "b"),
         results=("b h r v", "b w h k", "b w h v"),
         constants=kernel.constants(q.shape[-1], rotary),
@@ -122,12 +129,12 @@ def _step(
     return run(q, k, v, k_ring, v_ring, length, start, origin)
 
 
-def _forward(q, k, v, k_ring, v_ring, length, start, origin, scale, rotary, variant):
+def _forward(q, k, v, k_ring, v_ring, length, start, origin, scale, rotary, variant, backend):
     saved = (q, k, v, k_ring, v_ring), (length, start, origin)
-    return _step(*saved[0], *saved[1], scale, rotary, variant), saved
+    return _step(*saved[0], *saved[1], scale, rotary, variant, backend), saved
 
 
-def _backward(scale: float, rotary: Rotary | None, variant: Variant, saved, cotangents):
+def _backward(scale: float, rotary: Rotary | None, variant: Variant, backend: str, saved, cotangents):
     """Decoding is rarely differentiated: through the plain formula, recomputed."""
     arrays, integers = saved
     _, pullback = jax.vjp(lambda *x: formula(*x, *integers, scale=scale, rotary=rotary), *arrays)

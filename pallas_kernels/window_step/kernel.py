@@ -61,6 +61,13 @@ def constants(width: int, rotary: Rotary | None) -> tuple[np.ndarray, np.ndarray
     return turns(pl.next_power_of_2(width), rotary)
 
 
+def split(slots: int, shared: int, variant: Variant) -> tuple[int, int, int]:
+    """Queries per program, whole tiles of a ring, and a power of two that holds the slots after these."""
+    queries = max(n for n in range(1, variant.queries + 1) if shared % n == 0)
+    full, rest = divmod(slots, variant.slots)
+    return queries, full, pl.next_power_of_2(rest) if rest else 0
+
+
 def step(
     q: jax.Array, k: jax.Array, v: jax.Array, k_ring: jax.Array, v_ring: jax.Array,
     length: jax.Array, start: jax.Array, origin: jax.Array, partner: jax.Array, frequency: jax.Array,
@@ -72,10 +79,8 @@ def step(
     """
     batch, slots, heads, width = k_ring.shape
     shared, value_size = q.shape[2], v.shape[-1]
-    queries = max(n for n in range(1, variant.queries + 1) if shared % n == 0)
+    queries, full, tail = split(slots, shared, variant)
     parts = shared // queries
-    full, rest = divmod(slots, variant.slots)
-    tail = pl.next_power_of_2(rest) if rest else 0
     key_columns, value_columns = len(partner), pl.next_power_of_2(value_size)
 
     def place(i: Any) -> tuple[Any, Any, Any]:

@@ -80,7 +80,7 @@ def test_what_the_kernels_do_not_take(op):
                 ops.implementation_for(op, *unfit, implementation="pallas")
 
 
-@pytest.mark.parametrize("op", ["taylor_attention", "taylor_step"])
+@pytest.mark.parametrize("op", WITH_KERNELS)
 def test_triton_without_its_packages(op, monkeypatch):
     monkeypatch.setattr(dispatch, "_installed", lambda module: False)
     with pytest.raises(
