@@ -4,7 +4,6 @@ Each folder is one op: its kernels, its table of block sizes, and a note on the 
 """
 
 from pallas_kernels.launch import interpreted, is_interpreted
-from pallas_kernels.launch import missing as missing_backend
 from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
 from pallas_kernels.taylor_attention import fastest as fastest_taylor_attention
 from pallas_kernels.taylor_attention import is_slow as is_slow_taylor_attention
@@ -13,18 +12,19 @@ from pallas_kernels.taylor_attention import supports_mosaic as supports_mosaic_t
 from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_step import supports as supports_taylor_step
 from pallas_kernels.taylor_step import taylor_step
+from pallas_kernels.triton_launch import cannot_launch
 from pallas_kernels.window_step import Rotary, window_step
 from pallas_kernels.window_step import supports as supports_window_step
 
 __all__ = [
     "Rotary",
+    "cannot_launch",
     "fastest_taylor_attention",
     "interpreted",
     "is_interpreted",
     "is_lowered_for_gpu",
     "is_slow_taylor_attention",
     "lowering_for",
-    "missing_backend",
     "supports_mosaic_taylor_attention",
     "supports_taylor_attention",
     "supports_taylor_step",

@@ -40,6 +40,17 @@ def expect_backend(backend: str) -> None:
         raise ImportError(f"backend = 'pallas': {reason}")
 
 
+def cannot_launch(backend: str) -> str | None:
+    """Why no kernel of "pallas" or "triton" can be launched here, or None."""
+    if backend == "pallas":
+        return missing()
+    try:
+        require()
+    except ImportError as error:
+        return str(error)
+    return None
+
+
 def require() -> None:
     """Import what the twins need.
 
@@ -49,7 +60,7 @@ def require() -> None:
     for package in PACKAGES:
         try:
             importlib.import_module(package)
-        except ImportError as error:
+        except (ImportError, AttributeError) as error:  # the latter where it was made for another jax
             raise ImportError(f"backend = 'triton' needs {package} ({INSTALL}): {error}") from error
 
 

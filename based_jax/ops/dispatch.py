@@ -111,7 +111,7 @@ def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
             f"runs on GPUs, and these arrays are on {platform!r}; expected None, 'xla' or 'reference' "
             "(tests may use `with pallas_kernels.interpreted():`)"
         )
-    if kernel == "pallas" and (reason := pallas_kernels.missing_backend()):
+    if kernel != "mosaic" and (reason := pallas_kernels.cannot_launch(kernel)):
         return reason
     reason = _SUPPORTS[op](*arrays) if arrays else None
     if reason is None and kernel == "mosaic":
@@ -121,7 +121,7 @@ def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
 
 def _portable_kernel(arrays: Sequence[Any]) -> str:
     """The kernels for all GPUs: Pallas', or their twins where this jax cannot compile those."""
-    return "triton" if _platform(arrays) == "gpu" and pallas_kernels.missing_backend() else "pallas"
+    return "triton" if _platform(arrays) == "gpu" and pallas_kernels.cannot_launch("pallas") else "pallas"
 
 
 def _installed(module: str) -> bool:

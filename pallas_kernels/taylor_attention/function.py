@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels import tuning
 from pallas_kernels.checks import expect, unsupported
-from pallas_kernels.launch import is_interpreted, missing
+from pallas_kernels.launch import is_interpreted
 from pallas_kernels.partition import per_row_and_head
 from pallas_kernels.taylor_attention import mosaic_support, specs, triton_forward
 from pallas_kernels.taylor_attention.blocks import Plan
@@ -23,7 +23,7 @@ from pallas_kernels.taylor_attention.layout import MAX_KEY_SIZE, Layout, symmetr
 from pallas_kernels.taylor_attention.outputs import outputs
 from pallas_kernels.taylor_attention.scan import scan_states
 from pallas_kernels.taylor_attention.sums import key_sums, query_sums
-from pallas_kernels.triton_launch import expect_backend, require
+from pallas_kernels.triton_launch import cannot_launch, expect_backend
 
 MAX_VALUE_SIZE = 256
 OPERANDS = {"bfloat16": "bfloat16", "float16": "float32", "float32": "float32"}
@@ -251,14 +251,12 @@ def _attend_backward(call: Call, saved: Any, gradients: Any) -> tuple[Any, ...]:
 
 
 def _backward_backend(call: Call) -> str:
-    """Which kernels compute the gradient: Mosaic GPU has none of its own."""
-    reason = missing()
+    """Which kernels compute the gradients of a call: Mosaic's are forward only."""
+    reason = cannot_launch("pallas")
     if reason is None:
         return "pallas"
-    try:
-        require()
-    except ImportError as error:
-        raise ImportError(f"no gradient of backend = {call.backend!r}: {reason}; {error}") from error
+    if also := cannot_launch("triton"):
+        raise ImportError(f"no gradient of backend = {call.backend!r}: {reason}; {also}")
     return "triton"
 
 

@@ -9,7 +9,7 @@ import pytest
 import pallas_kernels
 from based_jax import ops
 from based_jax.ops import dispatch
-from pallas_kernels import launch
+from pallas_kernels import launch, triton_launch
 from pallas_kernels.taylor_attention import function
 from tests.kernels.test_window_step import one_step
 from tests.subprocesses import run_python
@@ -45,7 +45,7 @@ assert jnp.isfinite(value)
 assert all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(gradients))
 assert bj.ops.implementation_for("taylor_attention", *[jnp.ones((1, 2, 1, 4))] * 3) == "xla"
 assert not any("pallas.triton" in name for name in sys.modules)
-assert "was removed" in pallas_kernels.missing_backend()
+assert "was removed" in pallas_kernels.cannot_launch("pallas")
 """
 
 
@@ -75,10 +75,14 @@ def test_models_import_and_train_on_a_cpu():
 
 @pytest.mark.parametrize("op", ["taylor_attention", "taylor_step", "window_step"])
 @pytest.mark.usefixtures("removed")
-def test_on_a_gpu_the_twins_take_the_place_of_the_kernels(op, packages):
+def test_on_a_gpu_the_twins_take_the_place_of_the_kernels(op, packages, monkeypatch):
     with pallas_kernels.lowering_for("NVIDIA H200"):
         assert ops.implementation_for(op, *arrays(op)) == "xla"
         packages.update({"triton", "jax_triton"})
+        with monkeypatch.context() as other:
+            other.setitem(sys.modules, "jax_triton", None)  # installed, and made for another jax
+            assert ops.implementation_for(op, *arrays(op)) == "xla"
+        monkeypatch.setattr(triton_launch, "require", lambda: None)
         assert ops.implementation_for(op) == ops.implementation_for(op, *arrays(op)) == "triton"
         assert ops.implementation_for(op, *arrays(op), unsupported="no such option") == "xla"
         with pytest.raises(ValueError, match=f"^implementation = 'pallas': {REASON}"):
