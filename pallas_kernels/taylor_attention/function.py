@@ -250,6 +250,9 @@ def _attend_backward(call: Call, saved: Any, gradients: Any) -> tuple[Any, ...]:
     return dq, dk, dv, tuple(None for _ in packing), dstate
 
 
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
 def _backward_backend(call: Call) -> str:
     """Which kernels compute the gradients of a call: Mosaic's are forward only."""
     reason = cannot_launch("pallas")
@@ -259,8 +262,6 @@ def _backward_backend(call: Call) -> str:
         raise ImportError(f"no gradient of backend = {call.backend!r}: {reason}; {also}")
     return "triton"
 
-
-_attend.defvjp(_attend_forward, _attend_backward)
 
 PACKING_AXES = ("b n", "b")
 STATE_AXES = ("b h f v", "b h m c")
