@@ -127,8 +127,7 @@ class Workload:
         return jax.tree.map(jax.numpy.array, self.start)
 
     def _batch(self, index: int) -> Batch:
-        batch = {name: jax.numpy.asarray(array[index]) for name, array in self.batches.items()}
-        return {**batch, "mask": jax.numpy.ones(batch["inputs"].shape, bool)}
+        return {name: jax.numpy.asarray(array[index]) for name, array in self.batches.items()}
 
     def _programs(self, variant: Variant) -> Programs:
         return build_programs(

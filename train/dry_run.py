@@ -6,7 +6,6 @@ memory and communication on a GPU differs; parameters, optimizer state and their
 
 import math
 import time
-from typing import Any
 
 import jax
 import numpy as np
@@ -33,12 +32,8 @@ def use_virtual_devices(mesh: str | None) -> None:
 def dry_run(programs: Programs, *, batch_size: int, length: int, segments: bool, console: Console) -> None:
     """Print the layout, a device's memory and the traffic of a training step."""
     console.print(layout_table(programs.abstract_state))
-    names = {"inputs": np.int32, "targets": np.int32, "mask": bool}
-    names |= {"segment_ids": np.int32} if segments else {}
-    batch: dict[str, Any] = {
-        name: jax.ShapeDtypeStruct((batch_size, length), dtype, sharding=programs.rows)
-        for name, dtype in names.items()
-    }
+    rows = jax.ShapeDtypeStruct((batch_size, length), np.int32, sharding=programs.rows)
+    batch = dict.fromkeys(("inputs", "targets", *(("segment_ids",) if segments else ())), rows)
     begin = time.perf_counter()
     lowered = programs.train.lower(programs.abstract_state, batch)  # pyright: ignore[reportFunctionMemberAccess]
     traced = time.perf_counter()

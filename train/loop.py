@@ -160,7 +160,7 @@ def fit(
             checkpoints.check()
             elapsed = time.perf_counter() - last_log[1]
             # Counted where the rows are made; every process makes as many.
-            tokens = int(batch["mask"].sum()) * (placed["mask"].shape[0] // batch["mask"].shape[0])
+            tokens = _targets(batch) * (len(placed["targets"]) // len(batch["targets"]))
             values["tokens_per_second"] = tokens * (step - last_log[0]) / elapsed
             logged = describe(values, tokens)
             if "bad_losses" in values:
@@ -196,6 +196,11 @@ class _RollBack(Exception):
     def __init__(self, what: str, position: dict[str, Any]):
         super().__init__(what)
         self.position = position
+
+
+def _targets(batch: Batch) -> int:
+    """Return how many targets count."""
+    return int(batch["mask"].sum()) if "mask" in batch else batch["targets"].size
 
 
 def _due(step: int, every: int) -> bool:

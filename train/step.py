@@ -21,7 +21,10 @@ from train.bad_loss import guard_metrics, updates_made
 from train.sharding import batch_sharding, shardings_of
 
 Batch = Mapping[str, Any]
-"""Arrays (B, N): integers inputs and targets, booleans mask (which targets count), maybe segment_ids."""
+"""Arrays (B, N): integers inputs and targets; maybe booleans mask, which tokens are real and which targets
+count (all of them without it); maybe segment_ids.
+
+Whole rows come without a mask: a program that takes one does the work of padding, whatever is in it."""
 
 NOISES = ("dropout", "pattern", "selection")
 """Random streams that models have in training; see BigBird and SelectedAttention."""
@@ -45,7 +48,14 @@ def noises(key: Array) -> dict[str, Array]:
 
 Losses = Callable[..., tuple[tuple[Array, Array], Mapping[str, Any]]]
 """(model, params, batch, **options of `apply`) -> (sum of the losses in nats, number of targets), and what
-the mixers left in `LOSSES`. Batches have a mask of their targets; all else is up to this function."""
+the mixers left in `LOSSES`. The mask of a batch, if it has one, is of its targets; all else is up to this
+function."""
+
+
+def counted(batch: Batch) -> Any:
+    """Return which targets of a batch count, booleans: its mask, or all of them."""
+    mask = batch.get("mask")
+    return jnp.ones(batch["targets"].shape, bool) if mask is None else mask
 
 
 def next_token_losses(
@@ -53,10 +63,10 @@ def next_token_losses(
 ) -> tuple[tuple[Array, Array], Mapping[str, Any]]:
     """The `Losses` of a language model: cross-entropies over the padded vocabulary."""
     (hidden, _), collected = model.apply(
-        params, batch["inputs"], segment_ids=batch.get("segment_ids"), mask=batch["mask"],
+        params, batch["inputs"], segment_ids=batch.get("segment_ids"), mask=batch.get("mask"),
         mutable=[LOSSES], method="hidden", **options,
     )  # fmt: skip
-    weights = batch["mask"].astype(accumulation_dtype(hidden))
+    weights = counted(batch).astype(accumulation_dtype(hidden))
     nats = cross_entropy(hidden, model.output_embedding(params), batch["targets"], weights)
     return (nats, jnp.sum(weights)), collected
 
@@ -71,7 +81,7 @@ def token_losses(
 def cross_entropies(logits: Any, batch: Batch) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Sum of the cross-entropies (nats) of the targets that count, and their number."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"])
-    weights = batch["mask"].astype(losses.dtype)
+    weights = counted(batch).astype(losses.dtype)
     return jnp.sum(losses * weights), jnp.sum(weights)
 
 
@@ -96,7 +106,7 @@ def make_train_step(
     """
 
     def gradients(params: Params, batch: Batch, key: Array) -> tuple[Params, dict[str, Array]]:
-        total = jnp.maximum(jnp.sum(batch["mask"]), 1)
+        total = jnp.maximum(jnp.sum(counted(batch)), 1)
 
         def loss(params: Params, batch: Batch, key: Array) -> tuple[Array, dict[str, Array]]:
             (nats, targets), collected = losses_of(model, params, batch, rngs=noises(key))

@@ -14,7 +14,8 @@ from based_jax.data.packed import PackedTokens
 from based_jax.validate import expect
 
 Batch = dict[str, np.ndarray]
-"""inputs, targets, segment_ids: int32 (batch_size, length); mask: bool (batch_size, length)."""
+"""inputs, targets, segment_ids: int32 (batch_size, length); mask: bool (batch_size, length), False for
+padding, left out of training batches, which have none."""
 
 
 class Rows(Protocol):
@@ -69,7 +70,8 @@ def train_iterator(
     """Endless batches of full windows, shuffled anew in every epoch.
 
     The order depends on the seed, the stream's length and `length` only. A short window at the stream's end
-    is not used. With fewer windows than rows, a batch runs over from one epoch into the next.
+    is not used, so no row has padding and batches have no mask. With fewer windows than rows, a batch runs
+    over from one epoch into the next.
 
     Args:
         packed: the training stream.
@@ -169,7 +171,7 @@ def _held_out_batches(
 
 
 class _Windows:
-    """The full windows of a stream, as a source for Grain."""
+    """The full windows of a stream, without their masks, as a source for Grain."""
 
     def __init__(self, packed: PackedTokens, length: int, cross_documents: bool) -> None:
         self._packed = packed
@@ -182,6 +184,7 @@ class _Windows:
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         window = self._packed.window(int(index), self._length)
+        del window["mask"]
         if self._cross_documents:
             del window["segment_ids"]
         return window

@@ -60,18 +60,14 @@ def _assert_same(first: list[Batch], second: list[Batch]) -> None:
 def test_rows_are_windows_of_the_stream():
     packed = _packed(12)
     for batch in _take(_iterator(packed), 5):
-        assert sorted(batch) == ["inputs", "mask", "segment_ids", "targets"]
-        for key, dtype in (
-            ("inputs", np.int32),
-            ("targets", np.int32),
-            ("segment_ids", np.int32),
-            ("mask", bool),
-        ):
-            assert batch[key].dtype == dtype
-            assert batch[key].shape == (4, LENGTH)
-        assert batch["mask"].all()
+        assert sorted(batch) == ["inputs", "segment_ids", "targets"]
+        for array in batch.values():
+            assert array.dtype == np.int32
+            assert array.shape == (4, LENGTH)
         for row, number in enumerate(_window_numbers(packed, [batch])):
-            for key, value in packed.window(number, LENGTH).items():
+            window = packed.window(number, LENGTH)
+            assert window.pop("mask").all()
+            for key, value in window.items():
                 np.testing.assert_array_equal(batch[key][row], value)
 
 
@@ -165,8 +161,8 @@ def test_segments_are_left_out_on_request():
     packed = _packed(12)
     across = _take(_iterator(packed, cross_documents=True), 4)
     within = _take(_iterator(packed), 4)
-    assert all(sorted(batch) == ["inputs", "mask", "targets"] for batch in across)
-    _assert_same(across, [{key: batch[key] for key in ("inputs", "mask", "targets")} for batch in within])
+    assert all(sorted(batch) == ["inputs", "targets"] for batch in across)
+    _assert_same(across, [{key: batch[key] for key in ("inputs", "targets")} for batch in within])
     assert sorted(next(held_out_batches(packed, length=5, batch_size=2, cross_documents=True))) == [
         "inputs",
         "mask",

@@ -1,6 +1,7 @@
 """A whole model trains and decodes through the kernels, in the interpreter, with the numbers of "xla"."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +10,16 @@ import optax
 import pytest
 
 import based_jax as bj
+from based_jax.data import ByteTokenizer, Document, PackedTokens, train_iterator
 from based_jax.models.config import MixerSpec
 from pallas_kernels.launch import interpreted
+from pallas_kernels.offline import lowering_for
 from tests.arrays import normals
 from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, assert_close
+from train.step import build_programs
 
 
-def config(implementation: str) -> bj.ModelConfig:
+def config(implementation: str | None) -> bj.ModelConfig:
     """A small Based: one layer of each kind, two windows long texts."""
     options = {"num_heads": 2}
     mixers = {
@@ -69,6 +73,22 @@ def test_training_steps(tokens, params):
     assert_close(kernels[0], plain[0], FLOAT32, "losses")
     assert_close(kernels[1], plain[1], FLOAT32_GRADIENT, "gradients", magnitude=1e-3)
     assert_close(kernels[2], plain[2], FLOAT32_GRADIENT, "parameters")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_whole_rows_train_with_the_plain_kernels(packed):
+    """Packed kernels read where each token's segment begins and how many tokens are real: two arrays of
+    integers, which the training command's batches ask for only where documents must not see each other."""
+    stream = PackedTokens.from_documents([Document("a", "text" * 30)], ByteTokenizer())
+    batches = train_iterator(stream, length=32, batch_size=2, seed=0, cross_documents=not packed)
+    model = bj.LanguageModel(config(None).replace(schedule="L", vocab_size=257))
+    programs = build_programs(model, optax.sgd(0.5), optax.constant_schedule(0.5))
+    with lowering_for():
+        traced = programs.train.trace(programs.abstract_state, next(batches))
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    kernels = re.findall(r"custom_call @__gpu\$xla\.gpu\.triton.*name = \"(\w+)\".* : \((.*)\) ->", text)
+    assert {name for name, _ in kernels} >= {"taylor_outputs", "taylor_dq"}, text
+    assert all(("xi32>" in operands) == packed for _, operands in kernels)
 
 
 def test_prefill_and_decoding(tokens, params):

@@ -27,7 +27,7 @@ class Targets:
     def __next__(self):
         self.drawn += 1
         target = self.bad.get(self.drawn, 1 / self.drawn)
-        return {"target": np.full((1, 1), target, np.float32), "mask": np.ones((1, 1), bool)}
+        return {"targets": np.full((1, 1), target, np.float32)}
 
     def get_state(self):
         return {"drawn": self.drawn}
@@ -45,7 +45,7 @@ def programs_for(config):
         return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     def train(state, batch):
-        loss, grads = jax.value_and_grad(lambda w: jnp.sum((w - batch["target"]) ** 2))(state.params)
+        loss, grads = jax.value_and_grad(lambda w: jnp.sum((w - batch["targets"]) ** 2))(state.params)
         updates, opt_state = optax.with_extra_args_support(optimizer).update(
             grads, state.opt_state, state.params, value=loss
         )

@@ -82,7 +82,7 @@ def sharded_parameters() -> None:
         # A step brings each weight to the tokens once, and adds up its gradient. Of the activations only
         # what comes from the embedding travels, there and back.
         rows = jax.ShapeDtypeStruct((16, 64), jnp.int32, sharding=programs.rows)
-        batch = {"inputs": rows, "targets": rows, "mask": rows.update(dtype=jnp.bool)}
+        batch = {"inputs": rows, "targets": rows}
         sent = traffic(programs.train.lower(programs.abstract_state, batch).compile().as_text())
         parameters = sum(leaf.size * 4 for leaf in jax.tree.leaves(programs.abstract_state.params))
         embedded = 16 * 64 * config.d_model * 4 / 8
@@ -109,7 +109,7 @@ def scanned_layers() -> None:
         mesh=parse_mesh("fsdp=8"),
     )  # fmt: skip
     rows = jax.ShapeDtypeStruct((8, 4), jnp.int32, sharding=programs.rows)
-    batch = {"inputs": rows, "targets": rows, "mask": rows.update(dtype=jnp.bool)}
+    batch = {"inputs": rows, "targets": rows}
     text = programs.train.lower(programs.abstract_state, batch).compile().as_text()
     shapes = {tuple(map(int, found.split(","))) for found in re.findall(r"f32\[([\d,]+)\]", text)}
     assert (3, 128 // 8, 2, 192) in shapes  # the MLP's first maps

@@ -74,6 +74,20 @@ def test_micro_batches_give_the_same_step(one_layer_config):
         np.testing.assert_allclose(float(one["grad_norm"]), float(two["grad_norm"]), rtol=2e-5)
 
 
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_whole_rows_need_no_mask(one_layer_config, accumulate):
+    """A batch without a mask makes the step of one whose mask is true throughout."""
+    masked, compiled = programs(one_layer_config), programs(one_layer_config, accumulate=accumulate)
+    whole = make_batch(rows=8)
+    whole["mask"][:] = True
+    bare = {name: array for name, array in whole.items() if name != "mask"}
+    start = masked.init(jax.random.key(0))
+    other = jax.tree.map(jnp.copy, start)  # a step takes the state it is given
+    one, two = masked.train(start, whole), compiled.train(other, bare)
+    np.testing.assert_allclose(float(one[1]["loss"]), float(two[1]["loss"]), rtol=2e-6)
+    np.testing.assert_allclose(float(one[1]["grad_norm"]), float(two[1]["grad_norm"]), rtol=2e-5)
+
+
 def selecting_step(accumulate=1, remat="none", **options):
     """Initial state and step of a model of one SelectedAttention, which gradients move by their own size."""
     spec = MixerSpec("selected_attention", {"penalty": 1.0, **options})
