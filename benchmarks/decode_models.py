@@ -23,6 +23,9 @@ SIZES = ("tiny", "360m", "1b")
 
 INIT_STD = 0.02
 
+DRAWN = 1_000_003
+"""Numbers that `random_weights` draws: a prime, so that the rows of a matrix differ."""
+
 _PREFIXES = {BASED: "based", ATTENTION: "attn", MAMBA: "mamba"}
 
 
@@ -53,22 +56,28 @@ def one_of_each(config: ModelConfig) -> ModelConfig:
 def random_weights(config: ModelConfig) -> Params:
     """Small random numbers for all parameters, of the dtypes in which they are stored for decoding.
 
-    The time of a step does not depend on them, and initialising large models properly takes minutes.
+    The time of a step does not depend on them, and initialising large models properly takes minutes. So few
+    of them are drawn, and repeated as often as a parameter needs.
     """
-    random = np.random.default_rng(0)
-
-    def draw(leaf: Any) -> Any:
-        return jnp.asarray(INIT_STD * random.standard_normal(leaf.shape, np.float32), leaf.dtype)
-
-    return jax.tree.map(draw, abstract_weights(config))
+    drawn = INIT_STD * np.random.default_rng(0).standard_normal(DRAWN, np.float32)
+    of_dtype = {dtype: drawn.astype(dtype) for dtype in ("float32", config.dtype)}
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(np.resize(of_dtype[leaf.dtype.name], leaf.shape)), abstract_weights(config)
+    )
 
 
 @cache
 def abstract_weights(config: ModelConfig) -> Params:
-    """Shapes and dtypes: float32, or the model's dtype where it casts them (`generate.weights`)."""
-    model = LanguageModel(config)
-    params = {"params": dict(param_shapes(config))}
-    return jax.eval_shape(lambda params: decoding_weights(model, params, config.dtype)[1], params)
+    """Shapes and dtypes: float32, or the model's dtype where it casts them (`generate.weights`).
+
+    One layer of each kind is traced.
+    """
+    short = one_of_each(config)
+    model, params = LanguageModel(short), {"params": dict(param_shapes(short))}
+    shapes = jax.eval_shape(lambda params: decoding_weights(model, params, config.dtype)[1], params)
+    rest = dict(shapes["params"])
+    layers = {kind: rest.pop(f"layers_{i}") for i, kind in enumerate(short.schedule)}
+    return {"params": rest | {f"layers_{i}": layers[kind] for i, kind in enumerate(config.schedule)}}
 
 
 def weight_bytes(config: ModelConfig) -> int:

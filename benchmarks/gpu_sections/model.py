@@ -1,17 +1,17 @@
 """Section `model`: tokens per second of a whole Based model, with the kernels and without.
 
 Prefill reads a prompt and keeps the state; decoding makes tokens one by one, greedily, in one program.
+Weights are random, and stored as for decoding (`generate.weights`): a step reads bfloat16, not float32.
 """
 
 from functools import cache, partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
-import based_jax
-from based_jax.models import MixerSpec, ModelConfig
+from based_jax.models import LanguageModel, MixerSpec, ModelConfig
+from benchmarks.decode_models import BASED, model_config, random_weights
 from benchmarks.gpu_sections.session import Session, Step
 from benchmarks.gpu_sections.stopwatch import Contestant, compare, jitted
 
@@ -50,13 +50,12 @@ def steps(session: Session) -> list[Step]:
 
 def _load(quick: bool) -> tuple[dict[str, Any], Any]:
     """The models by name of the implementation, and their parameters."""
-    config = based_jax.presets.get("based-tiny" if quick else "based-360m").replace(dtype="bfloat16")
+    config = model_config(BASED, "tiny" if quick else "360m", "bfloat16")
     if quick:
         config = config.replace(schedule="LS")
     names: tuple[str | None, ...] = (None, "xla")
-    models = {str(name): based_jax.LanguageModel(with_implementation(config, name)) for name in names}
-    params = jax.jit(models["xla"].init)(jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
-    return models, params
+    models = {str(name): LanguageModel(with_implementation(config, name)) for name in names}
+    return models, random_weights(config)
 
 
 def _prefill(load: Any, batch: int, length: int, session: Session) -> None:

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from based_jax.generate.weights import decoding_weights
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, param_count, presets
+from based_jax.models.language_model import param_shapes
 from benchmarks import decode, decode_memory, decode_models, decode_papers, decode_parts, decode_tables
 from benchmarks.__main__ import main
 from benchmarks.decode import QUICK, summary
@@ -209,6 +211,18 @@ def test_large_models_are_weighed_without_being_made(monkeypatch):
             assert row["state_bytes"] == pytest.approx(2 * floats, rel=1e-3)
         assert row["largest_batch"] == (2**36 - row["weight_bytes"]) // row["state_bytes"]
     assert rows[BASED, 2048] | {"context": 4096} == rows[BASED, 4096]
+
+
+def test_weights_are_stored_as_for_decoding():
+    """All layers, of which one of each kind is traced: as of casting the whole model's parameters."""
+    config = decode_models.model_config(BASED, "tiny", "bfloat16")
+    params = {"params": dict(param_shapes(config))}
+    wanted = jax.eval_shape(lambda params: decoding_weights(LanguageModel(config), params)[1], params)
+    weights = decode_models.random_weights(config)
+    assert jax.tree.map(jnp.shape, weights) == jax.tree.map(jnp.shape, wanted)
+    assert jax.tree.map(lambda x: x.dtype, weights) == jax.tree.map(lambda x: x.dtype, wanted)
+    matrices = [leaf for leaf in jax.tree.leaves(weights) if leaf.size > config.d_model**2]
+    assert {leaf.dtype.name for leaf in matrices} == {"bfloat16"}
 
 
 def test_tiny_models_have_as_many_parameters():
