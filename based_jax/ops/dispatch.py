@@ -1,7 +1,7 @@
 """Which implementation of an op runs: a name means that one or an error, None means the best that works.
 
 "reference" is the specification and the arbiter in tests; it is never picked by itself. "xla" runs anywhere.
-"pallas", "mosaic" and "triton" are the fused GPU kernels of `pallas_kernels`.
+"pallas", "mosaic" and "triton" are the fused GPU kernels of `pallas_kernels`; "cudnn" is NVIDIA's attention.
 """
 
 import importlib.util
@@ -12,6 +12,7 @@ import jax
 from jax.core import Tracer
 
 import pallas_kernels
+from based_jax.ops import cudnn_attention
 from based_jax.validate import expect, expect_choice
 
 # `implementation=None` picks "pallas" where that runs, and "mosaic" where it was measured to be faster. A jax
@@ -28,12 +29,13 @@ _IMPLEMENTATIONS = {
     "taylor_attention": ("pallas", "mosaic", "triton", "xla", "reference"),
     "taylor_step": ("pallas", "triton", "xla", "reference"),
     "selective_scan": ("xla", "reference"),
-    "softmax_attention": ("xla", "reference"),
+    "softmax_attention": ("cudnn", "xla", "reference"),
     "window_step": ("pallas", "triton", "xla", "reference"),
     "wkv": ("xla", "reference"),
 }
 
 _SUPPORTS = {
+    "softmax_attention": cudnn_attention.supports,
     "taylor_attention": pallas_kernels.supports_taylor_attention,
     "taylor_step": pallas_kernels.supports_taylor_step,
     "window_step": pallas_kernels.supports_window_step,
@@ -46,7 +48,7 @@ _IS_SLOW = {"taylor_attention": pallas_kernels.is_slow_taylor_attention}
 _FASTEST = {"taylor_attention": pallas_kernels.fastest_taylor_attention}
 """Op -> which of its kernels was measured to be the fastest on these arrays."""
 
-KERNELS = ("pallas", "mosaic", "triton")
+KERNELS = ("pallas", "mosaic", "triton", "cudnn")
 
 
 def implementations(op: str) -> tuple[str, ...]:
@@ -91,6 +93,8 @@ def implementation_for(
             if reason:
                 raise ValueError(f"implementation = {implementation!r}: {reason}")
         return implementation
+    if "cudnn" in available:
+        return "xla" if unsupported or _cannot_run(op, "cudnn", arrays) else "cudnn"
     if "pallas" not in available or unsupported:
         return "xla"
     kernel = _portable_kernel(arrays)
@@ -106,12 +110,13 @@ def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
     if kernel == "triton" and (missing := [n for n in ("triton", "jax_triton") if not _installed(n)]):
         return f"needs {' and '.join(missing)}; install based-jax[triton]"
     platform = _platform(arrays)
-    if platform != "gpu" and not (pallas_kernels.is_interpreted() and kernel != "triton"):
+    has_interpreter = kernel not in ("triton", "cudnn")
+    if platform != "gpu" and not (pallas_kernels.is_interpreted() and has_interpreter):
         return (
-            f"runs on GPUs, and these arrays are on {platform!r}; expected None, 'xla' or 'reference' "
-            "(tests may use `with pallas_kernels.interpreted():`)"
+            f"runs on GPUs, and these arrays are on {platform!r}; expected None, 'xla' or 'reference'"
+            + " (tests may use `with pallas_kernels.interpreted():`)" * has_interpreter
         )
-    if kernel != "mosaic" and (reason := pallas_kernels.cannot_launch(kernel)):
+    if kernel in ("pallas", "triton") and (reason := pallas_kernels.cannot_launch(kernel)):
         return reason
     reason = _SUPPORTS[op](*arrays) if arrays else None
     if reason is None and kernel == "mosaic":

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 import pallas_kernels
-from based_jax.ops import context_parallel
+from based_jax.ops import context_parallel, cudnn_attention
 from based_jax.ops.dispatch import KERNELS, implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
@@ -76,7 +76,9 @@ def softmax_attention(
         return_log_sum: return (y, the logarithm of each query's sum of exponentials, (B, N, H) in float32) in
             the place of y, so that attention to several sets of keys can be merged.
         implementation: "reference" (dense), "xla" (windows block by block, full attention by blocks of
-            queries) or None for the best.
+            queries), "cudnn" (float16 and bfloat16 on NVIDIA GPUs, without `segment_ids`, `allowed` and
+            `return_log_sum`; with a state that is not empty it computes single tokens, and "xla" longer
+            calls) or None for the best: "cudnn" where it can, from 128 tokens up.
 
     Returns:
         y: (B, N, H, V) in the dtype of v, or ``(y, state)`` with `return_state`. Without a window, all
@@ -86,15 +88,22 @@ def softmax_attention(
         TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message; a text
             longer than the cache, where lengths are known.
     """
-    chosen = implementation_for("softmax_attention", q, k, v, implementation=implementation)
     batch, length = _check(q, k, v, causal, left, initial_state, return_state, mask)
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
+    if implementation is None and length < cudnn_attention.MIN_LENGTH:
+        implementation = "xla"
+    chosen = implementation_for(
+        "softmax_attention", q, k, v, implementation=implementation,
+        unsupported=_not_for_cudnn(k, scale, initial_state, segment_ids, allowed, return_log_sum),
+    )  # fmt: skip
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     how: dict[str, Any] = {"scale": scale, "allowed": allowed, "return_log_sum": return_log_sum}
     cache = initial_state
     places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
 
     if cache is None:
+        if chosen == "cudnn":
+            return cudnn_attention.attend(q, k, v, causal=causal, left=left, scale=scale, mask=mask)
         if not causal:
             keys = (k, v, jnp.broadcast_to(places.start, (places.start.shape[0], length)), mask)
             if context_parallel.is_split():
@@ -111,29 +120,47 @@ def softmax_attention(
         return attend_in_blocks(q, k, v, places, key_index, left, chosen, **how)
 
     written = write(cache, k, v, places, stream)
-    if left is None:  # index p lives in slot p: the buffer is in order
+
+    def with_cache(chosen: str) -> Any:
+        return _with_cache(q, k, v, cache, written, places, left, mask, chosen, **how)
+
+    if chosen != "cudnn":
+        y = with_cache(chosen)
+    elif length == 1:
         key_index = slot_index(stream.length, cache.slots)
-        y = attend_in_blocks(q, written.k, written.v, places, key_index, None, chosen, **how)
+        visible = _visible(places.index, places.start, key_index, left, None)
+        y = cudnn_attention.attend_one(q, written.k, written.v, visible, scale)
+    else:
+        # Which rows have been anywhere is known on the device only.
+        y = lax.cond(
+            jnp.all(cache.stream.length == 0),
+            lambda: cudnn_attention.attend(q, k, v, causal=True, left=left, scale=scale),
+            lambda: with_cache("xla"),
+        )
+    if left is None:
         fits = stream.length <= cache.slots
         # The newest tokens of a longer row have replaced its oldest: none of its outputs is right any more.
         y = jax.tree.map(lambda y: jnp.where(fits.reshape(-1, *[1] * (y.ndim - 1)), y, jnp.nan), y)
-    elif length == 1:
-        key_index = slot_index(stream.length, cache.slots)
-        y = attend_in_blocks(q, written.k, written.v, places, key_index, left, chosen, **how)
-    else:
-        old_k, old_v, old_index = recent(cache, left)
-        key_index = jnp.broadcast_to(places.index, (batch, length))
-        key_index = key_index if mask is None else jnp.where(mask, key_index, -1)
-        keys = jnp.concatenate([old_k.astype(k.dtype), k], axis=1)
-        values = jnp.concatenate([old_v.astype(v.dtype), v], axis=1)
-        key_index = jnp.concatenate([old_index, key_index], axis=1)
-        if chosen == "xla":
-            y = _windowed(q, keys, values, places, key_index, left, **how)
-        else:
-            y = attend_in_blocks(q, keys, values, places, key_index, left, chosen, **how)
     # The values came from the cache, whose dtype may be another.
     y = (y[0].astype(v.dtype), y[1]) if return_log_sum else y.astype(v.dtype)
     return (y, written) if return_state else y
+
+
+def _with_cache(q, k, v, cache, written, places, left, mask, chosen, **how) -> Any:
+    """Attend to the keys before a call and to its own; `written` is the cache with those in it."""
+    batch, length = q.shape[:2]
+    if left is None or length == 1:
+        key_index = slot_index(written.stream.length, cache.slots)
+        return attend_in_blocks(q, written.k, written.v, places, key_index, left, chosen, **how)
+    old_k, old_v, old_index = recent(cache, left)
+    key_index = jnp.broadcast_to(places.index, (batch, length))
+    key_index = key_index if mask is None else jnp.where(mask, key_index, -1)
+    keys = jnp.concatenate([old_k.astype(k.dtype), k], axis=1)
+    values = jnp.concatenate([old_v.astype(v.dtype), v], axis=1)
+    key_index = jnp.concatenate([old_index, key_index], axis=1)
+    if chosen == "xla":
+        return _windowed(q, keys, values, places, key_index, left, **how)
+    return attend_in_blocks(q, keys, values, places, key_index, left, chosen, **how)
 
 
 def window_step(
@@ -223,6 +250,19 @@ def _check(q, k, v, causal, left, cache, return_state, mask) -> tuple[int, int]:
         what = f"max_length = {cache.slots} tokens, the size of the state"
         expect_room(cache.stream, length, mask, cache.slots, what)
     return batch, length
+
+
+def _not_for_cudnn(k, scale, cache, segment_ids, allowed, return_log_sum) -> str | None:
+    """Why the arguments beside q, k, v keep cuDNN from running the call, or None."""
+    reasons = {
+        "has no segments (segment_ids)": segment_ids is not None,
+        "has no pattern but windows (allowed)": allowed is not None,
+        "returns no log-sums (return_log_sum)": return_log_sum,
+        "needs a number as scale, known when the call is traced": not isinstance(scale, float | int | None),
+        "needs whole sequences, and these are split over devices": context_parallel.is_split(),
+        "needs a cache of the keys' dtype": cache is not None and cache.k.dtype != k.dtype,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def _keys_of_devices(k, v, key_index, left) -> tuple[Array, Array, Array]:

@@ -50,7 +50,7 @@ def test_the_causal_form_is_its_equation(x64):
     run = jax.jit(ops.landmark_attention, static_argnames=("piece", "implementation"))
     arrays = [np.asarray(x) for x in (q, k, v)]
     whole = landmarks_by_hand(*arrays, piece, np.zeros((2, 13), int))
-    for implementation in ops.implementations("softmax_attention"):
+    for implementation in ("xla", "reference"):
         assert_close(run(q, k, v, piece=piece, implementation=implementation), whole, FLOAT64)
     assert_close(run(*(x.astype(np.float32) for x in (q, k, v)), piece=piece), whole, FLOAT32)
     packed = run(q, k, v, piece=piece, segment_ids=array(IDS))

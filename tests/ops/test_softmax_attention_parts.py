@@ -44,7 +44,7 @@ def by_hand(q, k, v, left):
     return y, log_sum
 
 
-@pytest.mark.parametrize("implementation", ops.implementations("softmax_attention"))
+@pytest.mark.parametrize("implementation", ["xla", "reference"])
 @pytest.mark.parametrize("left", [None, 4])
 def test_a_pattern_counts_positions_in_the_segment(implementation, left, x64):
     q, k, v = drawn()
