@@ -10,7 +10,8 @@ from benchmarks import pages
 from benchmarks.analysis import series
 from benchmarks.contestants import FORWARD, PASSES
 from benchmarks.conv_basis_contestants import DENSE, FFT, has_pass
-from benchmarks.tables import PASS_TITLES, exponent, show_markdown, significant
+from benchmarks.rounding import exponent, significant
+from benchmarks.tables import PASS_TITLES, show_markdown
 
 MISSING = "\N{EN DASH}"
 

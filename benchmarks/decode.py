@@ -1,25 +1,39 @@
 """`decode`: what a token costs behind ever longer contexts, for ever larger batches, and in memory."""
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-from rich.console import Console
 
 from based_jax.models import ModelConfig, param_count
 from based_jax.validate import expect, expect_choice
 from benchmarks import decode_figure, decode_parts, decode_tables, report
 from benchmarks.analysis import Row, crossover, growth_exponent, series
 from benchmarks.decode_memory import device_bytes, memory_rows
-from benchmarks.decode_models import BASED, LABELS, SIZES, model_config, one_of_each, random_weights
+from benchmarks.decode_models import (
+    BASED,
+    CUDNN,
+    LABELS,
+    MODELS,
+    SIZES,
+    model_config,
+    one_of_each,
+    random_weights,
+    unavailable,
+    with_weights_of,
+)
 from benchmarks.decode_parts import BATCHES, CONTEXTS, MEMORY, PARTS, PREFILL, Part
 from benchmarks.decode_programs import Decoder
+from benchmarks.decode_progress import BROKE, RESULTS, Progress, resumed
 from benchmarks.flags import StudyFlags, comma_list
+from benchmarks.gpu_sections.session import check_device
 from benchmarks.memory import GIB
-from benchmarks.study import INTERRUPTED, Study
+from benchmarks.study import INTERRUPTED, Case, Study
+from benchmarks.timing import Timing
 
 QUICK: dict[str, Any] = {
     "contexts": (16, 32), "context_batches": (1,), "steps": 2, "lengths": (8,), "fit_from": 8,
@@ -42,6 +56,8 @@ class Decode(StudyFlags):
 
     presets: str = "tiny"
     """Size of the timed models: tiny, 360m or 1b."""
+    models: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = MODELS
+    """What is timed: based and any of attention, attention_cudnn (attention with cuDNN's kernels), mamba."""
     parts: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = PARTS
     """Questions: contexts, prefill, batches, memory."""
     contexts: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (1024, 2048, 4096, 8192, 16384, 32768)
@@ -76,11 +92,21 @@ class Decode(StudyFlags):
     """Samples per case; the tables show their median."""
     quick: bool = False
     """Tiny sizes, one layer of each kind, one sample: does the command itself work?"""
+    out: Path | None = None
+    """Write decode.json into this directory after every value."""
+    minutes: float | None = None
+    """End by itself before so many minutes are over, with what was measured; all is measured by default."""
+    resume: bool = False
+    """Go on with the run that --out has, under the same flags."""
     markdown: Path | None = None
     """Put tables into this file, between the lines `<!-- decode -->` and `<!-- /decode -->`."""
 
     def run(self, command: str) -> int:
-        """Measure, show, write; 0, or 130 after Ctrl-C. Raises ValueError for a senseless flag."""
+        """Measure, show, write; 0, 1 if a model failed, 130 after Ctrl-C.
+
+        Raises:
+            ValueError: a flag makes no sense.
+        """
         self._check()
         flags = replace(self, **QUICK) if self.quick else self
         return flags._run(command)
@@ -88,35 +114,45 @@ class Decode(StudyFlags):
     def _run(self, command: str) -> int:
         device = jax.devices()[0]
         dtype = self.dtype or ("float32" if device.platform == "cpu" else "bfloat16")
-        configs = {name: model_config(name, self.presets, dtype) for name in LABELS}
-        if self.quick:
-            configs = {name: one_of_each(config) for name, config in configs.items()}
+        configs = {name: self._config(name, dtype) for name in LABELS if name in self.models}
         described = [
             {
                 "name": name, "label": LABELS[name], "d_model": config.d_model,
-                "schedule": config.schedule, "parameters": param_count(config),
+                "schedule": config.schedule,
+                "parameters": param_count(self._config(with_weights_of(name), dtype)),
             }
             for name, config in configs.items()
         ]  # fmt: skip
         settings = self._settings(device, dtype)
         results = report.new_report("decode", command, settings, described, notes := [])
         results["memory"] = []
-        progress = Console(stderr=True, highlight=False)
+        if self.out:
+            self.out.mkdir(parents=True, exist_ok=True)
+            results = resumed(self.out / RESULTS, results) if self.resume else results
+        paths = [path for path in (self.json, self.out and self.out / RESULTS) if path]
+        progress = Progress(results, paths, math.inf if self.minutes is None else 60 * self.minutes)
+        interrupted = False
         try:
-            results["complete"] = self._measure(configs, results, progress)
+            results["complete"] = self._measure(configs, progress)
         except KeyboardInterrupt:
-            results["complete"] = False
-        if not results["complete"]:
+            interrupted = True
+        if interrupted:
             notes.append(INTERRUPTED)
-        self._save(results)
+        elif not results["complete"]:
+            notes.append(f"The {self.minutes:g} minutes were spent: this is what was measured until then.")
+        progress.save()
         decode_tables.show(results)
         if self.plot:
             decode_figure.draw(results, self.plot)
         if self.markdown:
             self.markdown.write_text(decode_tables.insert(self.markdown.read_text(), results))
-        for path in filter(None, (self.json, self.plot, self.markdown)):
-            progress.print(f"wrote {path}")
-        return 0 if results["complete"] else 130
+        for path in filter(None, (*paths, self.plot, self.markdown)):
+            _say(f"wrote {path}")
+        return 130 if interrupted else int(any(row["status"] == "failed" for row in results["rows"]))
+
+    def _config(self, name: str, dtype: str) -> ModelConfig:
+        config = model_config(name, self.presets, dtype)
+        return one_of_each(config) if self.quick else config
 
     def _settings(self, device: Any, dtype: str) -> dict[str, Any]:
         memory = device_bytes() if self.memory is None else self.memory * GIB
@@ -124,7 +160,9 @@ class Decode(StudyFlags):
         numbers = ("contexts", "context_batches", "lengths", "batches")
         return {
             "device": device.platform, "device_kind": device.device_kind, "dtype": dtype,
-            "size": self.presets, "quick": self.quick, "parts": [p for p in PARTS if p in self.parts],
+            "size": self.presets, "quick": self.quick,
+            "models": [name for name in LABELS if name in self.models],
+            "parts": [part for part in PARTS if part in self.parts],
             **{name: sorted(set(getattr(self, name))) for name in numbers},
             "steps": self.steps, "prefill_batch": self.prefill_batch, "prompt": self.prompt,
             "tokens": self.tokens, "samples": self.samples, "seconds_budget": self.seconds,
@@ -132,41 +170,65 @@ class Decode(StudyFlags):
             "memory_dtype": MEMORY_DTYPE,
         }  # fmt: skip
 
-    def _measure(
-        self, configs: Mapping[str, ModelConfig], results: dict[str, Any], progress: Console
-    ) -> bool:
-        """Part by part, the report up to date after each value; False if Ctrl-C came in a sweep."""
-        settings = results["settings"]
-        if MEMORY in settings["parts"]:
-            progress.print("memory: compiling one layer of each kind")
+    def _measure(self, configs: Mapping[str, ModelConfig], progress: Progress) -> bool:
+        """Part by part, the report up to date after each value; False if the time was spent before.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; what was measured is in the report.
+            DeviceLostError: the device stopped answering. The report says while what.
+        """
+        results, settings = progress.results, progress.results["settings"]
+        if MEMORY in settings["parts"] and not results["memory"]:
+            _say("memory: compiling one layer of each kind")
             results["memory"] = memory_rows(
-                tuple(configs), self.fit, settings["contexts"], MEMORY_DTYPE, settings["memory_gib"] * GIB
-            )
-            self._save(results)
+                [name for name in configs if name != CUDNN], self.fit, settings["contexts"], MEMORY_DTYPE,
+                settings["memory_gib"] * GIB,
+            )  # fmt: skip
+            progress.save()
         parts = [part for part in self._sweeps(settings) if part.name in settings["parts"]]
         if not parts:
             return True
-        decoders = {name: Decoder(name, config, random_weights(config)) for name, config in configs.items()}
-        done: list[tuple[Part, Study]] = []
-
-        def collect() -> None:
-            results["rows"] = [part.row(decoders, row) for part, study in done for row in study.rows()]
-            results["summary"] = summary(results["rows"], self.fit_from)
-            self._save(results)
-
+        weights = {
+            name: random_weights(self._config(name, settings["dtype"]))
+            for name in dict.fromkeys(map(with_weights_of, configs))
+        }
+        decoders = {
+            name: Decoder(name, config, weights[with_weights_of(name)], unavailable(name, config))
+            for name, config in configs.items()
+        }
         for part in parts:
             study = Study(
                 lambda value: value, part.contestants(list(decoders.values())), part.passes, self.samples,
                 self.seconds, settings["memory_limit_gib"] * GIB,
-                lambda line, part=part: progress.print(f"{part.name} {line}"),
-                device=jax.devices()[0],
+                lambda line, part=part: _say(f"{part.name} {line}"),
+                device=jax.devices()[0], goes_on=True, past=progress.history(part.name),
             )  # fmt: skip
-            done.append((part, study))
-            complete = study.measure(part.values, collect)
-            collect()
-            if not complete:
-                return False
+            for value in part.values:
+                if progress.rows(part.name, value):
+                    continue
+                if not progress.has_time():
+                    return False
+                cases, complete = self._cases(study, part, value, progress)
+                progress.finish([part.row(decoders, case.row()) for case in cases])
+                results["summary"] = summary(results["rows"], self.fit_from)
+                progress.save()
+                if not complete:
+                    raise KeyboardInterrupt
         return True
+
+    def _cases(self, study: Study, part: Part, value: int, progress: Progress) -> tuple[list[Case], bool]:
+        """Measure one value; also whether it was measured to its end."""
+        if progress.is_broken(part.name, value):
+            pairs = [(model, direction) for model in study.contestants for direction in study.passes]
+            return [Case(*pair, value, Timing(0.0), skipped=BROKE) for pair in pairs], True
+        progress.start(part.name, value)
+        first = len(study.cases)
+        study.budget = min(self.seconds, progress.left() / len(study.contestants) / len(study.passes))
+        complete = study.measure([value], lambda: None)
+        for case in study.cases[first:]:
+            if case.failed:
+                check_device(RuntimeError(case.failed))
+        return study.cases[first:], complete
 
     def _sweeps(self, settings: dict[str, Any]) -> list[Part]:
         return [
@@ -174,11 +236,6 @@ class Decode(StudyFlags):
             decode_parts.prefill(settings["lengths"], self.prefill_batch),
             decode_parts.batches(settings["batches"], self.prompt, self.tokens),
         ]
-
-    def _save(self, results: dict[str, Any]) -> None:
-        """Even a killed run leaves its numbers behind."""
-        if self.json:
-            report.save(results, self.json)
 
     def _check(self) -> None:
         self.check(
@@ -192,21 +249,34 @@ class Decode(StudyFlags):
         shortest = min(self.contexts)
         expect(shortest > self.steps, "--contexts", shortest, f"more than --steps {self.steps}")
         expect_choice("--presets", self.presets, SIZES)
-        for flag, values, known in (("--parts", self.parts, PARTS), ("--fit", self.fit, SIZES)):
+        chosen = (
+            ("--parts", self.parts, PARTS),
+            ("--fit", self.fit, SIZES),
+            ("--models", self.models, LABELS),
+        )
+        for flag, values, known in chosen:
             expect(len(values) > 0, flag, "", "at least one of " + ", ".join(known))
             for value in values:
-                expect_choice(flag, value, known)
+                expect_choice(flag, value, tuple(known))
+        expect(BASED in self.models, "--models", ",".join(self.models), "based among them")
         expect_choice("--dtype", self.dtype, (None, "float32", "bfloat16"))
-        sensible = self.memory is None or 0 < self.memory < math.inf
-        expect(sensible, "--memory", self.memory, "more than 0 GiB")
+        for flag, value, unit in (("--memory", self.memory, "GiB"), ("--minutes", self.minutes, "minutes")):
+            expect(value is None or 0 < value < math.inf, flag, value, f"more than 0 {unit}")
+        expect(not self.resume or self.out is not None, "--resume", True, "--out DIR of the run to continue")
         drawn = {CONTEXTS, BATCHES} & set(self.parts)
         expect(not self.plot or bool(drawn), "--plot", str(self.plot), "contexts or batches among --parts")
         if self.markdown:
             decode_tables.insert(self.markdown.read_text(), None)
 
 
+def _say(line: str) -> None:
+    """Report progress."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def summary(rows: Sequence[Row], start: int) -> dict[str, Any]:
     """Exponents of time per token, prefill time and state from `start` tokens up; where Based overtakes."""
+    models = list(dict.fromkeys(row["contestant"] for row in rows))
     swept = {part: [row for row in rows if row["part"] == part] for part in (CONTEXTS, PREFILL)}
     growth = [
         {
@@ -217,7 +287,7 @@ def summary(rows: Sequence[Row], start: int) -> dict[str, Any]:
             "state_exponent": growth_exponent(series(of_part, name, direction, "state_bytes"), start),
         }
         for part, of_part in swept.items()
-        for name in LABELS
+        for name in models
         for direction in dict.fromkeys(row["pass"] for row in of_part)
     ]
     overtakes = [
@@ -230,7 +300,7 @@ def summary(rows: Sequence[Row], start: int) -> dict[str, Any]:
         }
         for part, of_part in swept.items()
         for direction in dict.fromkeys(row["pass"] for row in of_part)
-        for other in LABELS
+        for other in models
         if other != BASED
     ]
     return {"growth_from_length": start, "growth": growth, "crossover": overtakes}

@@ -4,12 +4,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.analysis import series
-from benchmarks.decode_models import ATTENTION, BASED, LABELS, MAMBA
+from benchmarks.decode_models import ATTENTION, BASED, CUDNN, LABELS, MAMBA
 from benchmarks.decode_parts import BATCHES, CONTEXTS, GENERATE
 from benchmarks.figure import log_axes
 from benchmarks.memory import MIB
 
-STYLES = {BASED: ("#0072B2", "o", "-"), ATTENTION: ("#D55E00", "^", "--"), MAMBA: ("#009E73", "s", "-.")}
+STYLES = {
+    BASED: ("#0072B2", "o", "-"),
+    ATTENTION: ("#D55E00", "^", "--"),
+    CUDNN: ("#E69F00", "v", "--"),
+    MAMBA: ("#009E73", "s", "-."),
+}
 """Colour, marker and line of each model."""
 
 
@@ -64,7 +69,8 @@ def draw(report: dict[str, Any], path: Path) -> None:
 def _draw_panel(axes: Any, report: dict[str, Any], panel: Panel) -> None:
     rows = [row for row in report["rows"] if row["part"] == panel.part]
     log_axes(axes, sorted({row["length"] for row in rows}))
-    for name, (color, marker, line) in STYLES.items():
+    for name in (contestant["name"] for contestant in report["contestants"]):
+        color, marker, line = STYLES[name]
         found = series(rows, name, panel.direction, panel.key)
         axes.plot(
             list(found), [value / panel.unit for value in found.values()], label=LABELS[name], color=color,

@@ -1,4 +1,7 @@
-"""The models that `decode` compares, by size: Based, a Transformer++ and a Mamba with as many parameters."""
+"""The models that `decode` compares, by size: Based, a Transformer++ and a Mamba with as many parameters.
+
+The Transformer++ has its attention in plain JAX or, on request, from cuDNN, with the same weights.
+"""
 
 from collections.abc import Iterable
 from functools import cache
@@ -10,14 +13,19 @@ import numpy as np
 
 from based_jax.generate.rows import row_bytes
 from based_jax.generate.weights import decoding_weights
+from based_jax.mixers.contract import head_layout
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, param_count, presets
 from based_jax.models.language_model import param_shapes
+from based_jax.ops import implementation_for
 from based_jax.typing import Params
 
-BASED, ATTENTION, MAMBA = "based", "attention", "mamba"
+BASED, ATTENTION, CUDNN, MAMBA = "based", "attention", "attention_cudnn", "mamba"
 
-LABELS = {BASED: "Based", ATTENTION: "Transformer++", MAMBA: "Mamba"}
+LABELS = {BASED: "Based", ATTENTION: "Transformer++", CUDNN: "Transformer++, cuDNN", MAMBA: "Mamba"}
 """Contestants -> their names in the paper."""
+
+MODELS = (BASED, ATTENTION, MAMBA)
+"""What is compared by default."""
 
 SIZES = ("tiny", "360m", "1b")
 
@@ -26,14 +34,41 @@ INIT_STD = 0.02
 DRAWN = 1_000_003
 """Numbers that `random_weights` draws: a prime, so that the rows of a matrix differ."""
 
-_PREFIXES = {BASED: "based", ATTENTION: "attn", MAMBA: "mamba"}
+_PREFIXES = {BASED: "based", ATTENTION: "attn", CUDNN: "attn", MAMBA: "mamba"}
+
+_IMPLEMENTATIONS = {ATTENTION: "xla", CUDNN: "cudnn"}
 
 
 def model_config(name: str, size: str, dtype: str = "float32") -> ModelConfig:
     """The preset of a size that computes in `dtype`; the tiny Mamba, of which there is none, is made here."""
     mamba = (name, size) == (MAMBA, "tiny")
     config = _tiny_mamba() if mamba else presets.get(f"{_PREFIXES[name]}-{size}")
+    if name in _IMPLEMENTATIONS:
+        how = {"implementation": _IMPLEMENTATIONS[name]}
+        mixers = {
+            letter: MixerSpec(spec.mixer, {**spec.options, **how}) for letter, spec in config.mixers.items()
+        }
+        config = config.replace(mixers=mixers)
     return config.replace(dtype=dtype)
+
+
+def with_weights_of(name: str) -> str:
+    """The model whose parameters a model has; making those of `CUDNN` would need cuDNN."""
+    return ATTENTION if name == CUDNN else name
+
+
+def unavailable(name: str, config: ModelConfig) -> str | None:
+    """Return why this device cannot run a model, or None if it can."""
+    if name != CUDNN:
+        return None
+    (spec,) = config.mixers.values()
+    heads, _, width = head_layout(config.d_model, spec.options["num_heads"])
+    token = jax.ShapeDtypeStruct((1, 1, heads, width), config.dtype)
+    try:
+        implementation_for("softmax_attention", token, token, token, implementation="cudnn")
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _tiny_mamba() -> ModelConfig:

@@ -8,8 +8,6 @@ from benchmarks.analysis import series
 from benchmarks.decode_models import ATTENTION, BASED, LABELS, MAMBA
 from benchmarks.decode_parts import BATCHES, GENERATE, PREFILL, READ
 
-OTHERS = (ATTENTION, MAMBA)
-
 ROWS = {
     "360m": ({ATTENTION: "360m/10b", BASED: "363m/10b", MAMBA: "358m/10b"}, "16,384"),
     "1.3b": ({ATTENTION: "1.33b/10b", BASED: "1.35b/10b", MAMBA: "1.32b/10b"}, "4,096"),
@@ -20,7 +18,7 @@ ROWS = {
 def columns(report: dict[str, Any]) -> dict[str, Mapping[str, float]]:
     """Titles -> tokens per millisecond by model: the paper's, then ours; none if we have none.
 
-    Ours are of the longest prompt and the largest batch that all models have.
+    Ours are of the longest prompt and the largest batch that all models have which could run.
     """
     ours = {
         title: column
@@ -55,8 +53,9 @@ def _printed() -> dict[str, Mapping[str, float]]:
 
 def _ours(report: dict[str, Any], part: str, direction: str, title: str) -> tuple[str, dict[str, float]]:
     rows = [row for row in report["rows"] if row["part"] == part]
-    speeds = {name: series(rows, name, direction, "tokens_per_second") for name in LABELS}
-    common = set.intersection(*(set(speed) for speed in speeds.values()))
+    found = ((name, series(rows, name, direction, "tokens_per_second")) for name in LABELS)
+    speeds = {name: speed for name, speed in found if speed}
+    common = set.intersection(*(set(speed) for speed in speeds.values())) if BASED in speeds else set()
     if not common:
         return title, {}
     largest = max(common)

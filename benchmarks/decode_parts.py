@@ -30,7 +30,13 @@ class Part(NamedTuple):
         def prepare(decoder: Decoder, value: int, direction: str) -> Program:
             return decoder.program(self.work(value, direction))
 
-        return [Contestant(d.name, LABELS[d.name], "jax", None, partial(prepare, d)) for d in decoders]
+        return [
+            Contestant(
+                d.name, LABELS[d.name], "jax", None, partial(prepare, d),
+                lacks=dict.fromkeys(self.passes, d.lacks) if d.lacks else {},
+            )
+            for d in decoders
+        ]  # fmt: skip
 
     def row(self, decoders: Mapping[str, Decoder], row: dict[str, Any]) -> dict[str, Any]:
         """A case of the study with what it says of decoding; `length` is the value swept."""

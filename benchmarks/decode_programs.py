@@ -34,6 +34,8 @@ class Decoder:
     name: str
     config: ModelConfig
     params: Params
+    lacks: str | None = None
+    """why it cannot run here"""
 
     def program(self, work: Work) -> Program:
         """Compile the work; what a state takes is allocated by the first call."""

@@ -3,21 +3,29 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-
 from benchmarks import decode_papers, pages
 from benchmarks.analysis import series
-from benchmarks.decode_models import LABELS
+from benchmarks.decode_models import BASED
 from benchmarks.decode_parts import BATCHES, CONTEXTS, FIRST, GENERATE, PREFILL
 from benchmarks.memory import MIB
-from benchmarks.tables import exponent, show_markdown, significant
+from benchmarks.rounding import exponent, significant
 
 MISSING = "\N{EN DASH}"
 
 
-def show(report: dict[str, Any], console: Console | None = None) -> None:
-    """Print a whole report."""
-    show_markdown("Decoding", markdown(report), report["notes"], console)
+def show(report: dict[str, Any]) -> None:
+    """Print a whole report; as plain text where rich is missing."""
+    try:
+        from benchmarks.tables import show_markdown
+    except ImportError:
+        print("# Decoding", markdown(report), *report["notes"], sep="\n\n")
+    else:
+        show_markdown("Decoding", markdown(report), report["notes"])
+
+
+def _labels(report: dict[str, Any]) -> dict[str, str]:
+    """Model -> its name in the tables."""
+    return {contestant["name"]: contestant["label"] for contestant in report["contestants"]}
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:
@@ -89,8 +97,8 @@ def _growing(
         if (entry["part"], entry["pass"]) == (part, direction)
     }
     body = [
-        [LABELS[name], *_cells(series(rows, name, direction, key), lengths, show), _power(powers[name])]
-        for name in LABELS
+        [label, *_cells(series(rows, name, direction, key), lengths, show), _power(powers[name])]
+        for name, label in _labels(report).items()
     ]
     return table(title, [*_counts(lengths), "growth"], body)
 
@@ -108,9 +116,10 @@ def _overtakes(report: dict[str, Any], part: str) -> str:
         length = entry["length"]
         since = f"faster from {length:,} tokens on" if length else "not faster at the longest that both have"
         label = f"{entry['pass']}, " if part == CONTEXTS else ""
-        sentences.append(f"{label}against {LABELS[entry['other']]}: {since}")
+        sentences.append(f"{label}against {_labels(report)[entry['other']]}: {since}")
     start = report["summary"]["growth_from_length"]
-    return f"Based, {'; '.join(sentences)}. Growth: fitted from {start:,} tokens on."
+    overtakes = [f"Based, {'; '.join(sentences)}."] if sentences else []
+    return " ".join([*overtakes, f"Growth: fitted from {start:,} tokens on."])
 
 
 def _contexts(report: dict[str, Any]) -> Iterable[str]:
@@ -148,14 +157,17 @@ def _batches(report: dict[str, Any]) -> Iterable[str]:
     )
     speeds = [
         [
-            LABELS[name],
+            label,
             *_cells(series(rows, name, GENERATE, "tokens_per_second"), batches, lambda x: f"{x:,.0f}"),
             _mebibytes(states[name]),
         ]
-        for name in LABELS
+        for name, label in _labels(report).items()
     ]
     yield table("tokens per second", [*_counts(batches), "state of a sequence, MiB"], speeds)
-    firsts = [[LABELS[name], *_cells(series(rows, name, FIRST), batches, _milliseconds)] for name in LABELS]
+    firsts = [
+        [label, *_cells(series(rows, name, FIRST), batches, _milliseconds)]
+        for name, label in _labels(report).items()
+    ]
     yield table("time to the first token, ms", _counts(batches), firsts)
 
 
@@ -180,7 +192,7 @@ def _memory(report: dict[str, Any]) -> Iterable[str]:
             of_model = {context: found[size, name, context] for context in contexts}
             weights = significant(of_model[contexts[0]]["weight_bytes"] / MIB)
             cells = (show(row[key]) for row in of_model.values())
-            body.append([f"{LABELS[name]} {size}", weights, *cells])
+            body.append([f"{_labels(report)[name]} {size}", weights, *cells])
         yield table(title, ["weights, MiB", *_counts(contexts)], body)
 
 
@@ -198,12 +210,13 @@ def _papers(report: dict[str, Any]) -> Iterable[str]:
         "of the others Based has:"
     )
     shares = [
-        [f"Based over {LABELS[other]}", *(_ratio(column, other) for column in columns.values())]
-        for other in decode_papers.OTHERS
+        [f"Based over {label}", *(_ratio(column, other) for column in columns.values())]
+        for other, label in _labels(report).items()
+        if other != BASED
     ]
     speeds = [
         [label, *(_cells(column, [name], significant)[0] for column in columns.values())]
-        for name, label in LABELS.items()
+        for name, label in _labels(report).items()
     ]
     yield table("", columns, [*speeds, *shares])
 
@@ -214,8 +227,9 @@ def _ratio(column: Mapping[str, float], other: str) -> str:
 
 
 def _missing(report: dict[str, Any]) -> Iterable[str]:
+    labels = _labels(report)
     lines = [
-        f"{LABELS[row['contestant']]}, {row['part']}, {row['pass']} at {row['length']:,} {row['status']}"
+        f"{labels[row['contestant']]}, {row['part']}, {row['pass']} at {row['length']:,} {row['status']}"
         + (f": {row['reason']}" if row["reason"] else "")
         for row in report["rows"]
         if row["seconds"] is None

@@ -11,7 +11,8 @@ from benchmarks import pages
 from benchmarks.analysis import series
 from benchmarks.contestants import FORWARD, FORWARD_BACKWARD
 from benchmarks.mixer_contestants import DECODE, PASSES
-from benchmarks.tables import PASS_TITLES, exponent, significant, time_and_spread, wide_console
+from benchmarks.rounding import exponent, significant
+from benchmarks.tables import PASS_TITLES, time_and_spread, wide_console
 
 TITLES = PASS_TITLES | {DECODE: "step"}
 

@@ -9,7 +9,8 @@ from rich.table import Table
 
 from benchmarks import pages
 from benchmarks.memory import MIB
-from benchmarks.tables import significant, time_and_spread, wide_console
+from benchmarks.rounding import significant
+from benchmarks.tables import time_and_spread, wide_console
 
 BASES = {"jax_1": "one by one", "torch_labels": "torch, labels", "torch_all": "torch, all"}
 """Contestants that the others are compared with."""

@@ -38,5 +38,10 @@ def new_report(
 
 
 def save(report: dict[str, Any], path: Path) -> None:
-    """Write the report; a value that JSON has no word for (nan) is a mistake of ours and raises."""
-    path.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    """Write the report in one move: a process killed meanwhile leaves the old file.
+
+    A value that JSON has no word for (nan) is a mistake of ours and raises ValueError.
+    """
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    partial.replace(path)

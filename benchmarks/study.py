@@ -1,8 +1,9 @@
 """Measure contestants over lengths: compile, decide what can run, warm up, take turns, keep every number."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from benchmarks.contestants import FORWARD_BACKWARD, Contestant, Program
 from benchmarks.machine import cores
 from benchmarks.memory import with_peak
 from benchmarks.timing import Timing, extrapolate, interleave, skip_reason
+from pallas_kernels.flags import one_line
 
 INTERRUPTED = "Interrupted by Ctrl-C: this is what was measured until then."
 """What a report notes where `Study.measure` did not reach its end."""
@@ -29,18 +31,21 @@ class Case:
     program: Program | None = None
     skipped: str | None = None
     """why it was not run"""
+    failed: str | None = None
+    """what the compiler or the device refused"""
     peak_bytes: int | None = None
 
     def row(self) -> dict[str, Any]:
         """JSON-ready, every key always there."""
-        status = "skipped" if self.skipped else "measured" if self.timing.samples else "interrupted"
+        status = "measured" if self.timing.samples else "interrupted"
+        status = "failed" if self.failed else "skipped" if self.skipped else status
         program = self.program or Program(call=lambda: None, to_numpy=list)
         return {
             "contestant": self.contestant.name,
             "pass": self.direction,
             "length": self.length,
             "status": status,
-            "reason": self.skipped,
+            "reason": self.failed or self.skipped,
             **self.timing.statistics(),
             "compile_seconds": program.compile_seconds,
             "temp_bytes": program.temp_bytes,
@@ -68,6 +73,10 @@ class Study:
     """that computes; None is the CPU"""
     compilers: int = field(default_factory=cores)
     """programs compiled at a time; one after the other, none waits for a core"""
+    goes_on: bool = False
+    """keep what the compiler or the device refuses as a failed case; by default it ends the run"""
+    past: Mapping[tuple[str, str], Sequence[tuple[int, float]]] = field(default_factory=dict)
+    """(contestant, pass) -> (length, median seconds) that an earlier run has measured"""
     cases: list[Case] = field(default_factory=list)
     agreement: list[dict[str, Any]] = field(default_factory=list)
     """how far the members of a family differ, at each length"""
@@ -95,8 +104,11 @@ class Study:
         for case, program in zip(cases, self._compile(cases, inputs), strict=True):
             self.cases.append(case)
             if program:
-                self._warm_up(case, program, firsts)
-            if case.skipped:
+                with self._guarded(case):
+                    self._warm_up(case, program, firsts)
+            if case.failed:
+                self.tell(f"N={length} {case.contestant.name} {case.direction}: FAILED, {case.failed}")
+            elif case.skipped:
                 self.tell(f"N={length} {case.contestant.name} {case.direction}: skipped, {case.skipped}")
             elif program:
                 live.append((case.timing, program.call))
@@ -111,7 +123,7 @@ class Study:
         """A program for each case that can run, before anything is timed."""
 
         def prepare(case: Case) -> Program | None:
-            with self._on_device():  # a default device is its thread's own
+            with self._on_device(), self._guarded(case):  # a default device is its thread's own
                 return self._prepare(case, inputs)
 
         with ThreadPoolExecutor(self.compilers) as pool:
@@ -149,15 +161,28 @@ class Study:
         del result
         case.timing.second_call(program.call)
 
+    @contextmanager
+    def _guarded(self, case: Case) -> Iterator[None]:
+        """Errors of compilers and devices end the case alone, if the study goes on."""
+        try:
+            yield
+        except Exception as error:  # they raise all kinds
+            if not self.goes_on:
+                raise
+            case.failed = one_line(error)[:500]
+
     def _on_device(self) -> Any:
         return jax.default_device(self.device or jax.devices("cpu")[0])
 
     def _history(self, contestant: Contestant, direction: str) -> list[tuple[int, float]]:
         """(length, median seconds) of the lengths before."""
         return [
-            (case.length, float(np.median(case.timing.samples)))
-            for case in self.cases
-            if case.contestant is contestant and case.direction == direction and case.timing.samples
+            *self.past.get((contestant.name, direction), ()),
+            *(
+                (case.length, float(np.median(case.timing.samples)))
+                for case in self.cases
+                if case.contestant is contestant and case.direction == direction and case.timing.samples
+            ),
         ]
 
 

@@ -10,6 +10,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from benchmarks.memory import MIB
+from benchmarks.rounding import exponent, significant
 
 MIN_WIDTH = 160
 """Columns that the widest table takes; a narrower terminal scrolls or wraps, the numbers stay whole."""
@@ -186,15 +187,5 @@ def _agreement(report: dict[str, Any]) -> Iterable[str]:
         )
 
 
-def significant(value: float) -> str:
-    """At least three digits, never an exponent."""
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
-
-
 def _mebibytes(value: int | None) -> str:
     return "" if value is None else significant(value / MIB)
-
-
-def exponent(value: float | None) -> str:
-    """Two decimals, or that there is none."""
-    return "-" if value is None else f"{value:.2f}"

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from benchmarks import pages
 from benchmarks.memory import MIB
-from benchmarks.tables import significant, wide_console
+from benchmarks.rounding import significant
+from benchmarks.tables import wide_console
 
 BASES = {"jax": "based_jax", "torch": "torch", "torch_compile": "torch.compile"}
 """Contestants that the others are compared with."""

@@ -77,12 +77,10 @@ class Session:
         self.tell(f"[{self.elapsed:6.1f} s] {self.section}: {text}" if self.section else text)
 
     def save(self) -> None:
-        """Bring the file up to date, in one move: a process killed in between leaves the old one."""
+        """Bring the file up to date."""
         self.report["elapsed_seconds"] = round(self.elapsed, 1)
         if self.path is not None:
-            partial = self.path.with_name(self.path.name + ".partial")
-            reports.save(self.report, partial)
-            partial.replace(self.path)
+            reports.save(self.report, self.path)
 
     def add(self, **row: Any) -> None:
         """Keep a row and save. Numbers that are not finite become None: JSON has no word for them."""

@@ -1,6 +1,7 @@
 """`python -m benchmarks decode` on tiny models: JSON, tables, figure, growth, crossover, memory, errors."""
 
 import json
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +15,11 @@ from benchmarks import decode, decode_memory, decode_models, decode_papers, deco
 from benchmarks.__main__ import main
 from benchmarks.decode import QUICK, summary
 from benchmarks.decode_memory import largest_batch, memory_rows
-from benchmarks.decode_models import ATTENTION, BASED, LABELS, MAMBA
+from benchmarks.decode_models import ATTENTION, BASED, CUDNN, MAMBA, MODELS
 from benchmarks.decode_programs import Decoder, Work, decoding, filled, placed, reading
+from benchmarks.decode_progress import BROKE, Progress, resumed
+from benchmarks.report import new_report
+from benchmarks.study import Contestant, Program, Study
 from tests.benchmarks.refusals import expect_one_line
 
 PAGE = "before\n<!-- decode -->\nold\n<!-- /decode -->\nafter\n"
@@ -23,7 +27,10 @@ PAGE = "before\n<!-- decode -->\nold\n<!-- /decode -->\nafter\n"
 
 def tiny(name: str, size: str = "tiny", dtype: str = "float32") -> ModelConfig:
     """Models that compile in no time, one with a cache that grows and one, for two names, without."""
-    spec = MixerSpec("attention", {"num_heads": 1}) if name == ATTENTION else MixerSpec("short_conv")
+    attention = MixerSpec(
+        "attention", {"num_heads": 1, "implementation": "cudnn" if name == CUDNN else "xla"}
+    )
+    spec = attention if name in (ATTENTION, CUDNN) else MixerSpec("short_conv")
     return ModelConfig(16, 8, "M", {"M": spec}, mlp="none", dtype=dtype)
 
 
@@ -56,7 +63,7 @@ def test_the_envelope(finished, result):
         "tokens": 2,
         "prompt": 4,
     }
-    assert [contestant["name"] for contestant in result["contestants"]] == list(LABELS)
+    assert [contestant["name"] for contestant in result["contestants"]] == list(MODELS)
     assert result["contestants"][0]["parameters"] == param_count(tiny(BASED))
 
 
@@ -64,12 +71,12 @@ def test_the_envelope(finished, result):
 def test_every_case_has_its_row(result):
     cases = [(row["part"], row["length"], row["contestant"], row["pass"]) for row in result["rows"]]
     assert cases == [
-        *(("contexts", n, name, "batch 1") for n in QUICK["contexts"] for name in LABELS),
-        *(("prefill", n, name, "prefill") for n in QUICK["lengths"] for name in LABELS),
+        *(("contexts", n, name, "batch 1") for n in QUICK["contexts"] for name in MODELS),
+        *(("prefill", n, name, "prefill") for n in QUICK["lengths"] for name in MODELS),
         *(
             ("batches", b, name, p)
             for b in QUICK["batches"]
-            for name in LABELS
+            for name in MODELS
             for p in ("first_token", "generate")
         ),
     ]
@@ -112,6 +119,108 @@ def test_tables_on_the_page_and_the_figure(finished, result, capsys):
     assert (finished[1] / "decode.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.fixture
+def tiny_models(monkeypatch):
+    monkeypatch.setattr(decode, "model_config", tiny)
+
+
+def test_a_killed_run_goes_on(tmp_path, tiny_models, monkeypatch, capsys):
+    """What was measured stays; what ran when the process ended runs again, what ends a second one does not.
+    Beside it, cuDNN's attention, which is not here."""
+    measured, fatal = [], [("contexts", 32)]
+    measure = Study.measure
+
+    def run(study, values, collect):
+        part = "prefill" if study.passes == ("prefill",) else "contexts"
+        measured.append((part, *values))
+        if measured[-1] in fatal:
+            raise SystemExit(9)
+        return measure(study, values, collect)
+
+    monkeypatch.setattr(Study, "measure", run)
+    flags = ["decode", "--quick", "--parts=contexts,prefill", "--models=based,attention_cudnn", "--out"]
+    command = [*flags, str(tmp_path / "run")]
+    with pytest.raises(SystemExit):
+        main(command)
+    assert main([*command, "--resume", "--minutes=1e-9"]) == 0  # no time for a value
+    assert "The 1e-09 minutes were spent" in capsys.readouterr().out
+    assert measured == [("contexts", 16), ("contexts", 32)]
+    with pytest.raises(SystemExit):
+        main([*command, "--resume"])
+    fatal.append(("prefill", 8))
+    with pytest.raises(SystemExit):
+        main([*command, "--resume"])
+    fatal.clear()
+    assert main([*command, "--resume"]) == 0
+    assert measured[2:] == [("contexts", 32), ("prefill", 8), ("prefill", 8)]
+    result = json.loads((tmp_path / "run" / "decode.json").read_text())
+    assert (result["complete"], result["notes"]) == (True, [])
+    cases = {(row["part"], row["length"], row["contestant"]): row for row in result["rows"]}
+    assert len(cases) == len(result["rows"]) == 6
+    assert {cases[case]["status"] for case in cases if case[2] == BASED} == {"measured", "skipped"}
+    assert cases["contexts", 32, BASED]["reason"] == BROKE
+    assert "'cudnn': runs on GPUs" in cases["contexts", 16, CUDNN]["reason"]
+    with pytest.raises(ValueError, match=r"--resume = 'size 360m': expected tiny, as in .*decode\.json"):
+        main([*command, "--resume", "--presets=360m"])
+
+
+def test_time_is_left_for_the_longest_value_so_far():
+    now = [0.0]
+    progress = Progress(new_report("decode", "", {}, [], []), [], 10.0, lambda: now[0])
+    for start, end, is_time in ((0, 4, True), (4, 5, True), (5, 6.5, False)):
+        now[0] = start
+        progress.start("prefill", 8)
+        now[0] = end
+        progress.finish([])
+        assert progress.has_time() == is_time
+    assert progress.left() == 3.5
+
+
+def test_only_finished_values_are_taken_up(tmp_path):
+    fresh = new_report("decode", "", {"size": "tiny", "memory_gib": 1.0}, [], [])
+    path = tmp_path / "decode.json"
+    assert resumed(path, fresh) is fresh
+    progress = Progress(resumed(path, fresh), [path])
+    row = {"part": "prefill", "contestant": BASED, "pass": "prefill", "seconds": 1.0}
+    for length, status in ((8, "measured"), (16, "interrupted")):
+        progress.start("prefill", length)
+        progress.finish([row | {"length": length, "status": status}])
+        progress.save()
+    again = Progress(resumed(path, fresh | {"settings": {"size": "tiny", "memory_gib": 2.0}}), [path])
+    assert [row["length"] for row in again.rows("prefill")] == [8]
+    assert again.history("prefill") == {(BASED, "prefill"): [(8, 1.0)]}
+    path.write_text("[]")
+    with pytest.raises(ValueError, match=r"--resume = '.*decode.json': expected a report of `decode`"):
+        resumed(path, fresh)
+
+
+def test_a_model_that_fails_does_not_end_the_others():
+    def fail(message):
+        raise RuntimeError(message)
+
+    def prepare(inputs, direction):
+        return fail("no such kernel") if direction == "compile" else Program(lambda: fail("no launch"), list)
+
+    good = Contestant("good", "good", "jax", None, lambda inputs, direction: Program(lambda: 1, list))
+    bad = Contestant("bad", "bad", "jax", None, prepare)
+    study = Study(lambda n: n, [bad, good], ("compile", "run"), 1, 1.0, 1e9, lambda line: None, goes_on=True)
+    assert study.measure([8], lambda: None)
+    rows = {(row["contestant"], row["pass"]): (row["status"], row["reason"]) for row in study.rows()}
+    assert rows["good", "run"] == rows["good", "compile"] == ("measured", None)
+    assert rows["bad", "compile"] == ("failed", "RuntimeError: no such kernel")
+    assert rows["bad", "run"] == ("failed", "RuntimeError: no launch")
+    strict = Study(lambda n: n, [bad], ("run",), 1, 1.0, 1e9, lambda line: None)
+    with pytest.raises(RuntimeError, match="no launch"):
+        strict.measure([8], lambda: None)
+
+
+def test_tables_are_plain_text_without_rich(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "benchmarks.tables", None)
+    settings = {"device": "cpu", "dtype": "float32", "samples": 1}
+    decode_tables.show(new_report("decode", "", settings, [], ["A note."]) | {"memory": []})
+    assert capsys.readouterr().out.startswith("# Decoding\n\n")
+
+
 def rows_of(part, direction, seconds, state=lambda n: 64):
     """Rows of synthetic times: a function of the length for every model."""
     return [
@@ -128,8 +237,8 @@ def test_exponents_and_crossover_of_synthetic_times():
     seconds = {BASED: lambda n: 3.0, ATTENTION: lambda n: n / 1024, MAMBA: lambda n: (n / 1024) ** 2}
     found = summary(rows_of("contexts", "batch 1", seconds, lambda n: n**2), 2048)
     growth = {entry["contestant"]: entry for entry in found["growth"]}
-    assert [growth[name]["time_exponent"] for name in LABELS] == pytest.approx([0, 1, 2])
-    assert all(growth[name]["state_exponent"] == pytest.approx(2) for name in LABELS)
+    assert [growth[name]["time_exponent"] for name in MODELS] == pytest.approx([0, 1, 2])
+    assert all(growth[name]["state_exponent"] == pytest.approx(2) for name in MODELS)
     assert {entry["other"]: entry["length"] for entry in found["crossover"]} == {ATTENTION: 4096, MAMBA: 2048}
     slow = summary(rows_of("contexts", "batch 1", {**seconds, BASED: lambda n: 99.0}), 2048)
     assert [entry["length"] for entry in slow["crossover"]] == [None, None]
@@ -226,7 +335,7 @@ def test_weights_are_stored_as_for_decoding():
 
 
 def test_tiny_models_have_as_many_parameters():
-    counts = {name: param_count(decode_models.model_config(name, "tiny")) for name in LABELS}
+    counts = {name: param_count(decode_models.model_config(name, "tiny")) for name in MODELS}
     assert max(counts.values()) / min(counts.values()) < 1.08
     assert counts[BASED] == param_count(presets.get("based-tiny"))
 
@@ -268,6 +377,9 @@ def test_skipped_cases_are_named_with_their_reason(result):
         (["--tokens", "0"], "--tokens = 0: expected at least 1"),
         (["--parts", "memory", "--plot", "a.png"], "--plot = 'a.png': expected contexts or batches"),
         (["--fit", "2b"], "--fit = '2b': expected one of"),
+        (["--models", "attention"], "--models = 'attention': expected based among them"),
+        (["--minutes", "0"], "--minutes = 0.0: expected more than 0 minutes"),
+        (["--resume"], "--resume = True: expected --out DIR of the run to continue"),
         (["--memory", "0"], "--memory = 0.0: expected more than 0 GiB"),
         (["--dtype", "int8"], "--dtype = 'int8': expected one of"),
         (["--markdown", "README.md"], "a file with the lines <!-- decode --> and <!-- /decode -->"),
