@@ -77,10 +77,12 @@ class Session:
         self.tell(f"[{self.elapsed:6.1f} s] {self.section}: {text}" if self.section else text)
 
     def save(self) -> None:
-        """Bring the file up to date."""
+        """Bring the file up to date, in one move: a process killed in between leaves the old one."""
         self.report["elapsed_seconds"] = round(self.elapsed, 1)
         if self.path is not None:
-            reports.save(self.report, self.path)
+            partial = self.path.with_name(self.path.name + ".partial")
+            reports.save(self.report, partial)
+            partial.replace(self.path)
 
     def add(self, **row: Any) -> None:
         """Keep a row and save. Numbers that are not finite become None: JSON has no word for them."""
