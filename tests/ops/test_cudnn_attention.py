@@ -17,7 +17,7 @@ from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
 from based_jax import ops
 from based_jax.ops import cudnn_attention, dispatch
 from tests.arrays import array
-from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, assert_close
+from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
 
 
 @pytest.fixture
@@ -206,3 +206,39 @@ def test_where_jax_finds_no_cudnn(found, monkeypatch):
 def test_without_a_gpu_a_name_is_one_error():
     with pytest.raises(ValueError, match=r"'cudnn': runs on GPUs, .* 'cpu'; expected None, .* 'reference'$"):
         ops.softmax_attention(*(jnp.zeros(x.shape, x.dtype) for x in halves(8)), implementation="cudnn")
+
+
+def bfloat16_calls(length, lefts):
+    """Outputs, gradients, a prompt and a token of what a Transformer++ computes, against float32."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = [(2, length, heads, 64) for heads in (4, 2, 2, 4)]
+    arrays = [jax.random.normal(key, shape, jnp.bfloat16) for key, shape in zip(keys, shapes, strict=True)]
+
+    @functools.partial(jax.jit, static_argnames=("name", "dtype", "left"))
+    def run(arrays, name, dtype, left):
+        q, k, v, g = (x.astype(dtype) for x in arrays)
+        attend = functools.partial(ops.softmax_attention, implementation=name)
+        y, pull_back = jax.vjp(lambda *qkv: attend(*qkv, left=left), q, k, v)
+        both = attend(q, k, v, causal=False)
+        slots = length if left is None else left + 1
+        cache = ops.init_kv_cache(2, slots, 2, 64, 64, dtype)
+        into = functools.partial(attend, left=left, return_state=True)
+        start, cache = into(*(x[:, :-1] for x in (q, k, v)), initial_state=cache)
+        token, _ = into(*(x[:, -1:] for x in (q, k, v)), initial_state=cache)
+        return y, pull_back(g), both, start, token
+
+    for left in lefts:
+        ours = run(arrays, "cudnn", "bfloat16", left)
+        exact = run(arrays, "reference", "float32", left)
+        assert {x.dtype.name for x in jax.tree.leaves(ours)} == {"bfloat16"}
+        assert_close(ours, exact, BFLOAT16, magnitude=1.0)
+
+
+@pytest.mark.gpu
+def test_cudnn_itself():
+    bfloat16_calls(257, (None, 63))
+
+
+@pytest.mark.slow  # the same calls as above, in bfloat16
+def test_the_check_of_cudnn_itself(stand_in):
+    bfloat16_calls(17, (None,))
