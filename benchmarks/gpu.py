@@ -17,8 +17,7 @@ from typing import Annotated, Any
 
 from benchmarks import report
 from benchmarks.flags import comma_list, expect_writable
-from benchmarks.gpu_sections import supervisor
-from benchmarks.gpu_sections.targets import targets
+from pallas_kernels import supervisor
 from pallas_kernels.checks import expect
 
 SECTIONS: dict[str, tuple[str, str, float]] = {
@@ -125,8 +124,9 @@ class Gpu:
             import based_jax  # noqa: F401  (sets XLA_FLAGS for CPUs, before JAX reads them)
         import jax
 
-        from benchmarks.gpu_sections.session import DEVICE_LOST, DeviceLostError, Session, Sizing, resume
+        from benchmarks.gpu_sections.session import Session, Sizing, resume
         from pallas_kernels import interpreted
+        from pallas_kernels.journal import DEVICE_LOST, DeviceLostError
 
         if not self.interpret:
             expect((found := _backend()) == "gpu", "device", found, NO_GPU)
@@ -155,7 +155,7 @@ class Gpu:
             session.say(f"the device is lost: {error}")
             session.save()
             return DEVICE_LOST
-        results |= {"complete": True, "running": None, "summary": summary(results["rows"])}
+        results |= {"complete": True, "running": None}
         session.save()
         return say_result(session)
 
@@ -193,15 +193,6 @@ def run_sections(session: Any, names: Sequence[str]) -> None:
         with session.guarded("listing", "all"):
             steps = getattr(importlib.import_module(f"benchmarks.gpu_sections.{module}"), function)(session)
         session.run_section(name, steps, max(0.0, left * share / shares))
-
-
-def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """How many rows of each status, by section; the targets."""
-    counts: dict[str, dict[str, int]] = {}
-    for row in rows:
-        section = counts.setdefault(row["section"], {})
-        section[row["status"]] = section.get(row["status"], 0) + 1
-    return {"rows": counts, "targets": [target.as_dict() for target in targets(rows)]}
 
 
 def say_result(session: Any) -> int:

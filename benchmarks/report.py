@@ -1,13 +1,11 @@
 """The machine-readable result: one JSON object per run, the same envelope for every benchmark."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import facts
+from pallas_kernels.journal import SCHEMA, save
 
-SCHEMA = 1
-"""Raised when a key changes its meaning."""
+__all__ = ["SCHEMA", "new_report", "save"]
 
 
 def new_report(
@@ -35,13 +33,3 @@ def new_report(
         "summary": {},
         "notes": notes,
     }
-
-
-def save(report: dict[str, Any], path: Path) -> None:
-    """Write the report in one move: a process killed meanwhile leaves the old file.
-
-    A value that JSON has no word for (nan) is a mistake of ours and raises ValueError.
-    """
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
-    partial.replace(path)

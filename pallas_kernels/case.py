@@ -1,7 +1,7 @@
 """A kernel call as data: what the tests lower, `inspect` compiles and `tune` measures."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -28,6 +28,8 @@ class Case:
     """whether a call with this shape runs something else unless it names the kernel"""
     backend: str = "pallas"
     """"mosaic" for kernels that only `inspect` knows: they need a newer jax and have nothing to tune"""
+    fill: Mapping[int, int] = field(default_factory=dict, hash=False)
+    """argument -> the value of its whole numbers in a measurement; others are 0"""
 
     @property
     def name(self) -> str:

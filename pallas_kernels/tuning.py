@@ -1,14 +1,13 @@
-"""Block sizes by device and shape: one JSON table per op, measured by `python -m pallas_kernels.tune`.
+"""Block sizes by device and shape: one JSON table per op, from what `python -m pallas_kernels.tune` measured.
 
 A table is a list of rows ``{"device": KIND or "any", "when": {name: value, ...}, "variant": {...}}``. The
 first row whose device matches and whose conditions hold (a number or a string: equal; a pair: lowest and
 highest) gives the variant. Rows of device "any" come last: the safe default, chosen from the compiler's
-register report. `python -m pallas_kernels.backends` measures a second one, of backends.
+register report. A second one, of backends, is from `python -m pallas_kernels.backends`; `adopt` writes both.
 """
 
 import functools
 import json
-import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -72,12 +71,6 @@ def as_json(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "[]\n"
     return "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in rows) + "\n]\n"
-
-
-def expect_writable(path: Path) -> None:
-    """Raises PermissionError unless a table can be written."""
-    if not os.access(path, os.W_OK):
-        raise PermissionError(f"--write: cannot write {path}; run it in a checkout of the source")
 
 
 def _holds(wanted: Any, value: int | str) -> bool:

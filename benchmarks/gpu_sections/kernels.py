@@ -86,8 +86,6 @@ def _kernel(name: str, block: int | None, session: Session) -> None:
 def _tune(name: str, session: Session) -> None:
     sizes = _sizes(session, None)
     default, *others = catalogue(name, sizes)
-    # A tile that is wider than the values computes on zeros.
-    others = [case for case in others if case.variant.value_tile <= max(sizes.value_size, 32)]
     arguments = example(default.arguments)
     rows = [
         _contestant(session, case, arguments, sizes, str(case.variant), ours=case is default)

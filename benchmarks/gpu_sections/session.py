@@ -13,20 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
-from benchmarks import report as reports
+from benchmarks.gpu_sections.summary import summary
+from pallas_kernels import journal
 from pallas_kernels.flags import one_line
-
-DEVICE_LOST = 75
-"""Exit status of a worker whose device stopped answering; the supervisor starts another one."""
-
-BROKE = "the process ended, or the device was lost, while it ran"
-
-
-class DeviceLostError(RuntimeError):
-    """The device does not even add two numbers any more: only a new process gets it back."""
+from pallas_kernels.journal import BROKE, DeviceLostError, check_device, finite
 
 
 class UnavailableError(RuntimeError):
@@ -77,16 +67,14 @@ class Session:
         self.tell(f"[{self.elapsed:6.1f} s] {self.section}: {text}" if self.section else text)
 
     def save(self) -> None:
-        """Bring the file up to date, in one move: a process killed in between leaves the old one."""
-        self.report["elapsed_seconds"] = round(self.elapsed, 1)
+        """Bring the file up to date."""
+        self.report |= {"elapsed_seconds": round(self.elapsed, 1), "summary": summary(self.report["rows"])}
         if self.path is not None:
-            partial = self.path.with_name(self.path.name + ".partial")
-            reports.save(self.report, partial)
-            partial.replace(self.path)
+            journal.save(self.report, self.path)
 
     def add(self, **row: Any) -> None:
         """Keep a row and save. Numbers that are not finite become None: JSON has no word for them."""
-        self.report["rows"].append({"section": self.section, **{k: _finite(v) for k, v in row.items()}})
+        self.report["rows"].append({"section": self.section, **{k: finite(v) for k, v in row.items()}})
         self.save()
 
     def skip(self, step: str, what: str, reason: str) -> None:
@@ -163,20 +151,6 @@ class Step:
     run: Callable[[Session], None]
 
 
-def check_device(error: BaseException) -> None:
-    """Ask the device for the simplest sum.
-
-    Raises:
-        DeviceLostError: it does not answer, so `error` was the end of its context.
-    """
-    try:
-        answer = int(jax.block_until_ready(jnp.arange(4) + 1).sum())
-    except RuntimeError:  # what the XLA runtime raises
-        raise DeviceLostError(one_line(error)) from error
-    if answer != 10:
-        raise DeviceLostError(f"the device says 1 + 2 + 3 + 4 = {answer} after {one_line(error)}")
-
-
 def resume(path: Path, fresh: dict[str, Any]) -> dict[str, Any]:
     """The report of an earlier process of the same run, or `fresh`; who ended it is named `broken`."""
     try:
@@ -190,9 +164,3 @@ def resume(path: Path, fresh: dict[str, Any]) -> dict[str, Any]:
     # What is not done runs again from its beginning.
     old["rows"] = [row for row in old["rows"] if [row["section"], row["step"]] in old["done"]]
     return old | {"running": None, "complete": False}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return None
-    return value

@@ -10,8 +10,9 @@ from typing import Any
 
 import jax
 
-from benchmarks.gpu_sections.session import BROKE, Session, Sizing
+from benchmarks.gpu_sections.session import Session, Sizing
 from pallas_kernels.flags import one_line
+from pallas_kernels.journal import BROKE
 
 SAMPLE_SECONDS = 0.02
 """A sample is as many calls as this takes: what starting and waiting cost then vanishes."""

@@ -20,6 +20,7 @@ class Target:
     """measured; None where a contestant did not run"""
     least: float | None = None
     most: float | None = None
+    unit: str = ""
 
     @property
     def met(self) -> bool | None:
@@ -32,45 +33,65 @@ class Target:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        wanted = f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
-        return {"target": self.name, "wanted": wanted, "measured": self.value, "met": self.met}
+        return {"target": self.name, "wanted": self.wanted, "measured": self.value, "met": self.met}
+
+    @property
+    def wanted(self) -> str:
+        """In words."""
+        bound = f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
+        return f"{bound} {self.unit}".strip()
+
+    def row(self) -> list[str | None]:
+        """What, wanted, measured: as the tables of the documentation show it."""
+        if self.value is None:
+            return [self.name, self.wanted, None]
+        value = f"{self.value:.3g} {self.unit}".strip()
+        return [self.name, self.wanted, value if self.met else f"{value}, missed"]
 
 
 def targets(rows: Rows) -> list[Target]:
     """Every target, measured or not."""
-    at_8k = _times(rows, "forward", "B4 N8192")
-    large, alone = _times(rows, "forward", "B16 N32768"), _times(rows, "forward", "B1 N32768")
-    both = _times(rows, "backward", "B16 N32768")
-    backward = None if {"pallas"} - set(both) else both["pallas"] - large.get("pallas", float("nan"))
+    at_8k = times(rows, "forward", "B4 N8192")
+    large, alone = times(rows, "forward", "B16 N32768"), times(rows, "forward", "B1 N32768")
     decode = [
-        row["bound_fraction"] for row in _measured(rows, "decode", "B128") if row["what"] == "pallas loop"
+        row["bound_fraction"] for row in measured(rows, "decode", "B128") if row["what"] == "pallas loop"
     ]
     window = [
-        _over(times, "xla loop", "pallas loop")
+        _over(times(rows, "window", f"B{batch}"), "xla loop", "pallas loop")
         for batch in _batches(rows, "window")
         if batch >= WIDE_WINDOW_BATCH
-        for times in [_times(rows, "window", f"B{batch}")]
     ]
     return [
         Target("forward, N 8192, B*H 64: best of flash-linear-attention over ours",
                _least(_over(at_8k, peer, "pallas") for peer in PEERS), least=2),
         Target("forward, N 8192, B*H 64: cumulative sum over ours",
                _over(at_8k, "cumulative_sum", "pallas"), least=5),
-        Target("forward, B 16, H 16, N 32768: ms", _milliseconds(large.get("pallas")), most=2.5),
-        Target("forward, B 1, H 16, N 32768: ms", _milliseconds(alone.get("pallas")), most=0.3),
+        Target("forward, B 16, H 16, N 32768",
+               _milliseconds(large.get("pallas")), most=2.5, unit="ms"),
+        Target("forward, B 1, H 16, N 32768",
+               _milliseconds(alone.get("pallas")), most=0.3, unit="ms"),
         Target("backward over forward, B 16, H 16, N 32768",
-               _quotient(backward, large.get("pallas")), most=3.5),
+               quotient(backward(rows), large.get("pallas")), most=3.5),
         Target("decode, B 128: share of the copy bandwidth", decode[0] if decode else None, least=0.8),
         Target("window decode, B 32 and more: xla over ours", _least(window), least=2),
     ]  # fmt: skip
 
 
-def _measured(rows: Rows, section: str, step: str) -> list[dict[str, Any]]:
-    return [r for r in rows if (r["section"], r.get("step"), r["status"]) == (section, step, "measured")]
+def backward(rows: Rows) -> float | None:
+    """Seconds of the backward pass alone on the reference case."""
+    both, forward = (times(rows, name, "B16 N32768").get("pallas") for name in ("backward", "forward"))
+    return None if both is None or forward is None else both - forward
 
 
-def _times(rows: Rows, section: str, step: str) -> dict[str, float]:
-    return {row["what"]: row["seconds"] for row in _measured(rows, section, step)}
+def measured(rows: Rows, section: str, step: str) -> list[dict[str, Any]]:
+    """Rows of a step that have a time."""
+    wanted = (section, step, "measured")
+    return [r for r in rows if (r["section"], r.get("step"), r["status"]) == wanted and r["seconds"]]
+
+
+def times(rows: Rows, section: str, step: str) -> dict[str, float]:
+    """Seconds of a step by what ran."""
+    return {row["what"]: row["seconds"] for row in measured(rows, section, step)}
 
 
 def _batches(rows: Rows, section: str) -> list[int]:
@@ -78,10 +99,11 @@ def _batches(rows: Rows, section: str) -> list[int]:
 
 
 def _over(times: dict[str, float], one: str, other: str) -> float | None:
-    return _quotient(times.get(one), times.get(other))
+    return quotient(times.get(one), times.get(other))
 
 
-def _quotient(one: float | None, other: float | None) -> float | None:
+def quotient(one: float | None, other: float | None) -> float | None:
+    """One over the other, if both were measured."""
     return None if one is None or other is None else one / other
 
 

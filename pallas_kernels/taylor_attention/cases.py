@@ -6,12 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
 
 from pallas_kernels.case import Case
 from pallas_kernels.taylor_attention import specs
 from pallas_kernels.taylor_attention.dkv import key_or_value_gradient
 from pallas_kernels.taylor_attention.dq import query_gradients
 from pallas_kernels.taylor_attention.function import OPERANDS, Call, Variant, is_slow
+from pallas_kernels.taylor_attention.layout import ROWS
 from pallas_kernels.taylor_attention.outputs import outputs
 from pallas_kernels.taylor_attention.scan import ELEMENTS, WARPS, scan_states
 from pallas_kernels.taylor_attention.sums import key_sums, query_sums
@@ -61,17 +63,27 @@ def candidates(of: Case, sizes: Sizes = SIZES) -> list[Case]:
     """Other block sizes to measure on the same shape, which `of` has with these `sizes`."""
     if of.kernel == "scan":
         return [of]
-    tried = {of.variant}
-    for chunk, warps in ((64, 4), (128, 8), (32, 4), (64, 8)):
-        for value_tile in (32, 64, 128):
-            for stages in (1, 2):
-                tried.add(replace(of.variant, chunk=chunk, warps=warps, value_tile=value_tile, stages=stages))
     words = of.shape.split()
-    size, dtype, packed = words[0][1:], words[2], "packed" in words
+    size, value_size, dtype, packed = words[0][1:], int(words[1][1:]), words[2], "packed" in words
+    widest, present = pl.next_power_of_2(value_size), of.variant.value_tile
+    tried = {}
+    for chunk, warps in ((of.variant.chunk, of.variant.warps), (64, 4), (128, 8), (32, 4), (64, 8)):
+        for stages in (of.variant.stages, 1, 2):
+            for value_tile in (present, 32, 64, 128):
+                variant = replace(of.variant, chunk=chunk, warps=warps, value_tile=value_tile, stages=stages)
+                # A tile wider than the values is cut to their width: the same program again.
+                tried.setdefault(replace(variant, value_tile=min(value_tile, widest)), variant)
+    variants = [*tried.values(), *(replace(of.variant, tile=tile) for tile in _tiles(int(size)))]
     return [
-        case(of.kernel, int(size), int(words[1][1:]), dtype, packed, variant, sizes)
-        for variant in sorted(tried, key=str)
+        case(of.kernel, int(size), value_size, dtype, packed, variant, sizes)
+        for variant in sorted(set(variants), key=str)
     ]
+
+
+def _tiles(key_size: int) -> list[int]:
+    """Rows of features that a kernel may build at a time."""
+    products = next(products for largest, products, _ in ROWS if key_size <= largest)
+    return [tile for tile in (32, 64) if products % tile == 0]
 
 
 def facts(of: Case) -> dict[str, int | str]:
@@ -106,10 +118,12 @@ def case(
         "query_sums": [keys, values, numbers, numbers],
         "outputs": [keys, keys, values],
     }.get(kernel, [keys, keys, values, values, numbers, numbers])
-    count = len(arrays)
+    count, fill = len(arrays), {}
     if "sums" not in kernel:
         arrays += specs.state_shapes(plan, plan.blocks)
-    arrays += [shape((sizes.batch, sizes.length), "int32"), shape((sizes.batch,), "int32")] if packed else []
+    if packed:  # one segment that goes on from the state, no padding
+        fill = {len(arrays): -1, len(arrays) + 1: sizes.length}
+        arrays += [shape((sizes.batch, sizes.length), "int32"), shape((sizes.batch,), "int32")]
 
     def function(*arrays: jax.Array) -> Any:
         tables = [jnp.asarray(table) for table in specs.constant_tables(plan)]
@@ -120,7 +134,7 @@ def case(
     words = f"K{key_size} V{value_size} {dtype}{' packed' if packed else ''}"
     return Case(
         "taylor_attention", kernel, words, call.variant(kernel, keys, values), function,
-        tuple(arrays), variant is None, is_slow(keys, keys, values),
+        tuple(arrays), variant is None, is_slow(keys, keys, values), fill=fill,
     )  # fmt: skip
 
 

@@ -15,6 +15,9 @@ BATCH = 128
 CARRIED = {3: 1, 4: 2}
 """Arguments that a result replaces in the next call: the rings."""
 
+POSITION = 750
+"""Tokens that every row has seen in a measurement: the windows are full."""
+
 # W, H, G, K = V, dtype, rotary; every row of the tuning table at least once.
 _SIZES = [
     (64, 16, 16, 64, "bfloat16", Rotary(64)),  # the paper's window
@@ -79,4 +82,5 @@ def _case(
         function=functools.partial(window_step, rotary=rotary, variant=variant),
         arguments=arguments,
         default=variant == default,
+        fill={5: POSITION},
     )

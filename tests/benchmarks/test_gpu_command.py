@@ -16,12 +16,15 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import report
-from benchmarks.gpu import ON_REQUEST, SECTIONS, run_sections, say_result, summary
-from benchmarks.gpu_sections import checks, correctness, peers, supervisor
-from benchmarks.gpu_sections.session import BROKE, DeviceLostError, Session, Sizing, Step, resume
+from benchmarks.gpu import ON_REQUEST, SECTIONS, run_sections, say_result
+from benchmarks.gpu_sections import checks, correctness, peers
+from benchmarks.gpu_sections.session import Session, Sizing, Step, resume
 from benchmarks.gpu_sections.stopwatch import Contestant, Prepared, compare, jitted
+from benchmarks.gpu_sections.summary import summary
 from benchmarks.gpu_sections.targets import targets
 from benchmarks.io_model import Sizes
+from pallas_kernels import supervisor
+from pallas_kernels.journal import BROKE, DeviceLostError
 from tests.benchmarks.refusals import expect_one_line
 from tests.subprocesses import ROOT, environment
 
@@ -173,6 +176,7 @@ def test_a_step_that_fails_does_not_stop_the_next(tmp_path):
     saved = json.loads((tmp_path / "gpu.json").read_text())
     assert [row["status"] for row in saved["rows"]] == ["failed", "passed"]
     assert "KeyError" in saved["rows"][0]["reason"]
+    assert saved["summary"]["rows"] == {"forward": {"failed": 1, "passed": 1}}  # a killed run has one, too
 
 
 def test_sections_share_the_time_and_say_what_they_left_out():
@@ -376,6 +380,13 @@ def test_the_supervisor(body, status, workers, tmp_path, monkeypatch, capfd):
     assert path.exists()
 
 
+def test_the_supervisor_ends_what_still_runs_when_the_time_is_over(tmp_path):
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    lines: list[str] = []
+    status = supervisor.watch(command, tmp_path / "gpu.json", 600.0, lines.append, seconds=0.5)
+    assert (status, lines) == (supervisor.TIME_OVER, ["the time is over"])
+
+
 # The targets.
 
 
@@ -402,3 +413,41 @@ def test_targets_from_rows():
         (1.5, False), (None, None), (2.0, True), (None, None), (3.0, True), (0.85, True), (3.0, True),
     ]  # fmt: skip
     assert all(target["measured"] is None for target in summary([])["targets"])
+    shown = summary(rows)["tables"]["targets"]
+    assert shown[2][1:] == ["at most 2.5 ms", "2 ms"]
+    assert shown[0][1:] == ["at least 2", "1.5, missed"]
+
+
+def test_what_was_expected_is_found_in_rows():
+    variant = {"chunk": 64, "value_tile": 64, "warps": 4}
+    rows = [
+        measured("machine", "copy", "copy", 1.0, per_second=4.2e12),
+        measured("forward", "B16 N32768", "pallas", 2e-3),
+        measured("backward", "B16 N32768", "pallas", 8e-3),
+        measured("kernels", "dq serial", "dq", 2.1e-3),
+        *(measured("kernels", f"{name} blocks", name, 1e-3) for name in ("key_sums", "scan", "outputs")),
+        measured("tuning", "outputs candidates", "a", 1e-3, variant=variant, ratio_to_first=1.0),
+        measured(
+            "tuning",
+            "outputs candidates",
+            "b",
+            2e-3,
+            variant=variant | {"value_tile": 32},
+            ratio_to_first=2.0,
+        ),
+        measured("decode", "B1", "pallas loop", 5e-6, bound_fraction=0.1),
+    ]
+    rows.append(
+        {"section": "correctness", "step": "attention N2048", "status": "passed", "errors": {"y": 3e-3}}
+    )
+    found = {what: value for what, _, value in summary(rows)["tables"]["expected"] if value is not None}
+    assert found == {
+        "copy, read and written": "4.2 TB/s", "forward, B 16, H 16, N 32768": "2 ms",
+        "backward alone, L = N": "6 ms", "the same in three passes, L = 4096": "3 ms",
+        "`outputs`, value tile 32 over 64": "2", "decoding step, B 1": "5 us",
+        "largest error, bfloat16 forward, N 2048": "0.003",
+        "`dq` alone, B 16, H 16, N 32768, serial": "2.1 ms",
+        "`key_sums` alone, B 16, H 16, N 32768, L = 4096": "1 ms",
+        "`scan` alone, B 16, H 16, N 32768, L = 4096": "1 ms",
+        "`outputs` alone, B 16, H 16, N 32768, L = 4096": "1 ms",
+    }  # fmt: skip

@@ -1,14 +1,15 @@
 """The table of the faster backends, without a GPU: made times, and toys in the place of the kernels."""
 
 import json
+import time
 
 import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pallas_kernels import backends, tuning
-from pallas_kernels.backends import HOPPER, LENGTHS, PORTABLE, ROWS_AND_HEADS, Result, Size
+from pallas_kernels import backends, choices, contest, tuning
+from pallas_kernels.backends import HOPPER, LENGTHS, PORTABLE, ROWS_AND_HEADS, Backends, Size
 from pallas_kernels.taylor_attention import mosaic_support
 from tests.subprocesses import run_module
 
@@ -16,17 +17,23 @@ H200 = "NVIDIA H200"
 SIZES = [(rows, length) for rows in ROWS_AND_HEADS for length in LENGTHS]
 
 
-def made(wins, value_size=64):
-    """Results where the Hopper kernels are twice as fast at `wins`, and hardly faster elsewhere."""
-    return [
-        Result(Size(*size, value_size), {PORTABLE: 2.0, HOPPER: 1.0 if size in wins else 1.97}, {})
-        for size in SIZES
-    ]
+def row(size: tuple[int, int], backend: str, seconds: float | None, value_size=64) -> dict:
+    when = backends.trial(Size(*size, value_size), backend).columns["when"]
+    found = {"when": when, "candidate": backend}
+    if seconds is None:
+        return found | {"status": "refused", "reason": "results differ by 1"}
+    return found | {"status": "measured", "seconds": seconds, "reference_seconds": 2.0}
+
+
+def made(wins, sizes=SIZES):
+    """Rows where the Hopper kernels are twice as fast at `wins`, and hardly faster elsewhere."""
+    found = [row(size, PORTABLE, 2.0) for size in sizes]
+    return [*found, *(row(size, HOPPER, 1.0 if size in wins else 1.97) for size in sizes)]
 
 
 @given(st.sets(st.sampled_from(SIZES)), st.integers(1, 3000), st.integers(1, 60_000))
 def test_a_size_goes_with_the_largest_measured_one_below_it(wins, rows, length):
-    table = backends.rows(made(wins), H200)
+    table = choices.with_backends([], made(wins), H200)
     below = [max((n for n in sizes if n <= value), default=0) for sizes, value in
              ((ROWS_AND_HEADS, rows), (LENGTHS, length))]  # fmt: skip
     facts = {"rows_and_heads": rows, "length": length}
@@ -39,8 +46,8 @@ def test_a_size_goes_with_the_largest_measured_one_below_it(wins, rows, length):
 
 
 def test_a_row():
-    (row,) = backends.rows(made({(ROWS_AND_HEADS[0], LENGTHS[-1])}), H200)
-    assert row == {
+    (found,) = choices.with_backends([], made({(ROWS_AND_HEADS[0], LENGTHS[-1])}), H200)
+    assert found == {
         "device": H200,
         "when": {"rows_and_heads": [16, ROWS_AND_HEADS[1] - 1], "length": [16384, 10**9], "value_size": 64},
         "backend": HOPPER,
@@ -48,21 +55,19 @@ def test_a_row():
 
 
 def test_a_backend_that_does_not_run_or_differs_wins_nothing():
-    results = [Result(Size(*size, 64), {PORTABLE: 2.0}, {HOPPER: "results differ by 1"}) for size in SIZES]
-    assert backends.rows(results, H200) == []
-    assert backends.describe(results[0]) == (
-        "taylor_attention R16 N1024 V64: pallas 2000000.0 us, mosaic: results differ by 1"
-    )
+    assert choices.with_backends([], [row(size, HOPPER, None) for size in SIZES], H200) == []
 
 
 def test_what_was_not_measured_stays():
-    def row(device, **when):
+    def other(device, rows=16, value_size=64):
+        when = {"rows_and_heads": [rows, 99], "length": [1024, 2047], "value_size": value_size}
         return {"device": device, "when": when, "backend": HOPPER}
 
-    others = [row("NVIDIA H100", value_size=64), row(H200, value_size=128)]
-    old = [row(H200, value_size=64), others[0], row(H200, length=[1, 9]), others[1]]
-    results = made(SIZES[:1])
-    assert backends.replaced(old, results, H200) == [*others, *backends.rows(results, H200)]
+    kept = [other("NVIDIA H100"), other(H200, rows=64), other(H200, value_size=128)]
+    table = [other(H200), *kept]
+    assert choices.with_backends(table, made([], SIZES[:1]), H200) == kept
+    (new,) = choices.with_backends([], made(SIZES[:1], SIZES[:1]), H200)
+    assert choices.with_backends(table, made(SIZES[:1], SIZES[:1]), H200) == [*kept, new]
 
 
 def test_the_table_is_found_and_its_format_is_ours():
@@ -70,66 +75,64 @@ def test_the_table_is_found_and_its_format_is_ours():
     assert tuning.as_json(json.loads(text)) == text
 
 
+def test_the_headline_and_its_neighbours_are_measured_first():
+    found = backends.trials(Backends(out=None))  # type: ignore[arg-type]
+    assert len(found) == 3 * len(SIZES)
+    assert all([trial.candidate for trial in trials] == [PORTABLE, HOPPER] for trials in found)
+    names = [trials[0].case.removeprefix("taylor_attention ") for trials in found]
+    assert names[0] == "R256 N16384 V64"
+    assert set(names[1:4]) == {"R64 N16384 V64", "R1024 N16384 V64", "R256 N4096 V64"}
+    assert all(name.endswith("V64") for name in names[: len(SIZES)])
+
+
 @pytest.fixture
-def on_hopper(tmp_path, monkeypatch):
-    """The command believes in a GPU; contestants are toys, sizes small, the table a file of its own."""
-    path = tmp_path / "backends.json"
-    path.write_text("[]\n")
-    monkeypatch.setattr(tuning, "path", lambda op, name: path)
-    monkeypatch.setattr(tuning, "device_kind", lambda: H200)
+def on_hopper(monkeypatch):
+    """The command believes in a GPU; the backends are toys, sizes small."""
     monkeypatch.setattr(mosaic_support, "cannot_run", lambda: None)
     monkeypatch.setattr(backends, "ROWS_AND_HEADS", (2,))
     monkeypatch.setattr(backends, "LENGTHS", (8, 16))
-    functions = {PORTABLE: lambda q, k, v: v, HOPPER: lambda q, k, v: 1 + v}
-    monkeypatch.setattr(backends, "functions", lambda: functions)
-    return path
+    monkeypatch.setattr(
+        backends, "function", lambda backend: lambda q, k, v: v if backend == PORTABLE else 1 + v
+    )
 
 
-def test_the_command_measures_and_writes(on_hopper, monkeypatch, capsys):
-    monkeypatch.setattr(backends, "contest", lambda *_: ({PORTABLE: 2.0, HOPPER: 1.0}, {}))
-    assert backends.main(["--seconds", "0.001", "--value-sizes", "4", "--write"]) == 0
-    assert [row["when"]["length"] for row in json.loads(on_hopper.read_text())] == [[8, 15], [16, 10**9]]
-    printed = capsys.readouterr().out
-    assert printed.count("taylor_attention R2 N") == 2
-    assert f"wrote {on_hopper}" in printed
+def command(path, *flags: str) -> int:
+    """Measure in this process, as the one that is watched does."""
+    return backends.main(
+        ["--out", str(path), "--value-sizes", "4", f"--until={time.time() + 600:.0f}", *flags]
+    )
 
 
-def test_the_command_compares_results_and_writes_only_on_request(on_hopper, capsys):
-    assert backends.main(["--seconds", "0.001", "--value-sizes", "4"]) == 0
-    assert on_hopper.read_text() == "[]\n"
-    assert "mosaic: results differ by" in capsys.readouterr().out
+def test_the_command_measures_into_a_report(on_hopper, monkeypatch, tmp_path):
+    monkeypatch.setattr(contest, "disagreement", lambda *_: 0.0)
+    monkeypatch.setattr(contest, "measure", lambda calls, seconds: [2.0, 1.0][: len(calls)])
+    assert command(tmp_path) == 0
+    rows = json.loads((tmp_path / "backends.json").read_text())["rows"]
+    table = choices.with_backends([], rows, H200)
+    assert [found["when"]["length"] for found in sorted(table, key=str)] == [[16, 10**9], [8, 15]]
 
 
-def test_what_was_measured_before_a_crash_is_written(on_hopper, monkeypatch):
-    found = [({PORTABLE: 2.0, HOPPER: 1.0}, {})]
-    monkeypatch.setattr(backends, "contest", lambda *_: found.pop())
-    with pytest.raises(IndexError):
-        backends.main(["--value-sizes", "4", "--write"])
-    assert [row["when"]["length"] for row in json.loads(on_hopper.read_text())] == [[8, 15]]
+def test_the_command_compares_results(on_hopper, tmp_path):
+    assert command(tmp_path, "--seconds", "0.001") == 0
+    rows = json.loads((tmp_path / "backends.json").read_text())["rows"]
+    assert all(row["reason"].startswith("results differ") for row in rows if row["candidate"] == HOPPER)
+    assert choices.with_backends([], rows, H200) == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--seconds", "0"], "--seconds 0.0: expected a positive number"),
-        (["--value-sizes", "0"], r"--value-sizes \(0,\): expected positive numbers"),
-    ],
-)
-def test_flags_that_make_no_sense(on_hopper, flags, message):
-    with pytest.raises(ValueError, match=message):
-        backends.main(flags)
+def test_flags_that_make_no_sense(on_hopper, tmp_path):
+    with pytest.raises(ValueError, match=r"--value-sizes = \(0,\): expected positive numbers"):
+        command(tmp_path, "--value-sizes", "0")
 
 
 def test_arguments_are_what_the_kernels_take():
-    q, k, v = backends.arguments(Size(64, 1024, 112))
+    q, k, v = backends.trial(Size(64, 1024, 112), HOPPER).arguments
     assert q.shape == k.shape == (4, 1024, 16, 16)
     assert v.shape == (4, 1024, 16, 112)
     assert {x.dtype for x in (q, k, v)} == {jnp.dtype("bfloat16")}
-    assert set(backends.functions()) == {PORTABLE, HOPPER}
 
 
-def test_elsewhere_one_line_and_status_2():
-    done = run_module("pallas_kernels.backends")
+def test_elsewhere_one_line_and_status_2(tmp_path):
+    done = run_module("pallas_kernels.backends", "--out", str(tmp_path))
     assert done.returncode == 2
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("python -m pallas_kernels.backends: ")

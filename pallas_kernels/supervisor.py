@@ -1,6 +1,7 @@
 """Watch the process that measures: replace it if it crashed, hung or lost its device, until one finishes."""
 
 import contextlib
+import math
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -17,9 +18,17 @@ FINAL = (0, 1, 2, 130)
 """Exit statuses after which there is nothing left to do: done, done with wrong numbers, wrong flags or no
 GPU, interrupted."""
 
+TIME_OVER = 124
+"""Returned where a process had to be ended because the time was over; its report stays."""
+
 
 def watch(
-    command: Sequence[str], path: Path, stuck: float, tell: Callable[[str], None], resume: bool = False
+    command: Sequence[str],
+    path: Path,
+    stuck: float,
+    tell: Callable[[str], None],
+    resume: bool = False,
+    seconds: float = math.inf,
 ) -> int:
     """Run `command`, again with ``--resume`` after it ended early; returns the last one's exit status.
 
@@ -27,14 +36,16 @@ def watch(
         command: writes `path` whenever it has news.
         stuck: seconds without news, or the first news, after which it is killed.
         resume: whether the first one resumes an earlier run.
+        seconds: time for all of them together; what still runs then is killed.
     """
     status, before = 1, _modified(path)
+    ends = time.monotonic() + seconds
     for _ in range(MAX_WORKERS):
         # A report that is there already may be of another run.
         begun = _modified(path) != before
         process = subprocess.Popen([*command, *(["--resume"] if resume or begun else [])])
         try:
-            status = _wait(process, path, stuck, tell)
+            status = _wait(process, path, stuck, ends, tell)
         except BaseException:
             # Ctrl-C reaches it, too: it gets the time to write down what it has.
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -42,6 +53,8 @@ def watch(
             process.kill()
             process.wait()
             raise
+        if status == TIME_OVER:
+            return status
         begun = _modified(path) != before
         # An uncaught error has status 1, too: a report that is complete tells them apart. Without any report
         # it never got as far as measuring.
@@ -52,7 +65,9 @@ def watch(
     return status
 
 
-def _wait(process: "subprocess.Popen[bytes]", path: Path, stuck: float, tell: Callable[[str], None]) -> int:
+def _wait(
+    process: "subprocess.Popen[bytes]", path: Path, stuck: float, ends: float, tell: Callable[[str], None]
+) -> int:
     news, heard = _modified(path), time.monotonic()
     while (status := process.poll()) is None:
         time.sleep(POLL_SECONDS)
@@ -61,6 +76,11 @@ def _wait(process: "subprocess.Popen[bytes]", path: Path, stuck: float, tell: Ca
         elif time.monotonic() - heard > stuck:
             tell(f"no news for {stuck:.0f} s")
             process.kill()
+        if time.monotonic() > ends:
+            tell("the time is over")
+            process.kill()
+            process.wait()
+            return TIME_OVER
     return status
 
 

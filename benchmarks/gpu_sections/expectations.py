@@ -1,0 +1,107 @@
+"""What was expected of the kernels before any measurement, from compiled code and arithmetic."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from benchmarks.gpu_sections.targets import Rows, backward, measured, times
+
+
+class Expectation(NamedTuple):
+    """A number of the report, and what it was thought to be."""
+
+    what: str
+    expected: str
+    value: Callable[[Rows], float | None]
+    unit: str = "ms"
+    scale: float = 1e3
+    """units per second, or per what `value` returns"""
+
+    def row(self, rows: Rows) -> list[str | None]:
+        """What, expected, measured: as the tables of the documentation show it."""
+        value = self.value(rows)
+        return [
+            self.what,
+            self.expected,
+            None if value is None else f"{value * self.scale:.3g} {self.unit}".strip(),
+        ]
+
+
+def _seconds(section: str, step: str, what: str) -> Callable[[Rows], float | None]:
+    return lambda rows: times(rows, section, step).get(what)
+
+
+def _rate(step: str) -> Callable[[Rows], float | None]:
+    return lambda rows: next((r.get("per_second") for r in measured(rows, "machine", step)), None)
+
+
+def _three_passes(rows: Rows) -> float | None:
+    found = [times(rows, "kernels", f"{name} blocks").get(name) for name in ("key_sums", "scan", "outputs")]
+    return None if None in found else sum(filter(None, found))
+
+
+def _candidate(**fields: int) -> Callable[[Rows], float | None]:
+    """Time of `outputs` with these block sizes over that with those in use."""
+
+    def value(rows: Rows) -> float | None:
+        found = measured(rows, "tuning", "outputs candidates")
+        present = next((row["variant"] for row in found if row["ratio_to_first"] == 1), None)
+        if present is None:
+            return None
+        return next((row["ratio_to_first"] for row in found if row["variant"] == present | fields), None)
+
+    return value
+
+
+def _largest_error(rows: Rows) -> float | None:
+    found = [r for r in rows if r["section"] == "correctness" and "N2048" in r.get("step", "")]
+    return next((row["errors"].get("y") for row in found if row.get("errors")), None)
+
+
+LARGE = "forward, B 16, H 16, N 32768"
+
+EXPECTATIONS = (
+    Expectation("copy, read and written", "4.3 TB/s", _rate("copy"), "TB/s", 1e-12),
+    Expectation("bfloat16 matmul, 8192^3", "790 TFLOP/s", _rate("matmul"), "TFLOP/s", 1e-12),
+    Expectation(LARGE, "1.9 ms (1.4 to 2.8)", _seconds("forward", "B16 N32768", "pallas")),
+    Expectation(
+        "the same through jax-triton", "1.4 ms (1.0 to 2.2); under 0.8 of it take it as the default",
+        _seconds("forward", "B16 N32768", "triton"),
+    ),
+    Expectation(
+        "the same through Mosaic GPU (jax 0.11 or newer)", "1.2 ms (0.8 to 1.8)",
+        _seconds("mosaic_forward", "B16 N32768", "mosaic"),
+    ),
+    Expectation("the same in three passes, L = 4096", "2.6 ms", _three_passes),
+    Expectation("backward alone, L = N", "6 to 8 ms", backward),
+    Expectation("forward, B 1, N 32768, L = 2048", "0.18 ms", _seconds("blocks", "B1 N32768", "block 2048")),
+    Expectation("the same, L = 1024", "0.2 ms", _seconds("blocks", "B1 N32768", "block 1024")),
+    Expectation("the same, B 1, serial", "1.0 to 1.4 ms", _seconds("blocks", "B1 N32768", "serial")),
+    Expectation(
+        "forward, B 4 (64 heads), N 32768", "0.65 ms", _seconds("blocks", "B4 N32768", "default")
+    ),
+    Expectation("the same, B 4, serial", "1.2 ms", _seconds("blocks", "B4 N32768", "serial")),
+    Expectation("forward, B 16, N 2048", "0.12 to 0.18 ms", _seconds("forward", "B16 N2048", "pallas")),
+    Expectation(
+        "`outputs`, 128 tokens and 8 warps over 64 and 4", "1.12", _candidate(chunk=128, warps=8), "", 1
+    ),
+    Expectation("`outputs`, value tile 32 over 64", "1.74", _candidate(value_tile=32), "", 1),
+    Expectation(
+        "decoding step, B 128, H 16", "40 to 50 us", _seconds("decode", "B128", "pallas loop"), "us", 1e6
+    ),
+    Expectation(
+        "decoding step, B 1", "4 to 6 us, bound by its launch", _seconds("decode", "B1", "pallas loop"),
+        "us", 1e6,
+    ),
+    Expectation(
+        "largest error, bfloat16 forward, N 2048", "3e-3 of the largest value", _largest_error, "", 1
+    ),
+    *(
+        Expectation(
+            f"`{name}` alone, B 16, H 16, N 32768, {words}", "above, at 55 %",
+            _seconds("kernels", f"{name} {step}", name),
+        )
+        for name in ("outputs", "dq", "dk", "dv", "key_sums", "query_sums", "scan")
+        for step, words in (("serial", "serial"), ("blocks", "L = 4096"))
+        if step == "blocks" or name in ("outputs", "dq", "dk", "dv")
+    ),
+)  # fmt: skip

@@ -1,0 +1,20 @@
+"""What a report says in short: how many rows there are, the targets, and tables for the documentation."""
+
+from typing import Any
+
+from benchmarks.gpu_sections.expectations import EXPECTATIONS
+from benchmarks.gpu_sections.targets import Rows, targets
+
+
+def summary(rows: Rows) -> dict[str, Any]:
+    """Return the rows of each status by section, the targets, and tables of [what, wanted, measured]."""
+    counts: dict[str, dict[str, int]] = {}
+    for row in rows:
+        section = counts.setdefault(row["section"], {})
+        section[row["status"]] = section.get(row["status"], 0) + 1
+    found = targets(rows)
+    tables = {
+        "targets": [target.row() for target in found],
+        "expected": [expectation.row(rows) for expectation in EXPECTATIONS],
+    }
+    return {"rows": counts, "targets": [target.as_dict() for target in found], "tables": tables}

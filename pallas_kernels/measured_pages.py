@@ -1,0 +1,68 @@
+"""The tables of measured numbers in the documentation, made of the reports of `python -m benchmarks gpu`.
+
+A report brings its tables along, as rows [what, wanted, measured]: nothing here knows what was measured. In
+a page they stand between ``<!-- measured:NAME -->`` and ``<!-- /measured:NAME -->``, replaced as a whole.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+TABLES = {"targets": "wanted", "expected": "expected"}
+"""Name of a table -> the heading of its second column."""
+
+NOTHING = "Not measured yet: no GPU was at hand."
+
+
+def updated(page: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link: str) -> str:
+    """Return the page with every table that it has a place for.
+
+    Args:
+        reports: device -> its reports, the oldest first.
+        link: from the page to the folder that has a folder of reports for each device.
+    """
+    for name in TABLES:
+        opening, closing = f"<!-- measured:{name} -->", f"<!-- /measured:{name} -->"
+        before, begin, rest = page.partition(opening)
+        _, end, after = rest.partition(closing)
+        if begin and end:
+            page = "".join((before, begin, "\n", table(name, reports, link), end, after))
+    return page
+
+
+def table(name: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link: str) -> str:
+    """One table in Markdown, with a column for each device, and where its numbers are from.
+
+    Of several reports of a device the latest that measured something counts.
+    """
+    wanted: dict[str, str] = {}
+    measured: dict[tuple[str, str], str] = {}
+    for device, found in reports.items():
+        for report in found:
+            for what, want, value in report["summary"].get("tables", {}).get(name, []):
+                wanted[what] = want
+                if value is not None:
+                    measured[what, device] = value
+    devices = [device for device in reports if any(device == other for _, other in measured)]
+    shown = devices or [""]
+    headings = ["", TABLES[name], *(f"measured, {device}" if device else "measured" for device in shown)]
+    lines = [headings, ["---", *["---:"] * (len(headings) - 1)]]
+    lines += [
+        [what, want, *(measured.get((what, device), "") for device in shown)] for what, want in wanted.items()
+    ]
+    text = "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
+    return f"{text}\n\n{_source(reports, devices, link)}\n"
+
+
+def folder(device: str) -> str:
+    """The name of a device's folder of reports: "NVIDIA H200" -> "h200"."""
+    words = "".join(c if c.isalnum() else " " for c in device.removeprefix("NVIDIA").lower()).split()
+    return "_".join(words)
+
+
+def _source(reports: Mapping[str, Sequence[Mapping[str, Any]]], devices: Sequence[str], link: str) -> str:
+    parts = []
+    for device in devices:
+        latest = reports[device][-1]["machine"]
+        day = str(latest.get("date"))[:10]
+        parts.append(f"[{device}]({link}/{folder(device)}): jax {latest.get('jax')}, {day}")
+    return f"Medians of `python -m benchmarks gpu`; {'; '.join(parts)}." if parts else NOTHING

@@ -1,0 +1,171 @@
+"""What the commands that measure on a GPU share: flags, supervision, and going on with an earlier report."""
+
+import dataclasses
+import math
+import os
+import shlex
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from pallas_kernels import journal, launch, supervisor
+from pallas_kernels.checks import expect
+from pallas_kernels.journal import DEVICE_LOST, DeviceLostError
+from pallas_kernels.order import Order
+from pallas_kernels.trials import MEASURED, STATE, Trial, Trials
+
+HANG_SECONDS = 30.0
+"""A candidate that runs longer, arrays and samples included, is given up: kernels here take milliseconds."""
+
+OWN_SHARE = 0.97
+"""Of the minutes, which the measuring process uses; the rest is for starting and ending it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuringFlags:
+    """Flags of every such command."""
+
+    out: Path
+    """Directory for the report, which is written after each measurement."""
+    minutes: float = 9.0
+    """Time for this command, after which it ends with what it has."""
+    resume: bool = False
+    """Go on with the report in --out: what is measured stays, what ended a process is left out."""
+    seconds: float = 0.2
+    """Time to measure each candidate, besides compiling."""
+    quick: bool = False
+    """Tiny sizes and few candidates: does the command itself work?"""
+    interpret: bool = False
+    """Run the kernels in the interpreter, on a machine without a GPU; only with --quick."""
+    stuck: float = 120.0
+    """Seconds without news from the measuring process after which it is replaced."""
+    until: float | None = None
+    """Set by the process that watches another one measure: when that one ends, in seconds since 1970."""
+
+    def check(self) -> None:
+        """Raises ValueError for a value that makes no sense."""
+        for name in ("minutes", "seconds", "stuck"):
+            expect(getattr(self, name) > 0, f"--{name}", getattr(self, name), "a positive number")
+        expect(not self.interpret or self.quick, "--interpret", True, "--quick, the interpreter is slow")
+
+
+def run(
+    name: str,
+    flags: MeasuringFlags,
+    argv: Sequence[str] | None,
+    cases: Callable[[], Sequence[Sequence[Trial]]],
+    cannot_run: Callable[[], str | None],
+) -> int:
+    """Measure the candidates of `cases` into ``NAME.json``, in a process that this one watches.
+
+    Args:
+        name: of the command's module; its report is ``NAME.json`` in --out.
+        argv: what `flags` were made of.
+        cases: called in the process that measures.
+        cannot_run: called there, too: why nothing can be measured here, or None.
+
+    Returns:
+        The exit status: 1 if nothing could be measured, 124 if something had to be killed at the end.
+
+    Raises:
+        ValueError: nothing can be measured here, or --out holds another run's report.
+    """
+    argv = [word for word in (sys.argv[1:] if argv is None else argv) if word != "--resume"]
+    path = flags.out / f"{name}.json"
+    expect(
+        flags.resume or not path.exists(), "--out", str(flags.out),
+        f"a directory without {path.name}; --resume goes on with the one that is there",
+    )  # fmt: skip
+    flags.out.mkdir(parents=True, exist_ok=True)
+    module = f"pallas_kernels.{name}"
+    if flags.until is not None:
+        return _work(name, flags, shlex.join(["python", "-m", module, *argv]), cases, cannot_run, path)
+    until = time.time() + 60 * flags.minutes * OWN_SHARE
+    command = [sys.executable, "-m", module, *argv, f"--until={until:.0f}"]
+    stuck = math.inf if flags.interpret else flags.stuck
+    return supervisor.watch(command, path, stuck, tell, flags.resume, 60 * flags.minutes)
+
+
+def _work(
+    name: str,
+    flags: MeasuringFlags,
+    command: str,
+    cases: Callable[[], Sequence[Sequence[Trial]]],
+    cannot_run: Callable[[], str | None],
+    path: Path,
+) -> int:
+    with warnings.catch_warnings(), launch.interpreted() if flags.interpret else nullcontext():
+        # jax 0.11 says at every lowering that the Triton backend of Pallas will go; see docs/kernels.md.
+        warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
+        if reason := cannot_run():
+            raise ValueError(reason)
+        report, listed = _report(name, flags, command, path), cases()
+        order = Order([[trial.variant for trial in trials] for trials in listed])
+        count = sum(map(len, listed))
+        tell(f"{count} candidates of {len(listed)} cases, first {order.first} present choices and neighbours")
+        trials = Trials(
+            listed, order, report, path, flags.until or math.inf, flags.seconds, tell,
+            stuck=math.inf if flags.interpret else HANG_SECONDS, threads=_threads(),
+        )  # fmt: skip
+        try:
+            report["complete"] = trials.run()
+        except KeyboardInterrupt:
+            return 130
+        except DeviceLostError as error:
+            tell(f"the device is lost: {error}")
+            os._exit(DEVICE_LOST)  # an orderly end may wait for the device
+    journal.save(report, path)
+    statuses = [row["status"] for row in report["rows"]]
+    counts = ", ".join(f"{statuses.count(status)} {status}" for status in sorted(set(statuses)))
+    tell(f"{counts or 'nothing measured'} of {count}; wrote {path}")
+    tell(f"in a checkout of the source, `python -m pallas_kernels.adopt {flags.out}` puts it into the tables")
+    return 0 if MEASURED in statuses else 1
+
+
+def _report(name: str, flags: MeasuringFlags, command: str, path: Path) -> dict[str, Any]:
+    """A new report, or the one that is there."""
+    skipped = ("out", "resume", "until")
+    values = {field.name: getattr(flags, field.name) for field in dataclasses.fields(flags)}
+    fresh = {
+        "benchmark": name, "schema": journal.SCHEMA, "complete": False, "command": command,
+        "machine": journal.machine(),
+        "settings": {key: value for key, value in values.items() if key not in skipped},
+        **STATE, "rows": [],
+    }  # fmt: skip
+    if not (flags.resume and path.exists()):
+        return fresh
+    old = journal.load(path, [name])
+    for part, keys in (("machine", ("device", "jax")), ("settings", ("quick", "interpret"))):
+        for key in keys:
+            was, now = old[part].get(key), fresh[part][key]
+            expect(was == now, f"{key} of {path}", was, f"{now!r}, as now: these times cannot be compared")
+    return old | {"complete": False}
+
+
+def no_gpu() -> str | None:
+    """Why there is no GPU to measure on, or None."""
+    try:
+        if launch.is_interpreted() or jax.default_backend() == "gpu":
+            return None
+        found = f"only {jax.devices()[0].device_kind}"
+    except (RuntimeError, AssertionError) as error:  # jax 0.10 asserts that JAX_PLATFORMS has one
+        found = f"none: {error}"
+    return f"needs a GPU, and jax found {found}"
+
+
+def tell(text: str) -> None:
+    """Print a line of progress."""
+    print(text, flush=True)
+
+
+def _threads() -> int:
+    """Compilations at a time; one core launches the kernels that are measured."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(8, cores - 1))

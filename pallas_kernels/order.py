@@ -1,0 +1,79 @@
+"""Which candidate to measure next, so that the best known choices are good whenever the time is over.
+
+First, case by case, the present choice and its neighbours, which differ from it in one field. Then whichever
+of all others promises most: a regression on the times seen so far says what each value of a field is worth.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+RIDGE = 0.1
+"""Pulls the worth of a value that few measurements speak about towards nothing gained, nothing lost."""
+
+REFUSED = 1.0
+"""Logarithm of the time over the present choice's that a candidate counts with which does not run."""
+
+
+class Order:
+    """Candidates by case, each case's present choice first; the cases in order of importance."""
+
+    def __init__(self, cases: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """Take the fields of each candidate, as ``[[{"chunk": 64, "warps": 4}, ...], ...]``."""
+        self._features = [_features(candidates) for candidates in cases]
+        self._first = [
+            (case, i)
+            for case, candidates in enumerate(cases)
+            for i, candidate in enumerate(candidates)
+            if sum(candidate[name] != candidates[0][name] for name in candidate) <= 1
+        ]
+        neighbours = set(self._first)
+        self._rest = [
+            [i for i in range(len(candidates)) if (case, i) not in neighbours]
+            for case, candidates in enumerate(cases)
+        ]
+        self._seen: list[dict[int, float]] = [{} for _ in cases]
+        self._predicted: dict[int, np.ndarray] = {}
+
+    @property
+    def first(self) -> int:
+        """How many present choices and neighbours there are."""
+        return len(self._first)
+
+    def take(self) -> tuple[int, int] | None:
+        """Return (case, candidate) that nobody took yet, the best one; None when there is no other."""
+        if self._first:
+            return self._first.pop(0)
+        promising = [
+            (self._prediction(case)[i], case, i) for case, rest in enumerate(self._rest) for i in rest
+        ]
+        if not promising:
+            return None
+        _, case, i = min(promising)
+        self._rest[case].remove(i)
+        return case, i
+
+    def learn(self, case: int, candidate: int, ratio: float | None) -> None:
+        """Take note of a time over the present choice's; None: it does not run."""
+        self._seen[case][candidate] = REFUSED if ratio is None else float(np.log(ratio))
+        self._predicted.pop(case, None)
+
+    def _prediction(self, case: int) -> np.ndarray:
+        """Logarithm of each candidate's time over the present choice's."""
+        if case not in self._predicted:
+            x, seen = self._features[case], self._seen[case]
+            rows, y = x[list(seen)], np.array(list(seen.values()))
+            worth = np.linalg.solve(rows.T @ rows + RIDGE * np.eye(x.shape[1]), rows.T @ y)
+            self._predicted[case] = x @ worth
+        return self._predicted[case]
+
+
+def _features(candidates: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """(candidates, values that differ from the present choice's): 1 where a candidate has the value."""
+    present = candidates[0]
+    values = sorted(
+        {(name, value) for other in candidates for name, value in other.items() if value != present[name]},
+        key=str,
+    )
+    return np.array([[float(other[name] == value) for name, value in values] for other in candidates])

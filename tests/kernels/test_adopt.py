@@ -1,0 +1,224 @@
+"""Reports of a GPU machine, made up here, go into a copy of the tables and pages."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu_sections.summary import summary
+from pallas_kernels import adopt, backends, catalog, measured_pages, tune, tuning
+from pallas_kernels.journal import SCHEMA, save
+from tests.conftest import ROOT
+from tests.subprocesses import run_module
+
+H200 = "NVIDIA H200"
+TABLES = [f"pallas_kernels/{op}/tuning.json" for op in catalog.OPS]
+TABLES.append("pallas_kernels/taylor_attention/backends.json")
+
+
+def report(
+    benchmark: str, rows: list[dict[str, Any]], date: str = "2026-11-24", **extra: Any
+) -> dict[str, Any]:
+    machine = {"device": H200, "platform": "gpu", "jax": "0.11.2", "date": f"{date}T10:00:00+00:00"}
+    settings = {"quick": False, "interpret": False}
+    return {
+        "benchmark": benchmark, "schema": SCHEMA, "complete": True, "command": "", "machine": machine,
+        "settings": settings, "rows": rows, **extra,
+    }  # fmt: skip
+
+
+def gpu(forward: float, date: str = "2026-11-24", section: str = "forward") -> dict[str, Any]:
+    row = {
+        "section": section,
+        "step": "B16 N32768",
+        "what": "pallas",
+        "status": "measured",
+        "seconds": forward,
+    }
+    return report("gpu", [row], date, summary=summary([row]))
+
+
+def tuned(ratio: float = 0.5) -> dict[str, Any]:
+    (case,) = catalog.cases("taylor_step/step K16 V64 bfloat16 state float32")
+    rows = []
+    for trial, seconds in zip(map(tune.trial, catalog.candidates(case)[:3]), (1.0, 1.1, ratio), strict=True):
+        times = {"status": "measured", "seconds": seconds, "reference_seconds": 1.0}
+        names = {"case": trial.case, "candidate": trial.candidate, "variant": dict(trial.variant)}
+        rows.append({**names, **trial.columns, **times})
+    return report("tune", rows)
+
+
+def compared() -> dict[str, Any]:
+    trials = [backends.trial(backends.HEADLINE, name) for name in (backends.PORTABLE, backends.HOPPER)]
+    times = {"status": "measured", "reference_seconds": 2.0}
+    rows = [
+        {"candidate": t.candidate, **t.columns, **times, "seconds": s}
+        for t, s in zip(trials, (2, 1), strict=True)
+    ]
+    return report("backends", rows)
+
+
+@pytest.fixture
+def tree(tmp_path) -> Path:
+    copy = tmp_path / "tree"
+    for name in (*TABLES, *adopt.PAGES):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
+    for name in adopt.PAGES:  # as before anything was measured
+        page = copy / name
+        page.write_text(measured_pages.updated(page.read_text(), {"": [{"summary": summary([])}]}, ""))
+    return copy
+
+
+def directory(path: Path, **reports: dict[str, Any]) -> str:
+    path.mkdir()
+    for name, content in reports.items():
+        save(content, path / f"{name}.json")
+    return str(path)
+
+
+def contents(tree: Path) -> dict[str, str]:
+    return {str(path.relative_to(tree)): path.read_text() for path in tree.rglob("*") if path.is_file()}
+
+
+def test_reports_become_results_tables_and_columns(tree, tmp_path, capsys):
+    before = contents(tree)
+    decode = report("decode", []) | {"machine": {}, "settings": {"device_kind": H200, "device": "gpu"}}
+    folder = directory(tmp_path / "out", gpu=gpu(2e-3), tune=tuned(), backends=compared(), decode=decode)
+    assert adopt.main([folder, "--tree", str(tree)]) == 0
+    after = contents(tree)
+    written = {name for name in after if after[name] != before.get(name)}
+    results = {f"benchmarks/results/h200/{name}.json" for name in ("gpu", "tune", "backends", "decode")}
+    assert written == {*results, *adopt.PAGES, TABLES[1], TABLES[3]}
+    assert capsys.readouterr().out.count("wrote ") == len(written)
+    assert json.loads(after["benchmarks/results/h200/tune.json"]) == tuned()
+
+    steps = json.loads(after[TABLES[1]])
+    assert steps[0]["device"] == H200
+    assert steps[0]["variant"] == tuned()["rows"][2]["variant"]
+    assert steps[1:] == json.loads(before[TABLES[1]])
+    (backend,) = [row for row in json.loads(after[TABLES[3]]) if row["device"] == H200]
+    assert backend["when"] == {"rows_and_heads": [256, 1023], "length": [16384, 10**9], "value_size": 64}
+    for name in TABLES:
+        assert tuning.as_json(json.loads(after[name])) == after[name]
+
+    for page, link in zip(adopt.PAGES, ("../benchmarks/results", "results"), strict=True):
+        text = after[page]
+        assert "| | wanted | measured, NVIDIA H200 |" in text
+        assert "| forward, B 16, H 16, N 32768 | at most 2.5 ms | 2 ms |" in text
+        assert "| forward, B 1, H 16, N 32768 | at most 0.3 ms | |" in text
+        assert f"[NVIDIA H200]({link}/h200): jax 0.11.2, 2026-11-24." in text
+    assert "| forward, B 16, H 16, N 32768 | 1.9 ms (1.4 to 2.8) | 2 ms |" in after["benchmarks/gpu.md"]
+
+    assert adopt.main([folder, "--tree", str(tree)]) == 0
+    assert contents(tree) == after
+    assert "wrote" not in capsys.readouterr().out
+
+
+def test_later_reports_add_to_earlier_ones(tree, tmp_path):
+    first = directory(tmp_path / "one", gpu_forward=gpu(2e-3, "2026-11-24"))
+    again = directory(tmp_path / "two", gpu_forward_2=gpu(3e-3, "2026-11-25"))
+    last = directory(tmp_path / "three", gpu_backward=gpu(9e-3, "2026-11-26", section="backward"))
+    for folder in (first, again, last):
+        assert adopt.main([folder, "--tree", str(tree)]) == 0
+    page = (tree / "benchmarks/gpu.md").read_text()
+    assert "| forward, B 16, H 16, N 32768 | at most 2.5 ms | 3 ms, missed |" in page
+    assert "2026-11-26" in page
+
+
+def test_block_sizes_that_are_no_faster_stay(tree, tmp_path):
+    before = contents(tree)
+    assert adopt.main([directory(tmp_path / "out", tune=tuned(0.995)), "--tree", str(tree)]) == 0
+    assert {name: contents(tree)[name] for name in before} == before
+
+
+def other(**changes: Any) -> dict[str, Any]:
+    return tuned() | changes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (json.dumps(tuned())[:200], "not JSON, or cut off"),
+        ("[]", "expected a report"),
+        (json.dumps({"rows": []}), "expected a report"),
+        (json.dumps(other(benchmark="mixers")), "a report of 'mixers'; expected gpu or decode or tune"),
+        (json.dumps(other(schema=SCHEMA + 1)), f"has schema {SCHEMA + 1}"),
+        (
+            json.dumps(other(settings={"quick": True, "interpret": True})),
+            "the run had --quick --interpret, so",
+        ),
+        (
+            json.dumps(other(machine={"device": "cpu", "platform": "cpu"})),
+            "measured on 'cpu' .cpu., which is no GPU",
+        ),
+        (json.dumps(other(machine={})), "names no device"),
+        (json.dumps(other(rows=[{"status": "measured"}])), "a row lacks 'op'"),
+        (json.dumps(other(rows=[tuned()["rows"][2] | {"op": "fft"}])), "= 'fft': expected one of"),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_is_no_report_of_a_gpu_is_refused_and_nothing_written(text, message, tree, tmp_path):
+    before = contents(tree)
+    folder = directory(tmp_path / "out", gpu=gpu(2e-3))
+    Path(folder, "tune.json").write_text(text)
+    with pytest.raises(ValueError, match=rf"tune\.json.*{message}"):
+        adopt.main([folder, "--tree", str(tree)])
+    assert contents(tree) == before
+
+
+def test_other_mistakes(tree, tmp_path):
+    empty = directory(tmp_path / "empty")
+    with pytest.raises(ValueError, match="expected a directory with reports"):
+        adopt.main([empty, "--tree", str(tree)])
+    two = directory(tmp_path / "two", gpu=gpu(2e-3))
+    directory(tmp_path / "two" / "more", gpu=gpu(3e-3))
+    with pytest.raises(ValueError, match="no two reports of one name and device"):
+        adopt.main([two, "--tree", str(tree)])
+    with pytest.raises(ValueError, match=r"expected a checkout, with docs/kernels\.md"):
+        adopt.main([two, "--tree", empty])
+    with pytest.raises(ValueError, match="expected --tree DIR, a copy"):
+        adopt.main([two, "--rehearsal"])
+
+
+def test_the_pages_here_show_the_results_here():
+    """Nobody typed a number."""
+    changes = adopt.pages({}, ROOT, False)
+    for name in adopt.PAGES:
+        page = (ROOT / name).read_text()
+        assert "<!-- measured:targets -->" in page
+        empty = {"": [{"summary": summary([])}]}
+        assert page == changes.get(ROOT / name, measured_pages.updated(page, empty, ""))
+
+
+def test_a_rehearsal_takes_quick_runs_into_a_copy(tree, tmp_path):
+    quick = gpu(2e-3)
+    quick["settings"]["quick"] = True
+    quick["machine"] |= {"device": "cpu", "platform": "cpu"}
+    folder = directory(tmp_path / "out", gpu=quick)
+    assert adopt.main([folder, "--tree", str(tree), "--rehearsal"]) == 0
+    assert "measured, cpu" in (tree / "docs/kernels.md").read_text()
+
+
+@pytest.mark.slow
+def test_from_the_interpreter_into_the_tables(tree, tmp_path):
+    for command in ("tune", "backends"):
+        flags = ["--quick", "--interpret", "--minutes", "10", "--out", str(tmp_path / "out")]
+        done = run_module(f"pallas_kernels.{command}", *flags)
+        assert done.returncode == 0, done.stderr
+    flags = ["--tree", str(tree), "--rehearsal"]
+    done = run_module("pallas_kernels.adopt", str(tmp_path / "out"), *flags)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tree / "benchmarks/results/cpu").iterdir()) == [
+        "backends.json", "tune.json",
+    ]  # fmt: skip
+
+
+def test_one_line_and_status_2(tmp_path):
+    done = run_module("pallas_kernels.adopt", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"python -m pallas_kernels.adopt: DIR = '{tmp_path}': expected a directory with reports, NAME.json\n"
+    )
