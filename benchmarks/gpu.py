@@ -8,6 +8,7 @@ import dataclasses
 import os
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -39,6 +40,9 @@ SECTIONS: dict[str, tuple[str, str, float]] = {
 ON_REQUEST = ("mosaic", "mosaic_forward")
 """Run alone: a fault of theirs (descriptors of copies that the host encodes) may end a process or hang it."""
 
+OWN_SHARE = 0.97
+"""Of the minutes, which the measuring processes use; the rest is for starting and ending them."""
+
 CALIBRATION = "machine"
 """Always runs: every bound is made of its two rates."""
 
@@ -55,7 +59,7 @@ class Gpu:
     json: Path | None = None
     """Write every number into this file instead."""
     minutes: float = 8.0
-    """Time for the whole run, shared out over the sections; what does not fit is skipped with the reason."""
+    """Time for this command, shared out over the sections; what does not fit is skipped with the reason."""
     sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(
         name for name in SECTIONS if name not in ON_REQUEST
     )
@@ -68,9 +72,9 @@ class Gpu:
     interpret: bool = False
     """Run the kernels in the interpreter, on a machine without a GPU; only with --quick."""
     resume: bool = False
-    """Go on with the run whose numbers --json has: what it measured stays, what ended it is left out."""
-    worker: bool = False
-    """Measure in this process instead of watching another one that does."""
+    """Go on with the run whose numbers are there: what it measured stays, what ended it is left out."""
+    until: float | None = None
+    """Set by the process that watches another one measure: when that one ends, in seconds since 1970."""
     stuck: float = 180.0
     """Seconds without news from the measuring process after which it is replaced."""
 
@@ -84,7 +88,7 @@ class Gpu:
         # Read when the device is first used: torch needs some of its memory, too.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.85")
-        if self.worker or self.interpret:
+        if self.until is not None or self.interpret:
             return self._measure(command)
         return self._watch()
 
@@ -114,10 +118,12 @@ class Gpu:
         """Start workers until one reaches the end."""
         with tempfile.TemporaryDirectory() as folder:
             path = self.path or Path(folder, "gpu.json")
+            seconds = 60 * self.minutes
             flags = [f"--json={path}", f"--minutes={self.minutes}", f"--sections={','.join(self.sections)}"]
-            flags += [f"--samples={self.samples}", *(["--quick"] if self.quick else []), "--worker"]
+            flags += [f"--samples={self.samples}", *(["--quick"] if self.quick else [])]
+            flags += [f"--until={time.time() + OWN_SHARE * seconds:.1f}"]
             command = [sys.executable, "-m", "benchmarks", "gpu", *flags]
-            return supervisor.watch(command, path, self.stuck, tell, self.resume)
+            return supervisor.watch(command, path, self.stuck, tell, self.resume, seconds)
 
     def _measure(self, command: str) -> int:
         if self.interpret:
@@ -139,7 +145,8 @@ class Gpu:
         fresh |= {"elapsed_seconds": 0.0, "running": None, "broken": [], "done": []}
         results = resume(self.path, fresh) if self.resume and self.path else fresh
         sizing = Sizing(self.quick, self.interpret, 1 if self.quick else self.samples)
-        session = Session(results, self.path, self.minutes, sizing, tell)
+        minutes = self.minutes if self.until is None else max(0.0, self.until - time.time()) / 60
+        session = Session(results, self.path, minutes, sizing, tell)
         try:
             # jax 0.11 says at every lowering that the Triton backend of Pallas will go; see docs/kernels.md.
             with warnings.catch_warnings(), interpreted() if self.interpret else nullcontext():

@@ -8,7 +8,7 @@ from typing import Any
 import pallas_kernels
 from benchmarks.gpu_sections.checks import Check, Program, checks, mosaic_twins, triton_twins
 from benchmarks.gpu_sections.contestants import require
-from benchmarks.gpu_sections.large_checks import Addresses, Model
+from benchmarks.gpu_sections.large_checks import large_checks
 from benchmarks.gpu_sections.session import Session, Step, UnavailableError
 
 QUICK = (2, 3, 4)
@@ -26,12 +26,9 @@ TOGETHER = "all, while others compile"
 
 def steps(session: Session) -> list[Step]:
     """List a step per check, the headline shape first, the twins last."""
-    every = checks()
+    every, large = checks(), large_checks()
     if session.sizing.quick:
-        every = [every[i].tiny() for i in QUICK]
-    large: list[Check] = [Model(), Addresses()]
-    if session.sizing.quick:
-        large = [check.tiny() for check in large]
+        every, large = [every[i].tiny() for i in QUICK], [check.tiny() for check in large]
     return _steps(session, [*every[:HEADLINE], *large, *every[HEADLINE:], *triton_twins()])
 
 

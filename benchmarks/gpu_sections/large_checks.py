@@ -109,3 +109,8 @@ class Model(Check):
 
         _, more = lax.scan(decode, state, tokens[:, prompt : prompt + self.tokens].T)
         return losses, jnp.concatenate([logits[None, :, -1], more])
+
+
+def large_checks() -> list[Check]:
+    """List them."""
+    return [Model(), Addresses()]

@@ -46,16 +46,17 @@ class Session:
     tell: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     begun: float = field(init=False)
+    spent: float = field(init=False)
+    """seconds of earlier processes of the same run"""
     section_ends: float = field(init=False, default=0.0)
     section: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
-        # A resumed run has spent what its predecessors spent.
-        self.begun = self.clock() - self.report["elapsed_seconds"]
+        self.begun, self.spent = self.clock(), self.report["elapsed_seconds"]
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the first process began."""
+        """Seconds since this process began."""
         return self.clock() - self.begun
 
     def left(self) -> float:
@@ -68,7 +69,10 @@ class Session:
 
     def save(self) -> None:
         """Bring the file up to date."""
-        self.report |= {"elapsed_seconds": round(self.elapsed, 1), "summary": summary(self.report["rows"])}
+        self.report |= {
+            "elapsed_seconds": round(self.spent + self.elapsed, 1),
+            "summary": summary(self.report["rows"]),
+        }
         if self.path is not None:
             journal.save(self.report, self.path)
 

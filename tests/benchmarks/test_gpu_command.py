@@ -249,7 +249,8 @@ class Named(checks.Check):
 
 def check_steps(s: Session, monkeypatch) -> list[Step]:
     monkeypatch.setattr(correctness, "checks", lambda: [Named("a"), Named("untraceable"), Named("b")])
-    monkeypatch.setattr(correctness, "triton_twins", lambda: [])
+    for name in ("triton_twins", "large_checks"):
+        monkeypatch.setattr(correctness, name, list)
     s.section, s.sizing = "correctness", Sizing()
     return correctness.steps(s)
 

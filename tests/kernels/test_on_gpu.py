@@ -22,7 +22,7 @@ from benchmarks.gpu_sections.checks import (
     same_bits,
     triton_twins,
 )
-from benchmarks.gpu_sections.large_checks import Addresses, Model
+from benchmarks.gpu_sections.large_checks import Addresses, Model, large_checks
 from pallas_kernels import interpreted
 from tests.marks import slow_but
 
@@ -119,6 +119,6 @@ def test_decoding_overwrites_the_state():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("check", [Addresses(), Model()], ids=lambda check: check.name)
+@pytest.mark.parametrize("check", large_checks(), ids=lambda check: check.name)
 def test_a_check_of_more_than_one_call(check):
     assert_passes(check)
