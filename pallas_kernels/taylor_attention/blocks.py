@@ -197,19 +197,18 @@ def _valid(rows: Any, size: int, padded: int, tile: Any) -> Any:
 class Features:
     """phi and its gradient, tile by tile, from the tables in the kernel's refs.
 
-    `columns` are R, T as (K, size); `rows` the same transposed; `offsets` r, t of the last tile; `linear`
-    1 at its linear features and its constant, 0 elsewhere, and the same with 1/2 at the linear ones. `scale`
-    is what x has still to be multiplied by.
+    `columns` are R, T as (K, size); `rows` the same transposed; `scale` is what x has still to be multiplied
+    by. The offsets r, t are not loaded: a comparison of a feature's number, which is mostly known when the
+    kernel is compiled, takes no registers.
     """
 
-    def __init__(self, plan: Plan, columns: Any, rows: Any, offsets: Any, linear: Any, scale: float = 1.0):
+    def __init__(self, plan: Plan, columns: Any, rows: Any, scale: float = 1.0):
         self.plan, self.scale = plan, scale
         self._refs = {"columns": columns, "rows": rows}
-        self._offsets = tuple(ref[...] for ref in offsets)
-        self._linear = tuple(ref[...] for ref in linear)
         self._shift: Any = 0
-        # r is 1 at the constant only, which is never the first row.
-        self._zero = None if plan.hoist else offsets[0][0].astype(jnp.int32)
+        # The first feature is a product of the first channels: R is 0 at the last one.
+        zero = (plan.layout.padded_key_size - 1, 0)
+        self._zero = None if plan.hoist else columns[0][zero].astype(jnp.int32)
         # Loaded once, before the loop over chunks: in the loop each use costs a copy and a barrier.
         self._hoisted = {}
         if plan.hoist:
@@ -238,20 +237,30 @@ class Features:
         """R and T of a tile: (K, F) as "columns", (F, K) as "rows"."""
         return self._hoisted.get((side, tile)) or self._load(side, tile)
 
+    def _of_last(self, constant: float, linear: float, others: Any) -> jax.Array:
+        """(1, last) numbers for the features of the last tile."""
+        feature = jnp.arange(self.plan.layout.last)[None, :]
+        first, end = self.plan.layout.first_linear, self.plan.layout.constant_column
+        others = jnp.where((feature >= first) & (feature < end), linear, others)
+        return jnp.where(feature == end, constant, others).astype(f32)
+
     def _scaled(self, phi: jax.Array, tile: int) -> jax.Array:
         """(C, F) features or their gradients times `scale` to the order of each."""
         if self.scale == 1:
             return phi
         if tile < self.plan.layout.pure:
             return phi * self.scale**2
-        first_order = jnp.where(self._linear[1] == 0.5, self.scale, 1.0)
-        return phi * jnp.where(self._linear[0] == 0, self.scale**2, first_order)[None, :]
+        return phi * self._of_last(1.0, self.scale, self.scale**2)
 
     def factors(self, x: jax.Array, tile: int) -> tuple[jax.Array, jax.Array]:
         """(C, F) x R + r and x T + t."""
         one, two = (self.plan.dot(x, table, (1, 0)) for table in self._tables("columns", tile))
         if tile == self.plan.layout.pure:
-            one, two = one + self._offsets[0][None, :], two + self._offsets[1][None, :]
+            # R and T are 0 where r and t are 1.
+            feature = jnp.arange(self.plan.layout.last)[None, :]
+            first, end = self.plan.layout.first_linear, self.plan.layout.constant_column
+            one = jnp.where(feature == end, 1.0, one)
+            two = jnp.where((feature >= first) & (feature <= end), 1.0, two)
         return one, two
 
     def by_token(self, x: jax.Array, tile: int) -> jax.Array:
@@ -276,13 +285,13 @@ class Features:
 
     def normaliser(self, state: "State", x: jax.Array, phi_last: jax.Array) -> jax.Array:
         """(C,) q . z of queries x with features phi_last (C, last)."""
-        read = self.plan.dot(x, state.moments * self._linear[1][None, :], (1, 0))
+        read = self.plan.dot(x, state.moments * self._of_last(1.0, 0.5, 0.0), (1, 0))
         read = read if self.scale == 1 else read * self.scale
         return jnp.sum(read * phi_last, axis=1) + state.count
 
     def normaliser_gradient(self, state: "State", phi_last: jax.Array) -> jax.Array:
         """(C, K) sum w x + (sum w x x^T) x: what the other side of q . z gets per unit of weight."""
-        gradient = self.plan.dot(phi_last, state.moments * self._linear[0][None, :], (1, 1))
+        gradient = self.plan.dot(phi_last, state.moments * self._of_last(1.0, 1.0, 0.0), (1, 1))
         return gradient if self.scale == 1 else gradient * self.scale
 
 

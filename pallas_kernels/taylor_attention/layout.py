@@ -125,6 +125,11 @@ class Layout:
         return np.array([self.features.index((m, None)) - self._rows[0] for m in range(self.key_size)])
 
     @property
+    def first_linear(self) -> int:
+        """The first of `linear_columns`, which follow each other up to `constant_column`."""
+        return int(self.linear_columns[0])
+
+    @property
     def constant_column(self) -> int:
         """Column of the moments of the constant feature."""
         return self.features.index((None, None)) - self._rows[0]

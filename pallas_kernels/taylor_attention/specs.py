@@ -119,6 +119,9 @@ def constant_tables(plan: Plan) -> list[np.ndarray]:
 TABLES = 10
 """How many operands `constant_tables` are."""
 
+MATRICES = 6
+"""The first of them, which the kernels take; they know the vectors by the number of a feature."""
+
 
 class Refs(NamedTuple):
     """What a kernel finds behind its own operands."""
@@ -136,14 +139,10 @@ def unpack(plan: Plan, refs: Sequence[Any], has_states: bool) -> Refs:
     rest = list(refs)
     packing = Packing(rest.pop(0), rest.pop(0)) if plan.packed else None
     states = (rest.pop(0), rest.pop(0)) if has_states else None
-    tables, outputs = rest[:TABLES], tuple(rest[TABLES:])
-    one, two, weighted, one_rows, two_rows, weighted_rows, *vectors = tables
-    # Both factors' offsets have weight 1, for queries too.
-    query_features = Features(
-        plan, (one, weighted), (one_rows, weighted_rows), vectors[:2], vectors[2:], plan.scales[1]
-    )
-    key_features = Features(plan, (one, two), (one_rows, two_rows), vectors[:2], vectors[2:])
-    return Refs(packing, states, query_features, key_features, outputs)
+    one, two, weighted, one_rows, two_rows, weighted_rows = rest[:MATRICES]
+    query_features = Features(plan, (one, weighted), (one_rows, weighted_rows), plan.scales[1])
+    key_features = Features(plan, (one, two), (one_rows, two_rows))
+    return Refs(packing, states, query_features, key_features, tuple(rest[MATRICES:]))
 
 
 def run(
@@ -152,6 +151,7 @@ def run(
     tables: Sequence[jax.Array], out_specs: Any, out_shape: Any,
 ) -> Any:  # fmt: skip
     """Launch a kernel on its own operands and, behind them, the packing, states and tables."""
+    tables = tables[:MATRICES]
     shared = [*(packing_specs(plan) if packing else []), *([] if states is None else block_states(plan))]
     return launch(
         body, *operands, *packing, *(states or ()), *tables,

@@ -230,6 +230,8 @@ def test_layout(key_size):
     """The tables build each symmetric feature once, weighted for q . k, and states go there and back."""
     layout = Layout(key_size, 32)
     tables, size = layout.tables, ops.symmetric_taylor_size(key_size)
+    linear = list(range(layout.first_linear, layout.constant_column))
+    assert list(layout.linear_columns) == linear, "the kernels compare numbers of features with both ends"
     rng = np.random.default_rng(key_size)
     q, k = rng.normal(size=(2, 5, layout.padded_key_size)) * (np.arange(layout.padded_key_size) < key_size)
 
