@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental import pallas as pl
 
 from pallas_kernels.taylor_attention import specs
 from pallas_kernels.taylor_attention.blocks import (
@@ -56,7 +55,7 @@ def key_or_value_gradient(
             plan, refs, suffix is not None
         )
         tile = specs.value_tile(plan)
-        start = pl.program_id(2) * plan.block
+        start = specs.block_start(plan)
         share = share_of_normaliser(plan, tile)
         steps = plan.block // plan.chunk
 

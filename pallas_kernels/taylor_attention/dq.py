@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental import pallas as pl
 
 from pallas_kernels.taylor_attention import specs
 from pallas_kernels.taylor_attention.blocks import (
@@ -49,7 +48,7 @@ def query_gradients(
             plan, refs, prefix is not None
         )
         tile = specs.value_tile(plan)
-        start = pl.program_id(2) * plan.block
+        start = specs.block_start(plan)
         share = share_of_normaliser(plan, tile)
 
         def step(c: Any, state: State) -> State:

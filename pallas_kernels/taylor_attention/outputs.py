@@ -50,7 +50,7 @@ def outputs(
             plan, refs, prefix is not None
         )
         tile = specs.value_tile(plan)
-        start = pl.program_id(2) * plan.block
+        start = specs.block_start(plan)
 
         def step(c: Any, state: State) -> State:
             chunk = Chunk(plan, start + c * plan.chunk, packing)
@@ -74,7 +74,7 @@ def outputs(
         state = empty_state(plan) if prefix_refs is None else load_state(plan, *prefix_refs, tile)
         state = lax.fori_loop(0, plan.block // plan.chunk, step, state)
         if return_state:
-            is_last = pl.program_id(2) == plan.blocks - 1
+            is_last = pl.program_id(1) == plan.blocks - 1
 
             @pl.when(is_last)
             def _store() -> None:

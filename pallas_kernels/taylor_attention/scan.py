@@ -5,6 +5,7 @@
 One read and one write of the states; a `cumsum` minus itself would lose the resets between segments.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -35,14 +36,17 @@ def scan_states(
         (B, H, blocks, ...): what each block starts from.
     """
     batch, heads, steps, *rest = sums.shape
-    size = 1
-    for n in rest:
-        size *= n
+    size = math.prod(rest)
+    parts = -(-size // ELEMENTS)
+
+    def place(i: Any) -> tuple[Any, Any, Any]:
+        """Row, head and part of a state of program i: one axis, since CUDA limits the others."""
+        return lax.div(i, heads * parts), lax.rem(lax.div(i, parts), heads), lax.rem(i, parts)
 
     def body(sums_ref: Any, *refs: Any) -> None:
         *optional, out_ref = refs
         keep_ref = optional.pop() if keep is not None else None
-        index = pl.program_id(0) * ELEMENTS + jnp.arange(ELEMENTS)
+        index = place(pl.program_id(0))[2] * ELEMENTS + jnp.arange(ELEMENTS)
         valid = index < size if size % ELEMENTS else None
         start = load(optional[0], (slice(None),), valid) if optional else jnp.zeros((ELEMENTS,), jnp.float32)
 
@@ -57,21 +61,20 @@ def scan_states(
         end = jnp.int32(0 if reverse else steps)
         store(out_ref, (end, slice(None)), total, valid)
 
-    operands, in_specs = [sums.reshape(batch, heads, steps, size)], [_blocks(steps)]
+    def blocks(count: int) -> pl.BlockSpec:
+        return pl.BlockSpec((None, None, count, ELEMENTS), lambda i: (*place(i)[:2], 0, place(i)[2]))
+
+    operands, in_specs = [sums.reshape(batch, heads, steps, size)], [blocks(steps)]
     if initial is not None:
         operands.append(initial.reshape(batch, heads, size))
-        in_specs.append(pl.BlockSpec((None, None, ELEMENTS), lambda i, h, b: (b, h, i)))
+        in_specs.append(pl.BlockSpec((None, None, ELEMENTS), place))
     if keep is not None:
         operands.append(keep)
-        in_specs.append(pl.BlockSpec((None, steps), lambda i, h, b: (b, 0)))
+        in_specs.append(pl.BlockSpec((None, steps), lambda i: (place(i)[0], 0)))
     out = launch(
         body, *operands,
-        grid=(-(-size // ELEMENTS), heads, batch), in_specs=in_specs, out_specs=_blocks(steps + 1),
+        grid=(batch * heads * parts,), in_specs=in_specs, out_specs=blocks(steps + 1),
         out_shape=jax.ShapeDtypeStruct((batch, heads, steps + 1, size), jnp.float32),
         warps=WARPS, name="taylor_scan",
     )  # fmt: skip
     return out.reshape(batch, heads, steps + 1, *rest)
-
-
-def _blocks(count: int) -> pl.BlockSpec:
-    return pl.BlockSpec((None, None, count, ELEMENTS), lambda i, h, b: (b, h, 0, i))

@@ -1,7 +1,8 @@
-"""Grid and block specs of the kernels of Taylor attention: (heads x value tiles, rows, blocks of tokens).
+"""Grid and block specs of the kernels of Taylor attention: (rows x heads x value tiles, blocks of tokens).
 
 Arrays stay as the caller has them, (B, N, H, dim): a program reads its head's 32 to 128 bytes of each token,
-and its neighbours on the grid read the rest of the line. Nothing is transposed or padded in memory.
+and its neighbours on the grid read the rest of the line. Nothing is transposed or padded in memory. Rows
+share the first axis of the grid, since CUDA limits the others to `MAX_BLOCKS` programs.
 """
 
 from collections.abc import Sequence
@@ -16,15 +17,26 @@ from jax.experimental import pallas as pl
 from pallas_kernels.launch import launch, whole
 from pallas_kernels.taylor_attention.blocks import Features, Packing, Plan
 
+MAX_BLOCKS = 65_535
+"""Blocks of tokens per row and head."""
 
-def head_and_tile(plan: Plan, x: Any) -> tuple[Any, Any]:
-    """Head and value tile of a program's first grid index."""
-    return (x, 0) if plan.value_tiles == 1 else (lax.div(x, plan.value_tiles), lax.rem(x, plan.value_tiles))
+
+def place(plan: Plan, x: Any) -> tuple[Any, Any, Any]:
+    """Row, head and value tile of a program's first grid index."""
+    tile: Any = 0
+    if plan.value_tiles > 1:
+        x, tile = lax.div(x, plan.value_tiles), lax.rem(x, plan.value_tiles)
+    return lax.div(x, plan.heads), lax.rem(x, plan.heads), tile
 
 
 def value_tile(plan: Plan) -> Any:
     """The value tile of the running program."""
-    return head_and_tile(plan, pl.program_id(0))[1]
+    return place(plan, pl.program_id(0))[2]
+
+
+def block_start(plan: Plan, first: int = 0) -> Any:
+    """The first token of the running program, where the grid begins with block number `first`."""
+    return (pl.program_id(1) + first) * plan.block
 
 
 def _whole_rows(plan: Plan) -> int:
@@ -33,68 +45,70 @@ def _whole_rows(plan: Plan) -> int:
 
 def keys(plan: Plan) -> pl.BlockSpec:
     """Of (B, N, H, K) arrays: (N, K) refs."""
-    return pl.BlockSpec(
-        (None, _whole_rows(plan), None, plan.layout.padded_key_size),
-        lambda x, b, j: (b, 0, head_and_tile(plan, x)[0], 0),
-    )
+
+    def index(x: Any, j: Any) -> Any:
+        row, head, _ = place(plan, x)
+        return row, 0, head, 0
+
+    return pl.BlockSpec((None, _whole_rows(plan), None, plan.layout.padded_key_size), index)
 
 
 def key_gradients(plan: Plan) -> pl.BlockSpec:
     """Of (tiles, B, N, H, K) arrays, one share of the gradient per value tile: (N, K) refs."""
-    return pl.BlockSpec(
-        (None, None, _whole_rows(plan), None, plan.layout.padded_key_size),
-        lambda x, b, j: (head_and_tile(plan, x)[1], b, 0, head_and_tile(plan, x)[0], 0),
-    )
+
+    def index(x: Any, j: Any) -> Any:
+        row, head, tile = place(plan, x)
+        return tile, row, 0, head, 0
+
+    return pl.BlockSpec((None, None, _whole_rows(plan), None, plan.layout.padded_key_size), index)
 
 
 def values(plan: Plan) -> pl.BlockSpec:
     """Of (B, N, H, V) arrays: (N, tile) refs."""
 
-    def index(x: Any, b: Any, j: Any) -> Any:
-        head, tile = head_and_tile(plan, x)
-        return b, 0, head, tile
+    def index(x: Any, j: Any) -> Any:
+        row, head, tile = place(plan, x)
+        return row, 0, head, tile
 
     return pl.BlockSpec((None, _whole_rows(plan), None, plan.value_tile), index)
 
 
 def numbers(plan: Plan) -> pl.BlockSpec:
     """Of (B, H, N) arrays: (N,) refs."""
-    return pl.BlockSpec((None, None, _whole_rows(plan)), lambda x, b, j: (b, head_and_tile(plan, x)[0], 0))
+    return pl.BlockSpec((None, None, _whole_rows(plan)), lambda x, j: (*place(plan, x)[:2], 0))
 
 
 def packing_specs(plan: Plan) -> list[pl.BlockSpec]:
     """Of `starts` (B, N) and `counts` (B,): a (N,) ref and a scalar ref."""
-    starts = pl.BlockSpec((None, _whole_rows(plan)), lambda x, b, j: (b, 0))
-    return [starts, pl.BlockSpec((None,), lambda x, b, j: (b,))]
+    starts = pl.BlockSpec((None, _whole_rows(plan)), lambda x, j: (place(plan, x)[0], 0))
+    return [starts, pl.BlockSpec((None,), lambda x, j: (place(plan, x)[0],))]
 
 
 def block_states(plan: Plan) -> list[pl.BlockSpec]:
     """Of (B, H, blocks, size, V) and (B, H, blocks, K + 1, last) arrays."""
 
-    def kv_index(x: Any, b: Any, j: Any) -> Any:
-        head, tile = head_and_tile(plan, x)
-        return b, head, j, 0, tile
+    def kv_index(x: Any, j: Any) -> Any:
+        row, head, tile = place(plan, x)
+        return row, head, j, 0, tile
 
     k, last = plan.layout.padded_key_size, plan.layout.last
     return [
         pl.BlockSpec((None, None, None, plan.layout.size, plan.value_tile), kv_index),
-        pl.BlockSpec(
-            (None, None, None, k + 1, last), lambda x, b, j: (b, head_and_tile(plan, x)[0], j, 0, 0)
-        ),
+        pl.BlockSpec((None, None, None, k + 1, last), lambda x, j: (*place(plan, x)[:2], j, 0, 0)),
     ]
 
 
 def states(plan: Plan) -> list[pl.BlockSpec]:
     """Of (B, H, size, V) and (B, H, K + 1, last) arrays."""
 
-    def kv_index(x: Any, b: Any, j: Any) -> Any:
-        head, tile = head_and_tile(plan, x)
-        return b, head, 0, tile
+    def kv_index(x: Any, j: Any) -> Any:
+        row, head, tile = place(plan, x)
+        return row, head, 0, tile
 
     k, last = plan.layout.padded_key_size, plan.layout.last
     return [
         pl.BlockSpec((None, None, plan.layout.size, plan.value_tile), kv_index),
-        pl.BlockSpec((None, None, k + 1, last), lambda x, b, j: (b, head_and_tile(plan, x)[0], 0, 0)),
+        pl.BlockSpec((None, None, k + 1, last), lambda x, j: (*place(plan, x)[:2], 0, 0)),
     ]
 
 
@@ -155,7 +169,7 @@ def run(
     shared = [*(packing_specs(plan) if packing else []), *([] if states is None else block_states(plan))]
     return launch(
         body, *operands, *packing, *(states or ()), *tables,
-        grid=(plan.heads * plan.value_tiles, plan.batch, blocks),
+        grid=(plan.batch * plan.heads * plan.value_tiles, blocks),
         in_specs=[*in_specs, *shared, *map(whole, tables)], out_specs=out_specs, out_shape=out_shape,
         warps=plan.warps, stages=plan.stages, name=f"taylor_{name}",
     )  # fmt: skip

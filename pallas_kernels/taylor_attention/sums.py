@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental import pallas as pl
 
 from pallas_kernels.taylor_attention import specs
 from pallas_kernels.taylor_attention.blocks import (
@@ -42,7 +41,7 @@ def key_sums(
     def body(k_ref: Any, v_ref: Any, *refs: Any) -> None:
         packing, _, _, features, out_refs = specs.unpack(plan, refs, False)
         tile = specs.value_tile(plan)
-        start = pl.program_id(2) * plan.block
+        start = specs.block_start(plan)
 
         def step(c: Any, state: Any) -> Any:
             chunk = Chunk(plan, start + c * plan.chunk, packing)
@@ -85,7 +84,7 @@ def query_sums(
     def body(q_ref: Any, do_ref: Any, rden_ref: Any, dd_ref: Any, *refs: Any) -> None:
         packing, _, features, _, out_refs = specs.unpack(plan, refs, False)
         tile = specs.value_tile(plan)
-        start, steps = (pl.program_id(2) + first) * plan.block, plan.block // plan.chunk
+        start, steps = specs.block_start(plan, first), plan.block // plan.chunk
 
         def step(c: Any, state: Any) -> Any:
             chunk = Chunk(plan, start + (steps - 1 - c) * plan.chunk, packing)

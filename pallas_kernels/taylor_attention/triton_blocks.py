@@ -13,8 +13,10 @@ import triton.language as tl
 @triton.jit
 def program(plan: tl.constexpr):
     """Row, head, value tile and block of the running program."""
-    x, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    return row, x // plan.value_tiles, x % plan.value_tiles, tl.program_id(2)
+    x = tl.program_id(0)
+    tile, head = x % plan.value_tiles, x // plan.value_tiles % plan.heads
+    row = (x // (plan.value_tiles * plan.heads)).to(tl.int64)
+    return row, head, tile, tl.program_id(1)
 
 
 @triton.jit

@@ -34,7 +34,7 @@ def scan_states(sums: jax.Array, initial: jax.Array | None, keep: jax.Array | No
     (out,) = triton_launch.launch(
         triton_launch.kernels(MODULE).taylor_scan,
         sums, sums if initial is None else initial, sums if keep is None else keep,
-        grid=(-(-size // scan.ELEMENTS), heads, batch),
+        grid=(batch * heads * -(-size // scan.ELEMENTS),),
         out_shape=[jax.ShapeDtypeStruct((batch, heads, steps + 1, *rest), jnp.float32)],
         warps=scan.WARPS, name="taylor_scan_triton",
         SIZE=size, STEPS=steps, HEADS=heads, ELEMENTS=scan.ELEMENTS,
@@ -65,5 +65,5 @@ def outputs(
     )  # fmt: skip
 
 
-def _grid(plan: Plan, blocks: int) -> tuple[int, int, int]:
-    return plan.heads * plan.value_tiles, plan.batch, blocks
+def _grid(plan: Plan, blocks: int) -> tuple[int, int]:
+    return plan.batch * plan.heads * plan.value_tiles, blocks

@@ -122,9 +122,10 @@ def taylor_scan(
     has_initial: tl.constexpr, has_keep: tl.constexpr,
 ):  # fmt: skip
     """out[0] = initial, out[b + 1] = keep[b] out[b] + sums[b] for ELEMENTS of one row's and head's states."""
-    head, row = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    number = row * HEADS + head
-    index = tl.program_id(0) * ELEMENTS + tl.arange(0, ELEMENTS)
+    parts: tl.constexpr = (SIZE + ELEMENTS - 1) // ELEMENTS
+    number = (tl.program_id(0) // parts).to(tl.int64)
+    row = number // HEADS
+    index = tl.program_id(0) % parts * ELEMENTS + tl.arange(0, ELEMENTS)
     valid = index < SIZE
     sums += number * (STEPS * SIZE) + index
     out += number * ((STEPS + 1) * SIZE) + index
