@@ -5,11 +5,11 @@ Each folder is one op: its kernels, its table of block sizes, and a note on the 
 
 from pallas_kernels.launch import interpreted, is_interpreted
 from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
+from pallas_kernels.taylor_attention import cannot_launch_gradient, taylor_attention
 from pallas_kernels.taylor_attention import fastest as fastest_taylor_attention
 from pallas_kernels.taylor_attention import is_slow as is_slow_taylor_attention
 from pallas_kernels.taylor_attention import supports as supports_taylor_attention
 from pallas_kernels.taylor_attention import supports_mosaic as supports_mosaic_taylor_attention
-from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_step import supports as supports_taylor_step
 from pallas_kernels.taylor_step import taylor_step
 from pallas_kernels.triton_launch import cannot_launch
@@ -19,6 +19,7 @@ from pallas_kernels.window_step import supports as supports_window_step
 __all__ = [
     "Rotary",
     "cannot_launch",
+    "cannot_launch_gradient",
     "fastest_taylor_attention",
     "interpreted",
     "is_interpreted",

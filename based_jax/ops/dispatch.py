@@ -16,7 +16,7 @@ from based_jax.ops import cudnn_attention
 from based_jax.validate import expect, expect_choice
 
 # `implementation=None` picks "pallas" where that runs, and "mosaic" where it was measured to be faster. A jax
-# without Pallas' Triton backend leaves "triton"; "mosaic" has no gradient of its own and is not picked there.
+# without Pallas' Triton backend leaves "triton", then "mosaic".
 _IMPLEMENTATIONS = {
     "conv_attention": ("xla", "reference"),
     "delta_rule": ("xla", "reference"),
@@ -66,9 +66,8 @@ def implementation_for(
 ) -> str:
     """The implementation that runs for these arguments; with None, the one that would be picked.
 
-    None picks what is also differentiable: "pallas", or "mosaic" where it was measured to be faster. A jax
-    without the Triton backend of Pallas leaves "triton", where jax-triton is installed. "mosaic" is not
-    picked there: its gradient would need jax-triton, too.
+    None picks "pallas", or "mosaic" where it was measured to be faster. A jax without the Triton backend of
+    Pallas leaves "triton", where jax-triton is installed, then "mosaic". All are differentiable.
 
     Args:
         op: name of a function of `based_jax.ops` that takes `implementation`.
@@ -99,7 +98,7 @@ def implementation_for(
         return "xla"
     kernel = _portable_kernel(arrays)
     if _cannot_run(op, kernel, arrays):
-        return "xla"
+        return "xla" if "mosaic" not in available or _cannot_run(op, "mosaic", arrays) else "mosaic"
     if arrays and op in _IS_SLOW and _IS_SLOW[op](*arrays):
         return "xla"
     return _FASTEST[op](*arrays) if arrays and op in _FASTEST and kernel == "pallas" else kernel

@@ -6,6 +6,7 @@ Only one chunk's features (153 per head and token for K = 16) exist at a time, a
 polynomial of q.k is used instead of them. The state keeps the symmetric layout.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -49,10 +50,10 @@ def taylor_attention(
 
     Args:
         implementation: "pallas", the fused GPU kernels (K <= 32, V <= 256, no decay, one dtype; float32 and
-            float16 inputs use TF32 matmuls unless JAX's default matmul precision is "highest"); "mosaic",
-            their forward pass on Hopper's own instructions (K = 16, bfloat16, jax >= 0.11; gradients by
-            "pallas"); "triton", their forward pass written for jax-triton; "xla", the chunked scan;
-            "reference", quadratic; or None for the best.
+            float16 inputs use TF32 matmuls unless JAX's default matmul precision is "highest"); "triton",
+            the same kernels written for jax-triton; "mosaic", their forward pass on Hopper's own instructions
+            (K = 16, bfloat16, jax >= 0.11; gradients by "pallas", "triton" or else "xla"); "xla", the chunked
+            scan; "reference", quadratic; or None for the best.
     """
     unsupported = None
     if log_decay is not None:
@@ -62,13 +63,34 @@ def taylor_attention(
     chosen = implementation_for(
         "taylor_attention", q, k, v, implementation=implementation, unsupported=unsupported
     )
-    if chosen in KERNELS:
-        return _fused(q, k, v, eps, initial_state, return_state, segment_ids, mask, chosen)
-    return linear_attention(
-        q, k, v, feature_map=TAYLOR, log_decay=log_decay, eps=eps, initial_state=initial_state,
-        return_state=return_state, segment_ids=segment_ids, mask=mask, chunk_size=chunk_size,
-        implementation=chosen,
-    )  # fmt: skip
+
+    def scan(q, k, v, state, segment_ids, mask) -> Any:
+        return linear_attention(
+            q, k, v, feature_map=TAYLOR, log_decay=log_decay, eps=eps, initial_state=state,
+            return_state=return_state, segment_ids=segment_ids, mask=mask, chunk_size=chunk_size,
+            implementation="xla" if chosen in KERNELS else chosen,
+        )  # fmt: skip
+
+    def fused(q, k, v, state, segment_ids, mask) -> Any:
+        return _fused(q, k, v, eps, state, return_state, segment_ids, mask, chosen)
+
+    if chosen not in KERNELS:
+        run = scan
+    elif pallas_kernels.cannot_launch_gradient(chosen):
+        run = _differentiated_as(scan, fused)
+    else:
+        run = fused
+    return run(q, k, v, initial_state, segment_ids, mask)
+
+
+def _differentiated_as(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compute `function`, with the gradients of `plain`, which computes the same."""
+    run = jax.custom_vjp(function)
+    run.defvjp(
+        lambda *arrays: (function(*arrays), arrays),
+        lambda arrays, cotangents: jax.vjp(plain, *arrays)[1](cotangents),
+    )
+    return run
 
 
 def _fused(q, k, v, eps, state, return_state, segment_ids, mask, backend) -> Any:

@@ -253,14 +253,21 @@ def _attend_backward(call: Call, saved: Any, gradients: Any) -> tuple[Any, ...]:
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
+def cannot_launch_gradient(backend: str) -> str | None:
+    """Why the gradients of a backend's calls cannot be launched here, or None."""
+    if backend != "mosaic":
+        return cannot_launch(backend)
+    reason = cannot_launch("pallas")
+    if reason is None or (also := cannot_launch("triton")) is None:
+        return None
+    return f"no gradient of backend = {backend!r}: {reason}; {also}"
+
+
 def _backward_backend(call: Call) -> str:
     """Which kernels compute the gradients of a call: Mosaic's are forward only."""
-    reason = cannot_launch("pallas")
-    if reason is None:
-        return "pallas"
-    if also := cannot_launch("triton"):
-        raise ImportError(f"no gradient of backend = {call.backend!r}: {reason}; {also}")
-    return "triton"
+    if reason := cannot_launch_gradient(call.backend):
+        raise ImportError(reason)
+    return "triton" if cannot_launch("pallas") else "pallas"
 
 
 PACKING_AXES = ("b n", "b")

@@ -4,6 +4,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import pallas_kernels
@@ -13,6 +14,7 @@ from pallas_kernels import launch, triton_launch
 from pallas_kernels.taylor_attention import function
 from tests.kernels.test_window_step import one_step
 from tests.subprocesses import run_python
+from tests.tolerances import FLOAT32_GRADIENT, assert_close
 
 REASON = rf"this jax {jax.__version__} has no Pallas Triton backend .*; expected an older release"
 
@@ -77,11 +79,13 @@ def test_models_import_and_train_on_a_cpu():
 @pytest.mark.usefixtures("removed")
 def test_on_a_gpu_the_twins_take_the_place_of_the_kernels(op, packages, monkeypatch):
     with pallas_kernels.lowering_for("NVIDIA H200"):
-        assert ops.implementation_for(op, *arrays(op)) == "xla"
+        has_mosaic = op == "taylor_attention" and pallas_kernels.supports_mosaic_taylor_attention() is None
+        without = "mosaic" if has_mosaic else "xla"
+        assert ops.implementation_for(op, *arrays(op)) == without
         packages.update({"triton", "jax_triton"})
         with monkeypatch.context() as other:
             other.setitem(sys.modules, "jax_triton", None)  # installed, and made for another jax
-            assert ops.implementation_for(op, *arrays(op)) == "xla"
+            assert ops.implementation_for(op, *arrays(op)) == without
         monkeypatch.setattr(triton_launch, "require", lambda: None)
         assert ops.implementation_for(op) == ops.implementation_for(op, *arrays(op)) == "triton"
         assert ops.implementation_for(op, *arrays(op), unsupported="no such option") == "xla"
@@ -104,6 +108,30 @@ def test_a_gradient_that_has_no_kernels_is_refused(monkeypatch):
     call = function.Call(1e-12, False, False, False, None, None, (), "mosaic")
     with pytest.raises(ImportError, match=f"^no gradient of backend = 'mosaic': {REASON}.* needs "):
         function._backward_backend(call)
+
+
+@pytest.mark.usefixtures("removed")
+def test_a_kernel_without_gradients_takes_those_of_plain_jax(monkeypatch):
+    """Packed rows that continue a state; the interpreted kernels stand in for those of Mosaic GPU."""
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.normal(size=(2, 24, 1, n)), jnp.float32) for n in (16, 16, 8))
+    ids, mask = jnp.arange(24)[None].repeat(2, 0) // 10, jnp.arange(24)[None] < jnp.array([[24], [20]])
+    _, state = ops.taylor_attention(q, k, v, return_state=True, implementation="xla")
+
+    def loss(q, k, v, state, ids, mask, implementation):
+        y, state = ops.taylor_attention(
+            q, k, v, initial_state=state, return_state=True, segment_ids=ids, mask=mask,
+            implementation=implementation,
+        )  # fmt: skip
+        return jnp.sum(jnp.sin(y)) + jnp.sum(state.kv * state.kv)
+
+    gradients = jax.jit(jax.grad(loss, (0, 1, 2)), static_argnums=6)
+    expected = gradients(q, k, v, state, ids, mask, "xla")
+    monkeypatch.setattr(pallas_kernels, "cannot_launch_gradient", lambda backend: "no kernels")
+    monkeypatch.setattr(function, "_backward", None)
+    with pallas_kernels.interpreted():
+        found = gradients(q, k, v, state, ids, mask, "pallas")
+    assert_close(found, expected, FLOAT32_GRADIENT)
 
 
 @pytest.mark.usefixtures("removed")
