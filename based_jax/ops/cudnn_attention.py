@@ -25,6 +25,11 @@ MAX_WIDTH = 128
 """Channels of a head; Hopper takes more forward, not everywhere backward."""
 
 
+def is_slow(q: Any, k: Any, v: Any) -> bool:
+    """Whether cuDNN should run this call only on request."""
+    return q.shape[1] < MIN_LENGTH
+
+
 def supports(q: Any, k: Any, v: Any) -> str | None:
     """Return why cuDNN cannot take these arrays on the default GPU, or None if it can."""
     if pallas_kernels.is_lowered_for_gpu():

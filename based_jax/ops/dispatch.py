@@ -93,7 +93,8 @@ def implementation_for(
                 raise ValueError(f"implementation = {implementation!r}: {reason}")
         return implementation
     if "cudnn" in available:
-        return "xla" if unsupported or _cannot_run(op, "cudnn", arrays) else "cudnn"
+        on_request = arrays and cudnn_attention.is_slow(*arrays)
+        return "xla" if unsupported or on_request or _cannot_run(op, "cudnn", arrays) else "cudnn"
     if "pallas" not in available or unsupported:
         return "xla"
     kernel = _portable_kernel(arrays)

@@ -90,8 +90,6 @@ def softmax_attention(
     """
     batch, length = _check(q, k, v, causal, left, initial_state, return_state, mask)
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
-    if implementation is None and length < cudnn_attention.MIN_LENGTH:
-        implementation = "xla"
     chosen = implementation_for(
         "softmax_attention", q, k, v, implementation=implementation,
         unsupported=_not_for_cudnn(k, scale, initial_state, segment_ids, allowed, return_log_sum),

@@ -172,6 +172,8 @@ def test_the_default_gives_cudnn_what_it_takes(found):
     assert takes(*halves(enough))
     assert takes(*halves(enough, jnp.float16), left=8)
     assert not takes(*halves(enough - 1))
+    assert dispatch.implementation_for("softmax_attention", *halves(enough)) == "cudnn"
+    assert dispatch.implementation_for("softmax_attention", *halves(enough - 1)) == "xla"
     assert not takes(*halves(enough), return_log_sum=True)
     assert not takes(*halves(enough), allowed=lambda i, j: i == j)
     assert not takes(*halves(enough), segment_ids=jnp.zeros((2, enough), jnp.int32))
@@ -181,10 +183,10 @@ def test_the_default_gives_cudnn_what_it_takes(found):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (halves(8, jnp.float32), "takes one dtype of bfloat16 or float16, and q, k, v are float32, float32"),
-        (halves(8, width=60), "a multiple of 8 up to 128, and these have 60 and 60 channels"),
-        (halves(8, width=136), "up to 128, and these have 136"),
-        (halves(8, values=32), "of one width, .* and these have 64 and 32 channels"),
+        (halves(256, jnp.float32), "takes one dtype of bfloat16 or float16, and q, k, v are float32"),
+        (halves(256, width=60), "a multiple of 8 up to 128, and these have 60 and 60 channels"),
+        (halves(256, width=136), "up to 128, and these have 136"),
+        (halves(256, values=32), "of one width, .* and these have 64 and 32 channels"),
     ],
 )
 def test_what_cudnn_does_not_take(found, arrays, message):
