@@ -62,8 +62,9 @@ def _gpu(name: str, sections: str, share: float = 1.0) -> Run:
 
 
 DECODE = (
-    "benchmarks", "decode", "--presets", "360m", "--contexts", "2048,8192", "--context-batches", "1",
-    "--lengths", "1024,4096,16384", "--batches", "1,16,128", "--tokens", "128", "--samples", "2",
+    "benchmarks", "decode", "--presets", "360m", "--models", "based,attention,attention_cudnn",
+    "--parts", "contexts,prefill,batches", "--contexts", "2048,32768", "--context-batches", "1",
+    "--lengths", "2048,16384", "--batches", "1,128", "--tokens", "256", "--samples", "2", "--seconds", "10",
     "--out", "{out}",
 )  # fmt: skip
 
