@@ -58,13 +58,13 @@ class Resources:
     shared: int
     """bytes of shared memory"""
     blocks_per_sm: int
-    """programs that fit on one multiprocessor of an H200 at a time"""
+    """programs that fit on one multiprocessor at a time"""
     wgmma: int
     """tensor-core instructions of a warp group (four warps)"""
     mma: int
     """the older ones of single warps, slower on this GPU"""
     loop: sass.Loop | None
-    """the main loop; None for a kernel without one, or without `nvdisasm`"""
+    """the main loop; None for a kernel without one, without `nvdisasm`, or not for Hopper"""
     ptxas: str
     """release of the assembler, which decides the registers"""
 
@@ -148,7 +148,7 @@ def compile_kernel(kernel: Kernel, used: Compiler | None = None) -> Resources:
 
 
 def assemble(name: str, ptx: str, warps: int, stages: int, shared: int, used: Compiler) -> Resources:
-    """Turn PTX into machine code and read what it takes.
+    """Turn PTX into machine code for the architecture that it names, and read what it takes.
 
     Args:
         shared: bytes of dynamic shared memory, which PTX does not say.
@@ -158,11 +158,13 @@ def assemble(name: str, ptx: str, warps: int, stages: int, shared: int, used: Co
         ImportError: no assembler.
         RuntimeError: the assembler refuses the kernel.
     """
+    target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
+    architecture = target[1] if target else ARCHITECTURE
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
-        report, assembler = _assemble(source, binary, used)
-        disassembler = next(_programs("nvdisasm", used), None)
+        report, assembler = _assemble(source, binary, used, architecture)
+        disassembler = next(_programs("nvdisasm", used), None) if architecture == ARCHITECTURE else None
         loop = sass.main_loop(_run(disassembler, "-c", binary), warps) if disassembler else None
     registers = _number(r"Used (\d+) registers", report)
     if not registers:
@@ -177,7 +179,7 @@ def assemble(name: str, ptx: str, warps: int, stages: int, shared: int, used: Co
         spill_stores=_number(r"(\d+) bytes spill stores", report),
         spill_loads=_number(r"(\d+) bytes spill loads", report),
         shared=shared,
-        blocks_per_sm=blocks_per_sm(registers, warps, shared),
+        blocks_per_sm=blocks_per_sm(registers, warps, shared, architecture),
         wgmma=ptx.count("wgmma.mma_async"),
         mma=ptx.count("mma.sync"),
         loop=loop,
@@ -185,17 +187,42 @@ def assemble(name: str, ptx: str, warps: int, stages: int, shared: int, used: Co
     )
 
 
-def blocks_per_sm(registers: int, warps: int, shared: int) -> int:
-    """Programs that one multiprocessor of an H200 holds at a time.
+@dataclass(frozen=True)
+class Multiprocessor:
+    """What the programs on one multiprocessor share."""
+
+    warps: int = 64
+    programs: int = 32
+    shared: int = 233472
+    """bytes of shared memory"""
+
+    @property
+    def shared_limit(self) -> int:
+        """Bytes of shared memory that one program may have: each costs the system another 1024."""
+        return self.shared - 1024
+
+
+MULTIPROCESSORS = {
+    "sm_80": Multiprocessor(shared=167936),
+    "sm_89": Multiprocessor(warps=48, programs=24, shared=102400),
+    "sm_90a": Multiprocessor(),
+    "sm_100a": Multiprocessor(),
+}
+"""By architecture (CUDA C++ Programming Guide, technical specifications per compute capability)."""
+
+
+def blocks_per_sm(registers: int, warps: int, shared: int, architecture: str = ARCHITECTURE) -> int:
+    """Programs that one multiprocessor holds at a time.
 
     Args:
         registers: per thread; given out to warps in units of 256 from four files of 16384.
-        shared: bytes; each program costs the system another 1024, of 233472.
+        shared: bytes, besides the system's.
     """
+    have = MULTIPROCESSORS[architecture]
     per_warp = -(-registers * 32 // 256) * 256
     by_registers = 4 * (16384 // per_warp) // warps
-    by_shared = 233472 // (-(-(shared + 1024) // 128) * 128)
-    return min(by_registers, by_shared, 64 // warps, 32)
+    by_shared = have.shared // (-(-(shared + 1024) // 128) * 128)
+    return min(by_registers, by_shared, have.warps // warps, have.programs)
 
 
 def _xla_triton() -> Any:
@@ -253,12 +280,14 @@ def _text(code: bytes) -> str:
         return module.operation.get_asm(enable_debug_info=False)
 
 
-def _assemble(source: Path, binary: Path, used: Compiler) -> tuple[str, str]:
+def _assemble(
+    source: Path, binary: Path, used: Compiler, architecture: str = ARCHITECTURE
+) -> tuple[str, str]:
     """What `ptxas -v` said, by the first assembler that knows this version of PTX, and that assembler."""
     refusals = []
     for tool in _programs("ptxas", used):
         done = subprocess.run(
-            [tool, "-v", f"-arch={ARCHITECTURE}", source, "-o", binary], capture_output=True, text=True
+            [tool, "-v", f"-arch={architecture}", source, "-o", binary], capture_output=True, text=True
         )
         if done.returncode == 0:
             return done.stdout + done.stderr, tool

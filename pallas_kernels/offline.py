@@ -8,20 +8,39 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, use_abstract_mesh
 
-_FOR_GPU: ContextVar[bool] = ContextVar("for_gpu", default=False)
+from pallas_kernels.checks import expect
+
+_FOR_GPU: ContextVar[str | None] = ContextVar("for_gpu", default=None)
 
 H200 = "NVIDIA H200"
+
+CAPABILITIES = {"A100": 80, "RTX 4090": 89, "L40S": 89, "H100": 90, "H200": 90, "B200": 100}
+"""Part of a GPU's name -> its compute capability times 10."""
 
 
 def is_lowered_for_gpu() -> bool:
     """Whether the code traced now is meant for a GPU that is not there (`lowering_for`)."""
-    return _FOR_GPU.get()
+    return _FOR_GPU.get() is not None
+
+
+def capability() -> int | None:
+    """Compute capability, times 10, of the GPU that is not there (`lowering_for`); None for one that is.
+
+    Raises:
+        ValueError: no capability is known for its name.
+    """
+    kind = _FOR_GPU.get()
+    if kind is None:
+        return None
+    found = next((number for name, number in CAPABILITIES.items() if name in kind), None)
+    expect(found is not None, "device_kind", kind, f"the name of one of {', '.join(CAPABILITIES)}")
+    return found
 
 
 @contextlib.contextmanager
 def lowering_for(device_kind: str = H200) -> Iterator[None]:
     """Inside, `jax.jit(f).trace(...).lower(lowering_platforms=("cuda",))` needs no GPU."""
-    token = _FOR_GPU.set(True)
+    token = _FOR_GPU.set(device_kind)
     try:
         with _abstract_gpu(device_kind):
             yield

@@ -12,7 +12,7 @@ import jax
 
 from pallas_kernels.checks import expect
 from pallas_kernels.launch import is_interpreted, missing
-from pallas_kernels.offline import is_lowered_for_gpu
+from pallas_kernels.offline import capability
 
 BACKENDS = ("pallas", "triton")
 """Names of the ways to launch a kernel, for the argument `backend`."""
@@ -20,9 +20,6 @@ BACKENDS = ("pallas", "triton")
 PACKAGES = ("triton", "jax_triton")
 
 INSTALL = "pip install 'based-jax[triton]'"
-
-HOPPER = 90
-"""Compute capability of the GPU that is not there when a kernel is only lowered."""
 
 
 def expect_backend(backend: str) -> None:
@@ -108,8 +105,8 @@ def launch(
             num_warps=warps,
             num_stages=stages,
             input_output_aliases=dict(aliases or {}),
-            # Else it asks the driver, which is there on a machine with a GPU only.
-            compute_capability=HOPPER if is_lowered_for_gpu() else None,
+            # None: it asks the driver, which is there on a machine with a GPU only.
+            compute_capability=capability(),
             name=name,
             **constants,
         )

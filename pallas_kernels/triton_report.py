@@ -1,9 +1,10 @@
-"""What the jax-triton twins take of an H200: as `inspect` says it of the Pallas kernels, without a GPU.
+"""What the jax-triton twins take of a GPU: as `inspect` says it of the Pallas kernels, without one.
 
 jax-triton compiles a kernel to PTX when it is lowered, so the lowered program holds what will run; only the
 assembler is left. Needs `triton`, `jax_triton`, jax's CUDA plugin and an assembler (extra `inspect`).
 """
 
+import functools
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,22 +29,26 @@ class Compiled:
     """bytes of shared memory"""
 
 
-def report(function: Callable[..., Any], *arguments: Any, stages: int = 1) -> list[Resources]:
-    """Lower `function` for an H200 and assemble the kernels that it launches through jax-triton.
+def report(
+    function: Callable[..., Any], *arguments: Any, stages: int = 1, device_kind: str = offline.H200
+) -> list[Resources]:
+    """Lower `function` for a GPU and assemble the kernels that it launches through jax-triton.
 
     Args:
         arguments: arrays or `jax.ShapeDtypeStruct`s.
         stages: of the kernels; copied into the result, since the program does not say.
+        device_kind: the GPU, as in `offline.lowering_for`.
 
     Raises:
         ImportError: a wheel is missing.
         LookupError: `function` launches no kernel through jax-triton.
     """
-    found = kernels(offline.lower(function, *arguments))
+    found = kernels(offline.lower(function, *arguments, device_kind=device_kind))
     if not found:
         raise LookupError(f"no {_CUSTOM_CALL} in the lowered program")
     # XLA's assembler comes first: it is the one that a GPU's process uses, for these kernels too.
-    return [assemble(k.name, k.ptx, k.warps, stages, k.shared, "xla") for k in found]
+    once = functools.cache(assemble)  # a pass may launch one kernel several times
+    return [once(k.name, k.ptx, k.warps, stages, k.shared, "xla") for k in found]
 
 
 def kernels(lowered: jax.stages.Lowered) -> list[Compiled]:
