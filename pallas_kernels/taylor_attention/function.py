@@ -15,7 +15,7 @@ from pallas_kernels import tuning
 from pallas_kernels.checks import expect, unsupported
 from pallas_kernels.launch import is_interpreted
 from pallas_kernels.partition import per_row_and_head
-from pallas_kernels.taylor_attention import mosaic_support, specs, triton_forward
+from pallas_kernels.taylor_attention import mosaic_support, specs, triton_backward, triton_forward
 from pallas_kernels.taylor_attention.blocks import Plan
 from pallas_kernels.taylor_attention.dkv import key_or_value_gradient
 from pallas_kernels.taylor_attention.dq import query_gradients
@@ -58,7 +58,7 @@ class Call:
     block: int | None
     variants: tuple[tuple[str, Variant], ...]
     backend: str = "pallas"
-    """of the forward kernels"""
+    """of the kernels; see `_backward_backend` for those of the gradients"""
 
     def variant(self, kernel: str, q: Any, v: Any) -> Variant:
         """Block sizes of one of the kernels: the caller's, or the tuning table's."""
@@ -168,10 +168,10 @@ def taylor_attention(
         block: tokens per program, rounded up to a multiple of 128; None fills the chip.
         variants: kernel ("key_sums", "query_sums", "outputs", "dq", "dk", "dv") -> block sizes, instead of
             the tuning table's.
-        backend: "pallas", "mosaic" for forward kernels on Hopper's own instructions (K = 16, bfloat16, one
-            `precision` and its own block sizes), or "triton" for forward kernels in Triton's own language,
-            launched through jax-triton. The Pallas kernels compute the gradient in any case, or jax-triton's
-            where this jax has no Triton backend for Pallas.
+        backend: "pallas", "triton" for the same kernels, forward and backward, in Triton's own language,
+            launched through jax-triton, or "mosaic" for forward kernels on Hopper's own instructions (K = 16,
+            bfloat16, one `precision` and its own block sizes), whose gradient the Pallas kernels compute, or
+            jax-triton's where this jax has no Triton backend for Pallas.
 
     Returns:
         y (B, N, H, V) in v's dtype, or ``(y, (kv, z))`` with `return_state`.
@@ -267,7 +267,7 @@ def _backward_backend(call: Call) -> str:
     """Which kernels compute the gradients of a call: Mosaic's are forward only."""
     if reason := cannot_launch_gradient(call.backend):
         raise ImportError(reason)
-    return "triton" if cannot_launch("pallas") else "pallas"
+    return "triton" if call.backend == "triton" or cannot_launch("pallas") else "pallas"
 
 
 PACKING_AXES = ("b n", "b")
@@ -332,6 +332,9 @@ def _backward(
     call: Call, q: Any, k: Any, v: Any, do: Any, rden: Any, dd: Any, packing: Any, state: Any, dfinal: Any
 ) -> tuple[Any, Any, Any, Any]:
     """Gradients of q, k, v, and the sums over all queries if there is an initial state."""
+    twin = call.backend == "triton"
+    run_queries = triton_backward.query_gradients if twin else query_gradients
+    run_keys = triton_backward.key_or_value_gradient if twin else key_or_value_gradient
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         arrays, tables = arrays[: -specs.TABLES], arrays[-specs.TABLES :]
@@ -342,12 +345,12 @@ def _backward(
         dfinal = (rest.pop(0), rest.pop(0)) if call.return_state else None
         plan = call.plan("dq", q, v)
         prefix = _prefix(call, tables, q, k, v, packing, state)
-        dq = query_gradients(plan, tables, q, k, v, do, rden, dd, prefix, packing)
+        dq = run_queries(plan, tables, q, k, v, do, rden, dd, prefix, packing)
         suffix, dstate = _suffix(call, tables, q, v, do, rden, dd, packing, dfinal)
 
         def walk(wanted: str) -> jax.Array:
             plan = call.plan(wanted, q, v)
-            return key_or_value_gradient(plan, tables, q, k, v, do, rden, dd, suffix, packing, wanted=wanted)
+            return run_keys(plan, tables, q, k, v, do, rden, dd, suffix, packing, wanted=wanted)
 
         return dq, walk("dk"), walk("dv"), *dstate
 
@@ -387,13 +390,13 @@ def _suffix(
     plan, first = call.plan("query_sums", q, v), 0 if call.has_state else 1
     if plan.blocks == first:
         return None if dfinal is None else tuple(x[:, :, None] for x in dfinal), ()
-    sums = query_sums(plan, tables, q, do, rden, dd, packing, first)
+    twin = call.backend == "triton"
+    sums = (triton_backward.query_sums if twin else query_sums)(plan, tables, q, do, rden, dd, packing, first)
     keep = None
     if packing:  # the sums behind a block stay in it if the first token there sees what is before the block
         starts = jnp.arange(first, plan.blocks) * plan.block
         behind = jnp.minimum(starts + plan.block, plan.length - 1)
         keep = (packing[0][:, behind] < starts).astype(jnp.float32)
-    sums = [
-        scan_states(x, None if dfinal is None else dfinal[i], keep, reverse=True) for i, x in enumerate(sums)
-    ]
+    scan: Any = triton_forward.scan_states if twin else scan_states
+    sums = [scan(x, None if dfinal is None else dfinal[i], keep, reverse=True) for i, x in enumerate(sums)]
     return tuple(x[:, :, 1 - first :] for x in sums), () if first else tuple(x[:, :, 0] for x in sums)
