@@ -1,0 +1,94 @@
+"""`python -m pallas_kernels.triton_table`: what the jax-triton twins take of each family of GPUs.
+
+Compiles them with the block sizes that a call gets and prints Markdown; runs nothing. Needs what
+`triton_report` needs.
+"""
+
+import argparse
+import functools
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from pallas_kernels import topology, triton_report
+from pallas_kernels.compile_offline import Resources
+from pallas_kernels.flags import one_line
+from pallas_kernels.taylor_attention import taylor_attention
+from pallas_kernels.taylor_attention.layout import symmetric_size
+from pallas_kernels.taylor_step import taylor_step
+
+PROGRAM = "python -m pallas_kernels.triton_table"
+
+DEVICES = ("NVIDIA A100", "NVIDIA L40S", "NVIDIA H200", "NVIDIA B200")
+"""One of each compute capability: 8.0, 8.9 (RTX 4090 too), 9.0 (H100 too), 10.0."""
+
+
+def attention(
+    key_size: int, value_size: int, dtype: str, device_kind: str, batch: int = 4, length: int = 8192
+) -> list[Resources]:
+    """Each kernel of `taylor_attention`, forward and backward, with several blocks of tokens."""
+    sizes = (key_size, key_size, value_size, value_size)
+    arrays = [jax.ShapeDtypeStruct((batch, length, 16, size), dtype) for size in sizes]
+
+    def gradients(q: Any, k: Any, v: Any, dy: Any) -> Any:
+        y, pull_back = jax.vjp(functools.partial(taylor_attention, backend="triton"), q, k, v)
+        return y, pull_back(dy)
+
+    found = triton_report.report(gradients, *arrays, device_kind=device_kind)
+    # The backward pass launches some of the forward's once more.
+    return list({kernel.kernel: kernel for kernel in found}.values())
+
+
+def step(key_size: int, value_size: int, dtype: str, device_kind: str) -> list[Resources]:
+    """The kernel of `taylor_step`, with a float32 state."""
+    features = symmetric_size(key_size)
+    shapes = [(key_size,), (key_size,), (value_size,), (features, value_size), (features,)]
+    dtypes = [dtype] * 3 + ["float32"] * 2
+    arrays = [jax.ShapeDtypeStruct((128, 16, *x), d) for x, d in zip(shapes, dtypes, strict=True)]
+    function = functools.partial(taylor_step, backend="triton")
+    return triton_report.report(function, *arrays, device_kind=device_kind)
+
+
+def table(key_sizes: Sequence[int], devices: Sequence[str] = DEVICES) -> str:
+    """A row per key size and kernel, a column per GPU: registers / bytes spilled per thread / kB shared."""
+    lines = [f"| K | kernel | {' | '.join(devices)} |", f"|---|---|{'---|' * len(devices)}"]
+    for key_size in key_sizes:
+        columns = [_column(key_size, device) for device in devices]
+        for kernel in dict.fromkeys(name for column in columns for name in column):
+            cells = [column.get(kernel, "") for column in columns]
+            lines.append(f"| {key_size} | `{kernel}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _column(key_size: int, device: str) -> dict[str, str]:
+    """Kernel -> cell, for V = 64 in bfloat16; of a compiler's refusal, its message."""
+    cells = {}
+    for name, function in (("attention", attention), ("step", step)):
+        try:
+            for kernel in function(key_size, 64, "bfloat16", device):
+                numbers = kernel.registers, kernel.spill_stores, f"{kernel.shared / 1000:.1f}"
+                cells[kernel.kernel] = " / ".join(map(str, numbers))
+        except ImportError:
+            raise
+        except Exception as error:  # compilers raise all kinds, and the other cells are worth having
+            cells[name] = one_line(error)
+    return cells
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table and the versions that decide it."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description="Compile the jax-triton twins for every GPU.")
+    parser.add_argument("--key-sizes", type=int, nargs="+", default=[16], help="channels per head of q and k")
+    options = parser.parse_args(argv)
+    topology.use_cpu()
+    print(table(options.key_sizes))
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("triton", "jax-triton", "jax")]
+    print(f"\nCompiled with {', '.join(versions)}, not run.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
