@@ -1,9 +1,10 @@
 """Every kernel on realistic shapes: one list for the lowering tests, `inspect` and `tune`.
 
-The `cases.py` of an op has `cases() -> list[Case]`, and for `tune` it may have
+The `cases.py` of an op has `cases() -> list[Case]`, and it may have
 
     candidates(case) -> list[Case]   the variants worth measuring on the case's shape
     facts(case) -> dict              what the op asks its tuning table with for this shape
+    alternatives(case) -> list[Case] variants that need other numbers of registers, for `inspect --explain`
     CARRIED: dict[int, int]          argument -> the result that replaces it in the next call, in place
 """
 
@@ -32,6 +33,11 @@ def candidates(case: Case) -> list[Case]:
     """The case's kernel and shape with each variant worth measuring; the case itself first."""
     listed = getattr(_module(case.op), "candidates", lambda _: [])(case)
     return [case, *(other for other in listed if other.variant != case.variant)]
+
+
+def alternatives(case: Case) -> list[Case]:
+    """Variants to compile in search of one that spills no registers."""
+    return getattr(_module(case.op), "alternatives", lambda _: [])(case)
 
 
 def facts(case: Case) -> dict[str, int | str]:

@@ -1,8 +1,9 @@
 """Compile kernels for an H200 on a machine without one, and read from the machine code what they need.
 
 The lowered program holds the Triton IR of every kernel. XLA's own Triton compiles it where jax still offers
-that (0.10); else the `triton` package does, which is close but not the same: registers and spills may
-differ. Needs the wheels of the extra `inspect`, no GPU and no driver; times nothing.
+that (0.10); from 0.11 on only XLA's whole compiler does (`xla_report`). The `triton` package takes it, too,
+but is not the same: registers and spills may differ. Needs the wheels of the extra `inspect`, no GPU and no
+driver; times nothing.
 """
 
 import functools
@@ -115,13 +116,11 @@ def compiler() -> Compiler:
     Raises:
         ImportError: no wheel that has one.
     """
-    if _xla_triton() is not None:
+    if any(map(importlib.util.find_spec, PLUGINS)):
         return "xla"
     if importlib.util.find_spec("triton"):
         return "triton"
-    raise ImportError(
-        f"no compiler for {ARCHITECTURE}: needs triton, or the CUDA plugin of jax 0.10 ({INSTALL})"
-    )
+    raise ImportError(f"no compiler for {ARCHITECTURE}: needs jax's CUDA plugin, or triton ({INSTALL})")
 
 
 def toolchain(used: Compiler) -> dict[str, str]:
@@ -130,9 +129,14 @@ def toolchain(used: Compiler) -> dict[str, str]:
     versions = {name: version for name in packages if (version := _version(name))}
     return {
         "target": ARCHITECTURE,
-        "compiler": {"xla": "XLA's Triton", "triton": "the triton package"}[used],
+        "compiler": {"xla": "XLA", "triton": "the triton package"}[used],
         **versions,
     }
+
+
+def offers_kernels() -> bool:
+    """Whether jax compiles single kernels with XLA's Triton, as 0.10 does."""
+    return _xla_triton() is not None
 
 
 def compile_kernel(kernel: Kernel, used: Compiler | None = None) -> Resources:
@@ -295,6 +299,18 @@ def _assemble(
         if "Unsupported .version" not in done.stderr:
             raise RuntimeError(f"ptxas {refusals[-1]}")
     raise ImportError(f"no ptxas that is new enough ({INSTALL}); {'; '.join(refusals) or 'none found'}")
+
+
+def assembler(used: Compiler) -> str:
+    """Path of the `ptxas` that belongs to a compiler.
+
+    Raises:
+        ImportError: there is none.
+    """
+    tool = next(_programs("ptxas", used), None)
+    if tool is None:
+        raise ImportError(f"no ptxas ({INSTALL})")
+    return tool
 
 
 def _programs(name: str, used: Compiler) -> Iterator[str]:

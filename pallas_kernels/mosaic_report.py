@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels.compile_offline import Resources, assemble
-from pallas_kernels.topology import compile_program, topology
+from pallas_kernels.topology import compile_program, topology, uncached
 
 WARPS = 8
 STAGES = 2
@@ -34,7 +34,7 @@ def report(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> li
     whole = NamedSharding(mesh, PartitionSpec())
     placed = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole) for x in arguments]
     with tempfile.TemporaryDirectory() as folder:
-        with _written_to(folder):
+        with _written_to(folder), uncached():
             compile_program(function, *placed)
         found = sorted(Path(folder).glob("*.ptx"))
         if not found:
@@ -54,17 +54,13 @@ def _assemble(path: Path) -> Resources:
 
 @contextlib.contextmanager
 def _written_to(folder: str) -> Iterator[None]:
-    """Compiling inside writes what Mosaic GPU makes; nothing comes out of a cache."""
+    """Compiling inside writes what Mosaic GPU makes."""
     wanted = {"MOSAIC_GPU_DUMP_TO": folder, "MOSAIC_GPU_DUMP_PTX": "1", "MOSAIC_GPU_DUMP_MLIR_PASSES": "1"}
     before = {name: os.environ.get(name) for name in wanted}
-    config: Any = jax.config
-    cached = config.jax_enable_compilation_cache
     os.environ.update(wanted)
-    config.update("jax_enable_compilation_cache", False)
     try:
         yield
     finally:
-        config.update("jax_enable_compilation_cache", cached)
         for name, value in before.items():
             if value is None:
                 del os.environ[name]

@@ -59,14 +59,37 @@ def topology(devices: int = 1) -> tuple[Any, ...]:
         )
 
 
-def compile_program(function: Callable[..., Any], *arguments: Any) -> jax.stages.Compiled:
-    """`function` through XLA's whole GPU compiler; `arguments` say by their shardings on which `topology`.
+def lower_program(function: Callable[..., Any], *arguments: Any) -> jax.stages.Lowered:
+    """`function` lowered for virtual H200s; `arguments` say by their shardings on which `topology`."""
+    mesh = next(x.sharding.mesh for x in jax.tree.leaves(arguments))
+    with use_abstract_mesh(mesh.abstract_mesh), _muted():
+        return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",))
+
+
+def compile_lowered(lowered: jax.stages.Lowered, **options: Any) -> jax.stages.Compiled:
+    """What `lower_program` returned through XLA's whole GPU compiler, which may take `options`.
 
     This is the compiler that runs on a GPU: it knows the limit of shared memory and it partitions.
     """
-    mesh = next(x.sharding.mesh for x in jax.tree.leaves(arguments))
-    with use_abstract_mesh(mesh.abstract_mesh), _muted():
-        return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).compile()
+    with _muted():
+        return lowered.compile(compiler_options=options)
+
+
+def compile_program(function: Callable[..., Any], *arguments: Any) -> jax.stages.Compiled:
+    """`lower_program` and `compile_lowered` in one."""
+    return compile_lowered(lower_program(function, *arguments))
+
+
+@contextlib.contextmanager
+def uncached() -> Iterator[None]:
+    """Compile inside without jax's cache on disk: a program found there makes no files."""
+    config: Any = jax.config
+    before = config.jax_enable_compilation_cache
+    config.update("jax_enable_compilation_cache", False)
+    try:
+        yield
+    finally:
+        config.update("jax_enable_compilation_cache", before)
 
 
 def collectives(program: str) -> list[str]:

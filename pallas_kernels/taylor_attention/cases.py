@@ -63,8 +63,7 @@ def candidates(of: Case, sizes: Sizes = SIZES) -> list[Case]:
     """Other block sizes to measure on the same shape, which `of` has with these `sizes`."""
     if of.kernel == "scan":
         return [of]
-    words = of.shape.split()
-    size, value_size, dtype, packed = words[0][1:], int(words[1][1:]), words[2], "packed" in words
+    size, value_size, _, _ = _words(of)
     widest, present = pl.next_power_of_2(value_size), of.variant.value_tile
     tried = {}
     for chunk, warps in ((of.variant.chunk, of.variant.warps), (64, 4), (128, 8), (32, 4), (64, 8)):
@@ -73,11 +72,28 @@ def candidates(of: Case, sizes: Sizes = SIZES) -> list[Case]:
                 variant = replace(of.variant, chunk=chunk, warps=warps, value_tile=value_tile, stages=stages)
                 # A tile wider than the values is cut to their width: the same program again.
                 tried.setdefault(replace(variant, value_tile=min(value_tile, widest)), variant)
-    variants = [*tried.values(), *(replace(of.variant, tile=tile) for tile in _tiles(int(size)))]
-    return [
-        case(of.kernel, int(size), value_size, dtype, packed, variant, sizes)
-        for variant in sorted(set(variants), key=str)
-    ]
+    tiles = {replace(of.variant, tile=tile) for tile in _tiles(size)}
+    return _with_variants(of, {*tried.values(), *tiles}, sizes)
+
+
+def alternatives(of: Case) -> list[Case]:
+    """Variants that differ in one size from the case's: what it costs to spill nothing."""
+    if of.kernel == "scan" or of.backend != "pallas":
+        return []
+    changes = [{"stages": stages} for stages in (1, 2, 3)] + [{"tile": tile} for tile in (32, 64)]
+    changes += [{"chunk": chunk, "warps": 4} for chunk in (32, 64)] + [{"hoist": False}]
+    tried = {replace(of.variant, **change) for change in changes} - {of.variant}
+    return _with_variants(of, tried, SIZES)
+
+
+def _words(of: Case) -> tuple[int, int, str, bool]:
+    """K, V, dtype and whether it is packed, of a case's shape."""
+    words = of.shape.split()
+    return int(words[0][1:]), int(words[1][1:]), words[2], "packed" in words
+
+
+def _with_variants(of: Case, variants: set[Variant], sizes: Sizes) -> list[Case]:
+    return [case(of.kernel, *_words(of), variant, sizes) for variant in sorted(variants, key=str)]
 
 
 def _tiles(key_size: int) -> list[int]:
@@ -88,10 +104,10 @@ def _tiles(key_size: int) -> list[int]:
 
 def facts(of: Case) -> dict[str, int | str]:
     """What the tuning table is asked for a case."""
-    words = of.shape.split()
+    key_size, value_size, dtype, packed = _words(of)
     return {
-        "kernel": of.kernel, "key_size": int(words[0][1:]), "value_size": int(words[1][1:]),
-        "dtype": OPERANDS[words[2]], "packed": int("packed" in words),
+        "kernel": of.kernel, "key_size": key_size, "value_size": value_size,
+        "dtype": OPERANDS[dtype], "packed": int(packed),
         "backend": "pallas",
     }  # fmt: skip
 
@@ -134,7 +150,8 @@ def case(
     words = f"K{key_size} V{value_size} {dtype}{' packed' if packed else ''}"
     return Case(
         "taylor_attention", kernel, words, call.variant(kernel, keys, values), function,
-        tuple(arrays), variant is None, is_slow(keys, keys, values), fill=fill,
+        tuple(arrays), variant is None, is_slow(keys, keys, values), 64 / plan.chunk * plan.value_tiles,
+        fill=fill,
     )  # fmt: skip
 
 

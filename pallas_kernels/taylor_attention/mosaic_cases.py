@@ -50,5 +50,6 @@ def _case(kernel: str, value_size: int, packed: bool) -> Case:
 
     return Case(
         "taylor_attention", f"{kernel}_mosaic", f"K16 V{value_size} bfloat16{' packed' if packed else ''}",
-        Fixed(), function, (*arrays, *rows, *states), on_request=True, backend="mosaic",
+        Fixed(), function, (*arrays, *rows, *states), on_request=True,
+        rounds=64 / Fixed.chunk * -(-value_size // 64), backend="mosaic",
     )  # fmt: skip

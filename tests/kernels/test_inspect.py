@@ -4,13 +4,17 @@ import dataclasses
 import importlib.util
 import json
 import re
+import subprocess
 from dataclasses import replace
 
 import pytest
 
-from pallas_kernels import catalog, compile_offline, inspect, offline, sass, topology
-from pallas_kernels.compile_offline import Kernel, Resources, blocks_per_sm
+from pallas_kernels import catalog, compile_offline, inspect, offline, pages, sass, topology, xla_report
+from pallas_kernels.case import Case
+from pallas_kernels.compile_offline import Resources, blocks_per_sm
 from pallas_kernels.inspect import Entry
+from pallas_kernels.taylor_attention import cases as taylor_cases
+from pallas_kernels.taylor_attention.function import Variant
 from tests.kernels import toy
 from tests.subprocesses import run_module
 
@@ -35,6 +39,10 @@ RESOURCES = Resources(
 
 def _entry(case=None, **changes) -> Entry:
     return Entry(case or toy.case(), (replace(RESOURCES, **changes),))
+
+
+def _report(version: str, *entries: Entry) -> pages.Report:
+    return {"toolchain": {"jax": version}, "cases": [inspect.as_dict(entry) for entry in entries]}
 
 
 def _message(stderr: str) -> str:
@@ -116,37 +124,104 @@ def test_collectives_in_compiled_text():
     ("entry", "problem"),
     [
         (_entry(), ""),
-        (_entry(spill_stores=40), "spills 40 bytes per thread"),
+        (_entry(stack=40), "spills 40 bytes per thread"),
         (_entry(shared=300_000), "needs more than 232448 bytes of shared memory"),
         (Entry(toy.case(), error="ValueError: no"), "ValueError: no"),
     ],
 )
 def test_problems(entry, problem):
-    assert entry.problem() == problem
-    assert inspect.problems([entry]) == ([f"{entry.case.name}: {problem}"] if problem else [])
+    report = _report("0.11.2", entry)
+    assert pages.problem(report["cases"][0]) == problem
+    name = "toy/gram N512 chunk=64 warps=4 stages=1, jax 0.11.2"
+    assert pages.problems(report) == ([f"{name}: {problem}"] if problem else [])
 
 
 def test_spills_of_other_variants_and_small_ones_on_request_are_no_problem():
-    assert inspect.problems([_entry(toy.case(toy.Variant()), spill_stores=40)]) == []
-    assert inspect.problems([_entry(spill_stores=40)], spill=40) == []
+    assert pages.problems(_report("0.11.2", _entry(toy.case(toy.Variant()), stack=40))) == []
+    assert pages.problems(_report("0.11.2", _entry(stack=40)), spill=40) == []
+
+
+@pytest.mark.parametrize(
+    ("stack", "slots", "reason"),
+    [
+        (0, 171, "0 of 114 instructions; without +50% issue slots (chunk=64 warps=8 stages=1)"),
+        (8, 171, "0 of 114 instructions; so do all 1 others that were compiled"),
+        (0, 114, ""),
+    ],
+)
+def test_a_spill_has_a_reason_if_what_spills_nothing_issues_more(stack, slots, reason):
+    loop = replace(RESOURCES.loop, issue_slots=slots)
+    other = _entry(toy.case(toy.Variant(warps=8)), stack=stack, loop=loop)
+    report = _report("0.11.2", _entry(stack=40), other)
+    assert pages.reason(report["cases"][0], report) == reason
+    assert len(pages.problems(report)) == (0 if reason else 1)
+    assert f"| {reason} |" in pages.as_markdown([report])
 
 
 def test_kernels_that_run_on_request_only_may_spill_but_are_named():
-    asked = _entry(replace(toy.case(), on_request=True), spill_stores=40)
-    assert inspect.problems([asked]) == []
-    page = inspect.as_markdown([asked, _entry()], {})
-    assert "Problems of the 1 variants that calls get: none." in page
-    assert page.endswith(f"- {asked.case.name}: spills 40 bytes per thread\n")
+    report = _report("0.11.2", _entry(replace(toy.case(), on_request=True), stack=40), _entry())
+    assert pages.problems(report) == []
+    page = pages.as_markdown([report])
+    assert "of the 1 variants that calls get none spill. Problems without a reason: none." in page
+    assert page.endswith("- toy/gram N512, jax 0.11.2: spills 40 bytes per thread\n")
 
 
 def test_rows_name_the_kernels_of_a_case_that_runs_several():
-    case = toy.case()
-    entry = Entry(case, (RESOURCES, replace(RESOURCES, kernel="sum", loop=None)))
-    first, second = inspect.rows_of([entry])
-    assert first[:2] == ["toy/gram N512: gram", "chunk=64 warps=4 stages=1 *"]
+    entry = Entry(toy.case(), (RESOURCES, replace(RESOURCES, kernel="sum", loop=None)))
+    headings = [heading for heading, _, _ in pages.COLUMNS]
+    first, second = pages.rows_of(inspect.as_dict(entry), headings)
+    assert first[0] == "toy/gram N512: gram"
     assert second[0].endswith(": sum")
     assert second[-1] == "-"
-    assert len(first) == 2 + len(inspect.COLUMNS)
+    assert len(first) == 1 + len(headings)
+
+
+def test_versions_stand_side_by_side():
+    reports = [_report("0.11.2", _entry(stack=8)), _report("0.12.0", _entry(), _entry(toy.case(length=64)))]
+    both, one = (line for line in pages.as_markdown(reports).splitlines() if line.startswith("| toy/gram"))
+    assert both == (
+        "| toy/gram N512 | chunk=64 warps=4 stages=1 | 68 | 8 | 0/0 | 16.0 | 7 | 114 | 128 "
+        "| 68 | 0 | 0/0 | 16.0 | 7 | 114 | 128 |  |"
+    )
+    assert one.startswith("| toy/gram N64 | chunk=64 warps=4 stages=1 |  |  |  |  |  |  |  | 68 | 0 |")
+
+
+def test_variants_are_compared_over_the_same_tokens_and_values():
+    wide, narrow = (
+        taylor_cases.case("dq", 16, 112, "bfloat16", variant=Variant(chunk, 32, value_tile, 4))
+        for chunk, value_tile in ((64, 64), (32, 16))
+    )
+    assert [case.rounds for case in (wide, narrow)] == [2, 14]
+
+
+def test_tables_of_a_page_are_rewritten_between_their_markers(tmp_path):
+    kernels = ("key_sums", "outputs", "query_sums", "dq", "dk", "dv")
+    cases = [taylor_cases.case(kernel, 16, 64, "bfloat16") for kernel in kernels]
+    report = _report("0.11.2", *(_entry(case, stack=16) for case in cases))
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- expected -->\nold\n<!-- /expected -->\nafter\n")
+    for _ in range(2):
+        pages.update(page, [report])
+        before, start, _, _, *rows, end, after = page.read_text().splitlines()
+        assert (before, start, end, after) == ("before", "<!-- expected -->", "<!-- /expected -->", "after")
+        assert rows[1] == "| `outputs` | 0.11.2 | 68 | 16 | 7 | 114 | 128 | 0.07 | 0.1 |"
+        assert len(rows) == len(kernels)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no table", "none of the markers <!-- expected --> ... <!-- /expected -->, <!-- hopper -->"),
+        ("<!-- expected -->\nno end", "none of the markers"),
+        ("<!-- hopper -->\n<!-- /hopper -->", "jax 0.11.2 has no taylor_attention/outputs K16 V64 bfloat16"),
+    ],
+)
+def test_pages_that_cannot_be_updated_are_errors(tmp_path, text, message):
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        pages.update(page, [_report("0.11.2", _entry())])
+    assert page.read_text() == text
 
 
 @pytest.fixture
@@ -156,9 +231,10 @@ def toys(monkeypatch):
     monkeypatch.setattr(catalog, "cases", lambda match="": [case for case in cases if match in case.name])
     monkeypatch.setattr(catalog, "on_hopper", lambda match="": [])
     monkeypatch.setattr(catalog, "candidates", lambda case: [case, toy.case(toy.Variant(warps=2))])
+    monkeypatch.setattr(catalog, "alternatives", lambda case: [toy.case(toy.Variant(warps=2))])
     monkeypatch.setattr(compile_offline, "compiler", lambda: "xla")
     monkeypatch.setattr(
-        compile_offline, "compile_kernel", lambda kernel, used: replace(RESOURCES, warps=kernel.warps)
+        inspect, "resources", lambda case, used: [replace(RESOURCES, warps=case.variant.warps)]
     )
     return cases
 
@@ -171,25 +247,35 @@ def test_reports_are_written(toys, tmp_path, capsys):
     assert report["toolchain"]["ptxas"] == "12.9.86"
     assert [case["kernels"][0]["warps"] for case in report["cases"]] == [4, 8]
     assert report["cases"][0]["kernels"][0]["loop"]["issue_slots"] == 114
-    assert "| toy/gram N512 | chunk=64 warps=4 stages=1 * | 68 | 0/0 | 16.0 | 7 |" in files[1].read_text()
+    assert "| toy/gram N512 | chunk=64 warps=4 stages=1 | 68 | 0 | 0/0 | 16.0 | 7 |" in files[1].read_text()
     assert "toy/gram" in capsys.readouterr().out
 
 
-def test_a_default_that_spills_gives_status_1(toys, monkeypatch, capsys):
-    spilled = replace(RESOURCES, spill_stores=8)
-    monkeypatch.setattr(compile_offline, "compile_kernel", lambda kernel, used: spilled)
-    assert inspect.main([]) == 1
+def test_a_default_that_spills_gives_status_1_unless_there_is_a_reason(toys, monkeypatch, capsys, tmp_path):
+    def resources(case: Case, used: object) -> list[Resources]:
+        loop = replace(RESOURCES.loop, issue_slots=120 if case.variant.warps == 2 else 114)
+        return [replace(RESOURCES, stack=8 if case.default else 0, loop=loop)]
+
+    monkeypatch.setattr(inspect, "resources", resources)
+    flags = ["--defaults", "--json", str(tmp_path / "report.json")]
+    assert inspect.main(flags) == 1
     assert "spills 8 bytes per thread" in capsys.readouterr().err
-    assert inspect.main(["--spill", "8"]) == 0
+    assert inspect.main([*flags, "--spill", "8"]) == 0
+    assert inspect.main([*flags, "--explain"]) == 0
+    assert inspect.main(["--compare", flags[-1], "--markdown", str(tmp_path / "report.md")]) == 0
+    assert (
+        "| 0 of 114 instructions; without +5% issue slots (chunk=64 warps=2 stages=1) |"
+        in (tmp_path / "report.md").read_text()
+    )
 
 
 def test_what_does_not_compile_is_reported_and_the_rest_compiled(toys, monkeypatch, capsys):
-    def compile_kernel(kernel: Kernel, used: object) -> Resources:
-        if kernel.warps == 8:
+    def resources(case: Case, used: object) -> list[Resources]:
+        if case.variant.warps == 8:
             raise RuntimeError("too large\nfor a reason")
-        return RESOURCES
+        return [RESOURCES]
 
-    monkeypatch.setattr(compile_offline, "compile_kernel", compile_kernel)
+    monkeypatch.setattr(inspect, "resources", resources)
     assert inspect.main([]) == 0, "the default compiles"
     captured = capsys.readouterr()
     assert "RuntimeError: too large" in captured.err
@@ -218,6 +304,36 @@ def test_flags_choose_variants(toys, options, warps):
 def test_flags_that_choose_nothing_are_errors(toys, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         inspect.choose(options)
+
+
+def test_reports_are_compared_or_compiled():
+    with pytest.raises(ValueError, match="--compare and --json: expected one of them"):
+        inspect.main(["--compare", "a.json", "--json", "b.json"])
+
+
+DUMP = """\
+001: kCustomKernel [source | sink] gram grid: [8, 1, 1] threads: [128, 1, 1]  shared_memory: 16384 bytes
+002: kKernel wrapped_add grid: [8, 1, 1] threads: [128, 1, 1]  shared_memory: 0 bytes
+"""
+
+
+def test_shared_memory_of_a_compiled_program(tmp_path):
+    (tmp_path / "module_0001.jit_f.thunk_sequence.txt").write_text(DUMP)
+    assert xla_report._shared(tmp_path) == {"gram": 16384, "wrapped_add": 0}
+
+
+def test_the_assembler_that_keeps_its_input(tmp_path):
+    """XLA runs it; here the shell does."""
+    assembler, source = tmp_path / "an assembler", tmp_path / "source"
+    assembler.write_text('#!/bin/sh\necho "$@"\n')
+    assembler.chmod(0o755)
+    source.write_text(".visible .entry gram(\n)")
+    tool = xla_report._write_assembler(tmp_path, str(assembler))
+    assert subprocess.run([tool, "--version"], capture_output=True, text=True).stdout == "--version\n"
+    assert xla_report._sources(tmp_path) == {}
+    done = subprocess.run([tool, source, "-o", "x"], capture_output=True, text=True)
+    assert done.stdout == f"{source} -o x\n"
+    assert xla_report._sources(tmp_path) == {"gram": ".visible .entry gram(\n)"}
 
 
 def test_missing_wheels_are_named_with_the_command_that_installs_them(monkeypatch):
@@ -265,7 +381,8 @@ def test_wrong_flags_are_one_line_and_status_2(flags, message):
 def test_help():
     done = run_module("pallas_kernels.inspect", "--help")
     assert done.returncode == 0
-    assert all(flag in done.stdout for flag in ("--match", "--json", "--markdown", "--devices", "--defaults"))
+    flags = ("--match", "--json", "--markdown", "--compare", "--devices", "--defaults", "--explain")
+    assert all(flag in done.stdout for flag in flags)
 
 
 @pytest.mark.skipif(HAS_COMPILER, reason="the wheels are here")
@@ -285,7 +402,7 @@ def test_numbers_of_a_compiled_kernel(warps):
     assert (found.kernel, found.warps) == ("gram", warps)
     assert 16 <= found.registers <= 255
     assert found.spill_stores == found.spill_loads == found.stack == 0
-    assert 8192 <= found.shared <= inspect.SHARED_LIMIT
+    assert 8192 <= found.shared <= pages.SHARED_LIMIT
     assert found.blocks_per_sm >= 1
     assert found.wgmma == 4, "64 tokens in steps of 16"
     if found.loop is not None:

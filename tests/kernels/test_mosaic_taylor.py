@@ -19,11 +19,11 @@ from jax.sharding import PartitionSpec
 from based_jax import ops
 from pallas_kernels import (
     catalog,
-    inspect,
     interpreted,
     lowering_for,
     mosaic_report,
     offline,
+    pages,
     sharded,
     taylor_attention,
     topology,
@@ -204,7 +204,7 @@ def test_compiled_without_spilled_registers(case):
     (found,) = mosaic_report.report(case.function, *case.arguments)
     assert found.kernel == f"taylor_{case.kernel}"
     assert (found.stack, found.spill_stores, found.spill_loads) == (0, 0, 0)
-    assert found.shared <= inspect.SHARED_LIMIT
+    assert found.shared <= pages.SHARED_LIMIT
     assert found.wgmma > 0 == found.mma
     assert found.loop is None or found.loop.local == 0
 

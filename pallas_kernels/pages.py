@@ -1,0 +1,277 @@
+"""Reports of `inspect`, one per version of jax, side by side: pages and tables for people.
+
+A report is ``{"toolchain": {name: version}, "cases": [...]}``, as `inspect --json` writes it; its cases are
+those of `inspect.as_dict`.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Report = dict[str, Any]
+
+COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], Any]], ...] = (
+    ("registers", "per thread, at most 255", lambda kernel: kernel["registers"]),
+    ("stack B", "bytes of local memory per thread, for registers that did not suffice", lambda k: k["stack"]),
+    ("spill B", "bytes stored / loaded there, each instruction counted once",
+     lambda k: f"{k['spill_stores']}/{k['spill_loads']}"),
+    ("shared kB", "shared memory per program, of 227", lambda kernel: f"{kernel['shared'] / 1024:.1f}"),
+    ("per SM", "programs that fit on a multiprocessor at a time", lambda kernel: kernel["blocks_per_sm"]),
+    ("wgmma", "tensor-core instructions of warp groups", lambda kernel: kernel["wgmma"]),
+    ("mma", "slower tensor-core instructions of single warps", lambda kernel: kernel["mma"]),
+    ("issue", "cycles to issue a round of the main loop for a program", lambda k: _of_loop(k, "issue_slots")),
+    ("tensor", "cycles of the tensor cores in that round", lambda k: _of_loop(k, "tensor_cycles")),
+    ("local", "loads and stores of spilled registers in that loop", lambda k: _of_loop(k, "local")),
+    ("barriers", "waits for all warps in that loop", lambda k: _of_loop(k, "barriers")),
+)  # fmt: skip
+"""Heading, meaning, text for one kernel."""
+
+COMPARED = ("registers", "stack B", "spill B", "shared kB", "per SM", "issue", "tensor")
+"""Columns that each version has in a page of several."""
+
+SHARED_LIMIT = 232448
+"""Bytes of shared memory that one program may have on an H200."""
+
+PEAK_SHARE = 0.55
+"""Of the bound that kernels of this kind reach."""
+
+
+def _of_loop(kernel: dict[str, Any], name: str) -> Any:
+    return kernel["loop"][name] if kernel["loop"] else "-"
+
+
+def version(report: Report) -> str:
+    """The release of jax that a report is about."""
+    return report["toolchain"]["jax"]
+
+
+def title(case: dict[str, Any]) -> str:
+    """The case without its variant."""
+    return f"{case['op']}/{case['kernel']} {case['shape']}"
+
+
+def variant_text(variant: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in variant.items())
+
+
+def is_picked(case: dict[str, Any]) -> bool:
+    """Whether calls that name no implementation run this variant."""
+    return case["default"] and not case["on_request"]
+
+
+def rows_of(case: dict[str, Any], columns: Sequence[str]) -> list[list[str]]:
+    """Name and cells of each kernel; the kernel's own name where a case runs several."""
+    texts = [text for heading, _, text in COLUMNS if heading in columns]
+    if case["error"]:
+        return [[title(case), "fails", *[""] * (len(texts) - 1)]]
+    several = len(case["kernels"]) > 1
+    return [
+        [title(case) + (f": {kernel['kernel']}" if several else ""), *(str(text(kernel)) for text in texts)]
+        for kernel in case["kernels"]
+    ]
+
+
+def slots(case: dict[str, Any]) -> float | None:
+    """Issue slots of the main loops for 64 tokens and all their values; None without loops."""
+    loops = [kernel["loop"] for kernel in case["kernels"] if kernel["loop"]]
+    return sum(loop["issue_slots"] for loop in loops) * case["rounds"] if loops else None
+
+
+def stack(case: dict[str, Any]) -> int:
+    """Bytes per thread that the worst of the kernels takes for registers that did not suffice."""
+    return max((kernel["stack"] for kernel in case["kernels"]), default=0)
+
+
+def problem(case: dict[str, Any], spill: int = 0) -> str:
+    """Why this must not be a default, or an empty text; `spill` bytes of stack are allowed."""
+    if case["error"]:
+        return case["error"]
+    if stack(case) > spill:
+        return f"spills {stack(case)} bytes per thread"
+    if any(kernel["shared"] > SHARED_LIMIT for kernel in case["kernels"]):
+        return f"needs more than {SHARED_LIMIT} bytes of shared memory"
+    return ""
+
+
+def reason(case: dict[str, Any], report: Report) -> str:
+    """Why a variant that spills is the default all the same; empty where nothing speaks for it.
+
+    Needs other variants in the report (`inspect --explain`). Loads and stores of spilled registers are among
+    the issue slots that are compared.
+    """
+    mine = slots(case)
+    if not stack(case) or mine is None:
+        return ""
+    others = [x for x in report["cases"] if title(x) == title(case) and not x["default"] and not x["error"]]
+    if not others:
+        return ""
+    loops = [kernel["loop"] for kernel in case["kernels"] if kernel["loop"]]
+    reloads = f"{sum(x['local'] for x in loops)} of {sum(x['instructions'] for x in loops):,} instructions"
+    free = [(cost, x) for x in others if not stack(x) and (cost := slots(x)) is not None]
+    if not free:
+        return f"{reloads}; so do all {len(others)} others that were compiled"
+    cost, best = min(free, key=lambda pair: pair[0])
+    if cost <= mine:
+        return ""
+    return f"{reloads}; without {cost / mine - 1:+.0%} issue slots ({variant_text(best['variant'])})"
+
+
+def unexplained(report: Report, spill: int = 0) -> list[dict[str, Any]]:
+    """The cases that do not compile, and those that calls get with a `problem` and without a `reason`."""
+    return [
+        case
+        for case in report["cases"]
+        if case["error"] or (is_picked(case) and problem(case, spill) and not reason(case, report))
+    ]
+
+
+def problems(report: Report, spill: int = 0) -> list[str]:
+    """The `unexplained` cases, one line each."""
+    return [
+        f"{title(case)} {variant_text(case['variant'])}, jax {version(report)}: {problem(case, spill)}"
+        for case in unexplained(report, spill)
+    ]
+
+
+def as_markdown(reports: Sequence[Report], spill: int = 0) -> str:
+    """One page: what was compiled with what, the columns' meaning, and a row per kernel that calls get."""
+    columns = COMPARED if len(reports) > 1 else [heading for heading, _, _ in COLUMNS]
+    lines = [
+        "# What the kernels take of an H200",
+        "",
+        "Written by `python -m pallas_kernels.inspect --markdown`. Compiled, not run: no GPU was used.",
+        "",
+        *(
+            f"- Compiled with {', '.join(f'{name} {value}' for name, value in report['toolchain'].items())}."
+            for report in reports
+        ),
+        "",
+        *(f"- {heading}: {meaning}" for heading, meaning, _ in COLUMNS if heading in columns),
+        "- spilled because: what spills cost in that loop, and what the best variant without any would cost",
+        "",
+        *_table(reports, columns),
+        "",
+    ]
+    for report in reports:
+        picked = [case for case in report["cases"] if is_picked(case)]
+        spilling = sum(stack(case) > spill for case in picked)
+        found = problems(report, spill)
+        lines += [
+            f"jax {version(report)}: of the {len(picked)} variants that calls get {spilling or 'none'} spill."
+            f" Problems without a reason: {len(found) or 'none'}.",
+            "",
+        ]
+        lines += [*(f"- {line}" for line in found), ""] if found else []
+    asked = [
+        f"- {title(case)}, jax {version(report)}: {text}"
+        for report in reports
+        for case in report["cases"]
+        if case["default"] and case["on_request"] and (text := problem(case, spill))
+    ]
+    if asked:
+        lines += ["On request only (calls that name no implementation run something else there):", "", *asked]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(reports: Sequence[Report], columns: Sequence[str]) -> list[str]:
+    """Lines of a table with the columns of each report side by side."""
+    several = len(reports) > 1
+    cells: dict[tuple[str, str], dict[int, list[str]]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for index, report in enumerate(reports):
+        for case in report["cases"]:
+            if not case["default"]:
+                continue
+            for name, *row in rows_of(case, columns):
+                key = name, variant_text(case["variant"])
+                cells.setdefault(key, {})[index] = row
+                if text := reason(case, report):
+                    reasons.setdefault(key, []).append(f"{version(report)}: {text}" if several else text)
+    headings = [
+        f"{heading}, {version(report)}" if several else heading for report in reports for heading in columns
+    ]
+    missing = [""] * len(columns)
+    rows = [["case", "variant", *headings, "spilled because"]]
+    rows.append(["---", "---", *["---:"] * len(headings), "---"])
+    rows += [
+        [*key, *(text for index in range(len(reports)) for text in found.get(index, missing)),
+         "; ".join(reasons.get(key, []))]
+        for key, found in cells.items()
+    ]  # fmt: skip
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+CHUNKS = 131_072
+"""Of 64 tokens, in 16 rows of 32,768 tokens and 16 heads."""
+
+SLOTS_PER_MILLISECOND = 132 * 1.7e6
+"""Of an H200: one a cycle and multiprocessor, as `Loop.issue_slots` counts them, at 1.7 GHz."""
+
+
+def expected(reports: Sequence[Report]) -> list[str]:
+    """What to expect of the passes of Taylor attention at K 16, V 64 in bfloat16."""
+    headings = ["registers", "stack B", "programs per SM", "issue slots", "tensor cycles"]
+    rows = [["kernel", "jax", *headings, "bound, ms", f"at {PEAK_SHARE * 100:.0f} %, ms"]]
+    rows.append(["---", "---", *["---:"] * (len(rows[0]) - 2)])
+    for kernel in ("key_sums", "outputs", "query_sums", "dq", "dk", "dv"):
+        for report in reports:
+            case = _picked(report, f"taylor_attention/{kernel} K16 V64 bfloat16")
+            (found,) = case["kernels"]
+            issue, tensor = (found["loop"][x] * case["rounds"] for x in ("issue_slots", "tensor_cycles"))
+            bound = max(issue, tensor) * CHUNKS / SLOTS_PER_MILLISECOND
+            rows.append(
+                [f"`{kernel}`", version(report), str(found["registers"]), str(found["stack"]),
+                 str(found["blocks_per_sm"]), f"{issue:,.0f}", f"{tensor:,.0f}", f"{bound:.2f}",
+                 f"{bound / PEAK_SHARE:.1f}"]
+            )  # fmt: skip
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def hopper(reports: Sequence[Report]) -> list[str]:
+    """The forward pass on Hopper's own instructions beside the portable one, for 128 tokens."""
+    rows = [["`outputs`, K 16, V 64", "jax", "registers", "stack B", "issue slots", "tensor cycles"]]
+    rows.append(["---", "---", *["---:"] * 4])
+    for packed in ("", " packed"):
+        for kernel, name in (("outputs", "portable"), ("outputs_mosaic", "Mosaic GPU")):
+            for report in reports:
+                case = _picked(report, f"taylor_attention/{kernel} K16 V64 bfloat16{packed}")
+                (found,) = case["kernels"]
+                numbers = (found["loop"][x] * case["rounds"] * 2 for x in ("issue_slots", "tensor_cycles"))
+                cells = [
+                    name + packed.replace(" ", ", "),
+                    version(report),
+                    found["registers"],
+                    found["stack"],
+                ]
+                rows.append([*map(str, cells), *(f"{number:,.0f}" for number in numbers)])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _picked(report: Report, name: str) -> dict[str, Any]:
+    for case in report["cases"]:
+        if case["default"] and title(case) == name and not case["error"]:
+            return case
+    raise ValueError(f"the report of jax {version(report)} has no {name} that compiles")
+
+
+TABLES: dict[str, Callable[[Sequence[Report]], list[str]]] = {"expected": expected, "hopper": hopper}
+"""Name of the markers ``<!-- name -->`` and ``<!-- /name -->`` -> lines of the table between them."""
+
+
+def update(page: Path, reports: Sequence[Report]) -> None:
+    """Rewrite the tables between their markers.
+
+    Raises:
+        ValueError: the page has no such markers, or a report lacks what the table shows.
+    """
+    text = page.read_text()
+    patterns = {name: re.compile(f"<!-- {name} -->.*?<!-- /{name} -->", re.DOTALL) for name in TABLES}
+    found = {name: pattern for name, pattern in patterns.items() if pattern.search(text)}
+    if not found:
+        markers = ", ".join(f"<!-- {name} --> ... <!-- /{name} -->" for name in TABLES)
+        raise ValueError(f"{page} has none of the markers {markers}")
+    for name, pattern in found.items():
+        table = "\n".join([f"<!-- {name} -->", *TABLES[name](reports), f"<!-- /{name} -->"])
+        text = pattern.sub(lambda _, table=table: table, text)
+    page.write_text(text)

@@ -1,0 +1,76 @@
+"""What kernels take of an H200 as XLA's whole GPU compiler makes them: the machine code that users run.
+
+From jax 0.11 on nothing in Python compiles a single kernel with XLA's Triton. So the program is compiled as
+on a GPU, and a script that keeps a copy of what it is given takes the place of `ptxas`, the assembler. Needs
+jax's CUDA plugin and an assembler (extra `inspect`), no GPU and no driver.
+"""
+
+import re
+import shlex
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pallas_kernels.compile_offline import Resources, assemble, assembler, kernels
+from pallas_kernels.topology import compile_lowered, lower_program, topology, uncached
+
+_ASSEMBLER = """#!/bin/sh
+case "$1" in --*) ;; *) cp "$1" {folder}/$$.ptx ;; esac
+exec {ptxas} "$@"
+"""
+"""XLA names the source first, and asks for the version before."""
+
+_LAUNCH = re.compile(r" (\S+) grid: .* shared_memory: (\d+) bytes")
+
+
+def report(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> list[Resources]:
+    """Compile `function` for an H200 and assemble its kernels of Pallas' Triton backend.
+
+    Raises:
+        ImportError: a wheel is missing.
+        LookupError: `function` launches no such kernel, or the compiler's files are not as expected.
+    """
+    mesh = Mesh(np.array(topology()), ("device",))
+    whole = NamedSharding(mesh, PartitionSpec())
+    placed = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole) for x in arguments]
+    lowered = lower_program(function, *placed)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _write_assembler(folder, assembler("xla"))
+        with uncached():
+            compile_lowered(lowered, xla_gpu_cuda_data_dir=name, xla_dump_to=f"{name}/dump")
+        sources, shared = _sources(folder), _shared(folder / "dump")
+    # The program may hold kernels that XLA made itself, too.
+    found = {kernel.name: kernel for kernel in kernels(lowered)}
+    if missing := found.keys() - (sources.keys() & shared.keys()):
+        raise LookupError(f"jax {jax.__version__}: no {', '.join(missing)} among what XLA assembled")
+    return [
+        assemble(name, sources[name], kernel.warps, kernel.stages, shared[name], "xla")
+        for name, kernel in found.items()
+    ]
+
+
+def _write_assembler(folder: Path, ptxas: str) -> Path:
+    """`ptxas` where XLA looks for it in a CUDA installation, which keeps its input in `folder`."""
+    tool = folder / "bin" / "ptxas"
+    tool.parent.mkdir()
+    tool.write_text(_ASSEMBLER.format(folder=shlex.quote(str(folder)), ptxas=shlex.quote(ptxas)))
+    tool.chmod(0o755)
+    return tool
+
+
+def _sources(folder: Path) -> dict[str, str]:
+    """Name of a kernel -> PTX of its module; XLA also assembles one of the program's constants alone."""
+    texts = [path.read_text() for path in folder.glob("*.ptx")]
+    return {name: text for text in texts for name in re.findall(r"\.entry (\w+)\(", text)}
+
+
+def _shared(dump: Path) -> dict[str, int]:
+    """Name of a kernel -> bytes of dynamic shared memory with which the program launches it."""
+    texts = [path.read_text() for path in dump.glob("*thunk_sequence.txt")]
+    return {name: int(size) for text in texts for name, size in _LAUNCH.findall(text)}
