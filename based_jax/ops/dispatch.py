@@ -99,7 +99,8 @@ def implementation_for(
         return "xla"
     kernel = _portable_kernel(arrays)
     if _cannot_run(op, kernel, arrays):
-        return "xla" if "mosaic" not in available or _cannot_run(op, "mosaic", arrays) else "mosaic"
+        has_mosaic = "mosaic" in available and kernel == "triton"  # else its gradient would be refused, too
+        return "mosaic" if has_mosaic and not _cannot_run(op, "mosaic", arrays) else "xla"
     if arrays and op in _IS_SLOW and _IS_SLOW[op](*arrays):
         return "xla"
     return _FASTEST[op](*arrays) if arrays and op in _FASTEST and kernel == "pallas" else kernel

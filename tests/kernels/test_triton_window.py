@@ -97,20 +97,27 @@ def arguments(
     return [*token, ring, ring, jax.ShapeDtypeStruct((128,), "int32")]
 
 
+SIZES = [
+    {}, {"dtype": "float32"}, {"kv_heads": 4}, {"slots": 129, "kv_heads": 1, "size": 128}, {"size": 112},
+    {"slots": 16, "size": 70}, {"heads": 8, "kv_heads": 8, "size": 256},
+]  # fmt: skip
+
+OTHER_GPUS = ["NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090", "NVIDIA B200"]
+
+
 @needs_compiler
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(
-    "sizes",
-    [{}, {"dtype": "float32"}, {"kv_heads": 4}, {"slots": 129, "kv_heads": 1, "size": 128}, {"size": 112},
-     {"slots": 16, "size": 70}, {"heads": 8, "kv_heads": 8, "size": 256}],
+    ("gpu", "sizes"),
+    [*((offline.H200, sizes) for sizes in SIZES), *((gpu, {"kv_heads": 4}) for gpu in OTHER_GPUS)],
     ids=str,
-)  # fmt: skip
-def test_it_is_compiled_without_spills_and_in_place(sizes):
+)
+def test_it_is_compiled_without_spills_and_in_place(gpu, sizes):
     step = functools.partial(window_step, rotary=Rotary(32), backend="triton")
     placed = arguments(**sizes)
-    (kernel,) = triton_report.report(step, *placed)
+    (kernel,) = triton_report.report(step, *placed, device_kind=gpu)
     assert kernel.spill_stores == 0
-    lowered = offline.lower(step, *placed)
+    lowered = offline.lower(step, *placed, device_kind=gpu)
     assert lowered.as_text().count("output_operand_alias<") == 2
     (compiled,) = triton_report.kernels(lowered)
     assert "cos.approx" not in compiled.ptx  # which is wrong for the angles of late positions
