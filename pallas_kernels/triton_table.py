@@ -26,17 +26,18 @@ DEVICES = ("NVIDIA A100", "NVIDIA L40S", "NVIDIA H200", "NVIDIA B200")
 """One of each compute capability: 8.0, 8.9 (RTX 4090 too), 9.0 (H100 too), 10.0."""
 
 
+def gradients(q: jax.Array, k: jax.Array, v: jax.Array, dy: jax.Array) -> Any:
+    """The outputs of `taylor_attention` and the gradients for `dy`."""
+    y, pull_back = jax.vjp(functools.partial(taylor_attention, backend="triton"), q, k, v)
+    return y, pull_back(dy)
+
+
 def attention(
     key_size: int, value_size: int, dtype: str, device_kind: str, batch: int = 4, length: int = 8192
 ) -> list[Resources]:
     """Each kernel of `taylor_attention`, forward and backward, with several blocks of tokens."""
     sizes = (key_size, key_size, value_size, value_size)
     arrays = [jax.ShapeDtypeStruct((batch, length, 16, size), dtype) for size in sizes]
-
-    def gradients(q: Any, k: Any, v: Any, dy: Any) -> Any:
-        y, pull_back = jax.vjp(functools.partial(taylor_attention, backend="triton"), q, k, v)
-        return y, pull_back(dy)
-
     found = triton_report.report(gradients, *arrays, device_kind=device_kind)
     # The backward pass launches some of the forward's once more.
     return list({kernel.kernel: kernel for kernel in found}.values())

@@ -190,9 +190,8 @@ def test_interpreted_against_float64(check):
     run_python(INTERPRETED.format(check=check))
 
 
-def _attention_arguments(key_size=16, value_size=64, dtype="bfloat16", length=8192) -> list[Any]:
-    sizes = (key_size, key_size, value_size)
-    return [jax.ShapeDtypeStruct((4, length, 16, size), dtype) for size in sizes]
+def _attention_arguments(length: int = 8192) -> list[Any]:
+    return [jax.ShapeDtypeStruct((4, length, 16, size), "bfloat16") for size in (16, 16, 64)]
 
 
 def _packed(q, k, v):
@@ -286,7 +285,7 @@ def test_a_gpu_of_unknown_capability_is_named():
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
-        (attend, _attention_arguments()),
+        (triton_table.gradients, [*_attention_arguments(), _attention_arguments()[-1]]),
         (_packed, _attention_arguments(length=1000)),
         (step, _step_arguments()),
     ],
