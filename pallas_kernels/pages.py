@@ -100,13 +100,15 @@ def reason(case: dict[str, Any], report: Report) -> str:
     Needs other variants in the report (`inspect --explain`). Loads and stores of spilled registers are among
     the issue slots that are compared.
     """
-    mine = slots(case)
-    if not stack(case) or mine is None:
+    if not stack(case):
         return ""
+    loops = [kernel["loop"] for kernel in case["kernels"] if kernel["loop"]]
+    if not any(loop["local"] for loop in loops):
+        return "once per program, outside of the main loop"
+    mine = slots(case) or 0.0
     others = [x for x in report["cases"] if title(x) == title(case) and not x["default"] and not x["error"]]
     if not others:
         return ""
-    loops = [kernel["loop"] for kernel in case["kernels"] if kernel["loop"]]
     reloads = f"{sum(x['local'] for x in loops)} of {sum(x['instructions'] for x in loops):,} instructions"
     free = [(cost, x) for x in others if not stack(x) and (cost := slots(x)) is not None]
     if not free:

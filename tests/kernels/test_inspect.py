@@ -33,7 +33,7 @@ needs_plugin = pytest.mark.skipif(not HAS_PLUGIN, reason="needs jax's CUDA plugi
 
 RESOURCES = Resources(
     kernel="gram", warps=4, stages=1, registers=68, stack=0, spill_stores=0, spill_loads=0, shared=16384,
-    blocks_per_sm=7, wgmma=4, mma=0, loop=sass.Loop(114, 114, 128, 0, 2), ptxas="12.9.86",
+    blocks_per_sm=7, wgmma=4, mma=0, loop=sass.Loop(114, 114, 128, 2, 2), ptxas="12.9.86",
 )  # fmt: skip
 
 
@@ -144,8 +144,8 @@ def test_spills_of_other_variants_and_small_ones_on_request_are_no_problem():
 @pytest.mark.parametrize(
     ("stack", "slots", "reason"),
     [
-        (0, 171, "0 of 114 instructions; without +50% issue slots (chunk=64 warps=8 stages=1)"),
-        (8, 171, "0 of 114 instructions; so do all 1 others that were compiled"),
+        (0, 171, "2 of 114 instructions; without +50% issue slots (chunk=64 warps=8 stages=1)"),
+        (8, 171, "2 of 114 instructions; so do all 1 others that were compiled"),
         (0, 114, ""),
     ],
 )
@@ -156,6 +156,13 @@ def test_a_spill_has_a_reason_if_what_spills_nothing_issues_more(stack, slots, r
     assert pages.reason(report["cases"][0], report) == reason
     assert len(pages.problems(report)) == (0 if reason else 1)
     assert f"| {reason} |" in pages.as_markdown([report])
+
+
+@pytest.mark.parametrize("loop", [None, replace(RESOURCES.loop, local=0)])
+def test_a_spill_outside_of_the_main_loop_needs_no_other_variant(loop):
+    report = _report("0.11.2", _entry(stack=40, loop=loop))
+    assert pages.reason(report["cases"][0], report) == "once per program, outside of the main loop"
+    assert pages.problems(report) == []
 
 
 def test_kernels_that_run_on_request_only_may_spill_but_are_named():
@@ -264,7 +271,7 @@ def test_a_default_that_spills_gives_status_1_unless_there_is_a_reason(toys, mon
     assert inspect.main([*flags, "--explain"]) == 0
     assert inspect.main(["--compare", flags[-1], "--markdown", str(tmp_path / "report.md")]) == 0
     assert (
-        "| 0 of 114 instructions; without +5% issue slots (chunk=64 warps=2 stages=1) |"
+        "| 2 of 114 instructions; without +5% issue slots (chunk=64 warps=2 stages=1) |"
         in (tmp_path / "report.md").read_text()
     )
 
