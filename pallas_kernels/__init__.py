@@ -3,6 +3,7 @@
 Each folder is one op: its kernels, its table of block sizes, and a note on the data it moves.
 """
 
+from pallas_kernels.devices import cannot_run
 from pallas_kernels.launch import interpreted, is_interpreted
 from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
 from pallas_kernels.taylor_attention import cannot_launch_gradient, taylor_attention
@@ -20,6 +21,7 @@ __all__ = [
     "Rotary",
     "cannot_launch",
     "cannot_launch_gradient",
+    "cannot_run",
     "fastest_taylor_attention",
     "interpreted",
     "is_interpreted",

@@ -2,25 +2,19 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, use_abstract_mesh
 
-from pallas_kernels.checks import expect
-
-_FOR_GPU: ContextVar[str | None] = ContextVar("for_gpu", default=None)
+from pallas_kernels import devices
 
 H200 = "NVIDIA H200"
-
-CAPABILITIES = {"A100": 80, "RTX 4090": 89, "L40S": 89, "H100": 90, "H200": 90, "B200": 100}
-"""Part of a GPU's name -> its compute capability times 10."""
 
 
 def is_lowered_for_gpu() -> bool:
     """Whether the code traced now is meant for a GPU that is not there (`lowering_for`)."""
-    return _FOR_GPU.get() is not None
+    return devices.TARGET.get() is not None
 
 
 def capability() -> int | None:
@@ -29,23 +23,26 @@ def capability() -> int | None:
     Raises:
         ValueError: no capability is known for its name.
     """
-    kind = _FOR_GPU.get()
-    if kind is None:
+    if not is_lowered_for_gpu():
         return None
-    found = next((number for name, number in CAPABILITIES.items() if name in kind), None)
-    expect(found is not None, "device_kind", kind, f"the name of one of {', '.join(CAPABILITIES)}")
-    return found
+    gpu = devices.current()
+    found = None if gpu is None else gpu.capability
+    if found is None:
+        raise ValueError(
+            f"device_kind = {devices.TARGET.get()!r}: expected the name of a GPU in devices.FAMILIES"
+        )
+    return int(found.replace(".", ""))
 
 
 @contextlib.contextmanager
 def lowering_for(device_kind: str = H200) -> Iterator[None]:
     """Inside, `jax.jit(f).trace(...).lower(lowering_platforms=("cuda",))` needs no GPU."""
-    token = _FOR_GPU.set(device_kind)
+    token = devices.TARGET.set(device_kind)
     try:
         with _abstract_gpu(device_kind):
             yield
     finally:
-        _FOR_GPU.reset(token)
+        devices.TARGET.reset(token)
 
 
 def _abstract_gpu(device_kind: str) -> contextlib.AbstractContextManager[Any]:
@@ -55,7 +52,10 @@ def _abstract_gpu(device_kind: str) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     from jax.sharding import AbstractDevice
 
-    options: dict[str, Any] = {"device_kind": device_kind, "num_cores": None, "platform": "gpu"}
+    # jax has a list of names of its own; others of the family compile alike.
+    known = devices.family(device_kind)
+    kind = known.names[0] if known else device_kind
+    options: dict[str, Any] = {"device_kind": kind, "num_cores": None, "platform": "gpu"}
     return use_abstract_mesh(AbstractMesh((1,), ("device",), abstract_device=AbstractDevice(**options)))
 
 

@@ -1,4 +1,4 @@
-"""Virtual H200s: XLA's whole GPU compiler on a machine without one.
+"""Virtual GPUs: XLA's whole GPU compiler on a machine without one.
 
 Needs jax's CUDA plugin (extra `inspect`), no GPU and no driver. Set the platform to "cpu" before.
 """
@@ -8,6 +8,7 @@ import functools
 import importlib.util
 import os
 import re
+import string
 import sys
 from collections.abc import Callable, Iterator
 from importlib import resources
@@ -15,6 +16,9 @@ from typing import Any
 
 import jax
 from jax.sharding import use_abstract_mesh
+
+from pallas_kernels import devices as gpus
+from pallas_kernels.offline import H200
 
 INSTALL = "pip install 'based-jax[inspect]'"
 """What a message about a missing wheel tells to run."""
@@ -39,24 +43,51 @@ def load_plugins() -> None:
 
 
 @functools.cache
-def topology(devices: int = 1) -> tuple[Any, ...]:
-    """H200s that exist for the compiler only; programs whose arguments are sharded over them compile.
+def topology(devices: int = 1, kind: str = H200, shared: int | None = None) -> tuple[Any, ...]:
+    """GPUs that exist for the compiler only; programs whose arguments are sharded over them compile.
+
+    Args:
+        devices: how many.
+        kind: name of a GPU in `devices.FAMILIES`.
+        shared: bytes of shared memory that a program may have, instead of what the GPU offers.
 
     Raises:
         ImportError: jax's CUDA plugin is missing.
+        ValueError: no such GPU.
     """
     from jax.experimental import topologies
 
     if not any(map(importlib.util.find_spec, PLUGINS)):
         raise ImportError(f"compiling for {devices} GPU(s) needs jax's CUDA plugin ({INSTALL})")
     load_plugins()
-    config = resources.files("pallas_kernels").joinpath("h200.txtpb").read_text()
+    config = target_config(kind, shared)
     with _muted():
         return tuple(
             topologies.get_topology_desc(
-                platform="cuda", topology_name="h200", topology=f"1x1x{devices}", target_config=config
+                platform="cuda", topology_name="gpu", topology=f"1x1x{devices}", target_config=config
             ).devices
         )
+
+
+def target_config(kind: str, shared: int | None = None) -> str:
+    """XLA's description of a GPU: what decides how kernels compile is its own, the rest an H200's.
+
+    Raises:
+        ValueError: no such GPU.
+    """
+    family = gpus.family(kind)
+    if family is None:
+        raise ValueError(f"kind = {kind!r}: expected the name of a GPU in devices.FAMILIES")
+    major, minor = family.capability.split(".")
+    template = resources.files("pallas_kernels").joinpath("gpu.txtpb").read_text()
+    return string.Template(template).substitute(
+        kind=family.names[0],  # jax lowers for it
+        major=major,
+        minor=minor,
+        features="feature_extension: ACCELERATED_FEATURES" if int(major) >= 9 else "",
+        shared=family.shared if shared is None else shared,
+        per_core=family.shared + 1024,
+    )
 
 
 def lower_program(function: Callable[..., Any], *arguments: Any) -> jax.stages.Lowered:

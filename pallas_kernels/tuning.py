@@ -3,7 +3,9 @@
 A table is a list of rows ``{"device": KIND or "any", "when": {name: value, ...}, "variant": {...}}``. The
 first row whose device matches and whose conditions hold (a number or a string: equal; a pair: lowest and
 highest) gives the variant. Rows of device "any" come last: the safe default, chosen from the compiler's
-register report. A second one, of backends, is from `python -m pallas_kernels.backends`; `adopt` writes both.
+register report. A row with ``"shared": BYTES`` needs a GPU that offers a program so much shared memory; those
+without fit all GPUs (`devices.SMALLEST`), and `python -m pallas_kernels.fit` says so from the compiler.
+A second table, of backends, is from `python -m pallas_kernels.backends`; `adopt` writes both.
 """
 
 import functools
@@ -16,6 +18,7 @@ from typing import Any, TypeVar
 import jax
 
 import pallas_kernels
+from pallas_kernels import devices
 
 Variant = TypeVar("Variant")
 
@@ -46,19 +49,36 @@ def device_kind() -> str:
     return jax.devices()[0].device_kind if jax.default_backend() == "gpu" else "any"
 
 
-def choose(op: str, kind: type[Variant], *, device: str | None = None, **facts: int | str) -> Variant:
-    """The variant for a call with these `facts` (sizes, dtype name, pass).
+def choose(op: str, kind: type[Variant], **facts: Any) -> Variant:
+    """The variant for a call with these `facts` (sizes, dtype name, pass); see `row_number`.
+
+    Raises:
+        LookupError: no row matches; every table ends with rows for "any".
+    """
+    return kind(**table(op)[row_number(op, **facts)]["variant"])
+
+
+def row_number(op: str, *, device: str | None = None, shared_memory: int | None = None, **facts: Any) -> int:
+    """The first row of a table that holds.
+
+    Args:
+        device: kind of GPU; None: this one.
+        shared_memory: bytes that a program may have; None: on the GPU that is traced for.
+        facts: what the rows' conditions are about.
 
     Raises:
         LookupError: no row matches; every table ends with rows for "any".
     """
     device = device_kind() if device is None else device
-    for row in table(op):
-        if row["device"] in (device, "any") and all(
-            _holds(wanted, facts[name]) for name, wanted in row["when"].items()
+    offered = devices.shared_memory() if shared_memory is None else shared_memory
+    for number, row in enumerate(table(op)):
+        if (
+            row["device"] in (device, "any")
+            and row.get("shared", 0) <= offered
+            and all(_holds(wanted, facts[name]) for name, wanted in row["when"].items())
         ):
-            return kind(**row["variant"])
-    raise LookupError(f"no variant of {op} in its tuning table for {device} and {facts}")
+            return number
+    raise LookupError(f"no variant of {op} in its tuning table for {device}, {offered} bytes and {facts}")
 
 
 def path(op: str, name: str = "tuning.json") -> Path:

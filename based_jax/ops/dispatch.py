@@ -40,7 +40,7 @@ _SUPPORTS = {
     "taylor_step": pallas_kernels.supports_taylor_step,
     "window_step": pallas_kernels.supports_window_step,
 }
-"""Op -> why its kernels cannot take these arrays (shapes, dtypes), or None if they can."""
+"""Op -> why its kernels cannot take these arrays (shapes, dtypes) on this GPU, or None if they can."""
 
 _IS_SLOW = {"taylor_attention": pallas_kernels.is_slow_taylor_attention}
 """Op -> whether its kernels take these arrays but should run only on request."""
@@ -119,7 +119,7 @@ def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
         )
     if kernel in ("pallas", "triton") and (reason := pallas_kernels.cannot_launch(kernel)):
         return reason
-    reason = _SUPPORTS[op](*arrays) if arrays else None
+    reason = _SUPPORTS[op](*arrays) if arrays or kernel == "cudnn" else pallas_kernels.cannot_run()
     if reason is None and kernel == "mosaic":
         return pallas_kernels.supports_mosaic_taylor_attention(*arrays)
     return reason

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from pallas_kernels import devices
 from pallas_kernels.launch import dot, load, store
 from pallas_kernels.taylor_attention.layout import Layout
 
@@ -367,4 +368,9 @@ def only_if(condition: Any, state: State) -> State:
     """The state, or an empty one; None is True."""
     if condition is None:
         return state
+    gpu = devices.current()
+    if gpu is not None and (gpu.capability or "").startswith("10."):
+        # Blackwell's Triton fails to compile a matmul onto a selection ("'arith.xori' op requires the same
+        # type", jax 0.11 and 0.12). The price: of a segment that overflowed, NaN is left to the next one.
+        return jax.tree.map(lambda x: x * condition.astype(f32), state)
     return jax.tree.map(lambda x: jnp.where(condition, x, 0.0), state)

@@ -59,6 +59,19 @@ def cases(shapes: Sequence[tuple[int, int, str]] = SHAPES, sizes: Sizes = SIZES)
     return [*found, _scan(sizes, False), _scan(sizes, True)]
 
 
+def at_highest_precision() -> list[Case]:
+    """Every kernel on float32 operands that are split in three: the most shared memory that a shape can need.
+
+    No part of `cases`: there is nothing to tune that JAX's default precision does not show.
+    """
+    sizes = (16, 24)
+    return [
+        case(kernel, size, 64, "float32", packed=True, precision="highest")
+        for size in sizes
+        for kernel in KERNELS
+    ]
+
+
 def candidates(of: Case, sizes: Sizes = SIZES) -> list[Case]:
     """Other block sizes to measure on the same shape, which `of` has with these `sizes`."""
     if of.kernel == "scan":
@@ -92,8 +105,14 @@ def _words(of: Case) -> tuple[int, int, str, bool]:
     return int(words[0][1:]), int(words[1][1:]), words[2], "packed" in words
 
 
+def _precision(of: Case) -> str | None:
+    return "highest" if "highest" in of.shape.split() else None
+
+
 def _with_variants(of: Case, variants: set[Variant], sizes: Sizes) -> list[Case]:
-    return [case(of.kernel, *_words(of), variant, sizes) for variant in sorted(variants, key=str)]
+    return [
+        case(of.kernel, *_words(of), variant, sizes, _precision(of)) for variant in sorted(variants, key=str)
+    ]
 
 
 def _tiles(key_size: int) -> list[int]:
@@ -107,7 +126,7 @@ def facts(of: Case) -> dict[str, int | str]:
     key_size, value_size, dtype, packed = _words(of)
     return {
         "kernel": of.kernel, "key_size": key_size, "value_size": value_size,
-        "dtype": OPERANDS[dtype], "packed": int(packed),
+        "dtype": OPERANDS[dtype], "packed": int(packed), "precision": _precision(of) or "default",
         "backend": "pallas",
     }  # fmt: skip
 
@@ -120,10 +139,11 @@ def case(
     packed: bool = False,
     variant: Variant | None = None,
     sizes: Sizes = SIZES,
+    precision: str | None = None,
 ) -> Case:
     """One kernel; `packed` comes with states at both ends."""
     variants = () if variant is None else ((kernel, variant),)
-    call = Call(1e-12, packed, True, packed, None, sizes.block, variants)
+    call = Call(1e-12, packed, True, packed, precision, sizes.block, variants)
     shape = jax.ShapeDtypeStruct
     keys = shape((sizes.batch, sizes.length, sizes.heads, key_size), dtype)
     values = shape((sizes.batch, sizes.length, sizes.heads, value_size), dtype)
@@ -147,7 +167,7 @@ def case(
         states = None if "sums" in kernel else (rest.pop(0), rest.pop(0))
         return _run(kernel, plan, tables, inputs, states, rest, packed)
 
-    words = f"K{key_size} V{value_size} {dtype}{' packed' if packed else ''}"
+    words = " ".join([f"K{key_size} V{value_size} {dtype}", *["packed"] * packed, *filter(None, [precision])])
     return Case(
         "taylor_attention", kernel, words, call.variant(kernel, keys, values), function,
         tuple(arrays), variant is None, is_slow(keys, keys, values), 64 / plan.chunk * plan.value_tiles,

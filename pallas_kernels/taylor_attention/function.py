@@ -13,6 +13,7 @@ from jax.experimental import pallas as pl
 
 from pallas_kernels import tuning
 from pallas_kernels.checks import expect, unsupported
+from pallas_kernels.devices import cannot_run
 from pallas_kernels.launch import is_interpreted
 from pallas_kernels.partition import per_row_and_head
 from pallas_kernels.taylor_attention import mosaic_support, specs, triton_backward, triton_forward
@@ -65,7 +66,7 @@ class Call:
         return dict(self.variants).get(kernel) or tuning.choose(
             "taylor_attention", Variant,
             kernel=kernel, key_size=q.shape[-1], value_size=v.shape[-1], dtype=OPERANDS[q.dtype.name],
-            packed=int(self.packed), backend=self.backend,
+            packed=int(self.packed), precision=self.precision or "default", backend=self.backend,
         )  # fmt: skip
 
     def plan(self, kernel: str, q: Any, v: Any) -> Plan:
@@ -115,11 +116,11 @@ def block_length(programs: int, length: int) -> int:
 
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
-    """Why the kernels cannot take these arrays (B, N, H, dim), or None if they can."""
+    """Why the kernels cannot take these arrays (B, N, H, dim) here, or None if they can."""
     sizes = (
         {"q": (q.shape[-1], MAX_KEY_SIZE), "v": (v.shape[-1], MAX_VALUE_SIZE)} if q.shape and v.shape else {}
     )
-    reason = unsupported({"q": q, "k": k, "v": v}, 4, sizes)
+    reason = cannot_run() or unsupported({"q": q, "k": k, "v": v}, 4, sizes)
     if reason is None and len({q.dtype, k.dtype, v.dtype}) > 1:
         return f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; the kernels take one for all"
     return reason
@@ -195,7 +196,8 @@ def taylor_attention(
     for name, array, wanted in (("starts", starts, (batch, length)), ("counts", counts, (batch,))):
         shape = getattr(array, "shape", ())
         expect(array is None or shape == wanted, f"shape of {name}", shape, str(wanted))
-    expect(block is None or block >= 1, "block", block, "at least 1 token")
+    least = -(-length // specs.MAX_BLOCKS)
+    expect(block is None or block >= least, "block", block, f"at least {least} of {length} tokens")
     expect(precision in (None, "highest"), "precision", precision, "None or 'highest'")
     features = symmetric_size(key_size)
     packing: tuple[jax.Array, ...] = ()

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import tuning
+from pallas_kernels import devices, tuning
 from pallas_kernels.launch import is_interpreted
 
 RELEASE = (0, 11)
@@ -15,9 +15,6 @@ KEY_SIZE = 16
 CAPABILITY = "9.0"
 """Of Hopper: instructions of whole warpgroups, which neither older nor newer GPUs have."""
 
-HOPPERS = ("H100", "H200", "H800", "H20", "GH200")
-"""Parts of the names of such GPUs, for those that are only compiled for."""
-
 
 def cannot_run() -> str | None:
     """Why no Mosaic kernel runs here, or None."""
@@ -25,14 +22,10 @@ def cannot_run() -> str | None:
         return f"needs jax {RELEASE[0]}.{RELEASE[1]} or newer; this is jax {jax.__version__}"
     if is_interpreted():
         return None
-    device: Any = jax.sharding.get_abstract_mesh().abstract_device  # what is compiled for without being there
-    if device is None:
-        device = jax.devices()[0]
-    found = getattr(device, "compute_capability", None)
-    if found == CAPABILITY or (found is None and any(name in device.device_kind for name in HOPPERS)):
+    gpu = devices.current()
+    if gpu is not None and gpu.capability == CAPABILITY:
         return None
-    what = device.device_kind if found is None else f"{device.device_kind}, compute capability {found}"
-    return f"runs on Hopper GPUs only (compute capability {CAPABILITY}), and this is {what}"
+    return f"runs on Hopper GPUs only (compute capability {CAPABILITY}), and this is {gpu or 'no GPU'}"
 
 
 def supports_mosaic(q: Any = None, k: Any = None, v: Any = None) -> str | None:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.checks import expect, expect_array, unsupported
+from pallas_kernels.devices import cannot_run
 from pallas_kernels.partition import per_row_and_head
 from pallas_kernels.taylor_attention.layout import symmetric_size
 from pallas_kernels.taylor_step import kernel, triton_step
@@ -21,11 +22,11 @@ MAX_VALUE_SIZE = 256
 
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
-    """Why `taylor_step` cannot take q, k (B, H, K) and v (B, H, V), or None if it can."""
+    """Why `taylor_step` cannot take q, k (B, H, K) and v (B, H, V) here, or None if it can."""
     sizes = (
         {"q": (q.shape[-1], MAX_KEY_SIZE), "v": (v.shape[-1], MAX_VALUE_SIZE)} if q.shape and v.shape else {}
     )
-    return unsupported({"q": q, "k": k, "v": v}, 3, sizes)
+    return cannot_run() or unsupported({"q": q, "k": k, "v": v}, 3, sizes)
 
 
 def facts_of(q: Any, k: Any, v: Any, kv: Any) -> dict[str, Any]:

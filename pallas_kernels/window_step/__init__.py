@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.checks import expect, expect_array, unsupported
+from pallas_kernels.devices import cannot_run
 from pallas_kernels.partition import per_row_and_head
 from pallas_kernels.triton_launch import expect_backend
 from pallas_kernels.tuning import choose
@@ -22,9 +23,9 @@ INTEGERS = ("int32", "int64")
 
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
-    """Why `window_step` cannot take q (B, H, K), k (B, G, K) and v (B, G, V), or None if it can."""
+    """Why `window_step` cannot take q (B, H, K), k (B, G, K) and v (B, G, V) here, or None if it can."""
     sizes = {name: (x.shape[-1], MAX_SIZE) for name, x in (("q", q), ("v", v)) if x.shape}
-    return unsupported({"q": q, "k": k, "v": v}, 3, sizes)
+    return cannot_run() or unsupported({"q": q, "k": k, "v": v}, 3, sizes)
 
 
 def facts_of(q: Any, k: Any, v: Any, k_ring: Any) -> dict[str, Any]:

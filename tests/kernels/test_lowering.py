@@ -1,14 +1,14 @@
 """Every kernel on every realistic shape is lowered for CUDA: what the kernel compiler lacks shows here."""
 
 import importlib
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from pallas_kernels import catalog, offline, tuning
+from pallas_kernels import catalog, devices, offline, tuning
 from pallas_kernels.launch import launch, whole
+from pallas_kernels.taylor_attention.cases import at_highest_precision
 
 CASES = catalog.cases()
 KERNEL = "__gpu$xla.gpu.triton"
@@ -83,32 +83,26 @@ def test_a_sound_kernel_is_not_refused():
     assert KERNEL in offline.lower(lambda x: _run(_twice, x, size=64), x).as_text()
 
 
-@dataclass(frozen=True)
-class _Row:
-    """In the place of a variant: which row it came from."""
-
-    row: int
-
-
 @pytest.mark.parametrize("op", catalog.OPS)
-def test_every_row_of_the_tuning_tables_loads_and_is_in_the_catalogue(op, monkeypatch):
+def test_every_row_of_the_tuning_tables_loads_and_is_in_the_catalogue(op):
     rows = tuning.table(op)
     kind = importlib.import_module(f"pallas_kernels.{op}").Variant
     for row in rows:
-        assert row.keys() == {"device", "when", "variant"}
+        assert row.keys() - {"shared"} == {"device", "when", "variant"}
         kind(**row["variant"])
     assert [row for row in rows if row["device"] == "any"] == rows[-sum(r["device"] == "any" for r in rows) :]
 
-    defaults = [c for c in CASES if c.op == op and c.default and isinstance(c.variant, kind)]
-    # The same table with the number of each row in the place of its variant.
-    numbered = [{**row, "variant": {"row": number}} for number, row in enumerate(rows)]
-    monkeypatch.setattr(tuning, "table", lambda _: numbered)
+    cases = [*CASES, *at_highest_precision()]
+    defaults = [c for c in cases if c.op == op and c.default and isinstance(c.variant, kind)]
     # The twins in Triton have no cases of their own: those need optional packages to be lowered.
     backends = {row["when"].get("backend", "pallas") for row in rows}
     used = {
-        tuning.choose(op, _Row, device=device, **{**catalog.facts(case), "backend": backend}).row
+        tuning.row_number(
+            op, device=device, shared_memory=shared, **{**catalog.facts(case), "backend": backend}
+        )
         for case in defaults
         for device in {row["device"] for row in rows}
+        for shared in {family.shared for family in devices.FAMILIES}
         for backend in backends
     }
     assert used == set(range(len(rows))), "a row that no case in the catalogue reaches"

@@ -279,6 +279,7 @@ def test_old_releases_of_jax_are_refused(monkeypatch, release):
 class _Device(NamedTuple):
     device_kind: str
     compute_capability: str
+    platform: str = "gpu"
 
 
 @pytest.mark.parametrize("kind", ["NVIDIA A100-SXM4-80GB", "NVIDIA B200"])
@@ -290,9 +291,9 @@ def test_compiling_for_other_gpus_is_refused(monkeypatch, kind):
 
 def test_other_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(jax, "__version__", "0.12.0")
-    monkeypatch.setattr(jax, "devices", lambda: [_Device("NVIDIA A100", "8.0")])
-    assert "this is NVIDIA A100, compute capability 8.0" in (mosaic_support.cannot_run() or "")
-    monkeypatch.setattr(jax, "devices", lambda: [_Device("NVIDIA H200", "9.0")])
+    monkeypatch.setattr(jax, "local_devices", lambda: [_Device("NVIDIA A100", "8.0")])
+    assert "this is NVIDIA A100 (8.0)" in (mosaic_support.cannot_run() or "")
+    monkeypatch.setattr(jax, "local_devices", lambda: [_Device("NVIDIA H200", "9.0")])
     assert mosaic_support.cannot_run() is None
 
 

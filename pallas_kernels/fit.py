@@ -1,0 +1,161 @@
+"""`python -m pallas_kernels.fit`: how much shared memory the kernels take on each family of GPUs.
+
+Compiles what a call gets on each of `KINDS`, without any of them, and writes `shared_memory.json`, from which
+tests prove that the tuning tables choose nothing that does not fit, and docs/kernels.md its table of GPUs.
+Needs jax 0.11 or newer with its CUDA plugin (extra `inspect`).
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import pallas_kernels
+from pallas_kernels import catalog, devices, tuning
+from pallas_kernels.case import Case
+from pallas_kernels.flags import run
+from pallas_kernels.offline import lowering_for
+from pallas_kernels.taylor_attention.cases import at_highest_precision
+from pallas_kernels.topology import compile_program, topology, use_cpu
+
+PROGRAM = "python -m pallas_kernels.fit"
+
+KINDS = {
+    "NVIDIA A100": "A100, A30",
+    "NVIDIA GeForce RTX 4090": "RTX 4090, L4, L40S",
+    "NVIDIA H200": "H100, H200",
+    "NVIDIA B200": "B200",
+}
+"""A GPU of each family, and how a table calls the family."""
+
+CALLS = {
+    "bfloat16, K = 16": (16, "bfloat16"),
+    "bfloat16, K = 24": (24, "bfloat16"),
+    "bfloat16, K = 32": (32, "bfloat16"),
+    "float32, K = 16": (16, "float32"),
+    "float32, K = 24": (24, "float32"),
+}
+"""Calls of `taylor_attention` with V = 64, in the table's words."""
+
+
+def main() -> int:
+    """Compile everything and write the numbers.
+
+    Raises:
+        ImportError: jax's CUDA plugin is missing.
+    """
+    use_cpu()
+    found: dict[str, dict[str, int]] = {}
+    for kind in KINDS:
+        print(f"compiling for {kind}", file=sys.stderr)
+        for name, count in measured(kind).items():
+            found.setdefault(name, {})[_capability(kind)] = count
+    tuning.path("", "shared_memory.json").write_text(as_json(found))
+    print("\n".join(table()))
+    return 0
+
+
+def as_json(found: dict[str, dict[str, int]]) -> str:
+    """What is `recorded`, one case per line."""
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(counts)}" for name, counts in found.items())
+    return f'{{\n "jax": "{jax.__version__}",\n "bytes": {{\n{lines}\n }}\n}}\n'
+
+
+def recorded() -> dict[str, dict[str, int]]:
+    """Name of a case, as a GPU gets it -> compute capability -> bytes of shared memory per program."""
+    return _record()["bytes"]
+
+
+def recorded_with() -> str:
+    """The release of jax that compiled what is `recorded`."""
+    return _record()["jax"]
+
+
+def measured(kind: str, match: str = "") -> dict[str, int]:
+    """Name of a case, as this GPU gets it -> bytes of shared memory that a program of it needs.
+
+    Raises:
+        ImportError: jax's CUDA plugin is missing.
+    """
+    found = cases(kind, match)
+    return {case.name: shared_memory(kind, case.function, *case.arguments) for case in found}
+
+
+def cases(kind: str, match: str = "") -> list[Case]:
+    """The catalogue with the variants that this GPU gets, and what needs more than its cases do."""
+    with lowering_for(kind):
+        more = at_highest_precision()
+        return [*catalog.cases(match), *(case for case in more if match in case.name)]
+
+
+def shared_memory(kind: str, function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> int:
+    """Bytes of shared memory that a program of the one kernel in `function` needs on this GPU.
+
+    The compiler reports them where they are not there, so it compiles for a GPU with a single byte.
+    """
+    try:
+        compile_program(function, *placed(arguments, topology(1, kind, shared=1)))
+    except jax.errors.JaxRuntimeError as error:
+        found = re.search(r"Shared memory size limit exceeded: requested (\d+), available: 1\b", str(error))
+        if found is None:
+            raise
+        return int(found[1])
+    return 0
+
+
+def placed(arguments: Any, on: Any) -> list[jax.ShapeDtypeStruct]:
+    """The arguments, whole on virtual GPUs."""
+    whole = NamedSharding(Mesh(np.array(on), ("device",)), PartitionSpec())
+    return [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole) for x in arguments]
+
+
+def table() -> list[str]:
+    """Lines of markdown: which kernel runs on which GPU, and the most shared memory that it takes there."""
+    headings = ["GPUs", "compute capability", "kB per program", *CALLS, "decoding steps"]
+    rows = [headings, ["---"] + ["---:"] * (len(headings) - 1)]
+    for kind, names in KINDS.items():
+        family = devices.family(kind)
+        assert family is not None
+        with lowering_for(kind):
+            cells = [_cell(family.capability, *call) for call in CALLS.values()]
+            steps = "yes" if devices.cannot_run() is None else "xla"
+        rows.append([names, family.capability, f"{family.shared // 1024}", *cells, steps])
+    rows.append(["V100, T4; AMD", "below 8.0; none", "", *["xla"] * (len(CALLS) + 1)])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _cell(capability: str, key_size: int, dtype: str) -> str:
+    """The most that a kernel of the call takes, in brackets if it runs on request only."""
+    q, v = (jax.ShapeDtypeStruct((1, 1, 1, size), jnp.dtype(dtype)) for size in (key_size, 64))
+    if pallas_kernels.supports_taylor_attention(q, q, v):
+        return "xla"
+    shape = f"taylor_attention/.* K{key_size} V64 {dtype}( packed)? Variant"
+    counts = {
+        name: found[capability]
+        for name, found in recorded().items()
+        if capability in found and re.match(shape, name)
+    }
+    text = f"{max(counts.values()) / 1024:.0f}"
+    if pallas_kernels.is_slow_taylor_attention(q, q, v):
+        return f"({text})"
+    return text + (" \\*" if any("hoist=False" in name for name in counts) else "")
+
+
+def _record() -> dict[str, Any]:
+    return json.loads(tuning.path("", "shared_memory.json").read_text())
+
+
+def _capability(kind: str) -> str:
+    found = devices.family(kind)
+    assert found is not None
+    return found.capability
+
+
+if __name__ == "__main__":
+    run(PROGRAM, main)

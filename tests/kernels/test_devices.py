@@ -1,0 +1,222 @@
+"""No GPU gets a kernel that does not fit it: what None picks, against the compiler's own numbers."""
+
+import functools
+import importlib.util
+import re
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import pallas_kernels
+from based_jax import ops
+from pallas_kernels import catalog, devices, fit, lowering_for, offline, topology, tuning
+from pallas_kernels.taylor_attention import cases as attention_cases
+from pallas_kernels.taylor_attention.function import Variant
+from pallas_kernels.taylor_attention.layout import symmetric_size
+
+KINDS = (
+    "NVIDIA A100-SXM4-80GB",
+    "NVIDIA GeForce RTX 4090",
+    "NVIDIA L40S",
+    "NVIDIA H100 80GB HBM3",
+    "NVIDIA H200",
+    "NVIDIA B200",
+)
+OTHERS = ("Tesla V100-SXM2-16GB", "Tesla T4", "AMD Instinct MI300X", "gfx942", "NVIDIA GPU of tomorrow")
+AGAIN = "run `python -m pallas_kernels.fit`"
+
+needs_compiler = pytest.mark.skipif(
+    not any(map(importlib.util.find_spec, topology.PLUGINS)) or jax.__version_info__ < (0, 11),
+    reason="needs jax 0.11 or newer with its CUDA plugin (extra `inspect`)",
+)
+
+
+def _tokens(key_size: int, dtype: str, *lead: int) -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct((*lead, size), jnp.dtype(dtype)) for size in (key_size, key_size, 64)]
+
+
+def _call(op: str, key_size: int = 16, dtype: str = "bfloat16", rows: int = 2) -> list[jax.ShapeDtypeStruct]:
+    """q, k, v as an op takes them."""
+    return _tokens(key_size, dtype, rows, *((300, 2) if op == "taylor_attention" else (2,)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_case_of_the_catalogue_fits(kind):
+    family, recorded = devices.family(kind), fit.recorded()
+    assert family is not None
+    with lowering_for(kind):
+        assert devices.shared_memory() == family.shared
+    for case in fit.cases(kind):
+        needed = recorded.get(case.name, {}).get(family.capability)
+        assert needed is not None, f"{case.name}: {AGAIN}"
+        assert needed <= family.shared, case.name
+
+
+def test_rows_of_the_tuning_tables_ask_for_what_the_compiler_says():
+    """No more, which would leave the row unused where it fits."""
+    recorded = fit.recorded()
+    needed: dict[int, int] = {}
+    for kind in fit.KINDS:
+        family = devices.family(kind)
+        assert family is not None
+        for case in fit.cases(kind):
+            if not isinstance(case.variant, Variant):
+                continue
+            facts = catalog.facts(case)
+            number = tuning.row_number("taylor_attention", shared_memory=family.shared, **facts)
+            needed[number] = max(needed.get(number, 0), recorded[case.name][family.capability])
+    for number, row in enumerate(tuning.table("taylor_attention")):
+        if "shared" in row:
+            assert row["shared"] == needed[number], f"{row}: {AGAIN}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("op", catalog.OPS)
+def test_none_picks_the_kernels_on_gpus_that_they_fit(kind, op):
+    with lowering_for(kind):
+        assert ops.implementation_for(op) == "pallas"
+        for key_size in (8, 16, 24, 32):
+            assert ops.implementation_for(op, *_call(op, key_size)) == "pallas"
+            assert ops.implementation_for(op, *_call(op, key_size, "float32"), implementation="pallas")
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("op", catalog.OPS)
+def test_none_picks_xla_on_other_gpus_and_a_name_is_refused(kind, op):
+    arrays = _call(op)
+    with lowering_for(kind):
+        assert ops.implementation_for(op) == ops.implementation_for(op, *arrays) == "xla"
+        expected = rf"implementation = 'pallas': .* capability 8.0 and newer, and this is {re.escape(kind)}"
+        with pytest.raises(ValueError, match=expected):
+            ops.implementation_for(op, *arrays, implementation="pallas")
+    with lowering_for(kind), pytest.raises(ValueError, match=r"capability 8\.0 and newer"):
+        jax.eval_shape(pallas_kernels.taylor_attention, *_call("taylor_attention"))
+
+
+class _Device(NamedTuple):
+    device_kind: str
+    compute_capability: str
+    platform: str = "gpu"
+
+
+@pytest.mark.parametrize(
+    ("device", "shared"),
+    [
+        (_Device("NVIDIA A100-SXM4-80GB", "8.0"), 166_912),
+        (_Device("NVIDIA RTX 6000 Ada Generation", "8.9"), 101_376),
+        (_Device("NVIDIA H200", "9.0"), 232_448),
+        (_Device("NVIDIA GPU of tomorrow", "13.0"), devices.SMALLEST),
+        (_Device("cpu", "", platform="cpu"), 232_448),
+    ],
+)
+def test_a_gpu_that_is_there_says_its_capability(monkeypatch, device, shared):
+    monkeypatch.setattr(jax, "local_devices", lambda **_: [device])
+    assert devices.cannot_run() is None
+    assert devices.shared_memory() == shared
+    with lowering_for("NVIDIA L40S"):
+        assert devices.shared_memory() == 101_376
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        (_Device("Tesla V100-SXM2-16GB", "7.0"), r"this is Tesla V100-SXM2-16GB \(7.0\)"),
+        (_Device("NVIDIA GeForce RTX 2080 Ti", "7.5"), r"this is NVIDIA GeForce RTX 2080 Ti \(7.5\)"),
+        (_Device("AMD Instinct MI300X", "gfx942"), r"this is AMD Instinct MI300X \(gfx942\)"),
+        (_Device("A100-SXM4-40GB", "8.0"), "begins with 'NVIDIA', and this is 'A100-SXM4-40GB'"),
+    ],
+)
+def test_a_gpu_that_is_there_and_unfit_is_named(monkeypatch, device, reason):
+    monkeypatch.setattr(jax, "local_devices", lambda **_: [device])
+    assert re.search(reason, devices.cannot_run() or "")
+    with pallas_kernels.interpreted():
+        assert devices.cannot_run() is None
+
+
+def test_unknown_virtual_gpus_are_refused():
+    with pytest.raises(ValueError, match="kind = 'NVIDIA X': expected the name of a GPU"):
+        topology.target_config("NVIDIA X")
+
+
+def _attention_and_gradient(q, k, v):
+    y, pull = jax.vjp(functools.partial(pallas_kernels.taylor_attention, block=128), q, k, v)
+    return y, pull(y)
+
+
+def _call_of(op: str, rows: int) -> tuple:
+    """A function and arrays of so many rows."""
+    q, k, v = _call(op, rows=rows)
+    if op == "taylor_attention":
+        return _attention_and_gradient, (q, k, v)
+    if op == "taylor_step":
+        states = [(rows, 2, symmetric_size(16), 64), (rows, 2, symmetric_size(16))]
+        return pallas_kernels.taylor_step, (q, k, v, *(jax.ShapeDtypeStruct(x, "float32") for x in states))
+    rings = [jax.ShapeDtypeStruct((rows, 8, 2, size), q.dtype) for size in (16, 64)]
+    return pallas_kernels.window_step, (q, k, v, *rings, jax.ShapeDtypeStruct((rows,), "int32"))
+
+
+@pytest.mark.parametrize("op", catalog.OPS)
+def test_the_grid_holds_any_number_of_rows(op):
+    """CUDA takes 65,535 programs along the second and third axis; vmapped axes become rows."""
+    function, arrays = _call_of(op, rows=1000)
+    stacked = [jax.ShapeDtypeStruct((80, *x.shape), x.dtype) for x in arrays]
+    text = offline.lower(jax.vmap(function), *stacked).as_text()
+    grids = re.findall(r"grid_x = (\d+) : i32, grid_y = (\d+) : i32, grid_z = (\d+) : i32", text)
+    assert grids
+    for x, y, z in grids:
+        assert int(x) >= 80_000 * 2
+        assert max(int(y), int(z)) <= 65_535
+
+
+def test_blocks_that_the_grid_does_not_hold_are_refused():
+    arrays = _tokens(16, "bfloat16", 1, 10_000_000, 1)
+    with pytest.raises(ValueError, match="block = 128: expected at least 153 of 10000000 tokens"):
+        jax.eval_shape(functools.partial(pallas_kernels.taylor_attention, block=128), *arrays)
+
+
+def test_the_documented_table_is_the_recorded_one():
+    with open("docs/kernels.md") as page:
+        text = page.read()
+    assert "\n".join(fit.table()) in text, f"{AGAIN} and copy its table"
+
+
+@needs_compiler
+def test_the_compiler_refuses_what_the_table_withholds():
+    """K = 24 with all tables in shared memory fits an A100, and no RTX 4090."""
+    topology.use_cpu()
+    variant = Variant(chunk=32, tile=64, value_tile=16, warps=4)
+    case = attention_cases.case("dq", 24, 64, "bfloat16", variant=variant)
+    for kind, fits in (("NVIDIA A100", True), ("NVIDIA GeForce RTX 4090", False)):
+        family = devices.family(kind)
+        assert family is not None
+        needed = fit.shared_memory(kind, case.function, *case.arguments)
+        assert (needed <= family.shared) == fits
+        assert needed > devices.SMALLEST
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", fit.KINDS)
+def test_what_is_recorded_is_what_the_compiler_says(kind):
+    topology.use_cpu()
+    family, recorded = devices.family(kind), fit.recorded()
+    assert family is not None
+    for name, needed in fit.measured(kind).items():
+        assert needed <= family.shared, name
+        if jax.__version__ == fit.recorded_with():
+            assert needed == recorded[name][family.capability], f"{name}: {AGAIN}"
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("key_size", [16, 24, 32])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_none_picks_compiles(kind, key_size):
+    """The whole call and its gradient, down to machine code, with the GPU's own limits."""
+    topology.use_cpu()
+    arrays = fit.placed(_call("taylor_attention", key_size), topology.topology(1, kind))
+    with lowering_for(kind):
+        assert ops.implementation_for("taylor_attention", *arrays) == "pallas"
+        assert topology.compile_program(_attention_and_gradient, *arrays)
