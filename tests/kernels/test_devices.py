@@ -182,6 +182,17 @@ def test_the_documented_table_is_the_recorded_one():
     assert "\n".join(fit.table()) in text, f"{AGAIN} and copy its table"
 
 
+def test_blackwells_segments_are_those_of_other_gpus(monkeypatch):
+    """Its kernels forget a state by a product, not by a selection."""
+    q, k, v = (jax.random.normal(jax.random.key(i), (1, 130, 1, n)) for i, n in enumerate((8, 8, 16)))
+    starts = jnp.where(jnp.arange(130) < 50, 0, 50)[None]
+    with pallas_kernels.interpreted():
+        expected = pallas_kernels.taylor_attention(q, k, v, starts=starts)
+        monkeypatch.setattr(devices, "current", lambda: devices.Gpu("NVIDIA B200", "10.0"))
+        assert devices.shared_memory() == 232_448
+        assert jnp.array_equal(pallas_kernels.taylor_attention(q, k, v, starts=starts), expected)
+
+
 @needs_compiler
 def test_the_compiler_refuses_what_the_table_withholds():
     """K = 24 with all tables in shared memory fits an A100, and no RTX 4090."""
