@@ -130,7 +130,7 @@ def is_slow(q: Any, k: Any, v: Any) -> bool:
     """Whether the kernels should not be picked for these arrays unless asked for.
 
     Their float32 operands and tables of more than 16 channels do not fit into registers and shared memory:
-    compiled, `outputs` takes some 70 to 100 times the issue slots per token of bfloat16 at K = 16
+    compiled, `outputs` takes some 95 to 135 times the issue slots per token of bfloat16 at K = 16
     (docs/kernels_report.md).
     """
     return q.shape[-1] > 16 and OPERANDS[q.dtype.name] == "float32"
