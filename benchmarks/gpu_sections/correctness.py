@@ -55,8 +55,8 @@ class _Compiler:
         self._pool = ThreadPoolExecutor(max(1, ahead))
         self._begun: dict[str, tuple[Program, Future[Any]] | Exception] = {}
 
-    def result(self, check: Check) -> tuple[Program, Any]:
-        """Return a check's traced and compiled program; raises what tracing or compiling it raised."""
+    def begun(self, check: Check) -> tuple[Program, Future[Any]]:
+        """Return a check's traced program and its compilation; raises what tracing it raised."""
         first = self._every.index(check)
         for other in self._every[first : first + 1 + self.ahead]:
             if other.name not in self._begun:
@@ -64,8 +64,7 @@ class _Compiler:
         begun = self._begun.pop(check.name)
         if isinstance(begun, Exception):
             raise begun
-        program, future = begun
-        return program, future.result()
+        return begun
 
     def _begin(self, check: Check) -> tuple[Program, Future[Any]] | Exception:
         try:
@@ -85,7 +84,9 @@ def _expect_available(check: Check) -> None:
 def _check(check: Check, compiler: _Compiler, session: Session) -> None:
     if compiler.ahead:
         session.running(check.name, TOGETHER)
-    program, compiled = compiler.result(check)
+    program, future = compiler.begun(check)
+    session.wait([future])
+    compiled = future.result()
     outcome = program.judge(compiled)
     session.add(
         step=check.name, what="check", status="wrong" if outcome.problem else "passed",

@@ -7,7 +7,8 @@ leaves it out with that reason, and goes on (`resume`).
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,12 @@ from benchmarks.gpu_sections.summary import summary
 from pallas_kernels import journal
 from pallas_kernels.flags import one_line
 from pallas_kernels.journal import BROKE, DeviceLostError, check_device, finite
+
+NEWS_SECONDS = 20.0
+"""While nothing but compilers works, the report is written this often."""
+
+COMPILE_SECONDS = 300.0
+"""After so long a compiler counts as hanging, and who watches hears nothing more."""
 
 
 class UnavailableError(RuntimeError):
@@ -112,6 +119,13 @@ class Session:
         """Write down what is about to run."""
         self.report["running"] = [self.section, step, what]
         self.save()
+
+    def wait(self, futures: Iterable[Future[Any]]) -> None:
+        """Wait for compilations; a whole model compiles for longer than a kernel may be silent."""
+        ends, futures = self.clock() + COMPILE_SECONDS, list(futures)
+        while wait(futures, NEWS_SECONDS).not_done:
+            if self.clock() < ends:
+                self.save()
 
     def broken(self, step: str, what: str) -> bool:
         """Whether this ended an earlier process."""

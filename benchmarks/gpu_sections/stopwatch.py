@@ -151,16 +151,19 @@ def _compile(session: Session, step: str, ready: dict[str, Prepared], ours: set[
     together = "compiling together"
     session.running(step, together)
     reasons: dict[str, str | None] = {}
-    if session.broken(step, together):
-        for name in ready:
-            if not session.broken(step, f"compiling {name}"):
+    with ThreadPoolExecutor(8) as pool:
+        if session.broken(step, together):
+            for name in ready:
+                if session.broken(step, f"compiling {name}"):
+                    reasons[name] = BROKE
+                    continue
                 session.running(step, f"compiling {name}")
-                reasons[name] = attempt(name)
-            else:
-                reasons[name] = BROKE
-    else:
-        with ThreadPoolExecutor(8) as pool:
-            reasons = dict(zip(ready, pool.map(attempt, ready), strict=True))
+                session.wait([future := pool.submit(attempt, name)])
+                reasons[name] = future.result()
+        else:
+            futures = {name: pool.submit(attempt, name) for name in ready}
+            session.wait(futures.values())
+            reasons = {name: future.result() for name, future in futures.items()}
     session.report["running"] = [session.section, step, "all"]
     for name, reason in reasons.items():
         if reason is not None:

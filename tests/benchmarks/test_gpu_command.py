@@ -5,7 +5,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -163,6 +165,22 @@ def dying(prepared: Prepared) -> Prepared:
         raise MemoryError("too large")
 
     return replace(prepared, compile=fail)
+
+
+def test_a_long_compilation_is_news_until_it_counts_as_hanging(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.gpu_sections.session.NEWS_SECONDS", 0.01)
+    clock, path, future, seen = Clock(), tmp_path / "gpu.json", Future(), []
+    s = session(path, clock=clock)
+
+    def save(self):
+        seen.append(clock.now)
+        clock.now += 100
+        if len(seen) == 3:  # past the limit: no more news, until it is done
+            threading.Timer(0.2, future.set_result, [None]).start()
+
+    monkeypatch.setattr(Session, "save", save)
+    s.wait([future])
+    assert seen == [0, 100, 200]
 
 
 def test_a_step_that_fails_does_not_stop_the_next(tmp_path):
