@@ -197,7 +197,8 @@ def taylor_attention(
         shape = getattr(array, "shape", ())
         expect(array is None or shape == wanted, f"shape of {name}", shape, str(wanted))
     least = -(-length // specs.MAX_BLOCKS)
-    expect(block is None or block >= least, "block", block, f"at least {least} of {length} tokens")
+    fits = f"at least {least} tokens, which make {specs.MAX_BLOCKS} blocks at most"
+    expect(block is None or block >= least, "block", block, fits)
     expect(precision in (None, "highest"), "precision", precision, "None or 'highest'")
     features = symmetric_size(key_size)
     packing: tuple[jax.Array, ...] = ()
