@@ -172,7 +172,7 @@ def test_the_grid_holds_any_number_of_rows(op):
 
 def test_blocks_that_the_grid_does_not_hold_are_refused():
     arrays = _tokens(16, "bfloat16", 1, 10_000_000, 1)
-    with pytest.raises(ValueError, match="block = 128: expected at least 153 tokens, which make 65535 blocks"):
+    with pytest.raises(ValueError, match="block = 128: expected at least 153 tokens, which make"):
         jax.eval_shape(functools.partial(pallas_kernels.taylor_attention, block=128), *arrays)
 
 
