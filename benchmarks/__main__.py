@@ -6,6 +6,7 @@ command that runs is imported: a rented GPU machine lacks most of what the other
 """
 
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -64,8 +65,6 @@ def usage() -> str:
 
 def command_line(arguments: Sequence[str]) -> str:
     """Return what was typed, ready to be typed again."""
-    import shlex
-
     return shlex.join([*PROGRAM.split(), *arguments])
 
 
