@@ -9,9 +9,7 @@ import os
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +18,7 @@ from benchmarks import report
 from benchmarks.flags import comma_list, expect_writable
 from pallas_kernels import supervisor
 from pallas_kernels.checks import expect
+from pallas_kernels.measuring import backend, launching
 
 SECTIONS: dict[str, tuple[str, str, float]] = {
     "machine": ("device", "steps", 2),
@@ -39,9 +38,6 @@ SECTIONS: dict[str, tuple[str, str, float]] = {
 
 ON_REQUEST = ("mosaic", "mosaic_forward")
 """Run alone: a fault of theirs (descriptors of copies that the host encodes) may end a process or hang it."""
-
-OWN_SHARE = 0.97
-"""Of the minutes, which the measuring processes use; the rest is for starting and ending them."""
 
 CALIBRATION = "machine"
 """Always runs: every bound is made of its two rates."""
@@ -118,12 +114,10 @@ class Gpu:
         """Start workers until one reaches the end."""
         with tempfile.TemporaryDirectory() as folder:
             path = self.path or Path(folder, "gpu.json")
-            seconds = 60 * self.minutes
             flags = [f"--json={path}", f"--minutes={self.minutes}", f"--sections={','.join(self.sections)}"]
             flags += [f"--samples={self.samples}", *(["--quick"] if self.quick else [])]
-            flags += [f"--until={time.time() + OWN_SHARE * seconds:.1f}"]
             command = [sys.executable, "-m", "benchmarks", "gpu", *flags]
-            return supervisor.watch(command, path, self.stuck, tell, self.resume, seconds)
+            return supervisor.watch(command, path, self.stuck, tell, self.resume, 60 * self.minutes)
 
     def _measure(self, command: str) -> int:
         if self.interpret:
@@ -131,11 +125,10 @@ class Gpu:
         import jax
 
         from benchmarks.gpu_sections.session import Session, Sizing, resume
-        from pallas_kernels import interpreted
         from pallas_kernels.journal import DEVICE_LOST, DeviceLostError
 
         if not self.interpret:
-            expect((found := _backend()) == "gpu", "device", found, NO_GPU)
+            expect((found := backend()) == "gpu", "device", found, NO_GPU)
             # Compiled once, also for a process that replaces this one.
             cache = Path(tempfile.gettempdir(), f"based_jax_gpu_benchmark_{os.getuid()}")
             jax.config.update("jax_compilation_cache_dir", str(cache))
@@ -148,11 +141,7 @@ class Gpu:
         minutes = self.minutes if self.until is None else max(0.0, self.until - time.time()) / 60
         session = Session(results, self.path, minutes, sizing, tell)
         try:
-            # jax 0.11 says at every lowering that the Triton backend of Pallas will go; see docs/kernels.md.
-            with warnings.catch_warnings(), interpreted() if self.interpret else nullcontext():
-                warnings.filterwarnings(
-                    "ignore", "The Pallas Triton backend is deprecated", DeprecationWarning
-                )
+            with launching(self.interpret):
                 run_sections(session, self.sections)
         except KeyboardInterrupt:
             results["running"] = None
@@ -165,16 +154,6 @@ class Gpu:
         results |= {"complete": True, "running": None}
         session.save()
         return say_result(session)
-
-
-def _backend() -> str:
-    """The platform of the first device, or why there is none."""
-    import jax
-
-    try:
-        return jax.default_backend()
-    except (RuntimeError, AssertionError) as error:  # jax 0.10 asserts that JAX_PLATFORMS has one
-        return str(error) or "none"
 
 
 NO_GPU = "a GPU; `--quick --interpret` tries the command without one"

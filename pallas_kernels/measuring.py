@@ -5,10 +5,9 @@ import math
 import os
 import shlex
 import sys
-import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,6 @@ from pallas_kernels.trials import MEASURED, STATE, Trial, Trials
 
 HANG_SECONDS = 30.0
 """A candidate that runs longer, arrays and samples included, is given up: kernels here take milliseconds."""
-
-OWN_SHARE = 0.97
-"""Of the minutes, which the measuring process uses; the rest is for starting and ending it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +83,7 @@ def run(
     module = f"pallas_kernels.{name}"
     if flags.until is not None:
         return _work(name, flags, shlex.join(["python", "-m", module, *argv]), cases, cannot_run, path)
-    until = time.time() + 60 * flags.minutes * OWN_SHARE
-    command = [sys.executable, "-m", module, *argv, f"--until={until:.0f}"]
+    command = [sys.executable, "-m", module, *argv]
     stuck = math.inf if flags.interpret else flags.stuck
     return supervisor.watch(command, path, stuck, tell, flags.resume, 60 * flags.minutes)
 
@@ -101,9 +96,7 @@ def _work(
     cannot_run: Callable[[], str | None],
     path: Path,
 ) -> int:
-    with warnings.catch_warnings(), launch.interpreted() if flags.interpret else nullcontext():
-        # jax 0.11 says at every lowering that the Triton backend of Pallas will go; see docs/kernels.md.
-        warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
+    with launching(flags.interpret):
         if reason := cannot_run():
             raise ValueError(reason)
         report, listed = _report(name, flags, command, path), cases()
@@ -149,15 +142,30 @@ def _report(name: str, flags: MeasuringFlags, command: str, path: Path) -> dict[
     return old | {"complete": False}
 
 
+@contextmanager
+def launching(interpret: bool) -> Iterator[None]:
+    """Inside, kernels are launched, in the interpreter if asked, without jax's warning at every lowering.
+
+    jax 0.11 says there that the Triton backend of Pallas will go; see docs/kernels.md.
+    """
+    with warnings.catch_warnings(), launch.interpreted() if interpret else nullcontext():
+        warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated", DeprecationWarning)
+        yield
+
+
+def backend() -> str:
+    """Return the platform of the first device, as "gpu", or why there is none."""
+    try:
+        return jax.default_backend()
+    except (RuntimeError, AssertionError) as error:  # jax 0.10 asserts that JAX_PLATFORMS has one
+        return str(error) or "none"
+
+
 def no_gpu() -> str | None:
     """Why there is no GPU to measure on, or None."""
-    try:
-        if launch.is_interpreted() or jax.default_backend() == "gpu":
-            return None
-        found = f"only {jax.devices()[0].device_kind}"
-    except (RuntimeError, AssertionError) as error:  # jax 0.10 asserts that JAX_PLATFORMS has one
-        found = f"none: {error}"
-    return f"needs a GPU, and jax found {found}"
+    if launch.is_interpreted() or (found := backend()) == "gpu":
+        return None
+    return f"needs a GPU, and jax found only {found}"
 
 
 def tell(text: str) -> None:

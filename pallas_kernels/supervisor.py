@@ -18,6 +18,9 @@ FINAL = (0, 1, 2, 130)
 """Exit statuses after which there is nothing left to do: done, done with wrong numbers, wrong flags or no
 GPU, interrupted."""
 
+OWN_SHARE = 0.97
+"""Of the time, which the processes that measure use; the rest is for starting and ending them."""
+
 TIME_OVER = 124
 """Returned where a process had to be ended because the time was over; its report stays."""
 
@@ -36,8 +39,11 @@ def watch(
         command: writes `path` whenever it has news.
         stuck: seconds without news, or the first news, after which it is killed.
         resume: whether the first one resumes an earlier run.
-        seconds: time for all of them together; what still runs then is killed.
+        seconds: time for all of them together; what still runs then is killed. They are given
+            ``--until=T`` (seconds since 1970), a little earlier, to end by themselves.
     """
+    if seconds < math.inf:
+        command = [*command, f"--until={time.time() + OWN_SHARE * seconds:.1f}"]
     status, before = 1, _modified(path)
     ends = time.monotonic() + seconds
     for _ in range(MAX_WORKERS):
