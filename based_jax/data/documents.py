@@ -1,11 +1,13 @@
 """A corpus: documents of exact text, and an account of every file that gave none."""
 
+import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 _NAMES_SHOWN = 3
+_SUFFIXES_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,16 @@ class Corpus:
     Attributes:
         spec: the argument that was loaded.
         documents: at least one document, in a deterministic order.
-        skipped: what was left out, and why.
+        skipped: what could not be used, and why.
+        num_files: files that were read; 0 if the documents come from elsewhere.
+        left_out: suffix ("" for none) -> number of files that were not read because of it.
     """
 
     spec: str
     documents: tuple[Document, ...]
     skipped: tuple[Skipped, ...] = ()
+    num_files: int = 0
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @cached_property
     def num_bytes(self) -> int:
@@ -49,10 +55,21 @@ class Corpus:
         return sum(len(document.text.encode("utf-8")) for document in self.documents)
 
     def summary(self) -> str:
-        """One line for people: how much was found, and what was skipped for which reason."""
+        """One line for people: how much was found, and what was skipped or left out for which reason."""
         count = len(self.documents)
         line = f"{self.spec}: {count:,} document{'s' * (count != 1)}, {self.num_bytes:,} bytes"
-        return f"{line}; skipped {describe_skipped(self.skipped)}" if self.skipped else line
+        if self.skipped:
+            line += f"; skipped {describe_skipped(self.skipped)}"
+        return f"{line}; not read {describe_left_out(self.left_out)}" if self.left_out else line
+
+
+def describe_left_out(left_out: Mapping[str, int]) -> str:
+    """Counts by suffix, for example ``160 files by suffix (120 .rst, 40 without)``."""
+    kinds = [f"{count:,} {suffix or 'without'}" for suffix, count in left_out.items()]
+    more = len(kinds) - _SUFFIXES_SHOWN
+    shown = ", ".join(kinds[:_SUFFIXES_SHOWN]) + (f" and {more} more kinds" if more > 0 else "")
+    count = sum(left_out.values())
+    return f"{count:,} file{'s' * (count != 1)} by suffix ({shown})"
 
 
 def describe_skipped(skipped: Iterable[Skipped]) -> str:

@@ -1,4 +1,4 @@
-"""One file -> its documents: plain text, JSON lines, FASTA, and each of them compressed.
+"""One file -> its documents: plain text, JSON lines or FASTA by its extension, each perhaps compressed.
 
 A damaged file costs itself, never the corpus: it is returned as `Skipped`. A broken line of JSON, or a FASTA
 file that does not begin with a header, is different: the file is not what its name promises, so it is an
@@ -17,7 +17,6 @@ from typing import BinaryIO
 
 from based_jax.data.documents import Document, Skipped
 from based_jax.data.fasta import parse_fasta
-from based_jax.validate import expect
 
 TEXT_EXTENSIONS = (".txt", ".py", ".md")
 JSONL_EXTENSION = ".jsonl"
@@ -34,15 +33,20 @@ class _Unusable(Exception):
 
 
 def is_known_file(path: Path) -> bool:
-    """Whether the name's extension is one that `read_file` understands."""
+    """Whether the name's extension promises text."""
     return _kind(path)[0] in _EXTENSIONS
+
+
+def without_compression(name: str) -> str:
+    """A file's name without the ending of its compression."""
+    return next((name[: -len(end)] for end in COMPRESSIONS if name.lower().endswith(end)), name)
 
 
 def read_file(path: Path, name: str) -> tuple[list[Document], list[Skipped]]:
     """Read one file.
 
     Args:
-        path: a file for which `is_known_file` holds.
+        path: a file; one whose extension is unknown is read as UTF-8 text.
         name: the name for its documents; those of a ``.jsonl`` file become ``name:line``, those of a FASTA
             file ``name:record``.
 
@@ -54,7 +58,6 @@ def read_file(path: Path, name: str) -> tuple[list[Document], list[Skipped]]:
             does not begin with a header.
         ImportError: a ``.zst`` file, and `zstandard` is not installed.
     """
-    expect(is_known_file(path), "path", str(path), f"a file with an extension of {KNOWN_FILES}")
     extension, compression = _kind(path)
     chunks = _read(path, compression, name)
     try:
@@ -85,8 +88,8 @@ def import_optional(module: str, argument: str, value: str) -> ModuleType:
 def _kind(path: Path) -> tuple[str, str]:
     """The extension of the text and that of the compression ("" for none), in lower case."""
     name = path.name.lower()
-    compression = next((ending for ending in COMPRESSIONS if name.endswith(ending)), "")
-    return os.path.splitext(name.removesuffix(compression))[1], compression
+    text = without_compression(name)
+    return os.path.splitext(text)[1], name[len(text) :]
 
 
 def _read(path: Path, compression: str, name: str) -> Iterator[bytes]:

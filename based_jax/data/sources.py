@@ -5,24 +5,28 @@ spec               documents
 =================  ==========================================================================================
 ``stdlib``         the ``.py`` files of the running Python's standard library, without its tests
 a file             the file; one document per line of a ``.jsonl`` file; a FASTA file's records (see `fasta`)
-a directory        every known file below it
-a glob             every known file that matches; ``**`` crosses directories
+a directory        every known file below it, and those that `include` asks for
+a glob             every such file that matches; ``**`` crosses directories
 ``hf:NAME``        rows of a Hugging Face data set (split "train", field "text"); or ``hf:NAME:CONFIG``
 =================  ==========================================================================================
 
-Known files end in .txt .py .md .jsonl .fa .fasta .fna, each also with .gz or .zst. The order is that of the
-sorted paths. To load a file that is itself called ``stdlib``, write ``./stdlib``.
+Known files end in .txt .py .md .jsonl .fa .fasta .fna, each also with .gz or .zst. Any other file is left out
+and counted by its suffix, unless `include` matches its name: it is then read as UTF-8 text. The order is that
+of the sorted paths. To load a file that is itself called ``stdlib``, write ``./stdlib``.
 """
 
+import fnmatch
 import glob
 import logging
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from based_jax.data.documents import Corpus, Document, Skipped, describe_skipped
-from based_jax.data.readers import KNOWN_FILES, import_optional, is_known_file, read_file
+from based_jax.data.readers import KNOWN_FILES, import_optional, is_known_file, read_file, without_compression
 from based_jax.validate import expect
 
 _LOGGER = logging.getLogger(__name__)
@@ -33,10 +37,25 @@ _EXPECTED = "'stdlib', a file, a directory, a glob that matches files, or 'hf:NA
 _STDLIB_EXCLUDED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
 
 
-def load_documents(spec: str) -> Corpus:
+class Files(NamedTuple):
+    """What `find_files` found."""
+
+    found: list[tuple[str, Path]]
+    """(name, path) pairs, sorted"""
+    left_out: dict[str, int]
+    """suffix ("" for none) -> number of files that are not read because of it"""
+
+
+def load_documents(spec: str, include: str | None = None) -> Corpus:
     """Load the documents that `spec` names (see the module's table) and log one line about them.
 
-    Empty, binary, undecodable, unreadable and damaged files are skipped and listed in `Corpus.skipped`.
+    Empty, binary, undecodable, unreadable and damaged files are skipped and listed in `Corpus.skipped`; files
+    of other suffixes are counted in `Corpus.left_out`.
+
+    Args:
+        spec: see the module's table.
+        include: patterns of file names, separated by commas, such as "*.rst,README": files below a directory,
+            or matched by a glob, that are read as UTF-8 text whatever their suffix; "*" is every file.
 
     Raises:
         FileNotFoundError: a path that does not exist, or a glob without a match.
@@ -44,31 +63,31 @@ def load_documents(spec: str) -> Corpus:
         ImportError: `spec` needs a package of the ``data`` extra that is not installed.
     """
     expect(isinstance(spec, str) and bool(spec), _ARGUMENT, spec, _EXPECTED)
+    expect(
+        include is None or not (spec == "stdlib" or spec.startswith("hf:")),
+        "include", include, f"a file, a directory or a glob as data, not {spec!r}",
+    )  # fmt: skip
+    documents: list[Document] = []
+    skipped: list[Skipped] = []
+    files = Files([], {})
     if spec.startswith("hf:"):
         documents, skipped = _load_hugging_face(spec)
     else:
-        documents, skipped = _load_files(spec)
+        files = find_files(spec, skipped, include)
+        for name, path in files.found:
+            found, unusable = read_file(path, name)
+            documents += found
+            skipped += unusable
     reasons = f"; skipped {describe_skipped(skipped)}" if skipped else ""
     expect(bool(documents), _ARGUMENT, spec, f"at least one document with text{reasons}")
-    corpus = Corpus(spec, tuple(documents), tuple(skipped))
-    level = logging.INFO if all(item.reason == "empty" for item in skipped) else logging.WARNING
-    _LOGGER.log(level, "%s", corpus.summary())
+    corpus = Corpus(spec, tuple(documents), tuple(skipped), len(files.found), files.left_out)
+    expected = all(item.reason == "empty" for item in skipped) and not files.left_out
+    _LOGGER.log(logging.INFO if expected else logging.WARNING, "%s", corpus.summary())
     return corpus
 
 
-def _load_files(spec: str) -> tuple[list[Document], list[Skipped]]:
-    documents: list[Document] = []
-    skipped: list[Skipped] = []
-    for name, path in find_files(spec, skipped):
-        found, left_out = read_file(path, name)
-        documents += found
-        skipped += left_out
-    return documents, skipped
-
-
-def find_files(spec: str, skipped: list[Skipped]) -> list[tuple[str, Path]]:
-    """Sorted (name, path) pairs of a spec that names files; directories that cannot be listed are added to
-    `skipped`.
+def find_files(spec: str, skipped: list[Skipped], include: str | None = None) -> Files:
+    """Find the files of a spec that names files; directories that cannot be listed are added to `skipped`.
 
     Raises:
         FileNotFoundError, ValueError: as `load_documents`.
@@ -76,23 +95,40 @@ def find_files(spec: str, skipped: list[Skipped]) -> list[tuple[str, Path]]:
     if spec == "stdlib":
         root = Path(sysconfig.get_path("stdlib"))
         files = _walk(root, skipped, _STDLIB_EXCLUDED)
-        return sorted((name, path) for name, path in files if path.suffix == ".py")
+        return Files(sorted((name, path) for name, path in files if path.suffix == ".py"), {})
     path = Path(spec)
     if os.path.isfile(path):
-        expect(is_known_file(path), _ARGUMENT, spec, f"a file with an extension of {KNOWN_FILES}")
-        return [(path.name, path)]
-    if os.path.isdir(path):
-        found = sorted((name, file) for name, file in _walk(path, skipped) if is_known_file(file))
-        expect(bool(found or skipped), _ARGUMENT, spec, f"a directory with a file of {KNOWN_FILES} in it")
-        return found
-    if not any(wildcard in spec for wildcard in "*?["):
-        raise FileNotFoundError(f"{_ARGUMENT} = {spec!r}: expected {_EXPECTED}; there is no such path")
-    matches = sorted(match for match in glob.glob(spec, recursive=True) if os.path.isfile(match))
-    if not matches:
-        raise FileNotFoundError(f"{_ARGUMENT} = {spec!r}: expected {_EXPECTED}; this glob matches no file")
-    found = [(match, Path(match)) for match in matches if is_known_file(Path(match))]
-    expect(bool(found), _ARGUMENT, spec, f"a glob that matches a file of {KNOWN_FILES}")
-    return found
+        kind, found = "a file", [(path.name, path)]
+    elif os.path.isdir(path):
+        kind, found = "a directory", sorted(_walk(path, skipped))
+    else:
+        if not any(wildcard in spec for wildcard in "*?["):
+            raise FileNotFoundError(f"{_ARGUMENT} = {spec!r}: expected {_EXPECTED}; there is no such path")
+        matches = sorted(match for match in glob.glob(spec, recursive=True) if os.path.isfile(match))
+        if not matches:
+            raise FileNotFoundError(
+                f"{_ARGUMENT} = {spec!r}: expected {_EXPECTED}; this glob matches no file"
+            )
+        kind, found = "a glob", [(match, Path(match)) for match in matches]
+    files = _by_suffix(found, include)
+    others = f", or --include with a pattern for {' '.join(files.left_out)}" if files.left_out else ""
+    expect(bool(files.found or skipped), _ARGUMENT, spec, f"{kind} with text ({KNOWN_FILES}){others}")
+    return files
+
+
+def _by_suffix(files: Iterable[tuple[str, Path]], include: str | None) -> Files:
+    """The files to read, and how many are left out for their suffix."""
+    patterns = [pattern.strip() for pattern in include.split(",")] if include else []
+    found, left_out = [], Counter[str]()
+    for name, path in files:
+        names = {path.name, without_compression(path.name), name}
+        if is_known_file(path) or any(
+            fnmatch.fnmatch(each, pattern) for each in names for pattern in patterns
+        ):
+            found.append((name, path))
+        else:
+            left_out[path.suffix.lower()] += 1
+    return Files(found, dict(left_out.most_common()))
 
 
 def _walk(

@@ -20,6 +20,8 @@ class TextOptions:
 
     data: str | None = None
     """stdlib (Python's own source), a file, a directory, a glob, or hf:NAME"""
+    include: str | None = None
+    """read these files too, whatever their suffix, e.g. '*.rst,README', as given to train.lm"""
     part: Literal["all", "train", "held_out"] = "all"
     """all documents, or one side of the split that train.lm makes"""
     held_out: float = 0.02
@@ -39,7 +41,7 @@ def load_text(options: TextOptions) -> Sequence[Document]:
     Raises:
         FileNotFoundError, ValueError, ImportError: as `load_documents` and `split_documents`.
     """
-    documents = load_documents(_spec(options)).documents
+    documents = load_documents(_spec(options), options.include).documents
     if options.part == "all":
         return documents
     train, held_out = split_documents(
@@ -66,7 +68,7 @@ def open_text(options: TextOptions) -> tuple[list[Part], str]:
         found = [(document.name, len(document.text)) for document in documents]
     else:
         skipped: list[Skipped] = []
-        files = find_files(_spec(options), skipped)
+        files = find_files(_spec(options), skipped, options.include).found
         parts = [lambda path=path, name=name: read_file(path, name)[0] for name, path in files]
         found = [(name, path.stat().st_size if path.exists() else -1) for name, path in files]
     return parts, hashlib.sha256(repr((options, found)).encode()).hexdigest()
