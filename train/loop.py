@@ -53,6 +53,8 @@ class Outcome:
     step: int
     stopped_by: signal.Signals | None
     """None if all steps were made"""
+    held_out: dict[str, float]
+    """metrics of the last step's evaluation; empty if there was none"""
 
 
 def fit(
@@ -119,18 +121,21 @@ def fit(
             stopped = f"stopped{after.get(policy.on_bad_loss, '')}"
             raise BadLoss(f"{what}; {stopped}. Last good checkpoint: {where()}")
 
-        state, position = load()
+        with writer.phase(f"reading checkpoint {saved}" if saved else "initialising the parameters"):
+            state, position = load()
         data.set_state(position)
         if step:
             writer.say(f"resuming at step {step} from {where()}")
-        last_log, rollbacks, stopped_by = (step, time.perf_counter()), 0, 0
+        last_log, rollbacks, stopped_by, first, held_out = (step, time.perf_counter()), 0, 0, step + 1, {}
         waiting: _Made | None = None
         while step < config.steps and not stopped_by:
             step += 1
             batch = next(data)
             placed = programs.place_batch(batch)
             asked = hosts.greatest(lambda: int(stop.signal or 0))
-            state, metrics = programs.train(state, placed)
+            compiling = writer.phase("compiling the training step", "10 to 60 s")
+            with compiling if step == first else contextlib.nullcontext():
+                state, metrics = programs.train(state, placed)
             try:
                 # The step before is read only now, while this one runs: the device never waits for Python.
                 if waiting is not None:
@@ -143,8 +148,8 @@ def fit(
                     final and config.eval_every > 0 and not stopped_by
                 )
                 saves = _due(step, config.checkpoint_every) or final
+                writer.tick(step)
                 if not (_due(step, config.log_every) or evaluates or saves):
-                    writer.tick(step)
                     continue
                 values, waiting = check(waiting), None
             except _RollBack as bad:
@@ -165,19 +170,22 @@ def fit(
             logged = describe(values, tokens)
             if "bad_losses" in values:
                 logged["bad_losses"] = values["bad_losses"]
+            held_out = {}
             if evaluates:
-                logged |= evaluate(state)
+                with writer.phase("evaluating on held-out data"):
+                    held_out = evaluate(state)
             if _due(step, config.log_every) or evaluates or final:
-                writer.write(step, logged)
+                writer.write(step, logged | held_out)
             last_log = (step, time.perf_counter())
             if saves and step > saved:
                 checkpoints.save(step, state, data.get_state())
                 saved, rollbacks = step, 0
+                writer.say(f"step {step}  checkpoint {workdir / 'checkpoints' / str(step)}")
         checkpoints.wait()
         ended_by = signal.Signals(stopped_by) if stopped_by else None
         if ended_by is not None:
             writer.say(f"{ended_by.name}: saved step {step} in {where()}; --resume continues from there")
-    return Outcome(state, step, ended_by)
+    return Outcome(state, step, ended_by, held_out)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,23 +3,21 @@
 import contextlib
 import json
 import math
-import sys
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from train import hosts
 from train.events import EventFile
+from train.progress import RunProgress
 
 
 class MetricWriter:
-    """Writes one JSON object per logged step, the same numbers as events, and a progress bar.
+    """Writes one JSON object per logged step, the same numbers as events, and shows them on the terminal.
 
-    On resume the lines behind the restored step are dropped: they are about to be written again.
+    On resume the lines after the restored step are dropped: they are about to be written again.
     """
 
     def __init__(self, workdir: Path, steps: int, start: int = 0):
@@ -27,28 +25,17 @@ class MetricWriter:
         _keep_until(self.path, start)
         self._file = self.path.open("a", encoding="utf-8")
         self._events = EventFile(workdir / "events", start + 1 if start else None)
-        self._console = Console(stderr=True, soft_wrap=True)
-        self._progress = Progress(
-            TextColumn("step"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-            console=self._console,
-            disable=not sys.stderr.isatty(),
-        )
-        self._task = self._progress.add_task("compiling", total=steps, completed=start)
-        self._steps = steps
+        self._progress = RunProgress(steps, start)
 
     def __enter__(self) -> "MetricWriter":
-        self._progress.start()
+        self._progress.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
-        # After an error that went before, it is the one to hear of.
+        self._progress.__exit__(kind, error, trace)
+        # An earlier error is the one to report.
         with contextlib.nullcontext() if error is None else contextlib.suppress(OSError):
             self._events.close()
         with contextlib.nullcontext() if error is None else contextlib.suppress(OSError):
@@ -67,25 +54,26 @@ class MetricWriter:
                 f"the metrics of step {step} cannot be written below {self.path.parent}: {error}"
             ) from error
         names = metrics if shown is None else shown
-        line = "  ".join(f"{name} {_short(metrics[name])}" for name in names)
-        self._progress.update(self._task, completed=step, description=line)
-        if not sys.stderr.isatty():
-            print(f"step {step}/{self._steps}  {line}", file=sys.stderr, flush=True)
+        self._progress.show(step, {name: metrics[name] for name in names})
 
     def rewind(self, step: int) -> None:
-        """Drop the lines behind `step`, which are about to be written again."""
+        """Drop the lines after `step`, which are about to be written again."""
         self._file.close()
         _keep_until(self.path, step)
         self._file = self.path.open("a", encoding="utf-8")
-        self._progress.update(self._task, completed=step)
+        self._progress.tick(step)
 
     def tick(self, step: int) -> None:
         """Move the progress bar only."""
-        self._progress.update(self._task, completed=step)
+        self._progress.tick(step)
+
+    def phase(self, text: str, expected: str = "") -> AbstractContextManager[None]:
+        """Show on the terminal what takes time between two steps; see `RunProgress.phase`."""
+        return self._progress.phase(text, expected)
 
     def say(self, message: str) -> None:
-        """A line on the terminal, above the progress bar."""
-        self._console.print(message, highlight=False)
+        """Write a line on the terminal, above the progress bar."""
+        self._progress.event(message)
 
 
 class SilentWriter(MetricWriter):
@@ -109,6 +97,9 @@ class SilentWriter(MetricWriter):
     def tick(self, step: int) -> None:
         pass
 
+    def phase(self, text: str, expected: str = "") -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def say(self, message: str) -> None:
         pass
 
@@ -127,7 +118,3 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def _keep_until(path: Path, step: int) -> None:
     kept = [json.dumps(entry) + "\n" for entry in read_metrics(path) if entry["step"] <= step]
     path.write_text("".join(kept), encoding="utf-8")
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if math.isfinite(value) else str(value)
