@@ -6,6 +6,7 @@ with the standard library.
 
 import contextlib
 import io
+import os
 import re
 import sys
 import traceback
@@ -62,14 +63,18 @@ def run(prog: str, main: Callable[[], int | None]) -> NoReturn:
     """Run a command and exit with its status; expected errors become one line and status 2.
 
     ValueError, TypeError, OSError and ImportError are how the library reports bad input; anything else
-    is a bug and keeps its traceback.
+    is a bug and keeps its traceback. Ctrl-C ends the process with status 130.
     """
     try:
         status = main()
     except (ValueError, TypeError, OSError, ImportError) as error:
         fail(prog, str(error) or type(error).__name__)
     except KeyboardInterrupt:
-        fail(prog, "interrupted", status=130)
+        # At once: the interpreter would wait for a compilation that another thread goes on with, and crash.
+        print(f"{prog}: interrupted", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)
     sys.exit(status or 0)
 
 

@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,12 +35,13 @@ from based_jax.published import number, table
 from based_jax.typing import Array, Params
 from based_jax.validate import expect, expect_choice
 from train.checkpoints import say_once
+from train.initial_weights import with_weights
 from train.lm_config import find_dtype, find_preset
 from train.loop import LoopConfig, Outcome, fit
 from train.metrics import read_metrics
 from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from train.run_directory import parse_run, prepare_run
-from train.step import Batch, Programs, TrainState, build_programs, cross_entropies
+from train.step import Batch, TrainState, build_programs, cross_entropies
 
 PROG = "python -m train.classify"
 
@@ -158,7 +159,7 @@ def train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
         losses_of=class_losses,
     )
     if body is not None:
-        programs = dataclasses.replace(programs, init=_with_body(programs, body))
+        programs = with_weights(programs, lambda: {"params": {"backbone": body}})
     export = config.workdir / "model"
     predict = jax.jit(lambda params, tokens, mask: model.apply(params, tokens, mask=mask)[0])
     best = max(
@@ -260,19 +261,6 @@ def _start(config: ClassifyConfig) -> tuple[ModelConfig, Params | None, Tokenize
         f"one of at most the checkpoint's {model.config.vocab_size} tokens",
     )  # fmt: skip
     return model.config, params["params"], tokenizer
-
-
-def _with_body(programs: Programs, body: Params) -> Callable[[Array], TrainState]:
-    """The programs' `init`, with these parameters in place of the body's random ones."""
-
-    def init(key: Array) -> TrainState:
-        state = programs.init(key)
-        wanted = programs.abstract_state.params["params"]["backbone"]
-        placed = jax.tree.map(lambda leaf, like: jax.device_put(leaf, like.sharding), body, wanted)
-        params = {"params": {**state.params["params"], "backbone": placed}}
-        return dataclasses.replace(state, params=params)
-
-    return init
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -88,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = train(
         LMConfig(
             workdir=demo.workdir,
+            preset="based-tiny",
+            tokenizer="byte",
             steps=demo.steps,
             batch_size=8,
             optimizer=OptimizerConfig(learning_rate=4e-3, warmup=0.05),

@@ -9,6 +9,7 @@ import logging
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 from jax.sharding import Mesh
@@ -28,29 +29,33 @@ from based_jax.data import (
     train_iterator,
 )
 from based_jax.models import LanguageModel, ModelConfig
+from based_jax.phases import phase
 from based_jax.profile import model_flops
 from based_jax.validate import expect
 from train import hosts
 from train.bad_loss import guard
+from train.banner import describe_data, describe_end, describe_run, show
 from train.checkpoints import say_once
 from train.dry_run import dry_run, use_virtual_devices
+from train.initial_weights import open_checkpoint, start_from
 from train.launches import record_launch
 from train.layout import layout_table
 from train.lm_config import LMConfig, model_config
 from train.loop import LoopConfig, Outcome, fit, mean_loss
 from train.optimizer import learning_rate_schedule, make_optimizer
 from train.recipes import with_recipe
-from train.run_directory import parse_run, prepare_run
+from train.run_directory import parse_run, prepare_run, saved_settings
 from train.sharding import BATCH_AXES, parse_mesh
 from train.step import Programs, TrainState, build_programs
 from train.utilization import Utilization, peak_tflops
 
 PROG = "python -m train.lm"
 
-# What may differ between a run and its continuation; everything else decides the losses.
+# What may differ between a run and its continuation; everything else decides the losses. There may be more
+# steps, by a schedule that is the same up to the old end.
 _MAY_CHANGE = {
     "workdir", "log_every", "eval_every", "checkpoint_every", "keep", "mesh", "resume", "print_sharding",
-    "peak_tflops", "recipe",
+    "peak_tflops", "recipe", "steps",
 }  # fmt: skip
 
 
@@ -77,11 +82,19 @@ class Parts:
     held_out: PackedTokens
     batches: TrainIterator
     """this process's rows"""
+    summary: dict[str, str]
+    """of data and run, for people"""
 
     def fingerprint(self) -> dict[str, int]:
-        """Which training text it is."""
-        packed = self.training
-        return {"crc32": packed.checksum, "tokens": len(packed), "bytes": packed.num_bytes}
+        """Which training and held-out text it is."""
+        packed, held_out = self.training, self.held_out
+        return {
+            "crc32": packed.checksum,
+            "tokens": len(packed),
+            "bytes": packed.num_bytes,
+            "held_out_crc32": held_out.checksum,
+            "held_out_bytes": held_out.num_bytes,
+        }
 
 
 def assemble(config: LMConfig) -> Parts:
@@ -92,18 +105,21 @@ def assemble(config: LMConfig) -> Parts:
     """
     hosts.join(config.hosts)
     mesh = parse_mesh(config.mesh or (f"data={jax.device_count()}" if jax.process_count() > 1 else None))
-    tokenizer = load_tokenizer(config.tokenizer)
-    architecture = model_config(config, tokenizer.vocab_size)
-    corpus = load_documents(config.data)
-    training, held_out = split_documents(
-        corpus.documents,
-        fraction=config.held_out,
-        max_bytes=config.held_out_bytes,
-        names=config.held_out_names,
-    )
-    packed = PackedTokens.from_documents(training, tokenizer)
+    tokenizer, architecture, directory = _architecture(config)
+    with phase("reading the data"):
+        corpus = load_documents(config.data, config.include)
+        training, held_out = split_documents(
+            corpus.documents,
+            fraction=config.held_out,
+            max_bytes=config.held_out_bytes,
+            names=config.held_out_names,
+        )
+        packed = PackedTokens.from_documents(training, tokenizer)
+        packed_held_out = PackedTokens.from_documents(held_out, tokenizer)
     model = LanguageModel(architecture)
-    programs = make_programs(config, model, mesh)
+    programs, taken = make_programs(config, model, mesh), None
+    if directory is not None:
+        programs, taken = start_from(programs, directory)
     part, parts = hosts.share_of_rows(programs.rows)
     batches = train_iterator(
         packed,
@@ -114,9 +130,35 @@ def assemble(config: LMConfig) -> Parts:
         shard_index=part,
         shard_count=parts,
     )
-    return Parts(
-        model, programs, tokenizer, packed, PackedTokens.from_documents(held_out, tokenizer), batches
+    sizes = None if mesh is None else dict(mesh.shape)
+    summary = describe_data(corpus) | describe_run(
+        config, architecture, packed, packed_held_out, sizes, taken
     )
+    return Parts(model, programs, tokenizer, packed, packed_held_out, batches, summary)
+
+
+def _architecture(config: LMConfig) -> tuple[Tokenizer, ModelConfig, Path | None]:
+    """The run's tokenizer and model, and the checkpoint that it begins with, if there is one."""
+    if config.init_from is None:
+        tokenizer = load_tokenizer(config.tokenizer or "byte")
+        return tokenizer, model_config(config, tokenizer.vocab_size), None
+    source = open_checkpoint(config.init_from, config.tokenizer)
+    tokenizer = source.tokenizer
+    return tokenizer, model_config(config, tokenizer.vocab_size, source.model), source.directory
+
+
+def with_schedule(config: LMConfig) -> LMConfig:
+    """`config` with the steps that its learning-rate schedule is over: those of the run's first launch.
+
+    Raises:
+        ValueError: the run in `config.workdir` is continued with fewer steps than it had.
+    """
+    steps = config.steps
+    if config.resume and (saved := saved_settings(config.workdir)) is not None:
+        expect(steps >= saved["steps"], "steps", steps, f"at least {saved['steps']}, those of the run so far")
+        steps = saved["optimizer"]["schedule_steps"]
+    optimizer = dataclasses.replace(config.optimizer, schedule_steps=config.optimizer.schedule_steps or steps)
+    return dataclasses.replace(config, optimizer=optimizer)
 
 
 def train(config: LMConfig) -> Run:
@@ -126,7 +168,10 @@ def train(config: LMConfig) -> Run:
         ValueError, OSError: bad data, settings or run directory, in one line.
     """
     loop = LoopConfig(config.steps, config.log_every, config.eval_every, config.checkpoint_every, config.keep)
+    config = with_schedule(config)
     parts = assemble(config)
+    if hosts.is_main():
+        show(parts.summary, Console(stderr=True))
     model, programs, packed = parts.model, parts.programs, parts.training
     prepare_run(
         config,
@@ -166,7 +211,9 @@ def train(config: LMConfig) -> Run:
         evaluate=evaluate,
         bad_losses=config.bad_losses,
     )
-    final = evaluate(outcome.state) if outcome.stopped_by is None and config.eval_every else {}
+    final = outcome.held_out
+    if not final and outcome.stopped_by is None and config.eval_every:  # the run had ended before
+        final = evaluate(outcome.state)
     params = hosts.on_main(outcome.state.params["params"])
     if hosts.is_main():
         export = config.workdir / "model"
@@ -208,7 +255,10 @@ def utilization(config: LMConfig, model: ModelConfig, devices: int) -> Utilizati
 def plan(config: LMConfig) -> None:
     """`config.dry_run`: what the run would take on each device of its mesh."""
     use_virtual_devices(config.mesh)
-    model = LanguageModel(model_config(config, find_vocab_size(config.tokenizer)))
+    if config.init_from is None:
+        model = LanguageModel(model_config(config, find_vocab_size(config.tokenizer or "byte")))
+    else:
+        model = LanguageModel(_architecture(config)[1])
     programs = make_programs(config, model, parse_mesh(config.mesh))
     dry_run(
         programs,
@@ -239,6 +289,7 @@ def held_out_metrics(
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; the exit status is 128 + n after signal n."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the summary has its line
     say_once()
     config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG)
     if config.dry_run:
@@ -248,8 +299,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         run = train(config)
     if run.outcome.stopped_by is not None:
         return 128 + run.outcome.stopped_by
-    for name, value in run.metrics.items() if hosts.is_main() else ():
-        print(f"{name} {value!r}")
+    if hosts.is_main():
+        show(describe_end(config, run.metrics), Console())
     return 0
 
 

@@ -17,6 +17,8 @@ from train.bad_loss import BadLossConfig
 from train.hosts import HostsConfig
 from train.optimizer import OptimizerConfig
 
+DEFAULT_PRESET = "based-tiny"
+
 
 @dataclasses.dataclass(frozen=True)
 class LMConfig:
@@ -26,18 +28,24 @@ class LMConfig:
     """run directory: config, metrics, checkpoints, final model"""
     recipe: str | None = None
     """take flags from this file, e.g. recipes/based-360m-10b.toml; those on the command line win"""
-    preset: str = "based-tiny"
-    """model: based-tiny, attn-tiny, based-360m, ... (based_jax.presets.names()), or a JSON file of one"""
+    preset: str | None = None
+    """model: based-tiny, attn-tiny, based-360m, ... (based_jax.presets.names()), or a JSON file of one;
+    default: that of --init-from, else based-tiny"""
+    init_from: str | None = None
+    """begin with the weights of this pretrained directory, finished run or hub id, and a fresh optimizer"""
     mixer: str | None = None
     """put this mixer in place of the preset's: mamba, hyena, ... (based_jax.mixers.names())"""
     mixer_layers: str | None = None
     """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
     data: str = "stdlib"
     """stdlib (Python's own source), a file, a directory, a glob, or hf:NAME"""
-    tokenizer: str = "byte"
-    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file"""
+    include: str | None = None
+    """read these files of --data too, whatever their suffix, e.g. '*.rst,README'; '*' is all that is UTF-8"""
+    tokenizer: str | None = None
+    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file; default: that of --init-from, else
+    byte"""
     steps: int = 1000
-    """optimizer steps"""
+    """optimizer steps; with --resume more than before go on where the run ended"""
     batch_size: int = 16
     """sequences per step, over all devices and micro-batches"""
     length: int | None = None
@@ -113,14 +121,23 @@ class LMConfig:
         expect(not alone, "mixer_layers", self.mixer_layers, "--mixer beside it")
 
 
-def model_config(config: LMConfig, vocab_size: int) -> ModelConfig:
+def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | None = None) -> ModelConfig:
     """The preset (or JSON file) with the run's mixer, the tokenizer's vocabulary and the run's dtype.
+
+    Args:
+        config: the run's settings.
+        vocab_size: of the tokenizer.
+        pretrained: architecture of the checkpoint that the run begins with; it stands for the preset where
+            none is named, and its vocabulary stays where it is large enough.
 
     Raises:
         ValueError: neither a preset nor a readable JSON file; a layer that it does not have; layers to scan
             where none repeat.
     """
-    model = find_preset(config.preset)
+    if config.preset is None and pretrained is not None:
+        model, vocab_size = pretrained, max(vocab_size, pretrained.vocab_size)
+    else:
+        model = find_preset(config.preset or DEFAULT_PRESET)
     if config.mixer is not None:
         layers = config.mixer_layers and [int(layer) for layer in config.mixer_layers.split(",")]
         model = model.with_mixer(config.mixer, layers or None)

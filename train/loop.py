@@ -94,7 +94,7 @@ def fit(
         checkpoints = stack.enter_context(Checkpoints(workdir, config.keep))
         saved = step = checkpoints.newest_intact() or 0
         writer = stack.enter_context(open_writer(workdir, config.steps, step))
-        stop = stack.enter_context(StopRequest())
+        stop = StopRequest()
 
         def where() -> str:
             return f"{checkpoints.directory / str(saved)}" if saved else "none, the run is young"
@@ -126,7 +126,8 @@ def fit(
         data.set_state(position)
         if step:
             writer.say(f"resuming at step {step} from {where()}")
-        last_log, rollbacks, stopped_by, first, held_out = (step, time.perf_counter()), 0, 0, step + 1, {}
+        last_log, rollbacks, stopped_by, held_out = (step, time.perf_counter()), 0, 0, {}
+        first: int | None = step + 1
         waiting: _Made | None = None
         while step < config.steps and not stopped_by:
             step += 1
@@ -136,6 +137,9 @@ def fit(
             compiling = writer.phase("compiling the training step", "10 to 60 s")
             with compiling if step == first else contextlib.nullcontext():
                 state, metrics = programs.train(state, placed)
+            if step == first:  # until now there was nothing to lose, and a signal ended the process at once
+                stack.enter_context(stop)
+                first = None
             try:
                 # The step before is read only now, while this one runs: the device never waits for Python.
                 if waiting is not None:

@@ -18,5 +18,7 @@ def todays_settings(saved: dict[str, Any]) -> dict[str, Any]:
         optimizer = dict(settings["optimizer"])
         if "final_learning_rate" in optimizer:
             optimizer["final_learning_rate_share"] = optimizer.pop("final_learning_rate")
+        # Before a run could be extended, its schedule always ended with it.
+        optimizer.setdefault("schedule_steps", settings.get("steps"))
         settings["optimizer"] = dataclasses.asdict(OptimizerConfig()) | optimizer
     return settings

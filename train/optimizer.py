@@ -9,7 +9,7 @@ import optax
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
 
-SCHEDULES = ("cosine", "linear")
+SCHEDULES = ("cosine", "linear", "constant", "wsd")
 MOMENT_DTYPES = ("float32", "bfloat16")
 FILTER = "filter"
 """What every long convolution calls its filter in the tree of parameters."""
@@ -24,7 +24,13 @@ class OptimizerConfig:
     final_learning_rate_share: float = 0.1
     """learning rate at the end, as a share of the peak"""
     schedule: str = "cosine"
-    """how the rate falls from the peak to its end: cosine (half a period) or linear"""
+    """what follows the warm-up: cosine (half a period) or linear, down to the final rate; constant; or wsd
+    (constant, then linear to the final rate over the last steps: see --cooldown)"""
+    cooldown: float = 0.2
+    """last steps over which wsd falls, as a share of all steps"""
+    schedule_steps: int | None = None
+    """steps that warm-up, cosine and linear are shares of; the final rate stays from there on; default:
+    --steps of the run's first launch"""
     filter_learning_rate_share: float = 1.0
     """learning rate of long convolutions' filters, as a share of every other parameter's"""
     warmup: float = 0.01
@@ -51,19 +57,38 @@ class OptimizerConfig:
             expect(0 <= share <= 1, name, share, "0 to 1, a share of the learning rate")
         expect_choice("schedule", self.schedule, SCHEDULES)
         expect_choice("moment_dtype", self.moment_dtype, MOMENT_DTYPES)
-        expect(0 <= self.warmup <= 1, "warmup", self.warmup, "0 to 1, a share of the steps")
+        for name in ("warmup", "cooldown"):
+            share = getattr(self, name)
+            expect(0 <= share <= 1, name, share, "0 to 1, a share of the steps")
+        horizon = self.schedule_steps
+        expect(horizon is None or horizon >= 1, "schedule_steps", horizon, "at least 1")
         expect(self.clip > 0, "clip", self.clip, "above 0")
         expect(self.weight_decay >= 0, "weight_decay", self.weight_decay, "at least 0")
 
 
 def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """1e-6 rising linearly to the peak over the warm-up, then down to the final rate at `steps`."""
-    warmup = round(config.warmup * steps)
-    peak, share, rest = config.learning_rate, config.final_learning_rate_share, max(steps - warmup, 1)
+    """1e-6 rising linearly to the peak over the warm-up, then what `config.schedule` names.
+
+    A run that is extended keeps its `config.schedule_steps`: warm-up, cosine and linear stay as they were,
+    and the final rate holds for the steps that were added. Only wsd's fall moves to the new end.
+
+    Args:
+        config: the optimizer's settings.
+        steps: of the whole run.
+    """
+    horizon = config.schedule_steps or steps
+    warmup = round(config.warmup * horizon)
+    peak, share, rest = config.learning_rate, config.final_learning_rate_share, max(horizon - warmup, 1)
     if config.schedule == "cosine":
         fall = optax.cosine_decay_schedule(peak, rest, alpha=share)
-    else:
+    elif config.schedule == "linear":
         fall = optax.linear_schedule(peak, share * peak, rest)
+    elif config.schedule == "constant":
+        fall = optax.constant_schedule(peak)
+    else:
+        cooldown = round(config.cooldown * steps)
+        begin = max(steps - cooldown - warmup, 0)
+        fall = optax.linear_schedule(peak, share * peak, max(cooldown, 1), begin)
     if warmup == 0:
         return fall
     rise = optax.linear_schedule(min(1e-6, peak), peak, warmup)

@@ -40,7 +40,8 @@ def prepare_run(
     Args:
         config: the settings, a dataclass.
         model: the architecture, for people.
-        data: what the training data are; "crc32" tells them from others.
+        data: what the data are; "crc32" tells the training data from others, "held_out_crc32" the held-out
+            data, where there are some.
         may_change: settings that may differ between a run and its continuation, as they decide no loss.
 
     Raises:
@@ -59,6 +60,9 @@ def prepare_run(
             old = before["train"].get(name, value)
             expect(name in may_change or old == value, name, value, f"{old!r} as in the run that is resumed")
         expect_same_data(config, data)
+        if before["train"].get("steps") != settings.get("steps") and hosts.is_main():
+            before["train"]["steps"] = settings["steps"]
+            _write(path, before)
         return
     if not hosts.is_main():
         return
@@ -70,8 +74,7 @@ def prepare_run(
         "data": data,
         "versions": {"python": platform.python_version(), **versions},
     }
-    with whole_file(path) as file:
-        file.write((json.dumps(content, indent=2) + "\n").encode())
+    _write(path, content)
 
 
 def expect_same_data(config: RunConfig, data: Mapping[str, int]) -> None:
@@ -80,12 +83,23 @@ def expect_same_data(config: RunConfig, data: Mapping[str, int]) -> None:
     Raises:
         ValueError: they are others.
     """
-    before = _read(config.workdir / "config.json")
-    was, now = (", ".join(f"{name} {values[name]}" for name in values) for values in (before["data"], data))
-    expect(
-        before["data"]["crc32"] == data["crc32"], "data", str(config.data),
-        f"the same training text as in the run that is resumed ({was}), but it has changed ({now})",
-    )  # fmt: skip
+    before = _read(config.workdir / "config.json")["data"]
+    was, now = (", ".join(f"{name} {values[name]}" for name in values) for values in (before, data))
+    for checksum, kind in (("crc32", "training"), ("held_out_crc32", "held-out")):
+        expect(
+            before.get(checksum, data.get(checksum)) == data.get(checksum), "data", str(config.data),
+            f"the same {kind} text as in the run that is resumed ({was}), but it has changed ({now})",
+        )  # fmt: skip
+
+
+def saved_settings(workdir: Path) -> dict[str, Any] | None:
+    """The "train" entry of a run's config.json, or None where no run has a checkpoint.
+
+    Raises:
+        ValueError: the file cannot be read.
+    """
+    has_run = any((workdir / "checkpoints").glob("[0-9]*"))
+    return _read(workdir / "config.json")["train"] if has_run else None
 
 
 def parse_run(settings: type[Config], argv: Sequence[str] | None, prog: str) -> Config:
@@ -105,6 +119,11 @@ def parse_run(settings: type[Config], argv: Sequence[str] | None, prog: str) -> 
                     saved[name] = kind(**saved[name])  # pyright: ignore[reportCallIssue]
             default = settings(**saved)
     return command.parse(settings, given, prog=prog, default=default)
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    with whole_file(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 import json
 import re
+import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
 import based_jax as bj
+from based_jax.data import load_documents, split_documents
 from tests.train.runs import command, flags, losses, sending, start, until
 from train import lm
 from train.bad_loss import BadLoss
@@ -102,9 +105,98 @@ def test_resume_refuses_other_data(finished, one_layer, tmp_path):
         lm.train(lm.LMConfig(workdir=copy, **{**one_layer, "data": str(tmp_path)}, resume=True))
 
 
+def _copy(run: Path, to: Path, **changes: Any) -> Path:
+    """A copy of a run's directory, with changes of its settings."""
+    shutil.copytree(run, to)
+    config = json.loads((to / "config.json").read_text())
+    config["train"].update(changes)
+    (to / "config.json").write_text(json.dumps(config))
+    return to
+
+
+def test_held_out_text_that_is_gone_is_refused(finished, one_layer, text, tmp_path):
+    """The training text is as it was."""
+    data = shutil.copytree(text, tmp_path / "data")
+    documents = load_documents(str(data)).documents
+    _, held_out = split_documents(documents, fraction=one_layer["held_out"], max_bytes=2**18)
+    copy = _copy(finished[0], tmp_path / "run", data=str(data))
+    (data / held_out[0].name).unlink()
+    with pytest.raises(ValueError, match=r"the same held-out text as in the run .* but it has changed"):
+        lm.train(lm.LMConfig(workdir=copy, **{**one_layer, "data": str(data)}, resume=True))
+
+
+def test_more_steps_hold_the_final_rate(finished, tmp_path, capsys):
+    copy = _copy(finished[0], tmp_path / "run")
+    resume = ["--workdir", str(copy), "--resume"]
+    assert lm.main([*resume, "--steps", str(STEPS + 2)]) == 0
+    lines = read_metrics(copy / "metrics.jsonl")
+    assert losses(copy)[:STEPS] == losses(finished[0])
+    assert [line["learning_rate"] for line in lines[STEPS:]] == pytest.approx([1e-3, 1e-3])
+    saved = json.loads((copy / "config.json").read_text())["train"]
+    assert (saved["steps"], saved["optimizer"]["schedule_steps"]) == (STEPS + 2, STEPS)
+    end = capsys.readouterr()
+    assert f"steps       {STEPS + 2} of 4 x 32 tokens" in end.err
+    found = re.search(r"held out +loss (\d+\.\d{4}) nats per token, \d+\.\d{4} bits per byte", end.out)
+    assert found
+    assert float(found[1]) == pytest.approx(lines[-1]["eval_loss"], abs=1e-4)
+    assert f"python -m based_jax.serve --checkpoint {copy}" in end.out
+
+    with pytest.raises(ValueError, match="steps = 20: expected at least 26, those of the run so far"):
+        lm.train(parse_run(lm.LMConfig, [*resume, "--steps", "20"], lm.PROG))
+
+
+def test_a_run_begins_with_the_weights_of_another(finished, one_layer, tmp_path):
+    """The first loss is that of the weights, and the optimizer is new."""
+    settings = {**one_layer, "preset": None, "steps": 1, "init_from": str(finished[0])}
+    run = lm.train(lm.LMConfig(workdir=tmp_path / "a", **settings))
+    assert run.model.config == finished[1].model.config
+    assert losses(tmp_path / "a")[0] < losses(finished[0])[0] - 1
+    assert losses(tmp_path / "a")[0] == pytest.approx(finished[1].metrics["eval_loss"], abs=1)
+
+
+def test_what_a_checkpoint_lacks_is_named(finished, one_layer, tmp_path):
+    """Two layers for one, and another vocabulary."""
+    config = finished[1].model.config
+    (tmp_path / "two.json").write_text(config.replace(schedule="LL").to_json())
+    settings = {**one_layer, "preset": str(tmp_path / "two.json"), "init_from": str(finished[0])}
+    parts = lm.assemble(lm.LMConfig(workdir=tmp_path, **settings))
+    weights = parts.summary["weights"]
+    assert weights.startswith(f"{finished[0]}: 10 of 18 arrays; fresh: layers_1/")
+    state = parts.programs.init(jax.random.key(7))
+    taken, own = state.params["params"], finished[1].outcome.state.params["params"]
+    jax.tree.map(np.testing.assert_array_equal, taken["layers_0"], own["layers_0"])
+
+    (tmp_path / "wide.json").write_text(config.replace(d_model=8).to_json())
+    with pytest.raises(ValueError, match=r"init_from = .*expected weights of which at least one array fits"):
+        lm.assemble(lm.LMConfig(workdir=tmp_path, **{**settings, "preset": str(tmp_path / "wide.json")}))
+
+
+def test_the_summary_counts_what_is_not_read(one_layer, text, tmp_path):
+    data = shutil.copytree(text, tmp_path / "data")
+    for name in ("a.rst", "b.rst", "README"):
+        (data / name).write_text(f"another kind of text: {name}\n")
+    settings = {**one_layer, "data": str(data)}
+    summary = lm.assemble(lm.LMConfig(workdir=tmp_path, **settings)).summary
+    assert summary["data"].startswith(f"{data}: 40 files, 40 documents, ")
+    assert summary["not read"] == ("3 files by suffix (2 .rst, 1 without); --include '*.rst' reads them too")
+    assert re.match(
+        r"[\d,]+ to train on, [\d,]+ held out \([\d,]+ bytes\); vocabulary 257", summary["tokens"]
+    )
+    assert re.match(r"24 of 4 x 32 tokens: 3.07k tokens, \d\.\d+ epochs", summary["steps"])
+    assert "1 x cpu, float32" in summary["device"]
+    more = lm.assemble(lm.LMConfig(workdir=tmp_path, include="*.rst,README", **settings)).summary
+    assert more["data"].startswith(f"{data}: 43 files, 43 documents, ")
+    assert "not read" not in more
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (["--init-from", "/no/such/run"], "/no/such/run: expected a directory with config.json and weights"),
+        (
+            ["--include", "*.rst", "--data", "stdlib"],
+            "include = '*.rst': expected a file, a directory or a glob",
+        ),
         (["--preset", "no-such"], "preset = 'no-such': expected"),
         (["--data", "/no/such/file"], "/no/such/file"),
         (["--batch-size", "0"], "batch_size = 0: expected at least 1"),
