@@ -28,13 +28,12 @@ class BadLossConfig:
     """Loss or gradient NaN or infinite, or a loss above a multiple of the running median."""
 
     on_bad_loss: str = "stop"
-    """after a loss or gradient that is not finite, or a spike: stop; skip the update and go on; or rollback
-    to the last checkpoint and go on behind the batch that did it"""
+    """after a non-finite loss or gradient, or a spike: stop, skip the update, or rollback to the last
+    checkpoint and go on after the batch that did it"""
     spike_factor: float | None = None
-    """a loss above so many times the median of the last 64 good ones is bad too;
-    default: only NaN and infinity"""
+    """also call a loss bad above so many times the median of the last 64 good ones"""
     max_bad_losses: int = 3
-    """bad steps in a row, or rollbacks to one checkpoint, that are tolerated"""
+    """most bad steps in a row, or rollbacks to one checkpoint"""
 
     def __post_init__(self) -> None:
         expect_choice("on_bad_loss", self.on_bad_loss, ("stop", "skip", "rollback"))

@@ -32,13 +32,13 @@ class HostsConfig:
     """The processes of a run; found by themselves under SLURM and Open MPI, else given on each host."""
 
     coordinator: str | None = None
-    """HOST:PORT of process 0, which the other processes can reach; default: JAX_COORDINATOR_ADDRESS"""
+    """HOST:PORT of process 0; default: JAX_COORDINATOR_ADDRESS"""
     num_processes: int | None = None
-    """processes of the run, usually one per host; default: JAX_NUM_PROCESSES, or what SLURM or MPI say"""
+    """processes, usually one per host; default: JAX_NUM_PROCESSES, SLURM or MPI"""
     process_id: int | None = None
-    """this process, from 0; default: JAX_PROCESS_ID, or what SLURM or MPI say"""
+    """this process, from 0; default: JAX_PROCESS_ID, SLURM or MPI"""
     heartbeat_timeout: int = 100
-    """seconds without a sign of life after which a process counts as lost and the others end"""
+    """seconds of silence after which a process counts as lost"""
 
     def __post_init__(self) -> None:
         expect(

@@ -40,7 +40,7 @@ from train.dry_run import dry_run, use_virtual_devices
 from train.initial_weights import open_checkpoint, start_from
 from train.launches import record_launch
 from train.layout import layout_table
-from train.lm_config import LMConfig, model_config
+from train.lm_config import GROUPS, LMConfig, model_config
 from train.loop import LoopConfig, Outcome, fit, mean_loss
 from train.optimizer import learning_rate_schedule, make_optimizer
 from train.recipes import with_recipe
@@ -291,7 +291,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the summary has its line
     say_once()
-    config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG)
+    config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG, GROUPS)
     if config.dry_run:
         plan(config)
         return 0

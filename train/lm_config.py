@@ -25,27 +25,26 @@ class LMConfig:
     """Train a decoder-only language model on text."""
 
     workdir: Path
-    """run directory: config, metrics, checkpoints, final model"""
+    """directory for config, metrics, checkpoints and the final model"""
     recipe: str | None = None
-    """take flags from this file, e.g. recipes/based-360m-10b.toml; those on the command line win"""
+    """TOML file of flags, e.g. recipes/based-360m-10b.toml; typed flags win"""
     preset: str | None = None
-    """model: based-tiny, attn-tiny, based-360m, ... (based_jax.presets.names()), or a JSON file of one;
-    default: that of --init-from, else based-tiny"""
+    """based-tiny, attn-tiny, based-360m, ... (based_jax.presets.names()) or a JSON file; default: that of
+    --init-from, else based-tiny"""
     init_from: str | None = None
-    """begin with the weights of this pretrained directory, finished run or hub id, and a fresh optimizer"""
+    """start from the weights of this run, pretrained directory or hub id, with a fresh optimizer"""
     mixer: str | None = None
-    """put this mixer in place of the preset's: mamba, hyena, ... (based_jax.mixers.names())"""
+    """instead of the preset's mixers: mamba, hyena, ... (based_jax.mixers.names())"""
     mixer_layers: str | None = None
     """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
     data: str = "stdlib"
     """stdlib (Python's own source), a file, a directory, a glob, or hf:NAME"""
     include: str | None = None
-    """read these files of --data too, whatever their suffix, e.g. '*.rst,README'; '*' is all that is UTF-8"""
+    """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file; default: that of --init-from, else
-    byte"""
+    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file; default: of --init-from, else byte"""
     steps: int = 1000
-    """optimizer steps; with --resume more than before go on where the run ended"""
+    """optimizer steps; with --resume, more steps extend the run"""
     batch_size: int = 16
     """sequences per step, over all devices and micro-batches"""
     length: int | None = None
@@ -53,34 +52,34 @@ class LMConfig:
     accumulate: int = 1
     """micro-batches per step whose gradients are summed"""
     seed: int = 1111
-    """of the initialisation, of the data order and of the noise in training"""
+    """of the initialisation, the data order and the noise in training"""
     optimizer: Annotated[OptimizerConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=OptimizerConfig
     )
     cross_documents: bool = False
-    """let windows see across document boundaries, as the authors did; default: documents are kept apart"""
+    """let tokens see earlier documents in their window, as the authors did"""
     held_out: float = 0.02
-    """share of the documents that is held out for evaluation"""
+    """share of the documents to hold out for evaluation"""
     held_out_bytes: int = 262144
-    """at most so many bytes of held-out text are evaluated"""
+    """most bytes of held-out text to evaluate"""
     held_out_names: str | None = None
-    """hold out these files or FASTA records, e.g. chr8,chr9, instead of a share"""
+    """hold out these files or FASTA records instead, e.g. chr8,chr9"""
     dtype: str = "auto"
-    """of the computation: float32, bfloat16, or auto (bfloat16 on a GPU or TPU); parameters are float32"""
+    """of the computation: float32, bfloat16 or auto (bfloat16 on a GPU or TPU)"""
     remat: str = "none"
-    """recompute in the backward pass instead of keeping: none, dots (all but products with weights) or block
-    (all inside each block); less memory, more time"""
+    """recompute in the backward pass, for less memory and more time: none, dots (all but products with
+    weights) or block"""
     scan_layers: bool = False
-    """run layers that repeat in the schedule as one loop; with --remat the way to little memory on a CPU"""
+    """run repeated layers as one loop; on a CPU, --remat saves memory only with it"""
     mesh: str | None = None
-    """devices, e.g. data=2,fsdp=2 (axes data, fsdp, tensor, context); default: one device, or data over those
-    of several processes"""
+    """spread over devices, e.g. data=2,fsdp=2 (axes data, fsdp, tensor, context); default: one device, or
+    data over several processes"""
     peak_tflops: float | None = None
-    """10^12 operations a second of one device, for `mfu`; default: by its kind, if it is a known one"""
+    """of one device, for `mfu`; default: by its kind, if known"""
     print_sharding: bool = False
     """print what each device holds before training"""
     dry_run: bool = False
-    """compile the step for --mesh on virtual devices, print memory and traffic per device, and end"""
+    """compile for --mesh on virtual devices, print memory and traffic, and end"""
     hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
     bad_losses: Annotated[BadLossConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=BadLossConfig
@@ -88,13 +87,13 @@ class LMConfig:
     log_every: int = 10
     """steps between log lines"""
     eval_every: int = 200
-    """steps between evaluations on the held-out text; 0 is never"""
+    """steps between evaluations on held-out text; 0 is never"""
     checkpoint_every: int = 200
-    """steps between checkpoints; 0 is at the end only"""
+    """steps between checkpoints; 0 is only at the end"""
     keep: int = 3
     """checkpoints to keep"""
     resume: bool = False
-    """continue the run in workdir (all other settings are taken from it)"""
+    """continue the run in --workdir, with its settings"""
 
     def __post_init__(self) -> None:
         expect(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
@@ -119,6 +118,21 @@ class LMConfig:
         )  # fmt: skip
         alone = self.mixer is None and self.mixer_layers is not None
         expect(not alone, "mixer_layers", self.mixer_layers, "--mixer beside it")
+
+
+GROUPS = {
+    "data": (
+        "data", "include", "tokenizer", "length", "batch_size", "cross_documents", "held_out",
+        "held_out_bytes", "held_out_names",
+    ),
+    "model": ("preset", "init_from", "mixer", "mixer_layers", "dtype", "remat", "scan_layers"),
+    "optimisation": ("steps", "accumulate", "seed", "optimizer"),
+    "run": (
+        "workdir", "recipe", "resume", "log_every", "eval_every", "checkpoint_every", "keep", "bad_losses",
+    ),
+    "devices": ("mesh", "print_sharding", "dry_run", "peak_tflops", "hosts"),
+}  # fmt: skip
+"""Title in the help -> fields of `LMConfig`."""
 
 
 def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | None = None) -> ModelConfig:

@@ -22,19 +22,18 @@ class OptimizerConfig:
     learning_rate: float = 8e-4
     """peak learning rate"""
     final_learning_rate_share: float = 0.1
-    """learning rate at the end, as a share of the peak"""
+    """final learning rate as a share of the peak"""
     schedule: str = "cosine"
-    """what follows the warm-up: cosine (half a period) or linear, down to the final rate; constant; or wsd
-    (constant, then linear to the final rate over the last steps: see --cooldown)"""
+    """after the warm-up: cosine or linear to the final rate, constant, or wsd (constant, then linear over
+    --cooldown)"""
     cooldown: float = 0.2
-    """last steps over which wsd falls, as a share of all steps"""
+    """share of the steps, the last ones, over which wsd falls"""
     schedule_steps: int | None = None
-    """steps that warm-up, cosine and linear are shares of; the final rate stays from there on; default:
-    --steps of the run's first launch"""
+    """steps of the warm-up's share and of the fall; default: --steps of the first launch"""
     filter_learning_rate_share: float = 1.0
-    """learning rate of long convolutions' filters, as a share of every other parameter's"""
+    """rate of long convolutions' filters as a share of the others'"""
     warmup: float = 0.01
-    """steps of linear warm-up from 1e-6, as a share of all steps"""
+    """share of the steps for a linear warm-up from 1e-6"""
     beta1: float = 0.9
     """decay of the first moment"""
     beta2: float = 0.95
@@ -44,11 +43,11 @@ class OptimizerConfig:
     weight_decay: float = 0.1
     """decoupled weight decay; never on biases and the embedding"""
     decay_norms: bool = False
-    """also decay the norms' scales, as the authors' code does by oversight"""
+    """decay the norms' scales too, as the authors' code does by oversight"""
     clip: float = 1.0
     """global norm to which gradients are clipped"""
     moment_dtype: str = "float32"
-    """of the first moment as it is kept: float32 or bfloat16 (2 bytes per parameter less)"""
+    """of the first moment: float32 or bfloat16 (2 bytes per parameter less)"""
 
     def __post_init__(self) -> None:
         expect(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")

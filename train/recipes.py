@@ -1,30 +1,35 @@
-"""Recipes: files of flags for `python -m train.lm --recipe FILE`, one per run of the papers in recipes/."""
+"""Recipes: files of flags for `python -m train.lm --recipe FILE`.
+
+A flag is a key, with dashes or underscores, at the top of the file or below ``[flags]``. A file may also have
+`title`, `source`, `tokens` and `remarks`, for people. recipes/ has one for each run of the papers.
+"""
 
 import dataclasses
+import difflib
 import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from based_jax.grouped_help import flags
 from based_jax.validate import expect
-from train.optimizer import OptimizerConfig
 
-_ABOUT = {"title": str, "source": str, "tokens": int}
+_ABOUT = {"title": str, "source": str, "tokens": int, "remarks": list}
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """A run as data."""
 
-    title: str
-    """what is trained, on what"""
-    source: str
-    """the paper's tables that the settings are from"""
-    tokens: int
-    """that the run trains on"""
     flags: dict[str, Any]
     """of the command, without dashes in front"""
+    title: str = ""
+    """what is trained, on what"""
+    source: str = ""
+    """the paper's tables that the settings are from"""
+    tokens: int | None = None
+    """that the run trains on"""
     remarks: tuple[str, ...] = ()
     """what the paper leaves open, or does and we do not"""
 
@@ -44,28 +49,39 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
     """The recipe in a file, for the command whose flags are the dataclass `settings`.
 
     Raises:
-        OSError, ValueError: no such file, not TOML, or an entry or a flag that is not one.
+        OSError, ValueError: no such file, not TOML, or a key that is no flag; the nearest flag is named.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"recipe = {str(path)!r}: not valid TOML: {error}") from error
-    flags = content.pop("flags", {})
-    remarks = tuple(content.pop("remarks", ()))
-    types = {name: type(value) for name, value in content.items()}
-    expect(types == _ABOUT, f"recipe {path}", content, "title, source, tokens, and maybe remarks and [flags]")
-    known = {
-        field.name.replace("_", "-")
-        for owner in (settings, OptimizerConfig)
-        for field in dataclasses.fields(owner)
-    }
-    strange = sorted(set(flags) - known)
-    expect(not strange, f"recipe {path} [flags]", strange, "flags of the command, without dashes in front")
-    return Recipe(flags=flags, remarks=remarks, **content)
+    about = {name: content.pop(name) for name in _ABOUT if name in content}
+    for name, value in about.items():
+        kind = _ABOUT[name].__name__
+        expect(type(value) is _ABOUT[name], f"recipe {path}: {name}", value, f"a value of type {kind}")
+    below = content.pop("flags", {})
+    expect(isinstance(below, dict), f"recipe {path}: flags", below, "a table, [flags]")
+    known = [flag.name for flag in flags(settings)]
+    words = {}
+    for key, value in (*content.items(), *below.items()):
+        name = key.replace("_", "-")
+        near = difflib.get_close_matches(name, [*known, *_ABOUT], 1, cutoff=0)
+        expect(
+            name in known, f"recipe {path}: {key}", value,
+            f"a flag of the command as key, such as {near[0]}",
+        )  # fmt: skip
+        expect(
+            isinstance(value, (str, bool, int, float)), f"recipe {path}: {key}", value,
+            "a text, a number or a truth value",
+        )  # fmt: skip
+        expect(name not in words, f"recipe {path}: {key}", value, "each flag once")
+        words[name] = value
+    remarks = tuple(about.pop("remarks", ()))
+    return Recipe(flags=words, remarks=remarks, **about)
 
 
 def with_recipe(argv: Sequence[str] | None, settings: type[Any]) -> list[str]:
-    """The flags behind those of the file that `--recipe` names, so that what is typed wins.
+    """The flags after those of the file that `--recipe` names, so that what is typed wins.
 
     Raises:
         OSError, ValueError: see `read_recipe`.

@@ -102,8 +102,16 @@ def saved_settings(workdir: Path) -> dict[str, Any] | None:
     return _read(workdir / "config.json")["train"] if has_run else None
 
 
-def parse_run(settings: type[Config], argv: Sequence[str] | None, prog: str) -> Config:
-    """Flags to `settings`, a dataclass; with --resume those of the run in --workdir are the defaults."""
+def parse_run(
+    settings: type[Config],
+    argv: Sequence[str] | None,
+    prog: str,
+    groups: Mapping[str, Sequence[str]] | None = None,
+) -> Config:
+    """Flags to `settings`, a dataclass; with --resume those of the run in --workdir are the defaults.
+
+    `groups` are those of `command.parse`.
+    """
     given = list(sys.argv[1:] if argv is None else argv)
     default = None
     if "--resume" in given and "--workdir" in given[:-1]:
@@ -118,7 +126,7 @@ def parse_run(settings: type[Config], argv: Sequence[str] | None, prog: str) -> 
                 if dataclasses.is_dataclass(kind) and name in saved:
                     saved[name] = kind(**saved[name])  # pyright: ignore[reportCallIssue]
             default = settings(**saved)
-    return command.parse(settings, given, prog=prog, default=default)
+    return command.parse(settings, given, prog=prog, default=default, groups=groups)
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import based_jax as bj
 from based_jax.data import load_documents, split_documents
+from based_jax.grouped_help import flags as all_flags
 from tests.train.runs import command, flags, losses, sending, start, until
 from train import lm
 from train.bad_loss import BadLoss
@@ -237,6 +238,11 @@ def test_help_explains_every_flag(capsys):
                  "--log-every", "--checkpoint-every", "--mesh", "--resume", "--learning-rate"):  # fmt: skip
         assert flag in text
     assert "optimizer steps" in text
+    assert re.findall(r"^[a-z]+$", text, re.M) == ["data", "model", "optimisation", "run", "devices"]
+    assert sorted(re.findall(r"^  --(\S+)", text, re.M)) == sorted(
+        flag.name for flag in all_flags(lm.LMConfig)
+    )
+    assert max(map(len, text.splitlines())) <= 110
 
 
 def test_bfloat16_trains(one_layer, tmp_path):

@@ -51,19 +51,31 @@ def test_what_is_typed_wins():
     assert typed.optimizer.weight_decay == 0.05
 
 
+def test_a_recipe_needs_no_metadata_and_takes_either_spelling(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('preset = "attn-tiny"\nbatch_size = 2\n"eval-every" = 7\non_bad_loss = "skip"\n'
+                    "[flags]\ndecay-norms = true\nlearning_rate = 2e-3")  # fmt: skip
+    config = parsed("--workdir", "x", "--recipe", str(path))
+    assert (config.preset, config.batch_size, config.eval_every) == ("attn-tiny", 2, 7)
+    assert (config.optimizer.decay_norms, config.optimizer.learning_rate) == (True, 2e-3)
+    assert config.bad_losses.on_bad_loss == "skip"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "No such file"),
         ("steps = ", "not valid TOML"),
-        ('title = "a"\nsource = "b"', "expected title, source, tokens"),
-        (
-            'title = "a"\nsource = "b"\ntokens = 1\n[flags]\nstep = 1',
-            r"\[flags\] = \['step'\]: expected flags",
-        ),
+        ("title = 3", "title = 3: expected a value of type str"),
+        ("[flags]\nstep = 1", "step = 1: expected a flag of the command as key, such as steps"),
+        ("batchsize = 1", "batchsize = 1: expected a flag of the command as key, such as batch-size"),
+        ("[optimiser]\nclip = 1", r"optimiser = .*: expected a flag of the command as key"),
+        ("steps = [1]", r"steps = \[1\]: expected a text, a number or a truth value"),
+        ("steps = 1\n[flags]\nsteps = 2", "steps = 2: expected each flag once"),
+        ("flags = 1", r"flags = 1: expected a table, \[flags\]"),
     ],
 )
-def test_a_bad_recipe_is_one_line(content, message, tmp_path, capsys):
+def test_a_bad_recipe_is_one_line(content, message, tmp_path):
     path = tmp_path / "recipe.toml"
     if content is not None:
         path.write_text(content)
