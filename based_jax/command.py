@@ -2,11 +2,12 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
+from based_jax.compilation_cache import keep_programs
 from based_jax.grouped_help import grouped_help
 from pallas_kernels import flags
-from pallas_kernels.flags import fail, run
+from pallas_kernels.flags import fail
 
 __all__ = ["fail", "parse", "run"]
 
@@ -33,3 +34,12 @@ def parse(
         print(grouped_help(prog, cast(type, options), groups))
         raise SystemExit(0)
     return flags.parse(options, argv, prog, default=default, pairs=True)
+
+
+def run(prog: str, main: Callable[[], int | None]) -> NoReturn:
+    """Run a command with compiled programs kept on disk, and exit with its status.
+
+    Errors are those of `pallas_kernels.flags.run`.
+    """
+    keep_programs()
+    flags.run(prog, main)

@@ -1,0 +1,109 @@
+"""Compiled programs kept on disk, so that a command that was run before starts without compiling.
+
+jax keeps them where its setting `jax_compilation_cache_dir` points; by default nowhere. Here is a default for
+the commands, with a bound on the size. jax's own bound would read a file per program at every program that
+is added, and stop adding for good once one of these files is missing.
+"""
+
+import contextlib
+import hashlib
+import os
+import platform
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+from jaxlib import utils  # pyright: ignore[reportAttributeAccessIssue]
+
+MAX_BYTES = 2 * 2**30
+"""More than this is removed at the start of a command, least recently used first."""
+
+_SETTINGS = {
+    # Every program, not only those that take a second to compile: the small ones take 2 to 10 kB each.
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+
+_KIND = ("model name", "flags", "CPU part", "Features")
+"""Lines of /proc/cpuinfo that are the same on processors of one kind: x86, then ARM."""
+
+
+def keep_programs() -> None:
+    """Keep compiled programs of this process on disk, unless the user said where, or not to.
+
+    Where: `default_directory`. JAX_COMPILATION_CACHE_DIR names another, without a bound, and
+    JAX_ENABLE_COMPILATION_CACHE=0 switches it off. If the directory cannot be written, the command runs
+    without and one line on stderr says so.
+    """
+    config: Any = jax.config  # its settings are unknown to type checkers
+    if config.jax_compilation_cache_dir is not None or not config.jax_enable_compilation_cache:
+        return
+    try:
+        directory = default_directory()
+        directory.mkdir(parents=True, exist_ok=True)
+        prune(directory.parent, MAX_BYTES)
+        with tempfile.TemporaryFile(dir=directory) as file:  # fails on a full or read-only disk
+            file.write(bytes(4096))
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home directory
+        print(f"compiled programs are not kept ({error}): set JAX_COMPILATION_CACHE_DIR", file=sys.stderr)
+        return
+    config.update("jax_compilation_cache_dir", str(directory))
+    for name, value in _SETTINGS.items():
+        if name.upper() not in os.environ:
+            config.update(name, value)
+    # What cannot be read or written is compiled: slower, but nothing that a user has to know of each program.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
+    _hide_false_alarms()
+
+
+def default_directory() -> Path:
+    """``~/.cache/based_jax/compilation/CPU`` or below XDG_CACHE_HOME; CPU: a digest of the processor's kind.
+
+    Programs for a CPU use what that processor has: machines that share a home directory keep them apart.
+
+    Raises:
+        RuntimeError: there is no home directory.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The specification of XDG directories has relative paths ignored.
+    root = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    kind = hashlib.sha256(_processor().encode()).hexdigest()[:12]
+    return root / "based_jax" / "compilation" / kind
+
+
+def prune(directory: Path, max_bytes: int) -> None:
+    """Remove the least recently used files below a directory until the others have `max_bytes` at most."""
+    files = []
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # another process removed it
+                found = os.stat(path := os.path.join(folder, name))
+                files.append((max(found.st_atime, found.st_mtime), found.st_size, path))
+    total = sum(size for _, size, _ in files)
+    for _, size, path in sorted(files):
+        if total <= max_bytes:
+            return
+        Path(path).unlink(missing_ok=True)
+        total -= size
+
+
+def _processor() -> str:
+    """What tells processors with other instructions apart."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return "\n".join(sorted({line for line in lines if line.startswith(_KIND)}))
+    return f"{platform.machine()} {platform.processor()}"
+
+
+def _hide_false_alarms() -> None:
+    """Keep XLA from logging, for each program that it loads, that it was compiled for another processor.
+
+    For AVX-512 XLA compiles with two preferences (+prefer-no-gather, +prefer-no-scatter), and when it loads
+    the program misses them among the processor's features (https://github.com/openxla/xla/issues/44565).
+    Programs of other processors are in other directories, and errors that matter are also exceptions.
+    """
+    if "avx512" in _processor() and os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "1":  # jax's own default
+        utils.absl_set_min_log_level(3)
