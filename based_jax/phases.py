@@ -1,6 +1,7 @@
 """Report on stderr what a command is doing while its user waits."""
 
 import contextlib
+import math
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,20 +11,31 @@ PATIENCE = 1.0
 
 
 @contextlib.contextmanager
-def phase(text: str) -> Iterator[None]:
+def phase(text: str, *, patience: float | None = None) -> Iterator[None]:
     """Report `text` on stderr while the block runs, such as "compiling the step, usually 15 s".
 
     On a terminal a line with the seconds so far, which is gone afterwards. Elsewhere one line that stays, and
-    only if the block lasts for `PATIENCE`: logs of fast phases and one-line errors stay as they are. The
-    block may print before or after, but should not draw a progress bar.
+    only if the block lasts for `patience` seconds: logs of fast phases and one-line errors stay as they are.
+    The block may print whole lines, but draw no progress bar.
+
+    Args:
+        text: what is done.
+        patience: default: `PATIENCE`; 0 logs at once, `math.inf` on a terminal alone.
     """
-    with _transient(text) if sys.stderr.isatty() else _plain(text):
+    with (
+        _transient(text) if sys.stderr.isatty() else _plain(text, PATIENCE if patience is None else patience)
+    ):
         yield
 
 
 @contextlib.contextmanager
-def _plain(text: str) -> Iterator[None]:
-    late = threading.Timer(PATIENCE, print, [text], {"file": sys.stderr, "flush": True})
+def _plain(text: str, patience: float) -> Iterator[None]:
+    if patience == 0:
+        print(text, file=sys.stderr, flush=True)
+    if patience in (0, math.inf):
+        yield
+        return
+    late = threading.Timer(patience, print, [text], {"file": sys.stderr, "flush": True})
     late.daemon = True
     late.start()
     try:

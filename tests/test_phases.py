@@ -15,9 +15,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_log_gets_one_line_of_a_phase_that_lasts(capsys, monkeypatch):
-    monkeypatch.setattr(phases, "PATIENCE", 0.0)
-    with phase("reading [the] weights"):
+@pytest.mark.parametrize("patience", [0, 0.001], ids=["at once", "when it lasts"])
+def test_a_log_gets_one_line_of_a_phase_that_lasts(capsys, patience):
+    with phase("reading [the] weights", patience=patience):
         for thread in threading.enumerate():
             if isinstance(thread, threading.Timer):
                 thread.join()

@@ -30,6 +30,7 @@ from based_jax.convert.pretrained import (
     read_config,
     save_pretrained,
 )
+from based_jax.phases import phase
 from based_jax.typing import Params
 from based_jax.validate import expect
 
@@ -59,10 +60,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ValueError(f"{options.target}: expected a target other than the source")
     config = read_config(directory)
     origin = FORMAT if config.get("format") == FORMAT else kind(config)
-    model, params = load_pretrained(directory)
-    if options.dtype != "float32":
-        params = narrowed(params, options.dtype)
-    weights = save_pretrained(options.target, model, params, to=options.to)
+    with phase("reading the weights", patience=math.inf):
+        model, params = load_pretrained(directory)
+    with phase("writing the weights", patience=math.inf):
+        if options.dtype != "float32":
+            params = narrowed(params, options.dtype)
+        weights = save_pretrained(options.target, model, params, to=options.to)
     for file in (file for pattern in TOKENIZER_FILES for file in directory.glob(pattern)):
         shutil.copyfile(file, options.target / file.name)
     shapes = language_model_shapes(model.config)

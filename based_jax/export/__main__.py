@@ -1,6 +1,7 @@
 """Export a language model: ``python -m based_jax.export --checkpoint DIR``."""
 
 import dataclasses
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.export.directory import export_model
 from based_jax.export.plan import PLATFORMS, Plan
 from based_jax.generate.weights import decoding_weights
+from based_jax.phases import phase
 from based_jax.validate import expect
 
 PROG = "python -m based_jax.export"
@@ -59,10 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     expect(options.out is not None or is_local, "out", None, "a directory for a model from the hub")
     out = options.out or directory / "exported"
     begin = time.perf_counter()
-    model, params = load_pretrained(directory, dtype=options.dtype)
-    if model.config.dtype != "float32":
-        model, params = decoding_weights(model, params, model.config.dtype)
-    export_model(out, model, params, plan)
+    with phase("reading the weights", patience=math.inf):
+        model, params = load_pretrained(directory, dtype=options.dtype)
+        if model.config.dtype != "float32":
+            model, params = decoding_weights(model, params, model.config.dtype)
+    with phase("lowering the programs", patience=math.inf):
+        export_model(out, model, params, plan)
     print(f"{options.checkpoint} -> {out} in {time.perf_counter() - begin:.1f} s")
     for path in sorted(out.iterdir()):
         print(f"{path.stat().st_size:>13,}  {path.name}")

@@ -1,10 +1,11 @@
 """Continue a text: ``python -m based_jax.generate --checkpoint DIR --prompt TEXT``."""
 
 import dataclasses
+import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,7 @@ from based_jax.generate.sampling import Sampler
 from based_jax.generate.text import StopTexts, TextStream
 from based_jax.generate.weights import decoding_weights
 from based_jax.models.presets import BYTE_VOCAB
+from based_jax.phases import phase
 from based_jax.validate import expect
 
 PROG = "python -m based_jax.generate"
@@ -68,9 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     expect(0 <= options.seed < 2**32, "seed", options.seed, "an integer in [0, 2^32)")
 
     directory = find_directory(options.checkpoint)
-    model, params = load_pretrained(directory)
-    if options.dtype is not None:
-        model, params = decoding_weights(model, params, options.dtype)
+    with phase("reading the weights", patience=math.inf):
+        model, params = load_pretrained(directory)
+        if options.dtype is not None:
+            model, params = decoding_weights(model, params, options.dtype)
     tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
     pieces = TextStream(
         model, params, tokenizer, options.prompt,
@@ -85,25 +88,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def show(prompt: str, pieces: TextStream, as_they_come: bool) -> int:
     """Print the text, then the speed; an interrupt ends the text where it is."""
-    if as_they_come:
-        print(prompt, end="", flush=True)
-    begin, first, held, status = time.perf_counter(), None, [], 0
+    begin, first, held, status = time.perf_counter(), None, [prompt], 0
     try:
-        for piece in pieces:
+        for piece in _after_compiling(pieces):
             first = (time.perf_counter(), pieces.tokens) if first is None else first
+            held.append(piece)
             if as_they_come:
-                print(piece, end="", flush=True)
-            else:
-                held.append(piece)
+                print("".join(held), end="", flush=True)
+                held = []
     except KeyboardInterrupt:
         status = 130
     end = time.perf_counter()
-    print("" if as_they_come else prompt + "".join(held), flush=True)
+    print("".join(held), flush=True)
     ready, before = (end, pieces.tokens) if first is None else first
     rate = f", then {(pieces.tokens - before) / (end - ready):.1f} tokens/s" if pieces.tokens > before else ""
     note = ", interrupted" if status else ""
     print(f"{pieces.tokens} tokens{note}: first after {ready - begin:.2f} s{rate}", file=sys.stderr)
     return status
+
+
+def _after_compiling(pieces: Iterable[str]) -> Iterator[str]:
+    """The pieces; what the first waits for is reported."""
+    rest = iter(pieces)
+    with phase("compiling for this prompt's length; kept for the next time", patience=math.inf):
+        first = next(rest, None)
+    if first is not None:
+        yield first
+        yield from rest
 
 
 def find_tokenizer(directory: Path, spec: str | None, vocab_size: int) -> Tokenizer:

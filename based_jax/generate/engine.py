@@ -9,7 +9,8 @@ and rows of any lengths share a pool without pages or padding.
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -33,7 +34,7 @@ from based_jax.generate.request import (
 )
 from based_jax.generate.rows import row_count
 from based_jax.generate.sampling import Choice
-from based_jax.generate.slots import Slots
+from based_jax.generate.slots import Slots, compile_program
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params, State
 from based_jax.validate import expect, expect_array
@@ -224,12 +225,27 @@ class Engine:
         when first asked for.
         """
         expect(self.idle, "engine", self.stats(), "an idle one to warm up")
-        pieces = (np.zeros((1, size), np.int32) for size in self._sizes)
-        states = [
-            read(self._model, self._params, self._nothing.state, piece, np.int32(1)) for piece in pieces
-        ]
+        states = [read(*self._piece(size)) for size in self._sizes]
         state, hidden = states[0]
         self._slots.warm_up(Request([0]), state, hidden, self._chunk)
+
+    def warm_up_first(self) -> list[Callable[[], object]]:
+        """Compile now what a short request alone needs; the engine must be idle.
+
+        Returns:
+            Functions that compile the rest of what `warm_up` does, one program each and the most needed
+            first. They may be called in any other thread, while the engine answers.
+        """
+        expect(self.idle, "engine", self.stats(), "an idle one to warm up")
+        short, *longer = self._sizes
+        state, hidden = read(*self._piece(short))
+        later = self._slots.warm_up_first(Request([0]), state, hidden, self._chunk)
+        return [functools.partial(compile_program, read, *self._piece(size)) for size in longer] + later
+
+    def _piece(self, size: int) -> tuple[Any, ...]:
+        """Arguments of `read` for a piece of `size` tokens."""
+        tokens = np.zeros((1, size), np.int32)
+        return self._model, self._params, self._nothing.state, tokens, np.int32(1)
 
     # A round.
 

@@ -57,12 +57,13 @@ def empty(model: LanguageModel, params: Params, capacity: int, stops: int = 8) -
         stops: places for stop tokens.
     """
     none = jnp.zeros((1,), jnp.int32)
-    # Masked, a token changes nothing but dtypes: a float64 model's sums begin as float32 and grow wider.
-    token, mask = none[:, None], none[:, None] > 0
-    hidden, state = model.apply(params, token, model.init_state(1, capacity), mask=mask, method="hidden")
+    state = model.init_state(1, capacity)
+    # A masked token changes nothing but dtypes: a float64 model's sums begin as float32 and grow wider.
+    apply = functools.partial(model.apply, method="hidden")
+    hidden, later = jax.eval_shape(apply, params, none[:, None], state, mask=none[:, None] > 0)
     return Pool(
-        state=state,
-        hidden=jnp.zeros_like(hidden[:, 0]),
+        state=jax.tree.map(lambda now, then: now.astype(then.dtype), state, later),
+        hidden=jnp.zeros((1, hidden.shape[-1]), hidden.dtype),
         settings=row_settings([Sampler()], None),
         counts=None,
         step=none,

@@ -6,6 +6,7 @@ size, one for inserting, and one for each step up or down.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -101,8 +102,41 @@ class Slots(Generic[T]):
         for size in (*self._sizes, *self._sizes[-2::-1]):
             if size != len(self.owners):
                 self._regroup(size)
-            self._pool = release(insert(self._pool, row, np.int32(0)), np.int32(0))
-            self.decode(chunk, penalties=False, top_logprobs=0)
+            self._warm_up(row, chunk)
+
+    def warm_up_first(
+        self, request: Request, state: State, hidden: Float[Array, "1 D"], chunk: int
+    ) -> list[Callable[[], object]]:
+        """Compile what one request alone will run.
+
+        Args:
+            request, state, hidden, chunk: as in `warm_up`.
+
+        Returns:
+            For each other program of `warm_up` a function that compiles it without running it. They hold no
+            pool and may be called in any thread at any time.
+        """
+        self._pool = self._pool._replace(counts=None)
+        row, slot = self._row(request, state, hidden), np.int32(0)
+        pools = [_shapes(self._pool, size) for size in self._sizes]
+        self._warm_up(row, chunk)
+        later: list[Callable[[], object]] = []
+        for smaller, pool, size in zip(pools, pools[1:], self._sizes[1:], strict=False):
+            static = {"chunk": chunk, "top_logprobs": 0}
+            later += [
+                functools.partial(compile_program, regroup, smaller, np.zeros(size, np.int32), slot),
+                functools.partial(compile_program, insert, pool, row, slot),
+                functools.partial(compile_program, decode, self._model, self._params, pool, **static),
+                functools.partial(compile_program, release, pool, slot),
+                functools.partial(
+                    compile_program, regroup, pool, np.zeros(len(smaller.step), np.int32), slot
+                ),
+            ]
+        return later
+
+    def _warm_up(self, row: Pool, chunk: int) -> None:
+        self._pool = release(insert(self._pool, row, np.int32(0)), np.int32(0))
+        self.decode(chunk, penalties=False, top_logprobs=0)
 
     def _regroup(self, size: int) -> None:
         """Make a pool of `size` rows, those that run in front."""
@@ -147,6 +181,19 @@ class Slots(Generic[T]):
             stops=integers([[*request.stop_tokens, *[-1] * places]]),
             active=active,
         )
+
+
+def compile_program(program: Any, *args: Any, **options: Any) -> None:
+    """Compile a jitted function for arguments, some of which may be shapes; a call then finds it compiled."""
+    program.lower(*args, **options).compile()
+
+
+def _shapes(pool: Pool, size: int) -> Pool:
+    """A pool's arrays with `size` rows, as shapes."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype, weak_type=leaf.weak_type),
+        jax.eval_shape(lambda pool: pool, pool),
+    )
 
 
 @functools.lru_cache(maxsize=256)  # most requests share a few; eight small transfers each take their time

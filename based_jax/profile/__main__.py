@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.table import Table
 from based_jax import command, mixers
 from based_jax.models import LanguageModel, ModelConfig, param_count, presets
 from based_jax.models.language_model import make_mixer, param_shapes
+from based_jax.phases import phase
 from based_jax.profile.operations import Operations, count_operations
 from based_jax.profile.published import printed_tflops, training_flops
 from based_jax.profile.training import training_operations
@@ -163,7 +165,9 @@ def _cell(value: int | None) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the report."""
     options = command.parse(Options, argv, prog=PROG)
-    numbers = profile(presets.get(options.preset), options.length, options.batch_size)
+    config = presets.get(options.preset)
+    with phase("tracing the model and its training step", patience=math.inf):
+        numbers = profile(config, options.length, options.batch_size)
     _show(options.preset, numbers)
     if options.json:
         options.json.write_text(json.dumps({"preset": options.preset, **numbers}, indent=1) + "\n")

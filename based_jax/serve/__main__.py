@@ -1,13 +1,15 @@
 """Serve a language model over HTTP: ``python -m based_jax.serve --checkpoint DIR``."""
 
 import asyncio
+import contextlib
 import dataclasses
 import ipaddress
+import logging
 import math
 import os
 import socket
-import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from based_jax import command
@@ -17,9 +19,12 @@ from based_jax.generate.engine import Engine
 from based_jax.generate.prefix_cache import PrefixCache
 from based_jax.generate.weights import decoding_weights
 from based_jax.models.language_model import LanguageModel
+from based_jax.phases import phase
 from based_jax.serve.limits import Limits
 from based_jax.typing import Params
 from based_jax.validate import expect
+
+logger = logging.getLogger(__name__)
 
 PROG = "python -m based_jax.serve"
 
@@ -77,23 +82,48 @@ def main(argv: Sequence[str] | None = None) -> int:
     keys = read_keys(Path(options.api_key_file)) if options.api_key_file is not None else ()
     directory = find_directory(options.checkpoint)
     with bind(options.host, options.port) as listener:  # a wrong address is said before anything is loaded
-        model, params = _load(directory, options.dtype)
+        with phase("reading the weights"):
+            model, params = _load(directory, options.dtype)
         vocab_size = model.config.vocab_size
         tokenizer = find_tokenizer(directory, options.tokenizer, vocab_size)
         size = tokenizer.vocab_size
         expect(size <= vocab_size, "tokenizer.vocab_size", size, f"at most {vocab_size}")
-        engine = _engine(options, model, params)
-        print("compiling", file=sys.stderr, flush=True)
-        engine.warm_up()
+        with phase("compiling", patience=0):
+            engine = _engine(options, model, params)
+            later = engine.warm_up_first()
         worker = Worker(engine)
         name = options.model_name or Path(options.checkpoint).name or directory.resolve().name
         service = Service(worker, tokenizer, vocab_size, name, _limits(options), keys)
         address = url(listener)
         server = Server(service, ready=lambda: print(f"{name}: {address}", flush=True))
-        asyncio.run(server.serve(sockets=[listener]))
+        with _meanwhile(later):
+            asyncio.run(server.serve(sockets=[listener]))
     if worker.failure is not None:
         command.fail(PROG, f"the engine failed: {worker.failure}", status=1)
     return 0
+
+
+@contextlib.contextmanager
+def _meanwhile(functions: Sequence[Callable[[], object]]) -> Iterator[None]:
+    """Call functions one after the other in a thread; the one that runs when the block ends is the last."""
+    ended = threading.Event()
+
+    def work() -> None:
+        for function in functions:
+            if ended.is_set():
+                return
+            try:
+                function()
+            except Exception:  # what a request needs is compiled when it comes, and its error reported there
+                logger.exception("a program could not be compiled ahead")
+
+    thread = threading.Thread(target=work, name="compiler")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _engine(options: Options, model: LanguageModel, params: Params) -> Engine:

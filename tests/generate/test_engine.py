@@ -1,5 +1,7 @@
 """The engine answers as `generate` does, one request alone, whatever else goes on."""
 
+import contextlib
+
 import jax
 import numpy as np
 import pytest
@@ -277,6 +279,36 @@ def test_warm_programs_serve_everything(wide, engine):
     while not engine.idle:
         engine.step()
     assert [program._cache_size() for program in programs] == before
+
+
+def test_the_first_request_waits_for_its_own_programs_only(simple):
+    engine = Engine(simple.model, simple.params, slots=2, prefill_chunk=12, decode_chunk=3, max_length=50)
+    later = engine.warm_up_first()
+    with compilations() as compiled:
+        engine.run([Request([1, 2], 5)])
+        assert compiled == []
+        for compile_program in later:
+            compile_program()
+        assert len(compiled) >= 2  # decoding two rows, reading a long piece
+        compiled.clear()
+        engine.run([Request(prompt, STEPS) for prompt in PROMPTS])
+        assert compiled == []
+
+
+@contextlib.contextmanager
+def compilations():
+    """The seconds of each compilation."""
+    seconds = []
+
+    def note(event, duration, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            seconds.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        yield seconds
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
 
 
 def test_an_interrupted_run_leaves_an_idle_engine(engine, monkeypatch):
