@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -42,6 +43,7 @@ from train.launches import record_launch
 from train.layout import layout_table
 from train.lm_config import GROUPS, LMConfig, model_config
 from train.loop import LoopConfig, Outcome, fit, mean_loss
+from train.low_rank import CHANGES, LowRank
 from train.optimizer import learning_rate_schedule, make_optimizer
 from train.recipes import with_recipe
 from train.run_directory import parse_run, prepare_run, saved_settings
@@ -134,6 +136,10 @@ def assemble(config: LMConfig) -> Parts:
     summary = describe_data(corpus) | describe_run(
         config, architecture, packed, packed_held_out, sizes, taken
     )
+    if config.lora is not None:
+        changes = programs.abstract_state.params[CHANGES]
+        count = sum(leaf.size for leaf in jax.tree.leaves(changes))
+        summary["trained"] = f"{count:,} parameters: rank {config.lora} in {len(changes)} maps"
     return Parts(model, programs, tokenizer, packed, packed_held_out, batches, summary)
 
 
@@ -214,7 +220,10 @@ def train(config: LMConfig) -> Run:
     final = outcome.held_out
     if not final and outcome.stopped_by is None and config.eval_every:  # the run had ended before
         final = evaluate(outcome.state)
-    params = hosts.on_main(outcome.state.params["params"])
+    variables = outcome.state.params
+    if config.lora is not None:
+        variables = jax.jit(LowRank(model, config.lora).merged)(variables)
+    params = hosts.on_main(variables["params"])
     if hosts.is_main():
         export = config.workdir / "model"
         save_pretrained(export, model, {"params": params})
@@ -236,9 +245,14 @@ def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> 
         )  # fmt: skip
         length = model.config.max_length
         expect(length % columns == 0, "length", length, f"a multiple of the mesh's context = {columns}")
+    optimizer = make_optimizer(config.optimizer, config.steps)
+    trained: Any = model
+    if config.lora is not None:
+        trained = LowRank(model, config.lora)
+        optimizer = trained.train_only(optimizer)
     return build_programs(
-        model,
-        guard(make_optimizer(config.optimizer, config.steps), config.bad_losses),
+        trained,
+        guard(optimizer, config.bad_losses),
         learning_rate_schedule(config.optimizer, config.steps),
         accumulate=config.accumulate,
         seed=config.seed,

@@ -33,6 +33,8 @@ class LMConfig:
     --init-from, else based-tiny"""
     init_from: str | None = None
     """start from the weights of this run, pretrained directory or hub id, with a fresh optimizer"""
+    lora: int | None = None
+    """with --init-from: train changes of this rank of the blocks' maps, and nothing else"""
     mixer: str | None = None
     """instead of the preset's mixers: mamba, hyena, ... (based_jax.mixers.names())"""
     mixer_layers: str | None = None
@@ -105,6 +107,9 @@ class LMConfig:
         expect(0 < self.held_out < 1, "held_out", self.held_out, "above 0 and below 1")
         expect(self.held_out_bytes >= 1, "held_out_bytes", self.held_out_bytes, "at least 1")
         expect(self.seed >= 0, "seed", self.seed, "at least 0")
+        lora = self.lora
+        expect(lora is None or lora >= 1, "lora", lora, "at least 1")
+        expect(lora is None or self.init_from is not None, "lora", lora, "--init-from beside it")
         expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         expect_choice("remat", self.remat, REMAT)
         peak = self.peak_tflops
@@ -125,7 +130,7 @@ GROUPS = {
         "data", "include", "tokenizer", "length", "batch_size", "cross_documents", "held_out",
         "held_out_bytes", "held_out_names",
     ),
-    "model": ("preset", "init_from", "mixer", "mixer_layers", "dtype", "remat", "scan_layers"),
+    "model": ("preset", "init_from", "lora", "mixer", "mixer_layers", "dtype", "remat", "scan_layers"),
     "optimisation": ("steps", "accumulate", "seed", "optimizer"),
     "run": (
         "workdir", "recipe", "resume", "log_every", "eval_every", "checkpoint_every", "keep", "bad_losses",

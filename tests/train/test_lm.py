@@ -1,5 +1,6 @@
 """The training command end to end: files, resume after a signal, bad input; kills are in test_faults.py."""
 
+import functools
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 import based_jax as bj
 from based_jax.data import load_documents, split_documents
@@ -17,7 +19,9 @@ from based_jax.grouped_help import flags as all_flags
 from tests.train.runs import command, flags, losses, sending, start, until
 from train import lm
 from train.bad_loss import BadLoss
+from train.low_rank import CHANGES, LowRank
 from train.metrics import read_metrics
+from train.optimizer import OptimizerConfig
 from train.run_directory import parse_run
 
 STEPS = 24  # of the fixture `settings`
@@ -153,6 +157,28 @@ def test_a_run_begins_with_the_weights_of_another(finished, one_layer, tmp_path)
     assert run.model.config == finished[1].model.config
     assert losses(tmp_path / "a")[0] < losses(finished[0])[0] - 1
     assert losses(tmp_path / "a")[0] == pytest.approx(finished[1].metrics["eval_loss"], abs=1)
+
+
+def test_low_rank_changes_train_and_are_merged(finished, one_layer, tmp_path):
+    """The loss falls from where the checkpoint left it; the exported model has the changes in its maps."""
+    settings = {**one_layer, "preset": None, "steps": 30, "log_every": 30, "checkpoint_every": 0}
+    settings |= {"init_from": str(finished[0]), "lora": 2, "optimizer": OptimizerConfig(learning_rate=0.05)}
+    run = lm.train(lm.LMConfig(workdir=tmp_path, **settings))
+    begin = finished[1].metrics["eval_loss"]
+    assert run.metrics["eval_loss"] < begin - 0.01  # of 448 parameters
+    params = run.outcome.state.params
+    kept, before = params["params"], finished[1].outcome.state.params["params"]
+    jax.tree.map(np.testing.assert_array_equal, kept, before)
+    _, exported = bj.load_pretrained(tmp_path / "model")
+    merged = LowRank(run.model, 2).merged(params)
+    # One is compiled and one is not: a product may be rounded before it is added.
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), exported, merged)
+    changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), exported["params"], before)
+    names = {path for path, moved in flatten_dict(changed, sep="/").items() if moved}
+    assert names == set(params[CHANGES])
+    assert {name.split("/")[0] for name in names} == {"layers_0"}
+    moments = jax.tree.leaves(run.outcome.state.opt_state)
+    assert sum(leaf.size for leaf in moments) < sum(leaf.size for leaf in jax.tree.leaves(before))
 
 
 def test_what_a_checkpoint_lacks_is_named(finished, one_layer, tmp_path):
