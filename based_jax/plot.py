@@ -1,9 +1,14 @@
-"""Panels as a PNG, in one style: our points filled and joined, the papers' hollow and dashed, one legend."""
+"""Figures in one style: tick labels, headings, axes and files for all; panels of lines with one legend.
+
+Our points are filled and joined, the papers' hollow and dashed.
+"""
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+import io
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,34 @@ _COLORS = (
 _MARKERS = "osDv^P*Xp<>hd8HoD"
 _DASHES = (0, (3, 2))
 
+Tick = Callable[[float], str]
+"""What an axis says at a value."""
+
+
+def count(value: float) -> str:
+    """Label a number of things in powers of 1024: 512, 1k, 1.5k, 16k, 1M; others in full: 3,000, 0.25."""
+    for unit, size in (("M", 2**20), ("k", 2**10)):
+        scaled = value / size
+        if scaled >= 1 and scaled == round(scaled, 1):
+            return f"{scaled:g}{unit}"
+    return f"{value:,.10g}"
+
+
+def byte_size(value: float) -> str:
+    """Label a number of bytes: 512 B, 16 KB, 2 MB, in powers of 1024."""
+    for unit, size in (("MB", 2**20), ("KB", 2**10)):
+        if value >= size:
+            return f"{value / size:g} {unit}"
+    return f"{value:g} B"
+
+
+def duration(seconds: float) -> str:
+    """Label a time with its unit: 250 ns, 10 µs, 100 ms, 1 s."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size * 0.999:
+            return f"{seconds / size:g} {unit}"
+    return f"{seconds * 1e9:g} ns"
+
 
 @dataclass(frozen=True)
 class Line:
@@ -31,6 +64,8 @@ class Line:
     """whether they are a paper's"""
     frontier: bool = False
     """join only the points that beat all with a smaller x, not all of them"""
+    curve: bool = False
+    """whether it is a formula's, drawn without markers"""
 
     @property
     def path(self) -> list[tuple[float, float]]:
@@ -48,15 +83,20 @@ class Panel:
     title: str
     x_label: str
     lines: Sequence[Line]
-    y_label: str = "accuracy"
+    y_label: str = "recall (accuracy)"
     y_limits: tuple[float, float] | None = (-0.03, 1.04)
     """None shows all points"""
     y_log: bool = False
     """whether y is in logarithms too"""
-    is_bytes: bool = False
-    """x ticks in B, KB, MB"""
+    x_tick: Tick = count
+    y_tick: Tick | None = None
+    """None leaves the labels to matplotlib"""
     ticks: Sequence[float] = ()
     """x ticks, where the powers of two in sight would be too many or too few"""
+    counts: Sequence[tuple[float, float]] = ()
+    """how many values each x stands for: grey bars on an axis of their own at the right"""
+    counts_label: str = ""
+    """of that axis"""
 
 
 @dataclass(frozen=True)
@@ -66,6 +106,8 @@ class Bars:
     title: str
     x_label: str
     values: Mapping[str, float]
+    y_label: str
+    """what a family is; the legend names them"""
 
 
 def missing() -> str | None:
@@ -84,26 +126,104 @@ def draw(
     shown = [panel for panel in panels if _families(panel)]
     columns = min(columns or len(shown), len(shown)) or 1
     height = -(-len(shown) // columns) or 1
-    figure = Figure(figsize=(0.6 + 4.3 * columns, 1.5 + 3.4 * height), dpi=150, layout="constrained")
-    scales = {(panel.y_label, panel.y_log) if isinstance(panel, Panel) else panel.title for panel in shown}
-    is_shared = len(scales) == 1
-    axes = figure.subplots(height, columns, squeeze=False, sharey=is_shared).flat
+    figure = Figure(figsize=(0.6 + 4.3 * columns, 1.5 + 3.4 * height), layout="constrained")
+    x_axes, y_axes = ({_axis(panel, letter) for panel in shown} for letter in "xy")
+    grid = figure.subplots(height, columns, squeeze=False, sharex=len(x_axes) == 1, sharey=len(y_axes) == 1)
     styles = _styles([family for panel in shown for family in _families(panel)])
-    for panel, ax in zip(shown, axes, strict=False):
+    for panel, ax in zip(shown, grid.flat, strict=False):
+        is_named = len(y_axes) > 1 or ax.get_subplotspec().is_first_col()
+        frame(ax, panel.title, panel.x_label, panel.y_label if is_named else "")
         if isinstance(panel, Bars):
             _bars(ax, panel, styles)
         else:
             _panel(ax, panel, styles)
-            if not is_shared or ax.get_subplotspec().is_first_col():
-                ax.set_ylabel(panel.y_label, fontsize=9.5)
-        _frame(ax, panel)
-    for ax in list(axes)[len(shown) :]:
+    for ax in list(grid.flat)[len(shown) :]:
         ax.set_axis_off()
     _legend(figure, shown, styles, ncols=round(2.5 * columns))
-    figure.suptitle(f"{title}\n", fontsize=13, fontweight="bold", x=0.01, ha="left")
-    inches = figure.get_size_inches()[1]
-    figure.text(0.01, 1 - 0.42 / inches, facts, fontsize=8.5, color="#555555", va="center")
-    figure.savefig(path)
+    heading(figure, title, facts)
+    save(figure, path)
+
+
+def heading(figure: Any, title: str, facts: str) -> None:
+    """Put a title at the top left, and below it in grey what the figure is of, wrapped to its width."""
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(facts, int(16.5 * width), break_on_hyphens=False)
+    space = "\n" * -(-(2 * len(lines) + 1) // 3)  # two lines of the title are as high as three of the facts
+    figure.suptitle(title + space, fontsize=13, fontweight="bold", x=0.01, ha="left")
+    look = {"fontsize": 8.5, "color": "#555555", "va": "top"}
+    figure.text(0.01, 1 - 0.34 / height, "\n".join(lines), **look)
+
+
+def frame(ax: Any, title: str, x_label: str, y_label: str = "") -> None:
+    """Name a panel and its axes, with a light grid and without the box."""
+    ax.set_title(title, fontsize=10.5, loc="left")
+    ax.set_xlabel(x_label, fontsize=9.5)
+    ax.set_ylabel(y_label, fontsize=9.5)
+    ax.tick_params(labelsize=8.5, labelbottom=True)
+    ax.grid(True, which="major", color="#DDDDDD", linewidth=0.7)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def matrix(
+    ax: Any,
+    values: Any,
+    title: str,
+    axes: tuple[str, str],
+    bar: str,
+    bar_ticks: Sequence[float] | None = None,
+    **look: Any,
+) -> None:
+    """Show a matrix with names of its columns and rows, and a colour bar with a name.
+
+    Args:
+        ax: to draw on.
+        values: (rows, columns).
+        title: of the panel.
+        axes: names of x and y.
+        bar: what the colours are; no bar is drawn without a name.
+        bar_ticks: values named on it; None leaves them to matplotlib.
+        **look: of `imshow`.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    image = ax.imshow(values, interpolation="nearest", **look)
+    ax.set_title(title, fontsize=9)
+    ax.set_xlabel(axes[0], fontsize=8)
+    ax.set_ylabel(axes[1], fontsize=8)
+    ax.tick_params(labelsize=7)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    if bar:
+        drawn = ax.figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03)
+        if bar_ticks is not None:
+            drawn.set_ticks(bar_ticks, labels=[f"{value:.2g}" for value in bar_ticks])
+        drawn.set_label(bar, fontsize=8)
+        drawn.ax.tick_params(labelsize=7)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write the figure; a PNG at 150 dots per inch in 256 colours, which are a third of the bytes."""
+    if path.suffix.lower() != ".png":
+        figure.savefig(path)
+        return
+    from PIL import Image  # matplotlib needs it, too
+
+    rendered = io.BytesIO()
+    figure.savefig(rendered, dpi=150)
+    image = Image.open(rendered).convert("RGB")
+    # One step of k-means keeps white areas white.
+    small = image.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+
+
+def _axis(panel: Panel | Bars, letter: str) -> Any:
+    """What panels that share an axis have in common."""
+    if isinstance(panel, Bars):
+        return panel.title
+    if letter == "x":
+        return panel.x_label, panel.x_tick, tuple(panel.ticks)
+    return panel.y_label, panel.y_log
 
 
 def _families(panel: Panel | Bars) -> list[str]:
@@ -124,42 +244,65 @@ def _styles(families: Sequence[str]) -> dict[str, tuple[str, str]]:
 def _legend(
     figure: Any, panels: Sequence[Panel | Bars], styles: dict[str, tuple[str, str]], ncols: int
 ) -> None:
-    """One entry for each family, and one that says how the papers' points look."""
+    """One entry for each family, and one that says how the papers' points look; at most `ncols` in a row."""
     from matplotlib.lines import Line2D
 
     drawn = [line for panel in panels if isinstance(panel, Panel) for line in panel.lines]
     theirs = {line.family for line in drawn} - {line.family for line in drawn if not line.published}
+    curves = {line.family for line in drawn if line.curve}
     entries = []
+
+    def add(label: str, dashes: Any, **look: Any) -> None:
+        entries.append(Line2D([], [], label=label, linestyle=dashes, **look))
+
     for family, (color, marker) in styles.items():
         face, dashes = ("white", _DASHES) if family in theirs else (color, "-")
-        entries.append(
-            Line2D([], [], color=color, marker=marker, markerfacecolor=face, linestyle=dashes, label=family)
-        )
+        add(family, dashes, color=color, marker="" if family in curves else marker, markerfacecolor=face)
     if any(line.published for line in drawn):
-        look: dict[str, Any] = {"color": "#777777", "marker": "o", "markerfacecolor": "white"}
-        entries.append(Line2D([], [], linestyle=_DASHES, label="hollow: the paper's", **look))
+        add("hollow: the paper's", _DASHES, color="#777777", marker="o", markerfacecolor="white")
     if entries:
-        figure.legend(handles=entries, loc="outside lower center", ncols=ncols, frameon=False, fontsize=9)
-
-
-def _frame(ax: Any, panel: Panel | Bars) -> None:
-    ax.set_title(panel.title, fontsize=10.5, loc="left")
-    ax.set_xlabel(panel.x_label, fontsize=9.5)
-    ax.tick_params(labelsize=8.5)
-    ax.grid(True, which="major", color="#DDDDDD", linewidth=0.7)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
+        columns = -(-len(entries) // -(-len(entries) // ncols))
+        figure.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
 def _panel(ax: Any, panel: Panel, styles: dict[str, tuple[str, str]]) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
     for line in panel.lines:
         _line(ax, line, *styles[line.family])
     ax.set_xscale("log", base=2)
-    _ticks(ax, panel)
     if panel.y_log:
         ax.set_yscale("log")
     if panel.y_limits:
         ax.set_ylim(*panel.y_limits)
+    if panel.ticks:
+        ax.xaxis.set_major_locator(FixedLocator(list(panel.ticks)))
+        ax.xaxis.set_minor_locator(NullLocator())
+    for axis, tick in ((ax.xaxis, panel.x_tick), (ax.yaxis, panel.y_tick)):
+        if tick:
+            axis.set_major_formatter(FuncFormatter(lambda value, _, tick=tick: tick(value)))
+    if panel.counts:
+        _counts(ax, panel)
+
+
+def _counts(ax: Any, panel: Panel) -> None:
+    """Grey bars below the lines, from each x to near the next, in logarithms from 1 up."""
+    from matplotlib.ticker import FuncFormatter
+
+    right = ax.twinx()
+    edges = [x for x, _ in panel.counts]
+    widths = [0.8 * (high - low) for low, high in pairwise(edges)]
+    widths.append(0.8 * edges[-1])
+    values = [value for _, value in panel.counts]
+    right.bar(edges, values, widths, align="edge", color="#E4E4E4")
+    right.set_yscale("log")
+    right.set_ylim(0.5, max(2, *values) * 4)
+    right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    right.set_ylabel(panel.counts_label, fontsize=8.5, color="#777777")
+    right.tick_params(labelsize=7.5, colors="#777777")
+    right.spines[["top"]].set_visible(False)
+    ax.set_zorder(right.get_zorder() + 1)
+    ax.patch.set_visible(False)
 
 
 def _bars(ax: Any, bars: Bars, styles: dict[str, tuple[str, str]]) -> None:
@@ -173,28 +316,12 @@ def _line(ax: Any, line: Line, color: str, marker: str) -> None:
     path, dashes = line.path, _DASHES if line.published else "-"
     face = "white" if line.published else color
     ax.plot(
-        [x for x, _ in path], [y for _, y in path], color=color, linestyle=dashes, marker=marker,
-        markersize=5.5, linewidth=1.1 if line.published else 1.8, markerfacecolor=face, zorder=3,
+        [x for x, _ in path], [y for _, y in path], color=color, linestyle=dashes,
+        marker="" if line.curve else marker, markersize=5.5, linewidth=1.1 if line.published else 1.8,
+        markerfacecolor=face, zorder=3,
     )  # fmt: skip
     rest = sorted(set(line.points) - set(path))
     ax.plot(
         [x for x, _ in rest], [y for _, y in rest], color=color, linestyle="none", marker=marker,
         markersize=5.5, markerfacecolor=face, zorder=3,
     )  # fmt: skip
-
-
-def _ticks(ax: Any, panel: Panel) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    if panel.ticks:
-        ax.xaxis.set_major_locator(FixedLocator(list(panel.ticks)))
-        ax.xaxis.set_minor_locator(NullLocator())
-    form = _size if panel.is_bytes else "{:g}".format
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
-
-
-def _size(count: float) -> str:
-    for unit, size in (("MB", 2**20), ("KB", 2**10)):
-        if count >= size:
-            return f"{count / size:g} {unit}"
-    return f"{count:g} B"

@@ -59,6 +59,8 @@ def read_results(paths: Sequence[Path], key: str) -> list[Result]:
 def draw_perplexity(path: Path, results: Sequence[Result]) -> None:
     """Loss against the bigram's count in training, by model, and the distances of the first's repeats.
 
+    Grey bars are how many of the first's tokens are in each bin.
+
     Args:
         path: the figure.
         results: of `slices.report`; references in them are models too. Without counts there are only the
@@ -67,20 +69,33 @@ def draw_perplexity(path: Path, results: Sequence[Result]) -> None:
     models = [model for result in results for model in (result, result.get("reference")) if model]
     named = _named([(str(model["info"].get("checkpoint")), model) for model in models])
     panels: list[Panel | Bars] = []
+    counted = results[0].get("frequency") or []
     for which, title in (("all", "all tokens"), ("repeats", "tokens that end a repeated bigram")):
         lines = [
             Line(name, [(bin_["low"] + 1, bin_[which]["loss"]) for bin_ in bins if bin_[which]["tokens"]])
             for name, model in named.items()
             if (bins := model.get("frequency"))
         ]
-        label = "count of the bigram in training, plus 1"
-        panels.append(Panel(title, label, lines, "loss (nats)", y_limits=None))
+        counts = [(bin_["low"] + 1, bin_[which]["tokens"]) for bin_ in counted]
+        panels.append(
+            Panel(
+                title, "occurrences of the bigram in training", lines, "loss (nats per token)", y_limits=None,
+                x_tick=lambda x: plot.count(x - 1), ticks=_ticks(counts), counts=counts,
+                counts_label="tokens in the bin",
+            )
+        )  # fmt: skip
     distances = results[0]["distances"]
     kinds = (("repeats", "all repeats"), ("hits", "AR hits"))
-    panels.append(_distances([Line(label, _density(distances, kind)) for kind, label in kinds], "repeats"))
-    info = results[0]["info"]
+    drawn = [Line(label, _density(distances, kind)) for kind, label in kinds]
+    panels.append(
+        _distances(drawn, "repeats", [(bin_["low"], bin_["repeats"]) for bin_ in distances["bins"]])
+    )
+    facts = (
+        f"{results[0]['info'].get('data')}. {_BINS} Grey bars: how many tokens are in each bin. "
+        "AR hits: repeats of bigrams that are rare in training."
+    )
     plot.draw(
-        "Perplexity by slice", f"{info.get('data')}. Bins of doubling width, at their low end.", panels, path
+        "Loss by how often a bigram was trained on, and how far back repeats reach", facts, panels, path
     )
 
 
@@ -93,16 +108,27 @@ def draw_distances(path: Path, results: Sequence[Result]) -> None:
     if len(named) > 1:
         for kind in kinds:
             values = {name: result[f"{kind}_per_sequence"] for name, result in named.items()}
-            panels.append(Bars(f"{kind} by source", f"{kind} per sequence", values))
+            panels.append(Bars(f"{kind} by source", f"{kind} per sequence", values, "source"))
     for kind in kinds:
         panels.append(_distances([Line(n, _density(r, kind)) for n, r in named.items()], kind))
-    facts = "Repeated bigrams; bins of doubling width, at their low end."
-    plot.draw("Repeats and their distances", facts, panels, path, columns=2)
+    facts = f"Bigrams that occur again in their sequence. {_BINS}"
+    plot.draw("Repeated bigrams and how far back they reach", facts, panels, path, columns=2)
 
 
-def _distances(lines: Sequence[Line], kind: str) -> Panel:
+_BINS = "Bins of doubling width (1, 2-3, 4-7, ...), drawn at their low end."
+
+
+def _distances(lines: Sequence[Line], kind: str, counts: Sequence[tuple[float, float]] = ()) -> Panel:
     label = f"share of {kind} per token of distance"
-    return Panel(f"distance of {kind}", "tokens since the last", lines, label, y_limits=None, y_log=True)
+    return Panel(
+        f"distances of {kind}", "distance to the last occurrence (tokens)", lines, label, y_limits=None,
+        y_log=True, counts=counts, counts_label=f"{kind} in the bin",
+    )  # fmt: skip
+
+
+def _ticks(counts: Sequence[tuple[float, float]]) -> list[float]:
+    """Low ends of at most 8 bins, the first among them."""
+    return [x for x, _ in counts][:: -(-len(counts) // 8) or 1]
 
 
 def _density(distances: Result, kind: str) -> list[tuple[float, float]]:

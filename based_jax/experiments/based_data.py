@@ -42,9 +42,9 @@ DATA: dict[str, dict[str, Any]] = {
 """Flags of the trainer."""
 
 ABOUT = {
-    "paper": "The paper's grid: 8192 tokens, 4-64 pairs in 64-256 tokens, tests up to 256 pairs in 1024",
-    "cpu": "A small version: 1024 tokens, 4 to 16 pairs in 32 or 64 tokens, tests up to 64 pairs in 256",
-    "smoke": "Not a result, a check that everything runs: 256 tokens, 2 and 4 pairs in 32 tokens",
+    "paper": "The paper's grid: 8192 symbols, 4-64 pairs in 64-256 tokens, tests up to 256 pairs in 1024",
+    "cpu": "A small version: 1024 symbols, 4 to 16 pairs in 32 or 64 tokens, tests up to 64 pairs in 256",
+    "smoke": "Not a result, a check that everything runs: 256 symbols, 2 and 4 pairs in 32 tokens",
 }
 """A sentence on each."""
 

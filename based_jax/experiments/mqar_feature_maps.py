@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from based_jax.experiments.based_data import ABOUT, DATA, SLICE
 from based_jax.experiments.job import Job
-from based_jax.experiments.panels import Panel, lines, published, state_bytes
+from based_jax.experiments.panels import STATE_AXIS, Panel, lines, published, state_bytes
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, Study, run
 from based_jax.published import number, table
@@ -67,11 +67,13 @@ def _jobs(scale: str, widths: Iterable[int], taylor: Iterable[int], maps: Iterab
 
 def _panels(rows: Rows, scale: str) -> list[Panel]:
     chosen = best(rows, SLICE[scale])
-    pairs = f"accuracy with {SLICE[scale][1]} pairs"
+    pairs, theirs = f"recall with {SLICE[scale][1]} pairs", "recall with 256 pairs"
     return [
-        Panel(f"here, --scale {scale}", "state", lines(chosen, state_bytes), pairs, is_bytes=True),
-        Panel("the paper's, 256 pairs", "state", published(published_points()), is_bytes=True),
-        Panel("here", "parameters", lines(chosen, lambda row: row["parameters"]), pairs),
+        Panel(
+            f"trained here, --scale {scale}", lines=lines(chosen, state_bytes), y_label=pairs, **STATE_AXIS
+        ),
+        Panel("the paper's models", lines=published(published_points()), y_label=theirs, **STATE_AXIS),
+        Panel("trained here", "parameters", lines(chosen, lambda row: row["parameters"]), pairs),
     ]
 
 

@@ -72,7 +72,8 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
                 if row["d_model"] == width and (row["figure"] == figure or row["family"] == "Hyena")
             ]
             drawn = lines(here, lambda row: row["pairs"])
-            panels.append(Panel(f"Figure {figure}, d {width}", "pairs", drawn, ticks=pairs))
+            title = f"as Figure {figure}, model width {width}"
+            panels.append(Panel(title, "key-value pairs", drawn, ticks=pairs))
     return panels
 
 

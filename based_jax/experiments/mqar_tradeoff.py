@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from based_jax.experiments.based_data import ABOUT, DATA
 from based_jax.experiments.job import Job
-from based_jax.experiments.panels import Panel, lines, published, state_bytes
+from based_jax.experiments.panels import STATE_AXIS, Panel, lines, published, state_bytes
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, Study, run
 from based_jax.published import number, table
@@ -117,11 +117,15 @@ def _smoke() -> list[Job]:
 def _panels(rows: Rows, scale: str) -> list[Panel]:
     ours = lines(best(rows), state_bytes, frontier=True)
     figure_2 = [line for line in ours if line.family not in FIGURE_8]
-    axis = {"x_label": "state at the longest test", "is_bytes": True}
+    theirs = published(published_points(), frontier=True)
     return [
-        Panel(f"here, --scale {scale}", lines=figure_2, **axis),
-        Panel("the paper's, Figure 2", lines=published(published_points(), frontier=True), **axis),
-        Panel("here, Figure 8", lines=ours if len(ours) > len(figure_2) else [], **axis),
+        Panel(f"trained here, --scale {scale}", lines=figure_2, **STATE_AXIS),
+        Panel("the paper's models (Figure 2), at the paper's scale", lines=theirs, **STATE_AXIS),
+        Panel(
+            "trained here, with those of Figure 8",
+            lines=ours if len(ours) > len(figure_2) else [],
+            **STATE_AXIS,
+        ),
     ]
 
 

@@ -51,7 +51,7 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
         places = [row["window"]] if row["window"] else windows
         by_family.setdefault(row["family"], []).extend((place, row["accuracy"]) for place in places)
     drawn = [Line(family, points) for family, points in by_family.items()]
-    return [Panel(f"here, --scale {scale}", "window (tokens)", drawn, ticks=windows)]
+    return [Panel(f"trained here, --scale {scale}", "window (tokens)", drawn, ticks=windows)]
 
 
 STUDY = Study(

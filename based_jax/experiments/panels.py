@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from based_jax.plot import Line, Panel
+from based_jax.plot import Line, Panel, byte_size
 
-__all__ = ["Line", "Panel", "lines", "published", "state_bytes"]
+__all__ = ["STATE_AXIS", "Line", "Panel", "lines", "published", "state_bytes"]
+
+STATE_AXIS: Mapping[str, Any] = {"x_label": "state at the longest test (bytes, float32)", "x_tick": byte_size}
+"""Of panels over `state_bytes`."""
 
 
 def lines(

@@ -15,7 +15,8 @@ from based_jax.theory.mqar.induction_head import maps
 PAIRS = 4
 TOKENS = [2**k for k in range(2, 21, 2)]
 TICKS = [2**k for k in range(2, 19, 4)]
-LABEL = "N = d = c"
+AXES = ("position that is read (its token; blank: filler)", "position that reads (its token)")
+LABEL = "tokens N = width d = vocabulary c"
 
 
 def induction_head(path: Path) -> None:
@@ -26,30 +27,30 @@ def induction_head(path: Path) -> None:
     task = MQAR(vocab_size=26, num_examples=1, length=6 * PAIRS, num_pairs=PAIRS, random_fill=False)
     inputs, labels = (np.asarray(array)[0] for array in task.draw(jax.random.key(1)))
     names = ["" if token == 0 else chr(ord("a") + token - 1) for token in inputs]
-    figure = Figure(figsize=(9.2, 5.3), dpi=150, layout="constrained")
+    figure = Figure(figsize=(10.4, 5.4), layout="constrained")
     titles = (
-        "1. a convolution shows each row the token above",
-        "2. attention asks for the rows behind its like",
+        "1. convolution: read the token before",
+        "2. attention: read what followed the same token",
     )
-    for ax, map_, title in zip(figure.subplots(1, 2), maps(inputs), titles, strict=True):
-        ax.imshow(map_, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-        ax.set_title(title, fontsize=10, loc="left")
+    panels = figure.subplots(1, 2)
+    for ax, map_, title in zip(panels, maps(inputs), titles, strict=True):
+        look = {"cmap": "Blues", "vmin": 0, "vmax": 1}
+        plot.matrix(ax, map_, title, AXES, "weight", **look)
         ax.set_xticks(range(len(names)), names, fontsize=8)
         ax.set_yticks(range(len(names)), names, fontsize=8)
-        ax.set_xlabel("row that is read", fontsize=9)
         ax.tick_params(length=0)
-    ax = figure.axes[1]
+    ax = panels[1]
     for row in np.flatnonzero(labels != IGNORE):
         column = int(np.flatnonzero(inputs == labels[row])[0])
         ax.add_patch(
             Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.6)
         )
-    figure.axes[0].set_ylabel("row that reads", fontsize=9)
-    figure.suptitle(
-        f"MQAR by an induction head: {PAIRS} pairs, then a query each; framed: the value that answers it",
-        fontsize=11, fontweight="bold", x=0.01, ha="left",
-    )  # fmt: skip
-    figure.savefig(path)
+    facts = (
+        f"The two layers on one row of MQAR, a letter per token: {PAIRS} pairs of key and value, then each "
+        "key again among blanks. Framed: the value that answers it."
+    )
+    plot.heading(figure, "Recall by an induction head", facts)
+    plot.save(figure, path)
 
 
 def base_conv(path: Path) -> None:
@@ -67,11 +68,17 @@ def base_conv(path: Path) -> None:
         "attention's scores": [row.tokens**2 for row in rows],
     }
     panels = [
-        plot.Panel("Layers", LABEL, _lines(layers), "layers", y_limits=(0, 16), ticks=TICKS),
-        plot.Panel("Numbers in a layer", LABEL, _lines(numbers), "numbers", None, y_log=True, ticks=TICKS),
-    ]
-    facts = "tokens one-hot, or in binary, where a theorem says how many layers it takes; attention takes two"
-    plot.draw("MQAR by BaseConv", facts, panels, path)
+        plot.Panel("layers", LABEL, _lines(layers), "layers", y_limits=(0, 16), ticks=TICKS),
+        plot.Panel(
+            "size of a layer (both look-ups nearly alike)", LABEL, _lines(numbers), "numbers in a layer",
+            y_limits=None, y_log=True, ticks=TICKS,
+        ),
+    ]  # fmt: skip
+    facts = (
+        "Constructed weights, not trained ones; tokens one-hot, or in binary, where theorem F.5 says how "
+        "many layers it takes at least. Attention takes two layers."
+    )
+    plot.draw("What exact recall (MQAR) costs with data-independent convolutions", facts, panels, path)
 
 
 def _lines(values: dict[str, list[int]]) -> list[plot.Line]:
@@ -80,15 +87,19 @@ def _lines(values: dict[str, list[int]]) -> list[plot.Line]:
 
 def capacity(path: Path, study: Path | None) -> None:
     """Recall against the size of the state: what theorem F.3 allows, and what was measured."""
-    panels = [_recall("Based's figure 2", published_curves())]
+    panels = [_recall("the paper's models (Based, Figure 2)", published_curves())]
     if study is not None:
-        panels.append(_recall("ours, small scale", curves(study)))
-    facts = "MQAR, mean over the tests; no state of so many bytes recalls more than the bound"
-    plot.draw("Recall against state", facts, panels, path)
+        panels.append(_recall("models trained here, small scale", curves(study)))
+    facts = (
+        "MQAR, mean over the tests. No state of so many bytes can recall more than the bound of theorem F.3."
+    )
+    plot.draw(
+        "Recall against the size of the state: what is possible, and what is reached", facts, panels, path
+    )
 
 
 def _recall(title: str, lines: Sequence[plot.Line]) -> plot.Panel:
-    return plot.Panel(title, "state", lines, "recall", is_bytes=True)
+    return plot.Panel(title, "size of the state (bytes)", lines, "recall (accuracy)", x_tick=plot.byte_size)
 
 
 def draw(directory: Path, study: Path | None = None) -> list[Path]:

@@ -31,7 +31,8 @@ class Flags:
     out: Path | None = None
     """directory of the study; default runs/conv_basis-SCALE"""
     only: str | None = None
-    """parts, with commas between: structured, curves, trained, pictures; the others stay as they are"""
+    """parts, with commas between: structured, curves, trained, pictures; the others stay as they are.
+    pictures draws again what the directory has numbers for (heads.png needs the model: trained)"""
 
     def __post_init__(self) -> None:
         for part in self.parts:
@@ -63,20 +64,15 @@ def main(argv: Sequence[str] | None = None, trainer: Sequence[str] = TRAINER) ->
         report.write_rows(out / "structured.jsonl", structured.rows(setting))
     if "curves" in flags.parts:
         console.print(f"error against the number of segments, {setting.length} tokens")
-        rows = drawn.rows(setting)
-        report.write_rows(out / "curves.jsonl", rows)
-        if is_drawn:
-            facts = f"N = {setting.length}, K = {setting.width}"
-            figures.draw_curves(rows, "Attention through k segments", facts, out / "curves.png")
+        report.write_rows(out / "curves.jsonl", drawn.rows(setting))
     if "trained" in flags.parts:
         export = training.train(setting, out, console.print, trainer)
         if not isinstance(export, Path):
             console.print(f"{export.name}: saved in {out}; the same command continues")
             return 128 + export
         _look_at(setting, export, out, console, is_drawn)
-    if "pictures" in flags.parts and is_drawn:
-        figures.draw_sum(out / "sum.png")
-        figures.draw_masks(out / "masks.png")
+    if is_drawn:
+        _draw(setting, flags.parts, out)
     print(report.write(flags.scale, out))
     return 0
 
@@ -89,11 +85,31 @@ def _look_at(setting: Setting, export: Path, out: Path, console: Console, is_dra
     console.print("the model with conv-basis attention")
     report.write_rows(out / "trained.jsonl", [*rows, *replaced.rows(setting, model, params, packed)])
     if is_drawn:
-        facts = f"{setting.texts} held-out texts of {setting.window} bytes, means"
-        lines = [row for row in rows if "line" in row]
-        figures.draw_curves(lines, "A trained model's heads through k segments", facts, out / "trained.png")
         first = heads.look(model, params, heads.texts(packed, setting.texts, setting.window)[:1])
         figures.draw_heads(heads.first_scores(first), out / "heads.png")
+
+
+def _draw(setting: Setting, parts: Sequence[str], out: Path) -> None:
+    """Draw the curves of the parts; for `pictures` those of all that has been computed, and illustrations."""
+    title = "Error of attention through k segments, {}"
+    ends = (
+        "Starts of segments: equally spaced, geometric, or recovered from the scores. All columns of a "
+        "segment as its first (anchors) or as their mean. Uniform average: attention without scores."
+    )
+    made = {
+        "curves": (title.format("drawn inputs"), f"Means of draws, {setting.length} tokens. {ends}"),
+        "trained": (
+            title.format("heads of a trained model"),
+            f"Means of {setting.texts} held-out texts of {setting.window} bytes. {ends}",
+        ),
+    }
+    for part, (heading, facts) in made.items():
+        curves = report.error_curves(report.read(out / f"{part}.jsonl"))
+        if curves and {part, "pictures"} & set(parts):
+            figures.draw_curves(curves, heading, facts, out / f"{part}.png")
+    if "pictures" in parts:
+        figures.draw_sum(out / "sum.png")
+        figures.draw_masks(out / "masks.png")
 
 
 def _prepare(out: Path, scale: str) -> None:

@@ -20,7 +20,7 @@ def _eight_segments(noise: float) -> inputs.Draw:
 
 DRAWN: Mapping[str, inputs.Draw] = {
     "independent tokens": inputs.gaussian,
-    "tokens like the last, 0.95": inputs.autoregressive,
+    "tokens correlated with the last (0.95)": inputs.autoregressive,
     "8 segments, noise 0.5": _eight_segments(0.5),
 }
 

@@ -28,11 +28,14 @@ def draw_sum(path: Path) -> None:
     most = max(matrix.max() for matrix in made.values())
     look = {"cmap": "viridis", "vmin": 0, "vmax": most}
     shown = {title: np.where(matrix == 0, np.nan, matrix) for title, matrix in made.items()}
-    _matrices("A sum of three sub-convolution matrices", [shown], path, **look)
+    facts = (
+        "conv(b, m): a causal convolution by b of the last m rows and columns. The sum has a 3-conv basis."
+    )
+    _matrices("A sum of three sub-convolution matrices", facts, [shown], path, "entry", **look)
 
 
 def draw_masks(path: Path) -> None:
-    """Masks that `ops.masked_low_rank` is fast for (the paper's figure 3); green is seen."""
+    """Masks that `ops.masked_low_rank` is fast for (the paper's figure 3); green is visible."""
     from matplotlib.colors import ListedColormap
 
     @jax.jit
@@ -44,7 +47,8 @@ def draw_masks(path: Path) -> None:
     shown = {title: np.asarray(matrices[title], float) for title in gallery}  # in the gallery's order
     colors = ListedColormap(["#F4E04D", "#2E8B57"])
     look = {"cmap": colors, "vmin": 0, "vmax": 1}
-    _matrices("Masks with structure: row i sees the green columns", [shown], path, **look)
+    facts = "Green: the query may read the key; yellow: it may not."
+    _matrices("Masks that low-rank attention is fast for", facts, [shown], path, "", **look)
 
 
 def draw_heads(scores: Mapping[str, Float[np.ndarray, "N N"]], path: Path) -> None:
@@ -52,15 +56,19 @@ def draw_heads(scores: Mapping[str, Float[np.ndarray, "N N"]], path: Path) -> No
     means = {}
     for title, matrix in scores.items():
         near = averaged(np.tril(matrix), np.zeros(1, int))
-        means[f"{title}: means"] = np.where(np.tril(np.ones_like(near)), near, np.nan)
-    _matrices("q k^T of a trained model's heads, and its part that is Toeplitz", [scores, means], path)
+        means[f"{title}, diagonals' means"] = np.where(np.tril(np.ones_like(near)), near, np.nan)
+    facts = (
+        "Above: scores of one held-out text before the softmax. Below: the mean of each diagonal of their "
+        "lower triangles, the Toeplitz part that one convolution can stand for."
+    )
+    _matrices("Attention scores of a trained model's heads", facts, [scores, means], path, "score q k^T")
 
 
 def draw_curves(rows: Rows, title: str, facts: str, path: Path) -> None:
     """Relative errors of outputs against the number of segments, one panel for each input."""
     panels = []
     for name in dict.fromkeys(row["input"] for row in rows):
-        lines = {row["line"]: row["points"] for row in rows if row["input"] == name and "line" in row}
+        lines = {row["line"]: row["points"] for row in rows if row["input"] == name}
         counts = [point[0] for points in lines.values() for point in points if point[0]]
         drawn = []
         for line, points in lines.items():
@@ -68,27 +76,25 @@ def draw_curves(rows: Rows, title: str, facts: str, path: Path) -> None:
             if line == UNIFORM:  # of no number of segments
                 where = [(x, points[0][1]) for x in (min(counts), max(counts))]
             drawn.append(Line(line, where))
-        look: dict[str, Any] = {"y_label": "relative error of outputs", "y_limits": (0, 1.25)}
-        panels.append(Panel(name, "segments k", drawn, **look))
-    plot.draw(title, facts, panels, path, columns=4)
+        look: dict[str, Any] = {"y_label": "relative error of the outputs", "y_limits": (0, 1.25)}
+        panels.append(Panel(name, "number of segments k", drawn, **look))
+    plot.draw(title, facts, panels, path, columns=2 if len(panels) == 4 else 3)
 
 
-def _matrices(title: str, made: Sequence[Mapping[str, np.ndarray]], path: Path, **look: Any) -> None:
-    """Rows of matrices; without a look, red is positive and blue negative, up to the number in the title."""
+def _matrices(
+    title: str, facts: str, made: Sequence[Mapping[str, np.ndarray]], path: Path, bar: str, **look: Any
+) -> None:
+    """Rows of matrices by title; without a look, red is positive and blue negative."""
     from matplotlib.figure import Figure  # without pyplot: no windows, no global state
-    from matplotlib.ticker import MaxNLocator
 
     columns = max(len(row) for row in made)
-    figure = Figure(figsize=(2.6 * columns, 2.9 * len(made) + 0.4), dpi=110, layout="constrained")
-    axes = figure.subplots(len(made), columns, squeeze=False)
-    for row, matrices in zip(axes, made, strict=True):
+    height = (2.5 if bar else 2.9) * len(made) + 0.9
+    figure = Figure(figsize=(2.9 * columns, height), layout="constrained")
+    grid = figure.subplots(len(made), columns, squeeze=False)
+    for row, matrices in zip(grid, made, strict=True):
         for ax, (name, matrix) in zip(row, matrices.items(), strict=True):
             most = float(np.nanmax(np.abs(matrix)))
             how = look or {"cmap": "RdBu_r", "vmin": -most, "vmax": most}
-            ax.imshow(matrix, interpolation="nearest", **how)
-            ax.set_title(name if look else f"{name}, \u00b1{most:.3g}", fontsize=9)
-            ax.tick_params(labelsize=7)
-            for axis in (ax.xaxis, ax.yaxis):
-                axis.set_major_locator(MaxNLocator(integer=True))
-    figure.suptitle(title, fontsize=11, fontweight="bold")
-    figure.savefig(path)
+            plot.matrix(ax, matrix, name, ("key position", "query position"), bar, **how)
+    plot.heading(figure, title, facts)
+    plot.save(figure, path)

@@ -29,6 +29,11 @@ def write_rows(path: Path, rows: Rows) -> None:
     path.write_text("".join(lines), encoding="utf-8")
 
 
+def error_curves(rows: Rows) -> list[Mapping[str, Any]]:
+    """Those records whose points are (segments, output error, score error)."""
+    return [row for row in rows if "line" in row and len(row["points"][0]) == 3]
+
+
 def write(scale: str, out: Path) -> Path:
     """Write README.md from what the directory holds."""
     parts = [f"# {TITLE}", f"{SOURCE}. {SETTINGS[scale].about}."]
@@ -40,7 +45,7 @@ def write(scale: str, out: Path) -> Path:
         parts += ["## Error against the number of segments", _LINES.format(**drawn[0]), _curves(drawn)]
     if trained:
         (model, *_), heads = read(out / "training.jsonl"), [row for row in trained if "terms" in row]
-        head_lines = [row for row in trained if "line" in row and len(row["points"][0]) == 3]
+        head_lines = error_curves(trained)
         replaced = [row for row in trained if row["input"] == "language model"]
         about = _TRAINED.format(tokens=FIGURE_TOKENS, perplexity=model["perplexity"], **heads[0])
         parts += ["## Heads of a trained model", about, _heads(heads), _curves(head_lines)]

@@ -34,7 +34,8 @@ def write(scale: str, rows: Rows, out: Path) -> list[Path]:
     if reason := plot.missing():
         parts.append(reason)
     else:
-        plot.draw(TITLE, f"{SOURCE}. {SCALES[scale].about}", panels(scale, rows), figure, columns=2)
+        facts = f"{SOURCE}. {SCALES[scale].about}. {_FAMILIES}"
+        plot.draw(TITLE, facts, panels(scale, rows), figure, columns=2)
         parts.append(f"![Loss curves and their distances from self-attention's]({figure.name})")
     parts += [
         f"## Benchmark {part.name} ({part.source})\n\n{table(scale, part, rows)}" for part in BENCHMARKS
@@ -45,6 +46,12 @@ def write(scale: str, rows: Rows, out: Path) -> list[Path]:
     page = out / "README.md"
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return [figure, page] if reason is None else [page]
+
+
+_FAMILIES = (
+    "SA: self-attention; HFA A=n: HyperFeatureAttention, n factors in a score; HFAv2: half of its heads are "
+    "SA's; HA: HyperAttention over pairs of keys, its slots shared or not."
+)
 
 
 _LEGEND = """Perplexity is per token of the held-out text, the mean over the seeds with their range. "over
@@ -134,10 +141,12 @@ def panels(scale: str, rows: Rows) -> list[Panel]:
         runs = {part.family: of(rows, part, settings.learning_rate) for part in benchmark.contenders}
         losses = {family: _curve(of_family) for family, of_family in runs.items() if of_family}
         beside = {family: _above(runs[family], runs[BASELINE]) for family in losses}
-        name = f"{benchmark.name}: {benchmark.layers} layers, {settings.lengths[benchmark.name]} tokens"
+        layers = f"{benchmark.layers} layer{'s' * (benchmark.layers > 1)}"
+        name = f"benchmark {benchmark.name}"
+        about = f"{name}: {layers}, {settings.lengths[benchmark.name]} tokens"
         for title, lines, y_label in (
-            (name.replace("1 layers", "1 layer"), losses, "loss, nats per token"),
-            (f"{benchmark.name}: loss above self-attention's", beside, "nats per token"),
+            (about, losses, "training loss (nats per token)"),
+            (f"{name}: difference from self-attention", beside, "loss minus SA's (nats per token)"),
         ):
             drawn.append(
                 Panel(title, label, _lines(lines, settings.tokens_per_step), y_label=y_label, y_limits=None)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from based_jax import plot
 from based_jax.experiments.interactions.colliding_agents import LENGTHS, Run, Setting
 from based_jax.experiments.interactions.constructions import Weights
 from based_jax.experiments.interactions.transform import transform
@@ -32,8 +33,9 @@ def draw(
     """
     from matplotlib.figure import Figure  # without pyplot: no windows, no global state
 
-    figure = Figure(figsize=(11, 2.9 * len(runs) + 3.4), dpi=110, layout="constrained")
-    above, below = np.asarray(figure.subfigures(2, 1, height_ratios=(2.9 * len(runs), 3.2)))
+    heights = 2.2 * len(runs), 3.2
+    figure = Figure(figsize=(10.6, sum(heights) + 0.7), layout="constrained")
+    above, below = np.asarray(figure.subfigures(2, 1, height_ratios=heights))
     axes = np.asarray(above.subplots(len(runs), 4, squeeze=False))
     for number, (run, learned) in enumerate(zip(runs, weights, strict=True)):
         _matrices(axes[number], run, setting, learned)
@@ -47,17 +49,29 @@ def draw(
         bounds = [h["bound"] for h in history]
         training.plot([h["time"] for h in history], bounds, linestyle=":", color=color)
     errors.axvline(setting.length, color="#AAAAAA", linewidth=0.8)
-    _frame(errors, "test MSE by length; the line is the length of training", "length L")
-    _frame(training, "training MSE; dotted: the bound of theorem 4.4", "time (learning rate x steps)")
-    errors.legend(frameon=False, fontsize=8)
-    about = "Blue is negative, red positive, up to the number; C in logarithms down to a thousandth of it"
-    above.supxlabel(about, fontsize=8)
-    figure.suptitle(
-        f"Colliding agents: N = {setting.size}, R = {setting.radius}, L = {setting.length}, "
-        f"{setting.sequences:,} sequences",
-        fontsize=12, fontweight="bold",
-    )  # fmt: skip
-    figure.savefig(path)
+    errors.text(
+        setting.length, 0.98, " trained length", transform=errors.get_xaxis_transform(), fontsize=8, va="top"
+    )
+    plot.frame(
+        errors,
+        "test error by length (one-hot and sinusoidal coincide)",
+        "length L (agents)",
+        "mean squared error",
+    )
+    title = "training error; dotted: the bound of theorem 4.4"
+    plot.frame(training, title, "time (learning rate x steps)", "mean squared error")
+    for ax in (errors, training):
+        ax.set_yscale("log")
+    handles, labels = errors.get_legend_handles_labels()
+    below.legend(handles, labels, loc="outside lower center", ncols=len(runs), frameon=False, fontsize=9)
+    facts = (
+        f"{setting.sequences:,} sequences of L = {setting.length} agents on a circle of N = {setting.size} "
+        f"cells; those within the radius R = {setting.radius} act on each other. Above, a row per run: the "
+        "weights C and the transform T between cells, learned and devised by hand; colours of C in "
+        "logarithms down to a thousandth of the largest."
+    )
+    plot.heading(figure, "Colliding agents: what linear self-attention learns", facts)
+    plot.save(figure, path)
 
 
 def _matrices(axes: Sequence[Any], run: Run, setting: Setting, learned: Weights) -> None:
@@ -67,27 +81,20 @@ def _matrices(axes: Sequence[Any], run: Run, setting: Setting, learned: Weights)
     devised = run.devised(setting.radius, setting.size)
     shown = setting.size if run.name == "one_hot" else max(12, setting.size // 5)
     part = "" if shown == setting.size else f", first {shown} rows"
+    kind = "cell" if run.name == "one_hot" else "channel"
+    weights, cells = (f"key {kind}", f"query {kind}"), ("cell that acts", "cell acted on")
     made = {
-        f"learned C{part}": learned.c[:shown, :shown],
-        f"devised C{part}": devised.c[:shown, :shown],
-        "learned T": transform(table, *learned)[..., 0],
-        "devised T": transform(table, *devised)[..., 0],
+        f"learned C{part}": (learned.c[:shown, :shown], weights),
+        f"devised C{part}": (devised.c[:shown, :shown], weights),
+        "learned T": (transform(table, *learned)[..., 0], cells),
+        "devised T": (transform(table, *devised)[..., 0], cells),
     }
-    for ax, (name, matrix) in zip(axes, made.items(), strict=True):
+    for ax, (name, (matrix, names)) in zip(axes, made.items(), strict=True):
         most = float(np.abs(matrix).max())
-        how: dict[str, Any] = {"vmin": -most, "vmax": most}
+        look: dict[str, Any] = {"vmin": -most, "vmax": most}
+        ticks, bar = (-most, 0, most), "entry"
         if " C" in name:  # off the diagonal it is small
-            how = {"norm": SymLogNorm(most / 1000, vmin=-most, vmax=most)}
-        ax.imshow(matrix, cmap="RdBu_r", interpolation="nearest", **how)
-        ax.set_title(f"{name}: \u00b1{most:.3g}", fontsize=9)
-        ax.tick_params(labelsize=7)
-    axes[0].set_ylabel(run.title, fontsize=9, fontweight="bold")
-
-
-def _frame(ax: Any, title: str, label: str) -> None:
-    ax.set_yscale("log")
-    ax.set_title(title, fontsize=9, loc="left")
-    ax.set_xlabel(label, fontsize=9)
-    ax.tick_params(labelsize=8)
-    ax.grid(True, which="major", color="#DDDDDD", linewidth=0.7)
-    ax.spines[["top", "right"]].set_visible(False)
+            look = {"norm": SymLogNorm(most / 1000, vmin=-most, vmax=most)}
+            ticks, bar = (-most, -most / 30, 0, most / 30, most), "entry (log scale)"
+        plot.matrix(ax, matrix, name, names, bar, ticks, cmap="RdBu_r", **look)
+    axes[0].set_ylabel(f"{run.title}\n\n{weights[1]}", fontsize=8)

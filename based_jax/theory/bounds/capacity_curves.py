@@ -57,7 +57,8 @@ def theory(scale: str) -> list[Line]:
     pairs, values = pairs_and_values(scale)
 
     def line(name: str, sizes: Iterable[float], recall: Callable[[float, int], float]) -> Line:
-        return Line(name, [(size, fmean(recall(size, count) for count in pairs)) for size in sizes])
+        points = [(size, fmean(recall(size, count) for count in pairs)) for size in sizes]
+        return Line(name, points, curve=True)
 
     filled = np.geomspace(1, 2 * max(pairs) * np.log2(values) / 8, 40).tolist()
     squares = {width**2 * FLOAT_BITS / 8: (width, width) for width in WIDTHS}
