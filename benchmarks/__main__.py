@@ -33,6 +33,8 @@ COMMANDS = {
     "mixers": Command("mixers", "Mixers", "time and memory of every sequence mixer, by length"),
     "mqar": Command("mqar", "Mqar", "training speed on associative recall, beside torch"),
     "ops": Command("ops", "Ops", "time and memory of the ops, side by side"),
+    "overview": Command("overview", "Overview", "the README's figure, from kept results"),
+    "redraw": Command("redraw", "Redraw", "a benchmark's figure again, from its JSON"),
     "train": Command("train", "Train", "training speed of language models, beside torch"),
 }
 """Name on the command line -> the command."""

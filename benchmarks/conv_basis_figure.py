@@ -4,10 +4,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+from based_jax import plot
 from benchmarks.analysis import series
 from benchmarks.contestants import FORWARD
 from benchmarks.conv_basis_contestants import DENSE, EXACT, FFT
-from benchmarks.figure import TITLES, log_axes
+from benchmarks.figure import TITLES, facts, log_axes
 
 COLORS = ("#56B4E9", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#000000")
 """of the numbers of convolutions, ascending; Okabe and Ito's, safe for colour-blind readers"""
@@ -18,19 +19,18 @@ def draw(report: dict[str, Any], path: Path) -> None:
     """Draw the report's timings into `path`; works on a report read back from JSON, too."""
     from matplotlib.figure import Figure  # without pyplot: no windows, no global state
 
-    settings, machine = report["settings"], report["machine"]
-    figure = Figure(figsize=(11.2, 8.4), dpi=120, layout="constrained")
+    settings = report["settings"]
+    figure = Figure(figsize=(10.4, 8.6), layout="constrained")
     panels = figure.subplots(2, 2)
     for axes, direction in zip(panels[0], TITLES, strict=True):
         _attention(axes, report, direction)
     _per_token(panels[1][0], report)
     _operations(panels[1][1], settings["lengths"])
-    figure.suptitle(
-        f"Attention through k convolutions beside exact attention, {settings['heads']} head(s) of "
-        f"{settings['head_dim']} channels\n{machine['cpu']}, {machine['cores']} cores, {settings['dtype']}",
-        fontsize=11, x=0.01, ha="left",
-    )  # fmt: skip
-    figure.savefig(path)
+    heads = f"{settings['heads']} head{'s' * (settings['heads'] > 1)} of {settings['head_dim']} channels"
+    gradients = "Solid: the paper's gradient; dotted: the gradient of what is computed, through anchors."
+    title = "Attention through k convolutions, beside exact attention"
+    plot.heading(figure, title, f"{facts(report, heads)} {gradients}")
+    plot.save(figure, path)
 
 
 def product_operations(name: str, length: int) -> float:
@@ -45,7 +45,7 @@ def product_operations(name: str, length: int) -> float:
 
 
 def _attention(axes: Any, report: dict[str, Any], direction: str) -> None:
-    log_axes(axes, report["settings"]["lengths"])
+    log_axes(axes, report["settings"]["lengths"], f"attention, {TITLES[direction]}")
     colors = dict(zip(report["settings"]["terms"], COLORS, strict=False))
     for contestant in report["contestants"]:
         name, terms = contestant["name"], contestant["terms"]
@@ -60,31 +60,25 @@ def _attention(axes: Any, report: dict[str, Any], direction: str) -> None:
                 list(times), list(times.values()), color=color, marker="^" if name == EXACT else "o",
                 linestyle="--" if name == EXACT else ":" if through_anchors else "-", label=label,
             )  # fmt: skip
-    axes.set_ylabel("time per call")
-    axes.set_title(TITLES[direction], fontsize=11, loc="left")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False, fontsize=8)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False, fontsize=8)
 
 
 def _per_token(axes: Any, report: dict[str, Any]) -> None:
-    log_axes(axes, report["settings"]["lengths"])
+    title = "one convolution of a vector (the paper's Figure 1a)"
+    log_axes(axes, report["settings"]["lengths"], title, "time per token")
     for name, label, color in ((DENSE, "dense", EXACT_COLOR), (FFT, "FFT", COLORS[1])):
         times = series(report["rows"], name, FORWARD)
         if times:
             axes.plot(list(times), [t / n for n, t in times.items()], color=color, marker="o", label=label)
-    axes.yaxis.set_major_formatter(lambda seconds, _: f"{seconds * 1e9:g} ns")
     axes.yaxis.set_minor_formatter(lambda seconds, _: "")
-    axes.set_ylabel("time of one product per token")
-    axes.set_title("conv(a) w, as the paper's Figure 1a", fontsize=11, loc="left")
     axes.legend(frameon=False, fontsize=9)
 
 
 def _operations(axes: Any, lengths: list[int]) -> None:
-    log_axes(axes, lengths)
+    log_axes(axes, lengths, "operations of that convolution, by formula", "operations per token")
     for name, label, color in ((DENSE, "dense", EXACT_COLOR), (FFT, "FFT", COLORS[1])):
         axes.plot(
             lengths, [product_operations(name, n) / n for n in lengths], color=color, marker="o", label=label
         )
-    axes.yaxis.set_major_formatter(lambda count, _: f"{count:g}")
-    axes.set_ylabel("operations of one product per token")
-    axes.set_title("operations, by formula", fontsize=11, loc="left")
+    axes.yaxis.set_major_formatter(lambda operations, _: f"{operations:,g}")
     axes.legend(frameon=False, fontsize=9)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from based_jax import plot
 from benchmarks.analysis import series
 from benchmarks.decode_models import ATTENTION, BASED, CUDNN, LABELS, MAMBA
 from benchmarks.decode_parts import BATCHES, CONTEXTS, GENERATE
@@ -10,12 +11,12 @@ from benchmarks.figure import log_axes
 from benchmarks.memory import MIB
 
 STYLES = {
-    BASED: ("#0072B2", "o", "-"),
-    ATTENTION: ("#D55E00", "^", "--"),
-    CUDNN: ("#E69F00", "v", "--"),
-    MAMBA: ("#009E73", "s", "-."),
+    BASED: ("#D55E00", "s", "-"),
+    ATTENTION: ("#222222", "o", "--"),
+    CUDNN: ("#0072B2", "v", "--"),
+    MAMBA: ("#009E73", "D", "-."),
 }
-"""Colour, marker and line of each model."""
+"""Colour, marker and line of each model; the colours are those of `based_jax.plot`."""
 
 
 class Panel(NamedTuple):
@@ -26,20 +27,21 @@ class Panel(NamedTuple):
     direction: str
     key: str
     unit: float
-    label: str
-    """of what was swept"""
+    y_label: str
+    x_label: str
 
 
 def panels(report: dict[str, Any]) -> list[Panel]:
     """Those that the report has numbers for."""
     settings = report["settings"]
     batch = settings["context_batches"][0]
-    behind = CONTEXTS, f"batch {batch}"
-    context, many = "context (tokens)", f"batch, {settings['tokens']:,} new tokens"
+    at = CONTEXTS, f"batch {batch}"
+    context, many = "context (tokens)", "batch (sequences at once)"
+    throughput = f"throughput, {settings['tokens']:,} new tokens each"
     found = (
-        Panel(f"time per token, batch {batch}", *behind, "seconds_per_token", 1, context),
-        Panel("state of a sequence, MiB", *behind, "state_bytes", MIB, context),
-        Panel("tokens per second", BATCHES, GENERATE, "tokens_per_second", 1, many),
+        Panel(f"time per token, batch {batch}", *at, "seconds_per_token", 1, "time per token", context),
+        Panel("memory of the state", *at, "state_bytes", MIB, "state of a sequence (MiB)", context),
+        Panel(throughput, BATCHES, GENERATE, "tokens_per_second", 1, "tokens per second", many),
     )
     return [panel for panel in found if any(row["part"] == panel.part for row in report["rows"])]
 
@@ -50,7 +52,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
 
     settings, machine = report["settings"], report["machine"]
     drawn = panels(report)
-    figure = Figure(figsize=(4.2 * max(2, len(drawn)), 4.6), dpi=160, layout="constrained")
+    figure = Figure(figsize=(4.2 * max(2, len(drawn)), 4.8), layout="constrained")
     for number, panel in enumerate(drawn):
         axes = figure.add_subplot(1, len(drawn), number + 1)
         _draw_panel(axes, report, panel)
@@ -60,15 +62,20 @@ def draw(report: dict[str, Any], path: Path) -> None:
     on_cpu = settings["device"] == "cpu"
     where = f"{machine['cpu']}, {machine['cores']} cores" if on_cpu else settings["device_kind"]
     counts = ", ".join(f"{c['label']} {c['parameters'] / 1e6:.3g} M" for c in report["contestants"])
-    figure.suptitle(
-        f"Decoding: {counts} parameters, {settings['dtype']}, {where}", fontsize=10.5, x=0.01, ha="left"
+    facts = (
+        f"{counts} parameters, random weights, {settings['dtype']}, {where}. A line ends where a case would "
+        f"take more than {settings['seconds_budget']:g} s or {settings['memory_limit_gib']:.2g} GiB."
     )
-    figure.savefig(path)
+    plot.heading(figure, "What a generated token costs, against context and batch", facts)
+    plot.save(figure, path)
 
 
 def _draw_panel(axes: Any, report: dict[str, Any], panel: Panel) -> None:
     rows = [row for row in report["rows"] if row["part"] == panel.part]
-    log_axes(axes, sorted({row["length"] for row in rows}))
+    log_axes(axes, sorted({row["length"] for row in rows}), panel.title, panel.y_label, panel.x_label)
+    last = max(
+        (row["length"] for row in rows if row["pass"] == panel.direction and row.get(panel.key)), default=0
+    )
     for name in (contestant["name"] for contestant in report["contestants"]):
         color, marker, line = STYLES[name]
         found = series(rows, name, panel.direction, panel.key)
@@ -76,7 +83,14 @@ def _draw_panel(axes: Any, report: dict[str, Any], panel: Panel) -> None:
             list(found), [value / panel.unit for value in found.values()], label=LABELS[name], color=color,
             marker=marker, linestyle=line, linewidth=2, markersize=5,
         )  # fmt: skip
+        missed = [row for row in rows if (row["contestant"], row["pass"]) == (name, panel.direction)
+                  and row["status"] == "skipped" and row["length"] <= last]  # fmt: skip
+        if found and missed:
+            first = min(missed, key=lambda row: row["length"])
+            end = max(found), found[max(found)] / panel.unit
+            axes.annotate(
+                f"at {plot.count(first['length'])}: {first['reason']}", end,
+                xytext=(6, 0), textcoords="offset points", va="center", color=color, fontsize=8,
+            )  # fmt: skip
     if panel.key != "seconds_per_token":
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-    axes.set_xlabel(panel.label)
-    axes.set_title(panel.title, fontsize=11, loc="left")

@@ -1,12 +1,12 @@
 """Flags that several benchmarks share: comma lists, and paths checked beforehand."""
 
+import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from benchmarks import figure
 from benchmarks.memory import GIB, available_bytes
 from benchmarks.shapes import LENGTHS
 from pallas_kernels.checks import expect
@@ -16,6 +16,10 @@ try:
     from tyro.constructors import PrimitiveConstructorSpec
 except ImportError:  # `plain_flags` reads the flags then
     PrimitiveConstructorSpec: Any = Words
+
+
+FIGURES = (".png", ".svg", ".pdf")
+"""Files that a figure can be."""
 
 
 def comma_list(item: type, metavar: str) -> Any:
@@ -57,6 +61,17 @@ def expect_writable(flag: str, path: Path | None, suffixes: Sequence[str] = ()) 
         raise ValueError(f"{flag} = {name!r}: cannot be written ({error.strerror or error})") from None
 
 
+def expect_figure(flag: str, path: Path | None) -> None:
+    """Find out now that a figure cannot be drawn.
+
+    Raises:
+        ValueError: `path` cannot be written or is no figure's, or matplotlib is missing.
+    """
+    expect_writable(flag, path, FIGURES)
+    if path and not importlib.util.find_spec("matplotlib"):
+        raise ValueError(f"{flag} needs matplotlib (pip install 'based-jax[plot]')")
+
+
 @dataclass(frozen=True)
 class StudyFlags:
     """What every command that measures against length can be told."""
@@ -89,9 +104,7 @@ class StudyFlags:
         ):  # fmt: skip
             expect(value is None or 0 < value < math.inf, flag, value, f"more than 0 {unit}")
         expect_writable("--json", self.json)
-        expect_writable("--plot", self.plot, figure.SUFFIXES)
-        if self.plot and (reason := figure.missing()):
-            raise ValueError(f"--plot {reason}")
+        expect_figure("--plot", self.plot)
 
     def memory_bytes(self, input_bytes: float) -> float:
         """The memory limit in bytes, once the inputs of the longest length fit into it."""

@@ -4,24 +4,54 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from based_jax import plot
 from benchmarks.analysis import series
 from benchmarks.contestants import FORWARD_BACKWARD
-from benchmarks.figure import log_axes
+from benchmarks.figure import facts, log_axes
 
 
 class Group(NamedTuple):
     """Mixers that are drawn alike, by what they remember."""
 
     label: str
-    colors: str
-    """a colour map of matplotlib, whose light end is left out"""
-    line: str
+    line: Any
+    """style of matplotlib"""
 
 
-CONSTANT = Group("state of constant size", "winter", "-")
-GROWING = Group("state grows with the text", "autumn", "--")
-NONE = Group("no state", "copper", ":")
+CONSTANT = Group("state of constant size", "-")
+GROWING = Group("state grows with the text", "--")
+NONE = Group("no state", ":")
 GROUPS = (CONSTANT, GROWING, NONE)
+
+
+class Family(NamedTuple):
+    """Mixers of one colour, by how they compute."""
+
+    label: str
+    color: str
+    mixers: tuple[str, ...]
+
+
+BASED = Family("Based's layers", "#D55E00", ("linear_attention", "sliding_window", "gated_conv"))
+OTHER = Family("other", "#7F7F7F", ())
+FAMILIES = (
+    BASED,
+    Family(
+        "softmax attention", "#222222", ("attention", "blocked_window", "bigbird", "nystrom", "scatterbrain")
+    ),
+    Family("state-space models", "#009E73", ("h3", "liquid_s4", "mamba", "mamba2")),
+    Family(
+        "linear recurrences",
+        "#6A3D9A",
+        ("gla", "retnet", "rwkv4", "rwkv5", "rwkv7", "delta_net", "gated_delta_net"),
+    ),
+    Family(
+        "convolutions",
+        "#0072B2",
+        ("base_conv", "hyena", "long_conv", "short_conv", "input_conv", "conv_basis"),
+    ),
+    OTHER,
+)
 
 LABEL_GAP = 0.032
 """Least distance of two labels, as a share of the axes' height."""
@@ -55,62 +85,73 @@ def _high(cluster: list[float], gap: float) -> float:
     return _low(cluster, gap) + gap * (len(cluster) - 1)
 
 
+def family_of(name: str) -> Family:
+    """The family of a mixer."""
+    return next((family for family in FAMILIES if name in family.mixers), OTHER)
+
+
 def draw(report: dict[str, Any], path: Path) -> None:
     """Draw the report's timings into `path`; works on a report read back from JSON, too."""
-    from matplotlib import colormaps
     from matplotlib.figure import Figure  # without pyplot: no windows, no global state
 
-    settings, machine = report["settings"], report["machine"]
-    figure = Figure(figsize=(9.6, 8.0), dpi=160, layout="constrained")
+    settings = report["settings"]
+    figure = Figure(figsize=(9.6, 8.4), layout="constrained")
     axes = figure.subplots()
-    log_axes(axes, settings["lengths"])
-    lines = []
-    for group in GROUPS:
-        members = []
-        for contestant in report["contestants"]:
-            name = contestant["name"]
-            times = series(report["rows"], name, FORWARD_BACKWARD)
-            rows = [row for row in report["rows"] if row["contestant"] == name]
-            if times and group_of(rows) == group:
-                members.append((name, times))
-        members.sort(key=lambda member: member[1][max(member[1])])
-        for i, (name, times) in enumerate(members):
-            color = colormaps[group.colors](0.6 * i / max(len(members) - 1, 1))
-            axes.plot(
-                list(times), list(times.values()), color=color, linestyle=group.line, marker="o",
-                markersize=3.5, linewidth=1.6, label=None if i else group.label,
-            )  # fmt: skip
-            lines.append((name, times, color))
+    log_axes(axes, settings["lengths"], y_label="time per call, forward + backward")
+    lines, groups = [], set()
+    for contestant in report["contestants"]:
+        name = contestant["name"]
+        times = series(report["rows"], name, FORWARD_BACKWARD)
+        if not times:
+            continue
+        family = family_of(name)
+        group = group_of([row for row in report["rows"] if row["contestant"] == name])
+        width = 2.8 if family == BASED else 1.3
+        axes.plot(
+            list(times), list(times.values()), color=family.color, linestyle=group.line, marker="o",
+            markersize=3.5, linewidth=width, zorder=2 + width,
+        )  # fmt: skip
+        lines.append((name, times, family))
+        groups.add(group)
     _label(axes, lines)
-    if lines:
-        axes.legend(frameon=False, fontsize=9, loc="upper left")
-    axes.set_ylabel("forward + backward, time per call")
-    figure.suptitle("Sequence mixers on a CPU: time against length\n", fontsize=13, fontweight="bold", x=0.01,
-                    ha="left")  # fmt: skip
-    facts = (
-        f"{machine['cpu']}, {machine['cores']} cores, {settings['dtype']}, batch {settings['batch']}, "
-        f"d_model {settings['d_model']}"
-    )
-    if any(row["status"] == "skipped" for row in report["rows"]):
-        facts += (
-            f"; a line ends where a call needs more than {settings['memory_limit_gib']:.2g} GiB "
-            f"or {settings['seconds_budget']:g} s"
-        )
-    figure.text(0.01, 0.955, facts, fontsize=9, color="#555555", va="center")
-    figure.savefig(path)
+    _legend(figure, {family for *_, family in lines}, groups)
+    work = f"d_model {settings['d_model']}"
+    plot.heading(figure, "Sequence mixers on a CPU: time against length", facts(report, work))
+    plot.save(figure, path)
 
 
-def _label(axes: Any, lines: list[tuple[str, dict[int, float], Any]]) -> None:
-    """Names right of the axes, at the height of each line's end or near it."""
+def _legend(figure: Any, families: set[Family], groups: set[Group]) -> None:
+    """Colours, then lines."""
+    from matplotlib.lines import Line2D
+
+    entries = [
+        Line2D([], [], color=family.color, linewidth=2.8 if family == BASED else 1.6, label=family.label)
+        for family in FAMILIES if family in families
+    ] + [
+        Line2D([], [], color="#555555", linestyle=group.line, label=group.label)
+        for group in GROUPS if group in groups
+    ]  # fmt: skip
+    if entries:
+        figure.legend(handles=entries, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+
+
+def _label(axes: Any, lines: list[tuple[str, dict[int, float], Family]]) -> None:
+    """Names right of the axes, at the height of each line's end or near it; above lines that end early."""
     if not lines:
         return
     low, high = (math.log(y) for y in axes.get_ylim())
-    leader: dict[str, Any] = {"arrowstyle": "-", "linewidth": 0.6, "relpos": (0, 0.5), "shrinkB": 3}
-    lines = sorted(lines, key=lambda line: line[1][max(line[1])])
-    ends = [(math.log(times[max(times)]) - low) / (high - low) for _, times, _ in lines]
-    for (name, times, color), height in zip(lines, spread(ends, LABEL_GAP), strict=True):
+    last = max(max(times) for _, times, _ in lines)
+    leader: dict[str, Any] = {"arrowstyle": "-", "linewidth": 0.6, "shrinkB": 3}
+    whole = sorted((line for line in lines if max(line[1]) == last), key=lambda line: line[1][last])
+    ends = [(math.log(times[last]) - low) / (high - low) for _, times, _ in whole]
+    for (name, times, family), height in zip(whole, spread(ends, LABEL_GAP), strict=True):
         axes.annotate(
-            name, (max(times), times[max(times)]), xytext=(1.03, height), textcoords="axes fraction",
-            color=color, fontsize=9, va="center", annotation_clip=False,
-            arrowprops={**leader, "color": color},
+            name, (last, times[last]), xytext=(1.03, height), textcoords="axes fraction",
+            color=family.color, fontsize=9, fontweight="bold" if family == BASED else "normal", va="center",
+            annotation_clip=False, arrowprops={**leader, "color": family.color, "relpos": (0, 0.5)},
         )  # fmt: skip
+    for name, times, family in lines:
+        if max(times) < last:
+            end = max(times), times[max(times)]
+            look = {"textcoords": "offset points", "color": family.color, "fontsize": 9, "ha": "right"}
+            axes.annotate(name, end, xytext=(-12, 24), arrowprops={**leader, "color": family.color}, **look)

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-from matplotlib import pyplot
-from matplotlib.patches import FancyArrowPatch, Polygon, Rectangle
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Patch, Polygon, Rectangle
+
+from based_jax import plot
 
 TOKENS, STATE, WORK, INK = "#cfe3f7", "#f6d9a8", "#d8ecd0", "#333333"
 
@@ -48,7 +49,7 @@ def tokens(axes: Any, y: float) -> None:
 def passes(axes: Any) -> None:
     """Forward: three kernels over the blocks of one row and head."""
     axes.set_title(
-        "Forward, one row and head: a program per block in passes 1 and 3", fontsize=10, loc="left"
+        "Forward, for one sequence and head: one program per block in passes 1 and 3", fontsize=10, loc="left"
     )
     end = left(BLOCKS - 1) + WIDTH
     tokens(axes, 5.2)
@@ -61,9 +62,7 @@ def passes(axes: Any) -> None:
             box(axes, middle - 0.55, 3.05, 1.1, 0.5, STATE, f"$S_{block}$")
             arrow(axes, (middle, 3.05), (middle, 2.55))
         else:
-            axes.text(
-                middle, 4.35, "(its sum is not\nneeded by anyone)", ha="center", va="center", fontsize=7
-            )
+            axes.text(middle, 4.35, "(no later block\nneeds its sum)", ha="center", va="center", fontsize=7)
     box(axes, 0, 2.05, end, 0.5, WORK, "2  scan: running sums over the blocks, in order")
     names = ["$S_{init}$", "$S_{init}+S_0$", "$S_{init}+S_0+S_1$", "$S_{init}+S_0+S_1+S_2$"]
     for block, name in enumerate(names):
@@ -80,7 +79,11 @@ def passes(axes: Any) -> None:
 
 def program(axes: Any) -> None:
     """One step of `outputs`: 64 tokens, 160 rows of state, 64 value channels, all to one scale."""
-    axes.set_title("One step of `outputs`: 64 tokens, K = 16, V = 64 (to scale)", fontsize=10, loc="left")
+    axes.set_title(
+        "One step of outputs: 64 tokens, keys of K = 16, values of V = 64 channels (to scale)",
+        fontsize=10,
+        loc="left",
+    )
     unit = 1 / 64
     rows = [
         (0, 64, "64 products\n$x_m x_n$"),
@@ -128,10 +131,10 @@ def program(axes: Any) -> None:
 
 def backward(axes: Any) -> None:
     """Directions of the walks."""
-    axes.set_title("Backward: dq walks forward, dk and dv from the end", fontsize=10, loc="left")
+    axes.set_title("Backward: dq goes forward, dk and dv go from the end", fontsize=10, loc="left")
     rows = [
         (1.35, "dq", "key_sums, scan: sums over the keys before the block", 1),
-        (0.45, "dk, dv", "query_sums, scan from the end: sums over the queries behind the block", -1),
+        (0.45, "dk, dv", "query_sums, scan from the end: sums over the queries after the block", -1),
     ]
     end = left(BLOCKS - 1) + WIDTH
     for y, name, text, direction in rows:
@@ -149,14 +152,20 @@ def backward(axes: Any) -> None:
 
 
 def main() -> None:
-    matplotlib.use("Agg")
-    figure, axes = pyplot.subplots(3, 1, figsize=(9.4, 10.2), height_ratios=[6.7, 4.4, 2.6])
+    figure = Figure(figsize=(9.4, 11.2), layout="constrained")
+    axes = figure.subplots(3, 1, height_ratios=[6.7, 4.4, 2.6])
     for draw, part in zip((passes, program, backward), axes, strict=True):
         draw(part)
         part.axis("off")
     axes[1].set_aspect("equal")
-    figure.tight_layout(h_pad=1.5)
-    figure.savefig(Path(__file__).with_suffix(".png"), dpi=130, metadata={"Software": None})
+    colors = (
+        (TOKENS, "tokens, their products"), (STATE, "states: sums over tokens"), (WORK, "kernels, outputs"),
+    )  # fmt: skip
+    keys = [Patch(facecolor=color, edgecolor=INK, label=label) for color, label in colors]
+    figure.legend(handles=keys, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    facts = "Blocks are computed side by side; only the small states pass from block to block."
+    plot.heading(figure, "How the Taylor attention kernels split a sequence", facts)
+    plot.save(figure, Path(__file__).with_suffix(".png"))
 
 
 if __name__ == "__main__":

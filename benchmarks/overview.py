@@ -1,0 +1,70 @@
+"""`overview`: the README's figure, recall against state beside time against length, from kept results."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from based_jax import plot
+from based_jax.experiments.mqar_tradeoff import STUDY
+from based_jax.experiments.panels import STATE_AXIS, Line, Panel, lines, state_bytes
+from based_jax.experiments.results import Results, best
+from benchmarks.analysis import series
+from benchmarks.contestants import FORWARD_BACKWARD
+from benchmarks.flags import expect_figure
+from benchmarks.redraw import read
+from pallas_kernels.checks import expect
+
+OPS = {
+    "taylor_xla": "Based",
+    "dot_product_attention": "Attention",
+    "torch_sdpa": "Attention (torch's fused)",
+}
+"""Contestants of `ops` that are shown -> families, so that both panels have one legend."""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Draw recall against the size of the state beside time against length, from results; measure nothing."""
+
+    study: Path = Path("results/mqar/tradeoff")
+    """Directory of `python -m based_jax.experiments.mqar_tradeoff`."""
+    json: Path = Path("benchmarks/results/cpu/ops.json")
+    """A report of `python -m benchmarks ops`."""
+    plot: Path = Path("docs/figures/overview.png")
+    """Draw it here (.png, .svg or .pdf; needs matplotlib)."""
+
+    def run(self, command: str) -> int:
+        """Draw; 0. Raises ValueError for files that cannot be read or written."""
+        expect_figure("--plot", self.plot)
+        about = self.study / "study.json"
+        expect(about.is_file(), "--study", str(self.study), "a directory with study.json")
+        study = json.loads(about.read_text(encoding="utf-8"))
+        expect(study["study"] == STUDY.name, "--study", str(self.study), f"a directory of {STUDY.name}")
+        rows = best(Results(self.study / "results.jsonl").rows)
+        draw(study["scale"], rows, read(self.json, ("ops",)), self.plot)
+        print(self.plot)
+        return 0
+
+
+def draw(scale: str, rows: list[dict[str, Any]], report: dict[str, Any], path: Path) -> None:
+    """Draw both panels into `path`: the best rows of the study at a scale, and the report's timings."""
+    settings, machine = report["settings"], report["machine"]
+    times = {family: series(report["rows"], name, FORWARD_BACKWARD) for name, family in OPS.items()}
+    panels = [
+        Panel("recall against state: models trained on MQAR", lines=lines(rows, state_bytes, frontier=True),
+              **STATE_AXIS),
+        Panel(
+            "time against length: one op, forward + backward", "length (tokens)",
+            [Line(family, list(points.items())) for family, points in times.items()],
+            y_label="time per call", y_limits=None, y_log=True, y_tick=plot.duration,
+            ticks=settings["lengths"],
+        ),
+    ]  # fmt: skip
+    facts = (
+        f"Left, trained here. {STUDY.about[scale]}; lines join what beats every smaller state. Right: "
+        "Based's Taylor attention beside softmax attention (jax.nn.dot_product_attention and torch's), "
+        f"{machine['cpu']}, {machine['cores']} cores, {settings['dtype']}; a line ends at the limit of "
+        f"{settings['memory_limit_gib']:.2g} GiB or {settings['seconds_budget']:g} s."
+    )
+    plot.draw("Recall against state, and time against length", facts, panels, path)

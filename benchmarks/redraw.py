@@ -1,0 +1,51 @@
+"""`redraw`: the figure of a benchmark again, from the JSON that it wrote, without measuring."""
+
+import json
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks.flags import expect_figure
+from pallas_kernels.checks import expect
+
+MODULES = {
+    "conv_basis": "conv_basis_figure",
+    "decode": "decode_figure",
+    "mixers": "mixer_figure",
+    "ops": "figure",
+}
+"""Benchmark -> the module of its figure."""
+
+
+@dataclass(frozen=True)
+class Redraw:
+    """Draw the figure of `ops`, `mixers`, `decode` or `conv_basis` from its JSON; measure nothing."""
+
+    json: Path
+    """A report that one of these benchmarks wrote."""
+    plot: Path
+    """Draw it here (.png, .svg or .pdf; needs matplotlib)."""
+
+    def run(self, command: str) -> int:
+        """Draw; 0. Raises ValueError for files that cannot be read or written."""
+        expect_figure("--plot", self.plot)
+        report = read(self.json, tuple(MODULES))
+        import_module(f"benchmarks.{MODULES[report['benchmark']]}").draw(report, self.plot)
+        print(self.plot)
+        return 0
+
+
+def read(path: Path, benchmarks: tuple[str, ...]) -> dict[str, Any]:
+    """Read a report of one of the benchmarks.
+
+    Raises:
+        ValueError: it cannot be read, or is of another benchmark.
+    """
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--json = {str(path)!r}: cannot be read ({error})") from None
+    found = report.get("benchmark") if isinstance(report, dict) else None
+    expect(found in benchmarks, "--json", str(path), f"a report of {', '.join(benchmarks)}")
+    return report

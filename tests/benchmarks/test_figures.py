@@ -1,0 +1,53 @@
+"""Figures of the kept results, drawn again: every panel and axis has a name, and ticks are short."""
+
+import pytest
+
+from based_jax import plot
+from benchmarks.__main__ import main
+from tests.benchmarks.refusals import expect_one_line
+from tests.subprocesses import ROOT
+
+KEPT = ROOT / "benchmarks" / "results" / "cpu"
+COMMANDS = {
+    "conv_basis": ["redraw", "--json", KEPT / "conv_basis.json"],
+    "decode": ["redraw", "--json", KEPT / "decode.json"],
+    "mixers": ["redraw", "--json", KEPT / "mixers.json"],
+    "ops": ["redraw", "--json", KEPT / "ops.json"],
+    "overview": ["overview", "--json", KEPT / "ops.json", "--study", ROOT / "results" / "mqar" / "tradeoff"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_kept_results_are_drawn_with_names(name, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(plot, "save", lambda figure, path: drawn.append(figure))
+    assert main([str(word) for word in [*COMMANDS[name], "--plot", tmp_path / "f.png"]]) == 0
+    (figure,) = drawn
+    assert figure.get_suptitle().strip()
+    panels = [ax for ax in figure.axes if ax.axison]
+    for ax in panels:
+        assert ax.get_title(loc="left") or len(panels) == 1
+        assert ax.get_xlabel()
+        assert any(other.get_ylabel() for other in ax.get_shared_y_axes().get_siblings(ax))
+        assert ax.lines
+        ticks = [tick.get_text() for tick in ax.get_xticklabels()]
+        assert "16384" not in ticks
+        assert max(map(len, ticks)) <= len("128 KB")
+
+
+def test_a_report_of_another_kind_is_refused(tmp_path, capsys):
+    flags = ["--json", str(KEPT / "train.json"), "--plot", str(tmp_path / "f.png")]
+    expect_one_line("redraw", flags, "expected a report of conv_basis, decode, mixers, ops", capsys)
+
+
+@pytest.mark.parametrize(
+    ("tick", "labels"),
+    [
+        (plot.count, {0: "0", 0.25: "0.25", 512: "512", 1024: "1k", 1536: "1.5k", 16384: "16k", 3000: "3,000",
+                      2**20: "1M"}),
+        (plot.byte_size, {1: "1 B", 16384: "16 KB", 2**21: "2 MB"}),
+        (plot.duration, {1e-7: "100 ns", 1e-5: "10 µs", 0.1: "100 ms", 10.0: "10 s"}),
+    ],
+)  # fmt: skip
+def test_ticks_are_short(tick, labels):
+    assert {value: tick(value) for value in labels} == labels
