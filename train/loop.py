@@ -135,9 +135,10 @@ def fit(
             placed = programs.place_batch(batch)
             asked = hosts.greatest(lambda: int(stop.signal or 0))
             compiling = writer.phase("compiling the training step", "10 to 60 s")
-            with compiling if step == first else contextlib.nullcontext():
+            compiles = step == first
+            with compiling if compiles else contextlib.nullcontext():
                 state, metrics = programs.train(state, placed)
-            if step == first:  # until now there was nothing to lose, and a signal ended the process at once
+            if compiles:  # until now there was nothing to lose, and a signal ended the process at once
                 stack.enter_context(stop)
                 first = None
             try:
@@ -154,6 +155,9 @@ def fit(
                 saves = _due(step, config.checkpoint_every) or final
                 writer.tick(step)
                 if not (_due(step, config.log_every) or evaluates or saves):
+                    if compiles:  # speeds are those of the steps that follow
+                        jax.block_until_ready(metrics)
+                        last_log = (step, time.perf_counter())
                     continue
                 values, waiting = check(waiting), None
             except _RollBack as bad:
