@@ -10,7 +10,8 @@ from importlib import metadata
 from typing import Any
 
 import jax
-from jax._src import xla_bridge
+from jax._src import core, xla_bridge
+from jax._src.interpreters import ad, batching
 
 _MISCOMPILING = ((0, 10, 2), (0, 13))
 """jaxlib from the first to before the second; later ones were not there to be tried in November 2026."""
@@ -53,6 +54,17 @@ def import_flax_without_rich() -> None:
         for name in names:
             del sys.modules[name]
         sys.modules.update(before)
+
+
+def is_recording() -> bool:
+    """Whether JAX writes operations down (`jit`, `scan`, `checkpoint`, `shard_map`) instead of running them.
+
+    Under `grad`, `jvp` and `vmap` outside `jit` they run. JAX has no public name for this.
+    """
+    trace: Any = core.trace_ctx.trace
+    while isinstance(trace, ad.JVPTrace | ad.LinearizeTrace | batching.BatchTrace):
+        trace = trace.parent_trace
+    return not isinstance(trace, core.EvalTrace)
 
 
 def _version() -> tuple[int, ...]:

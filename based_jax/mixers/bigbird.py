@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from based_jax.mixers.contract import Card
 from based_jax.mixers.softmax_heads import SoftmaxHeads
@@ -67,12 +68,7 @@ class BigBird(SoftmaxHeads):
             key = self.make_rng("pattern") if redraws else jax.random.key(self.seed)
             cells = random_cells(key, self.l_max, 3 * self.block_size)
         expect_array("cells", cells, ("M", "M"), "bool")
-        table = jnp.asarray(cells)
-
-        def allowed(i: Array, j: Array) -> Array:
-            drawn = table.at[i, j].get(mode="fill", fill_value=False)
-            return (i - j <= 3 * self.block_size) | (j < 2 * self.block_size) | drawn
-
+        allowed = Partial(_allowed, self.block_size, jnp.asarray(cells))
         return super().__call__(
             x, state, segment_ids=segment_ids, positions=positions, mask=mask, allowed=allowed
         )
@@ -83,6 +79,11 @@ class BigBird(SoftmaxHeads):
     def state_size(self, length: int) -> int:
         """14 b d, as Zoology counts it: 7 b keys and values. `init_state` has room for every token's."""
         return 14 * self.block_size * self.d_model
+
+
+def _allowed(block_size: int, cells: Array, i: Array, j: Array) -> Array:
+    drawn = cells.at[i, j].get(mode="fill", fill_value=False)
+    return (i - j <= 3 * block_size) | (j < 2 * block_size) | drawn
 
 
 def random_cells(key: Array, length: int, count: int) -> Bool[Array, "M M"]:

@@ -14,6 +14,7 @@ from jax import lax
 from based_jax import ops
 from based_jax.mixers.contract import Card, head_layout
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length, expect_whole_rows
+from based_jax.ops.eager import compiled
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect
 
@@ -69,7 +70,9 @@ class ConvBasis(SoftmaxHeads):
         q, k, v = self.equal_heads(x, state, segment_ids, positions, mask)
         if self.max_error is not None:
             expect_whole_rows("max_error", state=state, segment_ids=segment_ids, mask=mask)
-            return self.out(self._within(self.max_error, q, k, v)), None
+            starts = self._starts_below(q.shape[1])
+            how = {"left": self.left, "gradient": self.gradient, "implementation": self.implementation}
+            return self.out(_within(self.max_error, q, k, v, starts, **how)), None
         starts = POWERS if self.starts is None else self.starts
         y = ops.conv_attention(
             q, k, v, starts=starts if state is None else starts[: state.anchors.shape[1]],
@@ -94,20 +97,18 @@ class ConvBasis(SoftmaxHeads):
         segments = len(self._starts_below(length))
         return heads * (width * tokens + segments * (tokens + width))
 
-    def _within(self, max_error: float, q: Array, k: Array, v: Array) -> Array:
-        """Softmax attention where scores are off by more than that."""
-        starts = self._starts_below(q.shape[1])
-        at = jnp.broadcast_to(jnp.asarray(starts, jnp.int32), (q.shape[0], q.shape[2], len(starts)))
-        error = ops.conv_score_error(lax.stop_gradient(q) * q.shape[-1] ** -0.5, lax.stop_gradient(k), at)
-        return lax.cond(
-            jnp.max(error) <= max_error,
-            lambda: ops.conv_attention(
-                q, k, v, starts=starts,
-                left=self.left, gradient=self.gradient, implementation=self.implementation,
-            ),
-            lambda: ops.softmax_attention(q, k, v, left=self.left),
-        )  # fmt: skip
-
     def _starts_below(self, length: int | None) -> tuple[int, ...]:
         starts = POWERS if self.starts is None else self.starts
         return starts if length is None else tuple(start for start in starts if start < length)
+
+
+@compiled
+def _within(max_error: float, q: Array, k: Array, v: Array, starts: tuple[int, ...], **how: Any) -> Array:
+    """Softmax attention where scores are off by more than that."""
+    at = jnp.broadcast_to(jnp.asarray(starts, jnp.int32), (q.shape[0], q.shape[2], len(starts)))
+    error = ops.conv_score_error(lax.stop_gradient(q) * q.shape[-1] ** -0.5, lax.stop_gradient(k), at)
+    return lax.cond(
+        jnp.max(error) <= max_error,
+        lambda: ops.conv_attention(q, k, v, starts=starts, **how),
+        lambda: ops.softmax_attention(q, k, v, left=how["left"]),
+    )

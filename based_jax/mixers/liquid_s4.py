@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 from jax import lax
+from jax.tree_util import Partial
 
 from based_jax import ops
 from based_jax.mixers.contract import Card, Initializer, Mixer, Projection, named
@@ -87,17 +88,9 @@ class LiquidS4(Mixer):
         half = lax.complex(-jnp.exp(decay), turn) * (dt / 2)
         transition = (1 + half) / (1 - half)
         entry = lax.complex(B[..., 0], B[..., 1]) * dt / (1 - half)
-
-        def terms(u: Array) -> tuple[Array, Array]:
-            b = entry * u.astype(wide)[..., None]
-            return transition + b, b
-
-        def readout(h: Array, u: Array) -> Array:
-            return 2 * (h.real * C[..., 0] - h.imag * C[..., 1]).sum(-1) + D * u.astype(wide)
-
         y, new_state = ops.diagonal_scan(
-            x, terms, readout, initial_state=state, return_state=True,
-            segment_ids=segment_ids, mask=mask, implementation=self.implementation,
+            x, Partial(_terms, transition, entry), Partial(_readout, C, D), initial_state=state,
+            return_state=True, segment_ids=segment_ids, mask=mask, implementation=self.implementation,
         )  # fmt: skip
         out_std = self.init_std if self.out_init_std is None else self.out_init_std
         y = Projection(
@@ -117,6 +110,15 @@ class LiquidS4(Mixer):
     def state_size(self, length: int) -> int:
         """d d_state, as H3's."""
         return self.d_model * self.d_state
+
+
+def _terms(transition: Array, entry: Array, u: Array) -> tuple[Array, Array]:
+    b = entry * u.astype(entry.real.dtype)[..., None]
+    return transition + b, b
+
+
+def _readout(C: Array, D: Array, h: Array, u: Array) -> Array:
+    return 2 * (h.real * C[..., 0] - h.imag * C[..., 1]).sum(-1) + D * u.astype(D.dtype)
 
 
 def _frequencies(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:

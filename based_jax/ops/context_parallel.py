@@ -56,6 +56,11 @@ def devices() -> int:
     return 1 if tokens is None else tokens.mesh.size
 
 
+def is_active() -> bool:
+    """Whether a mesh is given, or arrays are parts."""
+    return _TOKENS.get() is not None or is_split()
+
+
 def splits(*names: str) -> Callable[[F], F]:
     """Decorate an op on (B, N, ...) arrays that can run on a part of its tokens.
 

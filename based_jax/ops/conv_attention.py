@@ -33,6 +33,7 @@ from based_jax.ops.conv_attention_fft import (
 from based_jax.ops.conv_recovery import conv_recover
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.kv_cache import slot_index
 from based_jax.ops.ring import expect_room, latest, put
 from based_jax.ops.stream import Places, Stream, advance, init_stream
@@ -161,6 +162,22 @@ def conv_attention(
         expect(is_possible, "num_bases", num_bases, f"1 to {length} segments, where no starts are given")
     if state is not None:
         _expect_state(state, (batch, heads, count, width, v.shape[-1]), length, left, mask)
+    reached = sum(start < length for start in starts) if isinstance(starts, tuple) else count
+    return _attention(
+        q, k, v, at, count, reached, scale, left, gradient, state, return_state, segment_ids, mask, chosen
+    )
+
+
+@compiled
+def _attention(
+    q, k, v, at, count, reached, scale, left, gradient, state, return_state, segment_ids, mask, chosen
+) -> Any:
+    """`conv_attention` once its arguments are checked.
+
+    Args:
+        at: the starts as an array, or None; `reached` of them are in a text of this length.
+    """
+    batch, length, _, width = q.shape
     places, stream = advance(None if state is None else state.stream, batch, length, segment_ids, mask)
 
     dtype = accumulation_dtype(v)
@@ -173,7 +190,6 @@ def conv_attention(
     real = jnp.ones((1, length), bool) if mask is None else mask
 
     def attend_text() -> Array:
-        reached = sum(start < length for start in starts) if isinstance(starts, tuple) else count
         clean = jnp.where(real[:, None, None], values, 0)  # a transform would spread their rounding
         return attend_by_fft(q, k, clean, at[..., :reached], real, left, gradient)
 

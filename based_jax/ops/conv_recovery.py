@@ -16,6 +16,7 @@ from jax import lax
 
 from based_jax.ops.chunks import heads_first
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
 
@@ -23,6 +24,7 @@ COLUMNS = 128
 """Columns of scores at a time in `conv_score_error`: memory O(128 N) per row and head."""
 
 
+@compiled
 def conv_recover(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -88,6 +90,7 @@ def conv_recover(
     return starts, conv_anchors(q, k, starts, mask)
 
 
+@compiled
 def conv_anchors(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -108,6 +111,7 @@ def conv_anchors(
     return _per_head(_columns)(q.astype(dtype), k.astype(dtype), counts, starts)
 
 
+@compiled
 def conv_score_error(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -177,6 +181,7 @@ class ConvFit:
         return 2 * jnp.expm1(self.score_error)
 
 
+@compiled
 def conv_fit(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

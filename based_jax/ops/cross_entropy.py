@@ -15,6 +15,7 @@ from jax import lax
 
 from based_jax.ops import context_parallel
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
 
@@ -25,6 +26,7 @@ Few pieces are better: each has its own sum over devices of the embedding's grad
 """
 
 
+@compiled
 def cross_entropy(
     hidden: Float[Array, "B N D"],
     embedding: Float[Array, "V D"],

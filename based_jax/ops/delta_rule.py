@@ -22,6 +22,7 @@ from based_jax.ops import context_parallel, decay
 from based_jax.ops.chunks import heads_first, relative_start, scan_chunks, sight
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.linear_recurrence import LinearRecurrenceState, init_linear_recurrence_state
 from based_jax.ops.stream import advance, stream_of
 from based_jax.typing import Array, Bool, Float, Int
@@ -31,6 +32,7 @@ CHUNK = 64
 """Tokens per chunk, a multiple of `decay.BLOCK`."""
 
 
+@compiled
 def delta_rule(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -86,6 +88,7 @@ def delta_rule(
 
 
 @context_parallel.splits("q", "k", "v", "a", "b", "log_decay", "segment_ids", "mask")
+@compiled
 def generalized_delta_rule(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

@@ -21,6 +21,7 @@ from based_jax.ops import context_parallel
 from based_jax.ops.chunks import relative_start, scan_chunks
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.stream import Stream, advance, init_stream, stream_of
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -46,6 +47,7 @@ def init_diagonal_scan_state(
     return DiagonalScanState(jnp.zeros((batch_size, *shape), dtype), init_stream(batch_size))
 
 
+@compiled
 def selective_scan(
     x: Float[Array, "B N E"],
     dt: Float[Array, "B N E"],
@@ -117,6 +119,7 @@ def selective_scan(
 
 
 @context_parallel.splits("inputs", "segment_ids", "mask")
+@compiled
 def diagonal_scan(
     inputs: Any,
     terms: Callable[[Any], tuple[Array, Array]],

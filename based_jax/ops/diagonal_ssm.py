@@ -19,6 +19,7 @@ from based_jax.ops import context_parallel
 from based_jax.ops.chunks import heads_first, relative_start, scan_chunks, sight
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.long_conv import long_conv
 from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
 from based_jax.typing import Array, Bool, Float, Int
@@ -46,6 +47,7 @@ def init_diagonal_ssm_state(
     return DiagonalSSMState(jnp.zeros(shape, dtype), init_stream(batch_size))
 
 
+@compiled
 def discretize_bilinear(
     a: Float[Array, "H S 2"], b: Float[Array, "H S 2"], c: Float[Array, "H S 2"], dt: Float[Array, " H"]
 ) -> tuple[Float[Array, "H S 2"], Float[Array, "H S 2"]]:
@@ -95,6 +97,7 @@ def _conjugate(x: Array) -> Array:
 
 
 @context_parallel.splits("x", "segment_ids", "mask")
+@compiled
 def diagonal_ssm(
     x: Float[Array, "B N H V"],
     log_a: Float[Array, "H S 2"],

@@ -4,8 +4,10 @@
 "pallas", "mosaic" and "triton" are the fused GPU kernels of `pallas_kernels`; "cudnn" is NVIDIA's attention.
 """
 
+import contextlib
+import contextvars
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -49,6 +51,28 @@ _FASTEST = {"taylor_attention": pallas_kernels.fastest_taylor_attention}
 """Op -> which of its kernels was measured to be the fastest on these arrays."""
 
 KERNELS = ("pallas", "mosaic", "triton", "cudnn")
+
+_PLATFORM: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform", default=None)
+
+
+@contextlib.contextmanager
+def on_platform(name: str) -> Iterator[None]:
+    """While tracing: where the arrays are, which tracers do not say."""
+    token = _PLATFORM.set(name)
+    try:
+        yield
+    finally:
+        _PLATFORM.reset(token)
+
+
+def is_for_tests() -> bool:
+    """Whether the kernels are interpreted, or lowered for a GPU that is not there."""
+    return pallas_kernels.is_interpreted() or pallas_kernels.is_lowered_for_gpu()
+
+
+def platform(arrays: Sequence[Any]) -> str:
+    """Where a call on these arrays will run: "cpu", "gpu", "tpu"."""
+    return _platform(arrays)
 
 
 def implementations(op: str) -> tuple[str, ...]:
@@ -142,5 +166,7 @@ def _platform(arrays: Sequence[Any]) -> str:
         if isinstance(array, jax.Array) and not isinstance(array, Tracer):
             platform = next(iter(array.devices())).platform
             return "gpu" if platform in ("cuda", "rocm") else platform
+    if (known := _PLATFORM.get()) is not None:
+        return known
     device: Any = getattr(jax.config, "jax_default_device", None)
     return jax.default_backend() if device is None else getattr(device, "platform", str(device))

@@ -36,8 +36,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -50,7 +52,11 @@ feature would add to it beyond this is not resolved anyway."""
 
 
 class FeatureMap(NamedTuple):
-    """A map for linear attention and, where there is one, a cheaper way to the similarities in a chunk."""
+    """A map for linear attention and, where there is one, a cheaper way to the similarities in a chunk.
+
+    What a function remembers is best the arguments of a `jax.tree_util.Partial`: maps that were made apart
+    then are equal and share a program.
+    """
 
     features: Callable[[Float[Array, "... K"]], Float[Array, "... F"]]
     """phi, applied to queries and keys alike"""
@@ -60,6 +66,7 @@ class FeatureMap(NamedTuple):
     """F as a function of K"""
 
 
+@compiled
 def taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     """The full map [1, x / K^(1/4), vec(x x^T) / sqrt(2 K)], quadratic part row-major.
 
@@ -71,6 +78,7 @@ def taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     return jnp.concatenate([jnp.ones_like(x[..., :1]), x, outer.reshape(*x.shape[:-1], width**2)], axis=-1)
 
 
+@compiled
 def symmetric_taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     """The compact map [1, x, x^2 / sqrt(2), x_m x_n for n < m (row-major)], x scaled by K^(-1/4).
 
@@ -99,6 +107,7 @@ def taylor_similarity(products: Float[Array, "... N M"], width: int) -> Float[Ar
     return 1 + s + s * s / 2
 
 
+@compiled
 def symmetric_to_full(features: Float[Array, "... F"], width: int) -> Float[Array, "... D"]:
     """Turn symmetric Taylor features, or sums of them, into the full layout of `taylor_features`.
 
@@ -151,17 +160,23 @@ FEATURE_MAPS: dict[str, FeatureMap] = {
 
 def performer_map(projection: Float[Array, "F K"]) -> FeatureMap:
     """FAVOR+ with positive features, for directions such as `orthogonal_features` draws."""
+    return FeatureMap(Partial(_positive_features, projection), None, Partial(fixed_size, projection.shape[0]))
+
+
+def _positive_features(projection: Float[Array, "F K"], x: Float[Array, "... K"]) -> Float[Array, "... F"]:
     size, width = projection.shape
-
-    def features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-        x = x * width**-0.25
-        # One exponent, at most |W_f|^2 / 2: the two factors apart are infinite and 0 for a long x.
-        exponent = x @ projection.astype(x.dtype).T - jnp.sum(x * x, axis=-1, keepdims=True) / 2
-        return jnp.exp(exponent) * size**-0.5
-
-    return FeatureMap(features, None, lambda width: size)
+    x = x * width**-0.25
+    # One exponent, at most |W_f|^2 / 2: the two factors apart are infinite and 0 for a long x.
+    exponent = x @ projection.astype(x.dtype).T - jnp.sum(x * x, axis=-1, keepdims=True) / 2
+    return jnp.exp(exponent) * size**-0.5
 
 
+def fixed_size(size: int, width: int) -> int:
+    """The size of a map that has been made for one width."""
+    return size
+
+
+@compiled
 def orthogonal_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Float[Array, "F K"]:
     """Random directions for `performer_map`: orthonormal blocks of K rows, over sqrt(F / K) as in Zoology.
 
@@ -175,14 +190,17 @@ def orthogonal_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.flo
 
 def all_poly_map(linear: Float[Array, "F K"], squares: Float[Array, "F K"]) -> FeatureMap:
     """Learned polynomials of second order, ((P x)^2 + R x^2) / sqrt(2); they may be negative."""
-
-    def features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-        first, second = (weight.astype(x.dtype).T for weight in (linear, squares))
-        return ((x @ first) ** 2 + (x * x) @ second) * 2**-0.5
-
-    return FeatureMap(features, None, lambda width: linear.shape[0])
+    return FeatureMap(Partial(_polynomials, linear, squares), None, Partial(fixed_size, linear.shape[0]))
 
 
+def _polynomials(
+    linear: Float[Array, "F K"], squares: Float[Array, "F K"], x: Float[Array, "... K"]
+) -> Float[Array, "... F"]:
+    first, second = (weight.astype(x.dtype).T for weight in (linear, squares))
+    return ((x @ first) ** 2 + (x * x) @ second) * 2**-0.5
+
+
+@compiled
 def cosformer_features(
     x: Float[Array, "B N H K"], positions: Int[Array, "rows N"], max_length: int
 ) -> Float[Array, "B N H F"]:

@@ -23,6 +23,7 @@ from jax import lax
 
 from based_jax.ops import context_parallel
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
 from based_jax.ops.ring import expect_room
 from based_jax.ops.softmax_attention import attend, softmax_attention
@@ -97,6 +98,8 @@ def hyper_attention(
         return softmax_attention(q, ks[0], vs[0], **options)
     order = {"slots": len(ks), "ordered": ordered, "strict": strict}
     (k, share_k), (v, share_v) = _packed(ks), _packed(vs)
+    if initial_state is not None:
+        _check_cache(initial_state, k, v, left, mask)
     return _attend_to_tuples(q, k, v, shared=(share_k, share_v), **order, **options)
 
 
@@ -117,6 +120,17 @@ def check_hyper_attention(
     for slot, v in enumerate(vs):
         expect_array(f"vs[{slot}]", v, vs[0].shape, "floating")
     expect(ordered or not strict, "strict", strict, "False where ordered is False")
+
+
+def _check_cache(cache: KVCache, k: Array, v: Array, left: int | None, mask: Array | None) -> None:
+    batch, length, heads, _ = k.shape
+    expect_array("initial_state.k", cache.k, (batch, "W", heads, k.shape[-1]), "floating")
+    expect_array("initial_state.v", cache.v, (batch, cache.slots, heads, v.shape[-1]), "floating")
+    if left is not None:
+        expect(cache.slots == left + 1, "slots of initial_state", cache.slots, f"left + 1 = {left + 1}")
+    else:
+        what = f"max_length = {cache.slots} tokens, the size of the state"
+        expect_room(cache.stream, length, mask, cache.slots, what)
 
 
 def _packed(arrays: tuple[Array, ...]) -> tuple[Array, bool]:
@@ -141,21 +155,14 @@ class _Keys(NamedTuple):
 
 
 @context_parallel.splits("q", "k", "v", "segment_ids", "mask")
+@compiled
 def _attend_to_tuples(
     q, k, v, *,
     slots, shared, causal, ordered, strict, left, scale, initial_state, segment_ids, mask, return_state=False,
 ) -> Any:  # fmt: skip
-    batch, length, heads, _ = q.shape
+    batch, length = q.shape[:2]
     cache = initial_state
-    if cache is not None:
-        expect_array("initial_state.k", cache.k, (batch, "W", heads, k.shape[-1]), "floating")
-        expect_array("initial_state.v", cache.v, (batch, cache.slots, heads, v.shape[-1]), "floating")
-        if left is not None:
-            expect(cache.slots == left + 1, "slots of initial_state", cache.slots, f"left + 1 = {left + 1}")
-        else:
-            what = f"max_length = {cache.slots} tokens, the size of the state"
-            expect_room(cache.stream, length, mask, cache.slots, what)
-    elif left is not None and left >= length * context_parallel.parts() - 1:
+    if cache is None and left is not None and left >= length * context_parallel.parts() - 1:
         left = None
     places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
 

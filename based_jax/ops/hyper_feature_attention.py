@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from based_jax.ops import context_parallel
 from based_jax.ops.chunks import scan_chunks
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.kv_cache import KVCache, slot_index, write
 from based_jax.ops.linear_attention import LinearAttentionState, linear_attention
 from based_jax.ops.ring import expect_room
@@ -106,6 +107,8 @@ def hyper_feature_attention(
             initial_state=state, return_state=return_state, chunk_size=chunk_size or CHUNK, **context,
         )  # fmt: skip
     block = chunk_size or max(QUERY_BLOCK // len(qs), 1)
+    if state is not None:
+        _check_cache(state, ks, v, mask)
     return _in_blocks(qs, ks, v, causal, kind, scales, state, return_state, block, **context)
 
 
@@ -137,6 +140,7 @@ def _check(qs, ks, v, causal, kind, normalize, state, return_state, chunk_size) 
     )  # fmt: skip
 
 
+@compiled
 def _in_blocks(qs, ks, v, causal, kind, scales, cache, return_state, block, segment_ids, mask) -> Any:
     """Block after block of queries against all keys; the backward pass computes a block's scores again."""
     batch, length = v.shape[:2]
@@ -147,7 +151,7 @@ def _in_blocks(qs, ks, v, causal, kind, scales, cache, return_state, block, segm
     marks = last if mask is None else jnp.where(mask, last, -1)
     values, written = v, None
     if cache is not None:
-        written = _write(cache, ks, v, places, stream, mask)
+        written = write(cache, jnp.concatenate(ks, axis=-1), v, places, stream)
         ks = jnp.split(written.k, list(accumulate(k.shape[-1] for k in ks))[:-1], axis=-1)
         values, marks = written.v, slot_index(stream.length, cache.slots)
     if context_parallel.is_split():
@@ -168,15 +172,13 @@ def _in_blocks(qs, ks, v, causal, kind, scales, cache, return_state, block, segm
     return (y, written) if return_state else y
 
 
-def _write(cache, ks, v, places, stream, mask) -> KVCache:
-    """The cache with these keys, their factors side by side, and values."""
+def _check_cache(cache, ks, v, mask) -> None:
     batch, length, heads = v.shape[:3]
     width = sum(k.shape[-1] for k in ks)
     expect_array("initial_state.k", cache.k, (batch, "W", heads, width), "floating")
     expect_array("initial_state.v", cache.v, (batch, cache.slots, heads, v.shape[-1]), "floating")
     what = f"max_length = {cache.slots} tokens, the size of the state"
     expect_room(cache.stream, length, mask, cache.slots, what)
-    return write(cache, jnp.concatenate(ks, axis=-1), v, places, stream)
 
 
 def _attend(qs, ks, v, visible, kind, scales) -> Array:

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops.eager import compiled
 from based_jax.ops.stream import Places
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
 
+@compiled
 def repeated_lags(
     seen: Int[Array, "B W"], last: Int[Array, "B W"], places: Places
 ) -> tuple[Bool[Array, "B N W"], Int[Array, "B W"]]:
@@ -42,6 +44,7 @@ def repeated_lags(
     return matrix, times[:, -1]
 
 
+@compiled
 def strongest_lags(
     x: Float[Array, "B N K"], count: int, mask: Bool[Array, "B N"] | None = None
 ) -> tuple[Int[Array, "B T"], Float[Array, "B T"]]:
@@ -70,6 +73,7 @@ def strongest_lags(
     return lags + 1, values
 
 
+@compiled
 def shifted_sum(
     x: Float[Array, "B N D"], lags: Int[Array, "B T"], weights: Float[Array, "B T"]
 ) -> Float[Array, "B N D"]:

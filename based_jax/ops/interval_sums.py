@@ -12,10 +12,12 @@ and by 1.3e-7 from the tree, which only ever adds what belongs to the interval.
 
 import jax.numpy as jnp
 
+from based_jax.ops.eager import compiled
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
 
 
+@compiled
 def interval_sums(
     x: Float[Array, "B N *rest"], first: Int[Array, " M"], last: Int[Array, " M"]
 ) -> Float[Array, "B M *rest"]:

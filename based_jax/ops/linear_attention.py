@@ -20,6 +20,7 @@ from based_jax.ops.chunks import heads_first, relative_start, scan_chunks, sight
 from based_jax.ops.decay import expect_log_decay
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
 from based_jax.ops.linear_recurrence import decayed_chunk
 from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
@@ -55,6 +56,7 @@ def init_linear_attention_state(
 
 
 @context_parallel.splits("q", "k", "v", "log_decay", "segment_ids", "mask")
+@compiled
 def linear_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

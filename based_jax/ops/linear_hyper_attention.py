@@ -23,10 +23,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from based_jax.ops import context_parallel
 from based_jax.ops.chunks import Sight, heads_first, relative_start, scan_chunks, sight
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap, symmetric_taylor_features, symmetric_taylor_size
 from based_jax.ops.hyper_attention import check_hyper_attention
 from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
@@ -82,17 +84,18 @@ def hyper_taylor_map(order: int) -> FeatureMap:
         ValueError: an order below 2.
     """
     expect(order >= 2, "order", order, "at least 2")
+    return FeatureMap(Partial(_hyper_taylor_features, order), None, symmetric_taylor_size)
 
-    def features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-        width = x.shape[-1]
-        weights = np.ones(symmetric_taylor_size(width))
-        weights[1 + width : 1 + 2 * width] = 2 ** (1 / 2 - 1 / order)
-        return symmetric_taylor_features(x * width**0.25) * jnp.asarray(weights, x.dtype)
 
-    return FeatureMap(features, None, symmetric_taylor_size)
+def _hyper_taylor_features(order: int, x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+    width = x.shape[-1]
+    weights = np.ones(symmetric_taylor_size(width))
+    weights[1 + width : 1 + 2 * width] = 2 ** (1 / 2 - 1 / order)
+    return symmetric_taylor_features(x * width**0.25) * jnp.asarray(weights, x.dtype)
 
 
 @context_parallel.splits("q", "ks", "vs", "segment_ids", "mask")
+@compiled
 def linear_hyper_attention(
     q: Float[Array, "B N H K"],
     ks: tuple[Float[Array, "B N H K"], ...],

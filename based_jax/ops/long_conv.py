@@ -19,6 +19,7 @@ from based_jax.ops import context_parallel
 from based_jax.ops.chunks import relative_start
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.ring import expect_room, latest, put
 from based_jax.ops.stream import Stream, advance, init_stream
 from based_jax.ops.toeplitz import circular_convolution, fft_size
@@ -88,6 +89,20 @@ def long_conv(
     if state is None and context_parallel.is_split():
         options = {"segment_ids": segment_ids, "mask": mask}
         return _of_channels(x, kernel, skip, implementation=chosen, **options)
+    if state is not None:
+        expect_array("initial_state.inputs", state.inputs, (batch, "W", channels), "floating")
+        slots = state.inputs.shape[1]
+        if taps - 1 > slots:
+            what = f"max_length = {slots} tokens, the size of the state"
+            expect_room(state.stream, length, mask, slots, what)
+    return _long_conv(x, kernel, skip, state, return_state, segment_ids, mask, chosen)
+
+
+@compiled
+def _long_conv(x, kernel, skip, state, return_state, segment_ids, mask, chosen) -> Any:
+    """`long_conv` once its arguments are checked."""
+    batch, length = x.shape[:2]
+    taps = kernel.shape[0]
     before = None if state is None else state.stream
     places, stream = advance(before, batch, length, segment_ids, mask)
 
@@ -100,11 +115,9 @@ def long_conv(
         start = jnp.broadcast_to(start, (batch, length))
     whole = values
     if state is not None:
-        expect_array("initial_state.inputs", state.inputs, (batch, "W", channels), "floating")
         slots = state.inputs.shape[1]
         if taps - 1 > slots:
             outgrown = stream.length > slots
-            expect_room(before, length, mask, slots, f"max_length = {slots} tokens, the size of the state")
         kept = min(slots, taps - 1)
         past, index = latest(state.inputs, state.stream.length, kept)
         past = jnp.where((index >= state.stream.start[:, None])[..., None], past, 0).astype(dtype)

@@ -31,6 +31,7 @@ from jax import lax
 from based_jax.ops.chunks import heads_first
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.interval_sums import interval_sums
 from based_jax.ops.linear_attention import linear_attention
 from based_jax.ops.structured_masks import (
@@ -80,7 +81,13 @@ def masked_low_rank(
     if not isinstance(mask, StructuredMask):
         raise TypeError(f"mask = {mask!r}: expected a mask of based_jax.ops.structured_masks")
     mask.check(length)
+    return _masked_low_rank(u1, u2, v, mask, normalize, chosen)
 
+
+@compiled
+def _masked_low_rank(u1, u2, v, mask, normalize, chosen) -> Array:
+    """`masked_low_rank` once its arguments are checked."""
+    length = v.shape[1]
     dtype = accumulation_dtype(v)
     compute = _reference if chosen == "reference" else _structured
     u1, u2, columns = (jnp.asarray(x, dtype) for x in (u1, u2, v))

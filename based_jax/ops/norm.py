@@ -4,10 +4,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.typing import Array, Float
 from based_jax.validate import expect_array
 
 
+@compiled
 def rms_norm(
     x: Float[Array, "... D"], scale: Float[Array, "*heads D"], eps: float = 1e-5
 ) -> Float[Array, "... D"]:
@@ -22,6 +24,7 @@ def rms_norm(
     return (y * scale.astype(dtype)).astype(x.dtype)
 
 
+@compiled
 def layer_norm(
     x: Float[Array, "... D"],
     scale: Float[Array, "*heads D"],
@@ -42,6 +45,7 @@ def layer_norm(
     return (y if bias is None else y + bias.astype(dtype)).astype(x.dtype)
 
 
+@compiled
 def l2_norm(x: Float[Array, "... D"], eps: float = 1e-6) -> Float[Array, "... D"]:
     """x / sqrt(sum(x^2) + eps) over the last axis, in the dtype of x; zeros stay zeros."""
     y = x.astype(accumulation_dtype(x))

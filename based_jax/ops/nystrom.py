@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.kv_cache import KVCache, init_kv_cache
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.ops.softmax_attention import attend_in_blocks, merge_attention, softmax_attention
@@ -68,6 +69,7 @@ def init_landmark_state(
     )
 
 
+@compiled
 def nystrom_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -100,6 +102,7 @@ def nystrom_attention(
     return y.swapaxes(1, 2).astype(v.dtype)
 
 
+@compiled
 def iterative_pinv(matrix: Float[Array, "*lead M M"], iterations: int = 6) -> Float[Array, "*lead M M"]:
     """Approximate pseudo-inverse of non-negative matrices whose rows sum to 1 (Razavi et al. 2014).
 
@@ -115,6 +118,7 @@ def iterative_pinv(matrix: Float[Array, "*lead M M"], iterations: int = 6) -> Fl
     return z
 
 
+@compiled
 def landmark_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

@@ -13,6 +13,7 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from based_jax.ops.feature_maps import FeatureMap
 from based_jax.typing import Array, Float
@@ -34,19 +35,26 @@ def polynomial_map(degree: int, scale: float | None = None) -> FeatureMap:
     """
     expect(degree >= 0, "degree", degree, "at least 0")
     expect(scale is None or scale > 0, "scale", scale, "None or more than 0")
+    return FeatureMap(*(Partial(part, degree, scale) for part in (_features, _similarity, _size)))
 
-    def features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-        width = x.shape[-1]
-        return _monomials(x * math.sqrt(1 / width if scale is None else scale), degree)
 
-    def similarity(products: Float[Array, "... N M"], width: int) -> Float[Array, "... N M"]:
-        s = products * (1 / width if scale is None else scale)
-        total = jnp.ones_like(s)
-        for power in range(degree, 0, -1):  # Horner
-            total = 1 + s / power * total
-        return total
+def _features(degree: int, scale: float | None, x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+    width = x.shape[-1]
+    return _monomials(x * math.sqrt(1 / width if scale is None else scale), degree)
 
-    return FeatureMap(features, similarity, lambda width: polynomial_size(width, degree))
+
+def _similarity(
+    degree: int, scale: float | None, products: Float[Array, "... N M"], width: int
+) -> Float[Array, "... N M"]:
+    s = products * (1 / width if scale is None else scale)
+    total = jnp.ones_like(s)
+    for power in range(degree, 0, -1):  # Horner
+        total = 1 + s / power * total
+    return total
+
+
+def _size(degree: int, scale: float | None, width: int) -> int:
+    return polynomial_size(width, degree)
 
 
 def polynomial_size(width: int, degree: int) -> int:

@@ -2,10 +2,12 @@
 
 import jax.numpy as jnp
 
+from based_jax.ops.eager import compiled
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
 
+@compiled
 def rotary(
     x: Float[Array, "B N H D"],
     positions: Int[Array, "rows N"],

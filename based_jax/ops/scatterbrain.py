@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.feature_maps import IDENTITY, orthogonal_features
 from based_jax.ops.kv_cache import KVCache, init_kv_cache, recent
 from based_jax.ops.linear_attention import (
@@ -74,6 +75,7 @@ def init_scatterbrain_state(
     )
 
 
+@compiled
 def gaussian_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Float[Array, "R K"]:
     """FAVOR+'s random directions: orthogonal in blocks of K, with the lengths of Gaussian vectors."""
     directions, lengths = jax.random.split(key)
@@ -82,6 +84,7 @@ def gaussian_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float
     return rows / jnp.linalg.norm(rows, axis=-1, keepdims=True) * lengths
 
 
+@compiled
 def scatterbrain_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -158,6 +161,7 @@ def scatterbrain_attention(
     return (y, state) if return_state else y
 
 
+@compiled
 def zoology_scatterbrain(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

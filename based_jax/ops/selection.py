@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Shaped
 
+from based_jax.ops.eager import compiled
 from based_jax.ops.ring import put
 from based_jax.ops.softmax_attention import attend
 from based_jax.ops.stream import Places, Stream, advance
@@ -18,6 +19,7 @@ NOTHING = -1e30
 """The logarithm of an empty sum: finite, so that it may be added and differentiated."""
 
 
+@compiled
 def repeated(
     tokens: Int[Array, "B N"],
     order: int = 1,
@@ -56,6 +58,7 @@ def repeated(
     return result if mask is None else result & mask
 
 
+@compiled
 def repeated_in(
     seen: Int[Array, "B W"], tokens: Int[Array, "B N"], places: Places, stream: Stream, order: int = 1
 ) -> tuple[Bool[Array, "B N"], Int[Array, "B W"]]:
@@ -77,12 +80,14 @@ def repeated_in(
     return same.any(axis=-1), seen
 
 
+@compiled
 def segment_lengths(places: Places, batch_size: int) -> Int[Array, "B N"]:
     """Real tokens of the segment that each token belongs to."""
     ones = jnp.ones((batch_size, places.index.shape[1]), jnp.int32)
     return segment_sum(ones, places)
 
 
+@compiled
 def segment_sum(values: Shaped[Array, "B N"], places: Places) -> Shaped[Array, "B N"]:
     """The sum over the real tokens of the segment that each token belongs to. NOT causal."""
     start, rows = _starts(places, values.shape[0])
@@ -91,6 +96,7 @@ def segment_sum(values: Shaped[Array, "B N"], places: Places) -> Shaped[Array, "
     return jnp.zeros_like(values).at[rows, start].add(values)[rows, start]
 
 
+@compiled
 def highest(scores: Float[Array, "B N"], count: Int[Array, "B N"], places: Places) -> Bool[Array, "B N"]:
     """The tokens of the `count` highest scores of their segment. NOT causal: all of it is ranked."""
     batch, length = scores.shape
@@ -104,6 +110,7 @@ def highest(scores: Float[Array, "B N"], count: Int[Array, "B N"], places: Place
     return rank < count if places.mask is None else (rank < count) & places.mask
 
 
+@compiled
 def segment_softmax(scores: Float[Array, "B N"], places: Places) -> Float[Array, "B N"]:
     """Softmax over the tokens of each segment, 0 for padding. NOT causal."""
     start, rows = _starts(places, scores.shape[0])
@@ -117,6 +124,7 @@ def segment_softmax(scores: Float[Array, "B N"], places: Places) -> Float[Array,
     return weights / jnp.where(total > 0, total, 1)
 
 
+@compiled
 def running_log_sum(
     scores: Float[Array, "B N"], before: Float[Array, " B"], places: Places
 ) -> tuple[Float[Array, "B N"], Float[Array, " B"]]:
@@ -140,6 +148,7 @@ def running_log_sum(
     return totals[:, 1:], totals[:, -1]
 
 
+@compiled
 def attention_of_some(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N G K"],

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.ops import context_parallel
+from based_jax.ops.eager import compiled
 from based_jax.ops.stream import Stream, advance, init_stream, stream_of
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
@@ -35,6 +36,7 @@ def init_short_conv_state(
 
 
 @context_parallel.splits("x", "segment_ids", "mask")
+@compiled
 def short_conv(
     x: Float[Array, "B N E"],
     kernel: Float[Array, "T E"],

@@ -17,6 +17,7 @@ import pallas_kernels
 from based_jax.ops import context_parallel, cudnn_attention
 from based_jax.ops.dispatch import KERNELS, implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
 from based_jax.ops.ring import expect_room
 from based_jax.ops.rotary import rotary
@@ -88,15 +89,26 @@ def softmax_attention(
         TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message; a text
             longer than the cache, where lengths are known.
     """
-    batch, length = _check(q, k, v, causal, left, initial_state, return_state, mask)
+    _check(q, k, v, causal, left, initial_state, return_state, mask)
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
     chosen = implementation_for(
         "softmax_attention", q, k, v, implementation=implementation,
         unsupported=_not_for_cudnn(k, scale, initial_state, segment_ids, allowed, return_log_sum),
     )  # fmt: skip
+    return _attention(
+        q, k, v, causal, left, scale, initial_state, return_state, segment_ids, mask, allowed, return_log_sum,
+        chosen,
+    )  # fmt: skip
+
+
+@compiled
+def _attention(
+    q, k, v, causal, left, scale, cache, return_state, segment_ids, mask, allowed, return_log_sum, chosen
+) -> Any:
+    """`softmax_attention` once its arguments are checked."""
+    batch, length = q.shape[:2]
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     how: dict[str, Any] = {"scale": scale, "allowed": allowed, "return_log_sum": return_log_sum}
-    cache = initial_state
     places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
 
     if cache is None:
@@ -161,6 +173,7 @@ def _with_cache(q, k, v, cache, written, places, left, mask, chosen, **how) -> A
     return attend_in_blocks(q, keys, values, places, key_index, left, chosen, **how)
 
 
+@compiled
 def window_step(
     q: Float[Array, "B H K"],
     k: Float[Array, "B G K"],
@@ -275,6 +288,7 @@ def _keys_of_devices(k, v, key_index, left) -> tuple[Array, Array, Array]:
     return behind_halo(k), behind_halo(v), jnp.concatenate([before, key_index], axis=1)
 
 
+@compiled
 def merge_attention(*parts: tuple[Array, Array]) -> Array:
     """Attention to several disjoint sets of keys as one, of the (y, log_sum) of each."""
     weights = jax.nn.softmax(jnp.stack([log_sum for _, log_sum in parts]), axis=0)

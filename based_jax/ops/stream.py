@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops import context_parallel
+from based_jax.ops.eager import compiled
 from based_jax.typing import Array, Bool, Int
 from based_jax.validate import expect_array
 
@@ -55,6 +56,7 @@ def init_stream(batch_size: int) -> Stream:
     return Stream(*(jnp.zeros((batch_size,), jnp.int32) for _ in range(3)))
 
 
+@compiled
 def advance(
     stream: Stream | None,
     batch_size: int,

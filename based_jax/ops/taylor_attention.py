@@ -16,6 +16,7 @@ import pallas_kernels
 from based_jax.ops import context_parallel
 from based_jax.ops.chunks import relative_start
 from based_jax.ops.dispatch import KERNELS, implementation_for
+from based_jax.ops.eager import compiled
 from based_jax.ops.feature_maps import TAYLOR, symmetric_taylor_size
 from based_jax.ops.linear_attention import (
     LinearAttentionState,
@@ -30,6 +31,7 @@ from based_jax.validate import expect_array
 
 
 @context_parallel.splits("q", "k", "v", "log_decay", "segment_ids", "mask")
+@compiled
 def taylor_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],
@@ -132,6 +134,7 @@ def init_taylor_state(
     )
 
 
+@compiled
 def taylor_step(
     q: Float[Array, "B H K"],
     k: Float[Array, "B H K"],

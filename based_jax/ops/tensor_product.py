@@ -19,12 +19,15 @@ from itertools import accumulate
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
-from based_jax.ops.feature_maps import FeatureMap
+from based_jax.ops.eager import compiled
+from based_jax.ops.feature_maps import FeatureMap, fixed_size
 from based_jax.typing import Array, Float
 from based_jax.validate import expect
 
 
+@compiled
 def tensor_product(factors: Sequence[Float[Array, "... _"]]) -> Float[Array, "... F"]:
     """All products of one channel of each factor, the last factor's channel running fastest.
 
@@ -47,12 +50,17 @@ def tensor_product_map(widths: Sequence[int]) -> FeatureMap:
     Args:
         widths: d_a of each factor; their sum is the width of the map's input.
     """
-    borders = list(accumulate(widths))[:-1]
-    return FeatureMap(
-        features=lambda x: tensor_product(jnp.split(x, borders, axis=-1)),
-        similarity=None,
-        size=lambda width: math.prod(widths),
-    )
+    size = Partial(fixed_size, math.prod(widths))
+    return FeatureMap(Partial(_all_products, tuple(widths)), similarity=None, size=size)
+
+
+def _all_products(widths: tuple[int, ...], x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+    return tensor_product(_factors(x, widths))
+
+
+def _factors(x: Float[Array, "... K"], widths: tuple[int, ...]) -> list[Float[Array, "... _"]]:
+    """What lies side by side in the channels."""
+    return jnp.split(x, list(accumulate(widths))[:-1], axis=-1)
 
 
 def sketched_product_map(key: jax.Array, widths: Sequence[int], size: int) -> FeatureMap:
@@ -69,12 +77,12 @@ def sketched_product_map(key: jax.Array, widths: Sequence[int], size: int) -> Fe
         ValueError: no features.
     """
     expect(size >= 1, "size", size, "at least 1")
-    borders = list(accumulate(widths))[:-1]
     keys = jax.random.split(key, len(widths))
     signs = [jax.random.rademacher(key, (width, size)) for key, width in zip(keys, widths, strict=True)]
+    return FeatureMap(Partial(_some_products, signs), similarity=None, size=Partial(fixed_size, size))
 
-    def features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-        parts = zip(jnp.split(x, borders, axis=-1), signs, strict=True)
-        return math.prod(part @ sign.astype(x.dtype) for part, sign in parts) * size**-0.5
 
-    return FeatureMap(features=features, similarity=None, size=lambda width: size)
+def _some_products(signs: list[Array], x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+    parts = zip(_factors(x, tuple(len(sign) for sign in signs)), signs, strict=True)
+    size = signs[0].shape[1]
+    return math.prod(part @ sign.astype(x.dtype) for part, sign in parts) * size**-0.5

@@ -17,10 +17,12 @@ float32, or float64 if x or the kernel is, and come in the dtype of x.
 import jax.numpy as jnp
 
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
 
+@compiled
 def toeplitz_multiply(
     diagonals: Float[Array, "... _"], x: Float[Array, "... N C"], transpose: bool = False
 ) -> Float[Array, "... N C"]:
@@ -45,6 +47,7 @@ def toeplitz_multiply(
     return _multiply(column, x, size, transpose)
 
 
+@compiled
 def circulant_multiply(
     column: Float[Array, "... N"], x: Float[Array, "... N C"], transpose: bool = False
 ) -> Float[Array, "... N C"]:
@@ -65,6 +68,7 @@ def circulant_multiply(
     return _multiply(column, x, length, transpose)
 
 
+@compiled
 def conv_multiply(
     kernel: Float[Array, "... T"], x: Float[Array, "... N C"], transpose: bool = False
 ) -> Float[Array, "... N C"]:
@@ -83,6 +87,7 @@ def conv_multiply(
     return _multiply(kernel, x, fft_size(length + kernel.shape[-1] - 1), transpose)
 
 
+@compiled
 def sub_conv_multiply(
     kernel: Float[Array, "... T"],
     size: int | Int[Array, "..."],

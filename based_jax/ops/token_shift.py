@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from based_jax.ops.eager import compiled
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
@@ -19,6 +20,7 @@ def init_token_shift_state(batch_size: int, channels: int, dtype: Any = jnp.floa
     return init_short_conv_state(batch_size, channels, 2, dtype)
 
 
+@compiled
 def token_shift(
     x: Float[Array, "B N E"],
     *,

@@ -23,6 +23,7 @@ from based_jax.ops.chunks import relative_start, scan_chunks
 from based_jax.ops.diagonal_scan import even_chunks, scan_along
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.eager import compiled
 from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -53,6 +54,7 @@ def init_wkv_state(batch_size: int, channels: int, dtype: Any = jnp.float32) -> 
 
 
 @context_parallel.splits("k", "v", "segment_ids", "mask")
+@compiled
 def wkv(
     k: Float[Array, "B N E"],
     v: Float[Array, "B N E"],

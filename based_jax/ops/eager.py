@@ -1,0 +1,101 @@
+"""Ops called outside `jit`: one compiled program per call instead of one per primitive.
+
+JAX compiles a `scan`, a `cond` or a custom gradient anew each time that Python meets its function, and ops
+define theirs inside: outside `jit` every call would compile. `compiled` jits an op once for all calls whose
+arguments have the same shapes, dtypes and options, under `grad` and `vmap` too. While `jit` (or anything else
+that records a program) traces, the op runs as it is written.
+"""
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from based_jax import compat
+from based_jax.ops import context_parallel, dispatch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(op: F) -> F:
+    """Decorate an op on arrays that is a function of its arguments alone and returns a pytree of arrays.
+
+    Arrays, wherever they are in the arguments, are traced; everything else is part of the program. So the op
+    must not look at the values of arrays, nor ask which of them are one object: a check that does belongs
+    before the call of a decorated function. Functions from outside this package (feature maps of a user's
+    own) may read what changes between calls: with one of them the op is not compiled.
+    """
+
+    def run(call: _Call, arrays: list[Any]) -> Any:
+        args, kwargs = call.arguments(arrays)
+        with dispatch.on_platform(call.platform):
+            return op(*args, **kwargs)
+
+    run.__name__ = run.__qualname__ = op.__name__
+    program = jax.jit(run, static_argnums=0)
+
+    @functools.wraps(op)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if compat.is_recording() or context_parallel.is_active() or dispatch.is_for_tests():
+            return op(*args, **kwargs)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        arrays = [leaf for leaf in leaves if _is_array(leaf)]
+        options = tuple(_ARRAY if _is_array(leaf) else leaf for leaf in leaves)
+        if not _never_change(options):
+            return op(*args, **kwargs)
+        kinds = tuple(type(option) for option in options)
+        return program(_Call(tree, options, kinds, dispatch.platform(arrays)), arrays)
+
+    return wrapper  # pyright: ignore[reportReturnType]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What of a call is part of its program."""
+
+    tree: Any
+    options: tuple[Any, ...]
+    """leaves that are no arrays, and `_ARRAY` in the places of those that are"""
+    kinds: tuple[type, ...]
+    """because 1 == True == 1.0"""
+    platform: str
+    """where the arrays are: under `jit` they would not say"""
+
+    def arguments(self, arrays: Iterable[Any]) -> Any:
+        """The positional and the named arguments."""
+        rest = iter(arrays)
+        leaves = [next(rest) if option is _ARRAY else option for option in self.options]
+        return jax.tree.unflatten(self.tree, leaves)
+
+
+class _Array:
+    """The type of `_ARRAY`."""
+
+
+_ARRAY = _Array()
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray)
+
+
+def _never_change(options: tuple[Any, ...]) -> bool:
+    """Whether equal options mean equal programs."""
+    try:
+        hash(options)
+    except TypeError:
+        return False
+    return all(isinstance(option, type) or not callable(option) or _is_ours(option) for option in options)
+
+
+def _is_ours(function: Any) -> bool:
+    """Whether this is a function of a module of this package."""
+    function = inspect.unwrap(function)
+    if not isinstance(function, types.FunctionType) or "<locals>" in function.__qualname__:
+        return False
+    return function.__module__.split(".")[0] == __name__.split(".")[0]

@@ -1,0 +1,191 @@
+"""Calls outside `jit`: the second one of the same shapes compiles nothing, nor does its gradient."""
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.tree_util import Partial
+
+from based_jax import mixers, ops
+from tests.arrays import array, normals
+from tests.marks import slow_but
+from tests.mixers.test_contract import CASES as MIXERS
+
+BATCH, LENGTH, HEADS, WIDTH, CHANNELS = 2, 7, 2, 3, 4
+GENERATOR = np.random.default_rng(0)
+
+
+def drawn(*shape):
+    return array(GENERATOR.normal(size=shape).astype(np.float32))
+
+
+Q, K, V = (drawn(BATCH, LENGTH, HEADS, size) for size in (WIDTH, WIDTH, CHANNELS))
+X = drawn(BATCH, LENGTH, CHANNELS)
+BELOW_0 = array(-np.ones((BATCH, LENGTH, HEADS), np.float32))
+TAPS = drawn(LENGTH, CHANNELS)
+MODES = drawn(HEADS, 2, 2)
+STEP = {"k": K[:, 0], "v": V[:, 0]}
+IDS = array(np.repeat([[0, 1]], [4, 3], axis=1).repeat(BATCH, axis=0))
+TOKENS = array(GENERATOR.integers(0, 3, (BATCH, LENGTH)))
+STARTS = array(np.broadcast_to(np.array([0, 3]), (BATCH, HEADS, 2)))
+PLACES, STREAM = ops.advance(None, BATCH, LENGTH)
+INTERVALS = ops.band_mask(LENGTH, 2)
+CHUNKS = {"chunk_size": 3}
+
+CALLS = {
+    "advance": (lambda ids: ops.advance(None, BATCH, LENGTH, ids), IDS),
+    "attention_of_some": (lambda q: ops.attention_of_some(q, K, V, TOKENS == 1, 5), Q),
+    "circulant_multiply": (ops.circulant_multiply, drawn(LENGTH), X),
+    "conv_anchors": (lambda q: ops.conv_anchors(q, K, STARTS), Q),
+    "conv_attention": (lambda q: ops.conv_attention(q, K, V, starts=(0, 1, 4), gradient="anchors"), Q),
+    "conv_fit": (lambda q: ops.conv_fit(q, K, terms=2, width=1, threshold=0.1), Q),
+    "conv_multiply": (ops.conv_multiply, drawn(LENGTH), X),
+    "conv_recover": (lambda q: ops.conv_recover(q, K, terms=2, width=1, threshold=0.1), Q),
+    "conv_score_error": (lambda q: ops.conv_score_error(q, K, STARTS), Q),
+    "cosformer_features": (lambda q: ops.cosformer_features(q, PLACES.positions, LENGTH), Q),
+    "cross_entropy": (lambda x: ops.cross_entropy(x, TAPS[:3], TOKENS, X[..., 0]), X),
+    "delta_rule": (lambda q: ops.delta_rule(q, K, V, BELOW_0, **CHUNKS), Q),
+    "diagonal_scan": (
+        lambda x: ops.diagonal_scan(x, Partial(_pair), Partial(jnp.multiply), **CHUNKS), X
+    ),
+    "diagonal_ssm": (lambda v: ops.diagonal_ssm(v, -jnp.abs(MODES), MODES, segment_ids=IDS), V),
+    "discretize_bilinear": (lambda a: ops.discretize_bilinear(a, MODES, MODES, jnp.ones(HEADS)), MODES),
+    "gaussian_features": (lambda key: ops.gaussian_features(key, (4, 2)), jax.random.key(0)),
+    "generalized_delta_rule": (lambda q: ops.generalized_delta_rule(q, K, V, K, K, **CHUNKS), Q),
+    "highest": (lambda x: ops.highest(x, TOKENS, PLACES), X[..., 0]),
+    "hyper_attention": (lambda q: ops.hyper_attention(q, (K, K), (V, V)), Q),
+    "hyper_feature_attention": (lambda q: ops.hyper_feature_attention((q, Q), (K, K), V, **CHUNKS), Q),
+    "interval_sums": (lambda x: ops.interval_sums(x, INTERVALS.first, INTERVALS.last), X),
+    "iterative_pinv": (ops.iterative_pinv, jnp.ones((2, 2)) / 2),
+    "l2_norm": (ops.l2_norm, X),
+    "landmark_attention": (lambda q: ops.landmark_attention(q, K, V, piece=2), Q),
+    "layer_norm": (lambda x: ops.layer_norm(x, jnp.ones(CHANNELS)), X),
+    "linear_attention": (
+        lambda q: ops.linear_attention(q, K, V, feature_map=ops.performer_map(TAPS[:, :WIDTH]), **CHUNKS), Q
+    ),
+    "linear_hyper_attention": (
+        lambda q: ops.linear_hyper_attention(
+            q, (K, K), (V, V), feature_map=ops.hyper_taylor_map(3), normalize="sum", **CHUNKS
+        ), Q
+    ),
+    "linear_recurrence": (lambda q: ops.linear_recurrence(q, K, V, BELOW_0, **CHUNKS), Q),
+    "long_conv": (lambda x: ops.long_conv(x, TAPS, segment_ids=IDS), X),
+    "masked_low_rank": (lambda q: ops.masked_low_rank(q, K, V, INTERVALS), Q),
+    "merge_attention": (lambda v: ops.merge_attention((v, v[..., 0]), (V, V[..., 0])), V),
+    "nystrom_attention": (lambda q: ops.nystrom_attention(q, K, V, num_landmarks=3), Q),
+    "orthogonal_features": (lambda key: ops.orthogonal_features(key, (4, 2)), jax.random.key(0)),
+    "repeated": (ops.repeated, TOKENS),
+    "repeated_in": (lambda seen: ops.repeated_in(seen, TOKENS, PLACES, STREAM), jnp.zeros((BATCH, 9), int)),
+    "repeated_lags": (lambda seen: ops.repeated_lags(seen, seen, PLACES), TOKENS),
+    "rms_norm": (lambda x: ops.rms_norm(x, jnp.ones(CHANNELS)), X),
+    "rotary": (lambda v: ops.rotary(v, PLACES.positions), V),
+    "running_log_sum": (lambda x: ops.running_log_sum(x, jnp.zeros(BATCH), PLACES), X[..., 0]),
+    "scatterbrain_attention": (lambda q: ops.scatterbrain_attention(q, K, V, Q[0, :2, 0], left=2), Q),
+    "segment_lengths": (lambda start: ops.segment_lengths(PLACES._replace(start=start), BATCH), PLACES.start),
+    "segment_softmax": (lambda x: ops.segment_softmax(x, PLACES), X[..., 0]),
+    "segment_sum": (lambda x: ops.segment_sum(x, PLACES), X[..., 0]),
+    "selective_scan": (lambda x: ops.selective_scan(x, jnp.exp(X), -jnp.abs(TAPS[:4]), X, X, **CHUNKS), X),
+    "shifted_sum": (lambda x: ops.shifted_sum(x, jnp.ones((BATCH, 2), int), X[:, :2, 0]), X),
+    "short_conv": (lambda x: ops.short_conv(x, TAPS[:3], segment_ids=IDS), X),
+    "softmax_attention": (lambda q: ops.softmax_attention(q, K, V, left=2, segment_ids=IDS), Q),
+    "strongest_lags": (lambda x: ops.strongest_lags(x, 2), X),
+    "sub_conv_multiply": (lambda x: ops.sub_conv_multiply(TAPS[:, 0], 3, x), X),
+    "symmetric_taylor_features": (ops.symmetric_taylor_features, X),
+    "symmetric_to_full": (lambda x: ops.symmetric_to_full(x, 2), drawn(2, 6)),
+    "taylor_attention": (lambda q: ops.taylor_attention(q, K, V, segment_ids=IDS, **CHUNKS), Q),
+    "taylor_features": (ops.taylor_features, X),
+    "taylor_step": (
+        lambda q: ops.taylor_step(q, **STEP, state=ops.init_taylor_state(BATCH, HEADS, WIDTH, CHANNELS)),
+        Q[:, 0],
+    ),
+    "tensor_product": (lambda x: ops.tensor_product([x, x]), X),
+    "toeplitz_multiply": (ops.toeplitz_multiply, drawn(2 * LENGTH - 1), X),
+    "token_shift": (ops.token_shift, X),
+    "window_step": (
+        lambda q: ops.window_step(q, **STEP, cache=ops.init_kv_cache(BATCH, 4, HEADS, WIDTH, CHANNELS)),
+        Q[:, 0],
+    ),
+    "wkv": (lambda x: ops.wkv(x, X, -jnp.ones(CHANNELS), jnp.ones(CHANNELS), **CHUNKS), X),
+    "zoology_scatterbrain": (lambda q: ops.zoology_scatterbrain(q, K, V, Q[0, :2, 0], left=2), Q),
+}  # fmt: skip
+"""Every op that takes arrays: a function of its first one, and arrays."""
+
+ON_THE_HOST = {
+    "FeatureMap", "all_poly_map", "conv_assemble", "conv_decompose", "conv_exp", "conv_matrix",
+    "conv_separation", "distinct_columns_mask", "distinct_rows_mask", "interval_mask", "performer_map",
+    "row_change_mask", "row_changes", "sketched_product_map",
+}  # fmt: skip
+"""They take arrays, and make something of them with NumPy or none at all."""
+
+
+def _pair(x):
+    return x, x
+
+
+@pytest.fixture(scope="module")
+def compilations():
+    """The programs compiled so far, in a list of one number."""
+    count = [0]
+
+    def listen(event, _seconds, **_):
+        count[0] += event == "/jax/core/compile/backend_compile_duration"
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    return count
+
+
+def differentiated(function, *arrays):
+    """The function, and its gradient where there is one; nothing that is compiled is its own."""
+    if not jnp.issubdtype(jax.tree.leaves(arrays)[0].dtype, jnp.floating):
+        return function(*arrays)
+    y, pull = jax.vjp(function, *arrays)
+    ones = [np.ones(x.shape, x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else
+            np.zeros(x.shape, jax.dtypes.float0) for x in jax.tree.leaves(y)]  # fmt: skip
+    return function(*arrays), pull(jax.tree.unflatten(jax.tree.structure(y), ones))
+
+
+def expect_one_compilation(compilations, function, *arrays):
+    differentiated(function, *arrays)
+    first = compilations[0]
+    assert first, "nothing was counted"
+    differentiated(function, *arrays)
+    assert compilations[0] == first
+
+
+def test_every_op_that_takes_arrays_is_here():
+    annotated = {
+        name
+        for name in ops.__all__
+        if callable(op := getattr(ops, name)) and not isinstance(op, type)
+        if any("Array" in str(p.annotation) or "Places" in str(p.annotation)
+               for p in inspect.signature(op).parameters.values())
+    }  # fmt: skip
+    assert annotated - ON_THE_HOST == set(CALLS)
+
+
+QUICK = ["cross_entropy", "linear_attention", "long_conv", "softmax_attention", "taylor_attention", "wkv"]
+"""One for each way of being compiled anew: scans, trees, custom gradients, maps that remember something"""
+
+
+@pytest.mark.parametrize("name", slow_but(QUICK, CALLS))
+def test_ops_compile_once(compilations, name):
+    function, *arrays = CALLS[name]
+    expect_one_compilation(compilations, function, *arrays)
+
+
+CASES = MIXERS | {"conv_basis-bounded": {"max_error": 1.0}, "input_conv": {}}
+FEW = ["delta_net", "linear_attention", "long_conv", "mamba"]
+"""The first call of a mixer compiles each of its primitives."""
+
+
+@pytest.mark.parametrize("case", slow_but(FEW, CASES))
+def test_mixers_compile_once(compilations, case):
+    mixer = mixers.make(case.partition("-")[0], d_model=CHANNELS * 3, **CASES[case])
+    x = drawn(BATCH, 13, mixer.d_model)
+    tokens = {"tokens": array(np.zeros((BATCH, 13), int))} if mixer.wants_tokens else {}
+    variables = normals(functools.partial(mixer.init, **tokens), x, dtype=jnp.float32)
+    expect_one_compilation(compilations, lambda x: mixer.apply(variables, x, **tokens)[0], x)
+    expect_one_compilation(compilations, lambda w: mixer.apply(w, x, **tokens)[0], variables)
