@@ -10,8 +10,10 @@ from typing import Literal
 
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, load_pretrained
+from based_jax.data.tokenizers import load_tokenizer
 from based_jax.export.directory import export_model
 from based_jax.export.plan import PLATFORMS, Plan
+from based_jax.generate.__main__ import own_tokenizer
 from based_jax.generate.weights import decoding_weights
 from based_jax.phases import phase
 from based_jax.validate import expect
@@ -43,6 +45,8 @@ class Options:
     """of the computation; None is the checkpoint's"""
     weights: Literal["beside", "inside"] = "beside"
     """in a safetensors file beside the programs, or as constants inside each of them"""
+    tokenizer: str | None = None
+    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,13 +64,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     is_local = Path(options.checkpoint).exists()
     expect(options.out is not None or is_local, "out", None, "a directory for a model from the hub")
     out = options.out or directory / "exported"
+    tokenizer = load_tokenizer(options.tokenizer) if options.tokenizer is not None else None
     begin = time.perf_counter()
     with phase("reading the weights", patience=math.inf):
         model, params = load_pretrained(directory, dtype=options.dtype)
         if model.config.dtype != "float32":
             model, params = decoding_weights(model, params, model.config.dtype)
+    if tokenizer is None:
+        tokenizer = own_tokenizer(directory, model.config.vocab_size)
     with phase("lowering the programs", patience=math.inf):
-        export_model(out, model, params, plan)
+        export_model(out, model, params, plan, tokenizer)
     print(f"{options.checkpoint} -> {out} in {time.perf_counter() - begin:.1f} s")
     for path in sorted(out.iterdir()):
         print(f"{path.stat().st_size:>13,}  {path.name}")

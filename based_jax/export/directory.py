@@ -3,6 +3,7 @@
 manifest.json          what the programs take and give, who made them, checksums
 init.jaxexport, prefill.jaxexport, decode.jaxexport, extend.jaxexport
 weights.safetensors    by the names of our parameters; absent if the programs have them inside
+tokenizer.json         absent without a tokenizer
 run.py                 a copy of `runner.py`, which needs nothing of this library
 """
 
@@ -18,14 +19,17 @@ import jax
 
 from based_jax.convert.state_dict import write_safetensors
 from based_jax.convert.whole_file import whole_file
+from based_jax.data.tokenizers import Tokenizer
 from based_jax.export import runner
 from based_jax.export.plan import Plan
 from based_jax.export.programs import KERNEL_CALL, KEY_KIND, Programs, export_programs
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
+from based_jax.validate import expect
 
 WEIGHTS = "weights.safetensors"
 RUNNER = "run.py"
+TOKENIZER = "tokenizer.json"
 
 _REASONS = {
     f"custom_call:{KERNEL_CALL}": "the fused kernels are Triton IR, which may change with every release of "
@@ -34,7 +38,11 @@ _REASONS = {
 
 
 def export_model(
-    directory: str | os.PathLike[str], model: LanguageModel, params: Params, plan: Plan | None = None
+    directory: str | os.PathLike[str],
+    model: LanguageModel,
+    params: Params,
+    plan: Plan | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Path:
     """Export a model's programs, and write them with its weights and a runner.
 
@@ -42,15 +50,19 @@ def export_model(
         directory: created if need be; files of an earlier export are replaced.
         model, params: the model and its variables.
         plan: what is compiled into the programs; None for the defaults.
+        tokenizer: the one it was trained with, for ``run.py --prompt``; None exports none.
 
     Returns:
         The manifest's path.
 
     Raises:
-        ValueError: see `export_programs`.
+        ValueError: a tokenizer with more tokens than the model; see also `export_programs`.
         ImportError: flatbuffers is missing.
     """
     plan = plan or Plan()
+    if tokenizer is not None:
+        most = model.config.vocab_size
+        expect(tokenizer.vocab_size <= most, "tokenizer.vocab_size", tokenizer.vocab_size, f"at most {most}")
     programs = export_programs(model, params, plan)
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
@@ -68,8 +80,14 @@ def export_model(
     if programs.params:
         write_safetensors(target / WEIGHTS, programs.params)
         weights = _entry(target / WEIGHTS)
+    text = None
+    (target / TOKENIZER).unlink(missing_ok=True)
+    if tokenizer is not None:
+        tokenizer.save(target)
+        text = {**_entry(target / TOKENIZER), "eot": tokenizer.eot}
     shutil.copyfile(runner.__file__, target / RUNNER)
-    manifest = _manifest(model, plan, programs) | {"programs": entries, "weights": weights}
+    files = {"programs": entries, "weights": weights, "tokenizer": text}
+    manifest = _manifest(model, plan, programs) | files
     manifest["sha256"] = runner.digest(manifest)
     with whole_file(target / runner.MANIFEST) as file:
         file.write((json.dumps(manifest, indent=2) + "\n").encode())

@@ -22,7 +22,7 @@ from jax import export, lax
 from based_jax.convert.layouts import flatten
 from based_jax.export.plan import Plan
 from based_jax.generate.limits import token_limit
-from based_jax.generate.sampling import RowSettings, choose
+from based_jax.generate.sampling import Counts, RowSettings, choose
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Params, State
 from based_jax.validate import expect, expect_choice
@@ -165,7 +165,7 @@ class _Functions:
 
         Args:
             logits: behind each row's last token.
-            sampling: see `_sampling`.
+            sampling: see `_sampling`; counts of tokens are those in front of the first.
 
         Returns:
             made: int32 (B, K), 0 behind `count` and in rows that are not active.
@@ -174,16 +174,17 @@ class _Functions:
         rows = _row_settings(sampling)
         step = jax.jit(self.decode)  # as in the program of this name: traced once for both
 
-        def body(number: Array, carry: tuple[Array, Array, FlatState]) -> tuple[Array, Array, FlatState]:
-            made, logits, state = carry
-            chosen = choose(
-                logits, rows, sampling["step"] + number, vocab_size=self.model.config.vocab_size
-            ).token
+        def body(number: Array, carry: Any) -> Any:
+            counts, (made, logits, state) = carry
+            size = self.model.config.vocab_size
+            chosen = choose(logits, rows, sampling["step"] + number, counts, vocab_size=size).token
             token = jnp.where(active, chosen, 0)
-            return made.at[:, number].set(token), *step(params, state, token, active)
+            new = made.at[:, number].set(token), *step(params, state, token, active)
+            return counts.add(token, active), new
 
         made = jnp.zeros((active.shape[0], self.plan.decode_chunk), jnp.int32)
-        return lax.fori_loop(0, count, body, (made, logits, state))
+        counts = Counts(sampling["prompt_counts"], sampling["made_counts"])
+        return lax.fori_loop(0, count, body, (counts, (made, logits, state)))[1]
 
     def _variables(self, params: Mapping[str, Array]) -> Params:
         return {"params": traverse_util.unflatten_dict(dict(self.inside or params), sep="/")}
@@ -215,28 +216,37 @@ def _values(functions: _Functions, params: Mapping[str, Array]) -> dict[str, Any
         "token": one,
         "active": shape((rows,), jnp.bool_),
         "logits": shape((rows, config.padded_vocab_size), jnp.float32),
-        "sampling": _sampling(rows),
+        "sampling": _sampling(rows, config.vocab_size),
         "count": shape((), jnp.int32),
         "made": shape((rows, plan.decode_chunk), jnp.int32),
     }
 
 
-def _sampling(rows: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    """How `extend` chooses; `RowSettings` with keys as numbers, and `step`, the tokens made so far."""
+_FLOATS = ("temperature", "top_p", "min_p", "repetition", "presence", "frequency")
+"""Settings of `RowSettings` beside its keys and top_k."""
+
+
+def _sampling(rows: Any, vocab_size: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """How `extend` chooses: `RowSettings` with keys as numbers, and what each row's text is so far.
+
+    `step` is the number of tokens made; `prompt_counts` and `made_counts` are how often each token is in the
+    prompt and among those, for the penalties.
+    """
     shape = jax.ShapeDtypeStruct
-    settings = {"temperature": jnp.float32, "top_k": jnp.int32, "top_p": jnp.float32, "min_p": jnp.float32}
+    counts = shape((rows, vocab_size), jnp.int32)
     return {
         "keys": shape((rows, 2), jnp.uint32),
         "step": shape((rows,), jnp.int32),
-        **{name: shape((rows,), dtype) for name, dtype in settings.items()},
+        "top_k": shape((rows,), jnp.int32),
+        **{name: shape((rows,), jnp.float32) for name in _FLOATS},
+        "prompt_counts": counts,
+        "made_counts": counts,
     }
 
 
 def _row_settings(sampling: Mapping[str, Array]) -> RowSettings:
-    own = {name: sampling[name] for name in ("temperature", "top_k", "top_p", "min_p")}
-    nothing = jnp.zeros_like(own["temperature"])
     keys = jax.random.wrap_key_data(sampling["keys"], impl=KEY_KIND)
-    return RowSettings(keys=keys, repetition=nothing + 1, presence=nothing, frequency=nothing, **own)
+    return RowSettings(keys=keys, **{name: sampling[name] for name in ("top_k", *_FLOATS)})
 
 
 @contextlib.contextmanager

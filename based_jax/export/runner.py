@@ -1,8 +1,10 @@
-"""Run an exported language model: ``python run.py --tokens 1,2,3``.
+"""Run an exported language model: ``python run.py --prompt TEXT`` or ``python run.py --tokens 1,2,3``.
 
-Needs jax, numpy, safetensors and flatbuffers, and nothing of the library that wrote the directory. In Python:
+Needs jax, numpy, safetensors and flatbuffers, and nothing of the library that wrote the directory; for texts
+of a model with a tokenizers file also tokenizers. In Python:
 
     model = Exported.load(directory)
+    model.generate_text(["def "], max_new_tokens=100)             # texts
     model.generate([[1, 2, 3], [4, 5]], max_new_tokens=16)        # lists of tokens
     state = model.init(2)                                         # or call by call
     logits, state = model.prefill(state, tokens, mask)
@@ -10,16 +12,17 @@ Needs jax, numpy, safetensors and flatbuffers, and nothing of the library that w
 """
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +39,74 @@ State = dict[str, jax.Array]
 """Arrays by name, the rows of a batch first. A value: keep it, and continue from it as often as you like."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen.
+
+    Raises:
+        ValueError: a setting out of its range.
+    """
+
+    temperature: float = 0.0
+    """0 takes the most likely token; else the logits are divided by it and sampled"""
+    top_k: int = 0
+    """sample among this many most likely tokens; 0 is all"""
+    top_p: float = 1.0
+    """sample among the fewest of them whose probabilities sum to at least this"""
+    min_p: float = 0.0
+    """sample among tokens with at least this share of the most likely one's probability"""
+    repetition_penalty: float = 1.0
+    """above 1: tokens that are in the prompt or were made become less likely"""
+    presence_penalty: float = 0.0
+    """taken from the logits of tokens that were made"""
+    frequency_penalty: float = 0.0
+    """taken from a token's logit once for every time it was made"""
+    seed: int = 0
+    """row r has the key fold_in(key(seed), r)"""
+
+    def __post_init__(self) -> None:
+        most = np.finfo(np.float32).max
+        temperature, repetition = self.temperature, self.repetition_penalty
+        good = _is_number(temperature) and 0 <= temperature <= most
+        _expect(good, "temperature", temperature, "a finite number, at least 0")
+        _expect(
+            _is_whole(self.top_k) and 0 <= self.top_k < 1 << 31, "top_k", self.top_k, "an integer, at least 0"
+        )
+        _expect(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "a number in (0, 1]")
+        _expect(_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", self.min_p, "a number in [0, 1]")
+        good = _is_number(repetition) and 0 < repetition <= most
+        _expect(good, "repetition_penalty", repetition, "a finite number above 0")
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _expect(_is_number(value) and abs(value) <= most, name, value, "a finite number")
+        _expect(
+            _is_whole(self.seed) and 0 <= self.seed < 1 << 32, "seed", self.seed, "an integer in [0, 2^32)"
+        )
+
+    @property
+    def penalises(self) -> bool:
+        """True if it matters which tokens are in the text."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
+
+    def arrays(self, rows: int, key_kind: str) -> dict[str, np.ndarray]:
+        """The settings as the program takes them, the same for all rows but for the keys."""
+        key = jax.random.key(self.seed, impl=key_kind)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows))
+        floats = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "repetition": self.repetition_penalty,
+            "presence": self.presence_penalty,
+            "frequency": self.frequency_penalty,
+        }
+        return {
+            "keys": np.asarray(jax.random.key_data(keys)),
+            "top_k": np.full(rows, self.top_k, np.int32),
+            **{name: np.full(rows, value, np.float32) for name, value in floats.items()},
+        }
+
+
 class Exported:
     """A language model read from an exported directory; see `load`.
 
@@ -45,10 +116,15 @@ class Exported:
     """
 
     def __init__(
-        self, manifest: Mapping[str, Any], programs: Mapping[str, export.Exported], params: dict[str, Any]
+        self,
+        manifest: Mapping[str, Any],
+        programs: Mapping[str, export.Exported],
+        params: dict[str, Any],
+        tokenizer: Path | None = None,
     ) -> None:
         self.manifest = manifest
         self.params = params
+        self._tokenizer = tokenizer
         self._init = jax.jit(programs["init"].call)
         self._prefill = jax.jit(programs["prefill"].call)
         self._decode = jax.jit(programs["decode"].call)
@@ -73,8 +149,13 @@ class Exported:
             name: _deserialize(_checked(folder, entry), manifest)
             for name, entry in manifest["programs"].items()
         }
-        entry = manifest["weights"]
-        return cls(manifest, programs, {} if entry is None else load_file(str(_checked(folder, entry))))
+        entry, text = manifest["weights"], manifest.get("tokenizer")
+        return cls(
+            manifest,
+            programs,
+            {} if entry is None else load_file(str(_checked(folder, entry))),
+            None if text is None else _checked(folder, text),
+        )
 
     def init(self, batch_size: int) -> State:
         """The state before the first token of `batch_size` rows."""
@@ -116,62 +197,105 @@ class Exported:
         prompts: Sequence[Sequence[int]],
         max_new_tokens: int = 64,
         *,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        min_p: float = 0.0,
-        seed: int = 0,
         stop_tokens: Sequence[int] = (),
+        **sampling: Any,
     ) -> list[list[int]]:
         """Continue prompts.
 
         Args:
             prompts: rows of tokens, of any lengths, none empty.
             max_new_tokens: tokens to make per row.
-            temperature: 0 takes the most likely token; else the logits are divided by it and sampled.
-            top_k: sample among this many most likely tokens; 0 is all.
-            top_p: sample among the fewest of them whose probabilities sum to at least this.
-            min_p: sample among tokens with at least this share of the most likely one's probability.
-            seed: of the sampling; row r has the key fold_in(key(seed), r).
             stop_tokens: a row ends in front of one of these.
+            sampling: settings of `Sampling`, such as temperature=0.8, top_p=0.95, seed=1.
 
         Returns:
             The new tokens of each row.
 
         Raises:
+            TypeError: a setting that is not known.
             ValueError: an empty prompt, a token outside of the vocabulary, more rows or tokens than the
                 programs were exported for, or a sampling setting out of its range.
         """
-        self._check(prompts, max_new_tokens, stop_tokens)
-        _check_sampling(temperature, top_k, top_p, min_p, seed)
-        rows = self.manifest["batch_size"] or len(prompts)
+        *_, (texts, _) = self._rounds(prompts, max_new_tokens, stop_tokens, Sampling(**sampling))
+        return texts
+
+    def generate_text(
+        self, prompts: Sequence[str], max_new_tokens: int = 200, *, stop: Sequence[str] = (), **sampling: Any
+    ) -> list[str]:
+        """Continue texts; each begins a document, and its continuation ends at the end of the document.
+
+        Args:
+            prompts: texts; "" begins a new document.
+            max_new_tokens: tokens to make per text.
+            stop: texts that end a continuation; they are not returned.
+            sampling: see `generate`.
+
+        Returns:
+            The continuations, without the prompts.
+
+        Raises:
+            ValueError: an export without a tokenizer; a prompt that it cannot read; see also `generate`.
+            ImportError: the tokenizer needs the package tokenizers.
+        """
+        _expect(all(stop), "stop", stop, "texts that are not empty")
+        if self._tokenizer is None:
+            raise ValueError("no tokenizer was exported: give tokens, or export again with --tokenizer")
+        encode, decode = read_tokenizer(self._tokenizer)
+        eot = self.manifest["tokenizer"]["eot"]
+        rows = [[eot, *encode(prompt)] for prompt in prompts]
+        made = [""] * len(rows)
+        for texts, active in self._rounds(rows, max_new_tokens, [eot], Sampling(**sampling)):
+            for row in np.flatnonzero(active[: len(rows)]):
+                made[row] = decode(texts[row])
+                places = [place for place in map(made[row].find, stop) if place >= 0]
+                if places:
+                    made[row] = made[row][: min(places)]
+                    active[row] = False
+        return made
+
+    def _rounds(
+        self, prompts: Sequence[Sequence[int]], new: int, stops: Sequence[int], sampling: "Sampling"
+    ) -> Iterator[tuple[list[list[int]], np.ndarray]]:
+        """Yield all rows' new tokens and which rows go on, after every `decode_chunk` tokens.
+
+        A row that has just ended still counts as active; setting others to False ends them.
+        """
+        self._check(prompts, new, stops)
+        rows, size = self.manifest["batch_size"] or len(prompts), self.manifest["vocab_size"]
+        settings = sampling.arrays(rows, self.manifest["key_kind"])
+        known = self.manifest["values"]["sampling"]
+        fits = "repetition" in known or not sampling.penalises
+        _expect(fits, "repetition_penalty", sampling.repetition_penalty, "1 with this export: it has none")
         logits, state = self._read_prompts(prompts, rows)
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(
-            jax.random.key(seed, impl=self.manifest["key_kind"]), jnp.arange(rows)
-        )
-        sampling = {
-            "keys": np.asarray(jax.random.key_data(keys)),
-            "temperature": np.full(rows, temperature, np.float32),
-            "top_k": np.full(rows, top_k, np.int32),
-            "top_p": np.full(rows, top_p, np.float32),
-            "min_p": np.full(rows, min_p, np.float32),
-        }
+        counts = np.zeros((2, rows, size), np.int32)  # of the prompts' tokens, of those that were made
+        for row, prompt in enumerate(prompts):
+            counts[0, row] = np.bincount(prompt, minlength=size)
         texts: list[list[int]] = [[] for _ in prompts]
         active = np.arange(rows) < len(prompts)
-        for made in range(0, max_new_tokens, self.manifest["decode_chunk"]):
-            count = min(max_new_tokens - made, self.manifest["decode_chunk"])
-            step = np.full(rows, made, np.int32)
+        for made in range(0, new, self.manifest["decode_chunk"]):
+            count = min(new - made, self.manifest["decode_chunk"])
+            values = {
+                **settings,
+                "step": np.full(rows, made, np.int32),
+                "prompt_counts": counts[0],
+                "made_counts": counts[1].copy(),  # which changes while the device may still read it
+            }
+            values = {name: values[name] for name in known}
             tokens, logits, state = self._extend(
-                self.params, state, logits, {**sampling, "step": step}, active, np.int32(count)
+                self.params, state, logits, values, active.copy(), np.int32(count)
             )
+            ended = []
             for row in np.flatnonzero(active):
-                new = np.asarray(tokens)[row, :count].tolist()
-                end = next((place for place, token in enumerate(new) if token in stop_tokens), None)
-                texts[row] += new[:end]
-                active[row] = end is None
+                fresh = np.asarray(tokens)[row, :count].tolist()
+                counts[1, row] += np.bincount(fresh, minlength=size).astype(np.int32)
+                end = next((place for place, token in enumerate(fresh) if token in stops), None)
+                texts[row] += fresh[:end]
+                if end is not None:
+                    ended.append(row)
+            yield texts, active
+            active[ended] = False
             if not active.any():
-                break
-        return texts
+                return
 
     def _read_prompts(self, prompts: Sequence[Sequence[int]], rows: int) -> tuple[jax.Array, State]:
         chunk = self.manifest["prefill_chunk"]
@@ -205,6 +329,51 @@ class Exported:
         fixed = self.manifest["batch_size"]
         fits = fixed is None or rows == fixed or (rows < fixed and not exact)
         _expect(fits and rows >= 1, "rows", rows, f"{fixed or 'at least 1'}, as exported")
+
+
+def read_tokenizer(path: Path) -> tuple[Callable[[str], list[int]], Callable[[Sequence[int]], str]]:
+    """The functions text -> tokens and tokens -> text of a ``tokenizer.json``.
+
+    Raises:
+        ImportError: it needs the package tokenizers, which is missing.
+        ValueError: the tokenizers that is installed cannot read it.
+    """
+    content = path.read_text(encoding="utf-8")
+    kind = json.loads(content).get("type")
+    if kind == "byte":
+        return lambda text: list(text.encode("utf-8")), _decode_bytes
+    if kind == "dna":
+        return _encode_nucleotides, lambda ids: "".join(_NUCLEOTIDES[i] for i in ids if i < len(_NUCLEOTIDES))
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ImportError(f"{path.name}: needs the package tokenizers: pip install tokenizers") from error
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(content)
+    except Exception as error:  # the library raises nothing more specific
+        raise ValueError(f"{path}: tokenizers {tokenizers.__version__} cannot read it ({error})") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # a separator's name inside a text is plain text
+    return (
+        lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
+        lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True),
+    )
+
+
+def _decode_bytes(ids: Sequence[int]) -> str:
+    return bytes(i for i in ids if i < 256).decode("utf-8", errors="replace")
+
+
+_NUCLEOTIDES = "ACGTN"
+
+
+def _encode_nucleotides(text: str) -> list[int]:
+    """Ids of nucleotides; IUPAC's codes for several bases are N."""
+    read = re.sub("[RYSWKMBDHV]", "N", text.upper().replace("U", "T"))
+    other = re.search(f"[^{_NUCLEOTIDES}]", read)
+    _expect(other is None, "prompt", text, "nucleotides: A C G T U N or another of IUPAC's codes")
+    return [_NUCLEOTIDES.index(letter) for letter in read]
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -317,15 +486,6 @@ def _lower(program: export.Exported) -> None:
     jax.jit(program.call).lower(*arguments)
 
 
-def _check_sampling(temperature: float, top_k: int, top_p: float, min_p: float, seed: int) -> None:
-    finite = _is_number(temperature) and 0 <= temperature <= np.finfo(np.float32).max
-    _expect(finite, "temperature", temperature, "a finite number, at least 0")
-    _expect(_is_whole(top_k) and 0 <= top_k < 1 << 31, "top_k", top_k, "an integer, at least 0")
-    _expect(_is_number(top_p) and 0 < top_p <= 1, "top_p", top_p, "a number in (0, 1]")
-    _expect(_is_number(min_p) and 0 <= min_p <= 1, "min_p", min_p, "a number in [0, 1]")
-    _expect(_is_whole(seed) and 0 <= seed < 1 << 32, "seed", seed, "an integer in [0, 2^32)")
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
@@ -339,37 +499,61 @@ def _expect(condition: bool, argument: str, value: Any, expected: str) -> None:
         raise ValueError(f"{argument} = {value!r}: expected {expected}")
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong in one line."""
+        self.exit(2, f"run.py: {message}\n")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(description="Continue rows of tokens with an exported language model.")
-    parser.add_argument(
-        "--tokens", type=_tokens, action="append", required=True, metavar="1,2,3",
-        help="a prompt; may be given several times",
-    )  # fmt: skip
-    parser.add_argument(
-        "--directory", type=Path, default=Path(__file__).parent, help="the exported directory"
+    parser = _Parser(description="Continue texts or rows of tokens with an exported language model.")
+    prompts = parser.add_mutually_exclusive_group(required=True)
+    prompts.add_argument(
+        "--prompt", action="append", metavar="TEXT", help="a text to continue; may be repeated"
     )
-    parser.add_argument("--max-new-tokens", type=int, default=16, help="tokens to make per prompt")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the most likely token")
-    parser.add_argument("--top-k", type=int, default=0, help="sample among this many tokens; 0 is all")
-    parser.add_argument("--top-p", type=float, default=1.0, help="share of probability to sample from")
-    parser.add_argument("--min-p", type=float, default=0.0, help="least share of the most likely token's")
-    parser.add_argument("--seed", type=int, default=0, help="of the sampling")
-    parser.add_argument(
-        "--stop-tokens", type=_tokens, default=[], metavar="0,1", help="tokens that end a row"
+    prompts.add_argument(
+        "--tokens", type=_tokens, action="append", metavar="1,2,3", help="or a row of tokens"
     )
-    options = vars(parser.parse_args(argv))
-    prompts, directory = options.pop("tokens"), options.pop("directory")
-    return _say_errors(lambda: _print(Exported.load(directory).generate(prompts, **options)))
+    add = parser.add_argument
+    add("--directory", type=Path, default=Path(__file__).parent, help="the exported directory; default: here")
+    add("--max-new-tokens", type=int, help="tokens to make at most; default: 200, with --tokens 16")
+    add("--temperature", type=float, default=0.0, help="0 takes the most likely token; larger is more random")
+    add("--top-k", type=int, default=0, help="sample among this many tokens; 0 is all")
+    add("--top-p", type=float, default=1.0, help="share of probability to sample from")
+    add("--min-p", type=float, default=0.0, help="least share of the most likely token's probability")
+    add(
+        "--repetition-penalty", type=float, default=1.0, help="above 1: tokens of the text become less likely"
+    )
+    add("--presence-penalty", type=float, default=0.0, help="taken from the logits of tokens that were made")
+    add("--frequency-penalty", type=float, default=0.0, help="the same, for every time that one was made")
+    add("--seed", type=int, default=0, help="of the sampling")
+    add("--stop", action="append", default=[], metavar="TEXT", help="a text that ends a continuation")
+    add("--stop-tokens", type=_tokens, default=[], metavar="0,1", help="tokens that end a row of --tokens")
+    options = parser.parse_args(argv)
+    if options.stop and options.tokens:
+        parser.error("--stop goes with --prompt; with --tokens use --stop-tokens")
+    if options.stop_tokens and options.prompt:
+        parser.error("--stop-tokens goes with --tokens; with --prompt use --stop")
+    return _say_errors(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> None:
+    model = Exported.load(options.directory)
+    sampling = {field.name: getattr(options, field.name) for field in dataclasses.fields(Sampling)}
+    if options.tokens:
+        new = 16 if options.max_new_tokens is None else options.max_new_tokens
+        for row in model.generate(options.tokens, new, stop_tokens=options.stop_tokens, **sampling):
+            print(",".join(map(str, row)))
+        return
+    new = 200 if options.max_new_tokens is None else options.max_new_tokens
+    texts = model.generate_text(options.prompt, new, stop=options.stop, **sampling)
+    for prompt, text in zip(options.prompt, texts, strict=True):
+        print(prompt + text)
 
 
 def _tokens(text: str) -> list[int]:
     return [int(token) for token in text.split(",")]
-
-
-def _print(texts: Sequence[Sequence[int]]) -> None:
-    for text in texts:
-        print(",".join(map(str, text)))
 
 
 def _say_errors(work: Callable[[], None]) -> int:

@@ -121,10 +121,17 @@ def find_tokenizer(directory: Path, spec: str | None, vocab_size: int) -> Tokeni
     """The tokenizer asked for, else the one beside the model, else bytes if the vocabulary has their size."""
     if spec is not None:
         return load_tokenizer(spec)
+    tokenizer = own_tokenizer(directory, vocab_size)
+    if tokenizer is None:
+        raise ValueError(f"tokenizer = None: expected one to be given: {directory} has no tokenizer.json")
+    return tokenizer
+
+
+def own_tokenizer(directory: Path, vocab_size: int) -> Tokenizer | None:
+    """The tokenizer beside a model, else bytes if the vocabulary has their size, else None."""
     if (directory / "tokenizer.json").is_file():
         return load_tokenizer(directory)
-    expect(vocab_size == BYTE_VOCAB, "tokenizer", spec, f"one to be given: {directory} has no tokenizer.json")
-    return load_tokenizer("byte")
+    return load_tokenizer("byte") if vocab_size == BYTE_VOCAB else None
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """``python -m based_jax.export`` and the run.py that it leaves."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import tokenizers
 
 from based_jax import command
 from based_jax.convert import save_pretrained
+from based_jax.data.tokenizers import ByteTokenizer, NucleotideTokenizer
 from based_jax.export import Exported, runner
 from based_jax.export import __main__ as cli
 from based_jax.models.language_model import LanguageModel
@@ -26,7 +29,12 @@ def tiny() -> Tiny:
 
 @pytest.fixture
 def checkpoint(tiny, tmp_path) -> Path:
+    """The model, and a tokenizer with a word for each of its tokens, the last one the separator."""
     save_pretrained(tmp_path / "model", tiny.model, tiny.params)
+    words = {f"w{number}": number for number in range(49)} | {"<|endoftext|>": 49}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
     return tmp_path / "model"
 
 
@@ -52,6 +60,39 @@ def test_command_and_runner(run, checkpoint, tiny, capsys):
     assert capsys.readouterr().out == ",".join(map(str, tiny.greedy([1, 2, 3], 5))) + "\n"
     assert runner.main([*argv, "--temperature", "-1"]) == 2
     assert capsys.readouterr().err == "run.py: temperature = -1.0: expected a finite number, at least 0\n"
+
+
+def test_the_runner_continues_texts(run, checkpoint, tiny, capsys, monkeypatch):
+    assert run("--checkpoint", checkpoint, *SMALL)[0] == 0
+    argv = ["--prompt", "w1 w2 w3", "--max-new-tokens", "7", "--directory", str(checkpoint / "exported")]
+    new = tiny.greedy([49, 1, 2, 3], 7)
+    words = [f"w{token}" for token in new[: new.index(49) if 49 in new else 7]]
+    assert runner.main(argv) == 0
+    assert capsys.readouterr().out == "w1 w2 w3" + " ".join(words) + "\n"
+    assert runner.main([*argv, "--stop", f" {words[2]}", "--stop", f" {words[1]} "]) == 0
+    assert capsys.readouterr().out == "w1 w2 w3" + words[0] + "\n"
+    assert runner.main([*argv, "--repetition-penalty", "1e6"]) == 0
+    penalised = capsys.readouterr().out.removeprefix("w1 w2 w3").split()
+    assert len({*penalised, "w1", "w2", "w3"}) == len(penalised) + 3  # no token twice
+    assert len({*words, "w1", "w2", "w3"}) < len(words) + 3
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    assert runner.main(argv) == 2
+    message = "run.py: tokenizer.json: needs the package tokenizers: pip install tokenizers\n"
+    assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), NucleotideTokenizer()], ids=lambda known: known.name)
+def test_the_runner_reads_tokenizers_without_a_package(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    tokenizer.save(tmp_path)
+    encode, decode = runner.read_tokenizer(tmp_path / "tokenizer.json")
+    text = "ACGTUNacgtunRYSWKMBDHVr" + ("héllo €🙂" if tokenizer.name == "byte" else "")
+    assert encode(text) == tokenizer.encode(text).tolist()
+    ids = [*encode(text)[:-1], tokenizer.eot, 256, 5]
+    assert decode(ids) == tokenizer.decode(ids)
+    if tokenizer.name == "dna":
+        with pytest.raises(ValueError, match=r"^prompt = 'AX': expected nucleotides"):
+            encode("AX")
 
 
 def test_dtype_and_place(run, checkpoint, tiny, tmp_path):
@@ -105,13 +146,25 @@ def test_errors_are_one_line(run, checkpoint, tmp_path, flags, message):
             ["--tokens", "1", "--directory", "nowhere"],
             "nowhere/manifest.json: expected an exported directory",
         ),
+        (["--prompt", "a", "--tokens", "1"], "not allowed with argument"),
+        (["--tokens", "1", "--stop", "a"], "--stop goes with --prompt"),
+        (["--prompt", "a", "--stop-tokens", "1"], "--stop-tokens goes with --tokens"),
+        (
+            ["--prompt", "a", "--directory", "SMALL"],
+            "no tokenizer was exported: give tokens, or export again",
+        ),
+        (["--prompt", "a", "--stop", "", "--directory", "SMALL"], "stop = ['']: expected texts"),
+        (["--tokens", "1", "--max-new-tokens", "0", "--directory", "SMALL"], "max_new_tokens = 0: expected"),
     ],
     ids=str,
 )
-def test_errors_of_the_runner(argv, message, capsys):
+def test_errors_of_the_runner(small, argv, message, capsys):
     try:
-        status = runner.main(argv)
-    except SystemExit as ended:  # of argparse, with its usage
+        status = runner.main([str(small.directory) if word == "SMALL" else word for word in argv])
+    except SystemExit as ended:  # of argparse
         status = ended.code
     assert status == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.startswith("run.py: ")
+    assert said.count("\n") == 1

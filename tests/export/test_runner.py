@@ -53,10 +53,26 @@ def test_greedy_tokens(mixed, greedy):
     assert mixed.exported.generate(PROMPTS, NEW) == greedy
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 1.5}, {"temperature": 0.9, "top_k": 9, "top_p": 0.8}])
+PENALTIES = {"repetition_penalty": 1.5, "presence_penalty": 0.4, "frequency_penalty": 0.3}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"temperature": 1.5}, {"temperature": 0.9, "top_k": 9, "top_p": 0.8}, {"temperature": 0.9, **PENALTIES}],
+    ids=["temperature", "candidates", "penalties"],
+)
 def test_sampled_tokens(mixed, greedy, settings):
     texts = mixed.exported.generate(PROMPTS, NEW, seed=7, **settings)
     assert texts == reference(mixed, rng=jax.random.key(7), **settings) != greedy
+
+
+def test_an_export_without_penalties(mixed, monkeypatch):
+    """Those of earlier versions have none; their other settings work as ever."""
+    known = {name: None for name in mixed.exported.manifest["values"]["sampling"] if name != "repetition"}
+    values = {**mixed.exported.manifest["values"], "sampling": known}
+    monkeypatch.setattr(mixed.exported, "manifest", {**mixed.exported.manifest, "values": values})
+    with pytest.raises(ValueError, match=r"^repetition_penalty = 2: expected 1 with this export"):
+        mixed.exported.generate(PROMPTS, NEW, repetition_penalty=2)
 
 
 def test_stop_tokens_end_a_row(mixed, greedy):
@@ -143,6 +159,8 @@ def test_models(schedule, tmp_path):
         ({"top_p": 0}, "^top_p = 0: expected"),
         ({"min_p": 2}, "^min_p = 2: expected"),
         ({"seed": -1}, "^seed = -1: expected"),
+        ({"repetition_penalty": 0}, "^repetition_penalty = 0: expected"),
+        ({"presence_penalty": float("inf")}, "^presence_penalty = inf: expected"),
     ],
     ids=str,
 )
