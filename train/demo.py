@@ -85,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     demo = command.parse(DemoConfig, argv, prog=PROG)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("absl").setLevel(logging.ERROR)
+    logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the run's summary has its line
     run = train(
         LMConfig(
             workdir=demo.workdir,

@@ -303,7 +303,7 @@ def held_out_metrics(
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; the exit status is 128 + n after signal n."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the summary has its line
+    logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the run's summary has its line
     say_once()
     config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG, GROUPS)
     if config.dry_run:
