@@ -1,5 +1,6 @@
 """Checks at the public boundary: one error that names the argument, its value and what was expected."""
 
+import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,8 +44,17 @@ def expect_array(
 
 
 def expect_choice(argument: str, value: Any, choices: Sequence[Any]) -> None:
-    """Check that `value` is one of `choices`."""
-    expect(value in choices, argument, value, "one of " + ", ".join(repr(choice) for choice in choices))
+    """Check that `value` is one of `choices`; the error names the nearest one."""
+    if value not in choices:
+        known = ", ".join(repr(choice) for choice in choices)
+        expect(False, argument, value, f"one of {known}{nearest(value, choices)}")
+
+
+def nearest(value: Any, choices: Sequence[Any]) -> str:
+    """The end of a message that names the choice most like `value`; nothing if none is much like it."""
+    names = [choice for choice in choices if isinstance(choice, str)]
+    found = difflib.get_close_matches(value, names, 1) if isinstance(value, str) else []
+    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 _ARTICLES = {"floating": "a floating", "integer": "an integer", "bool": "a bool"}

@@ -1,4 +1,4 @@
-"""SQuAD as completion: ``python -m based_jax.evals.completion --step ask|keep --data FILE --out FILE``.
+"""Ask SQuAD as completion: ``python -m based_jax.evals.completion --step ask|keep --data FILE --out FILE``.
 
 The papers let a language model rewrite each question with its answer as a statement that is to end with the
 answer, and keep those that do: 2,984 of 5,000 (Based, E.3). The prompt is then the passage followed

@@ -1,4 +1,4 @@
-"""How far back repeated bigrams are: ``python -m based_jax.evals.distances --data PATH``. No model is needed.
+"""Measure how far back repeated bigrams are: ``python -m based_jax.evals.distances --data PATH``.
 
 Zoology's Figures 3 (Pile) and 4, 5 (parts of RedPajama, one call each, drawn together by the last).
 """

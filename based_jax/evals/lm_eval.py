@@ -1,4 +1,4 @@
-"""Tasks of `lm-eval`: ``python -m based_jax.evals.lm_eval --checkpoint DIR --tasks hellaswag``."""
+"""Run tasks of lm-eval: ``python -m based_jax.evals.lm_eval --checkpoint DIR --tasks hellaswag``."""
 
 import contextlib
 import dataclasses

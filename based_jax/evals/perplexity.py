@@ -1,4 +1,4 @@
-"""Perplexity by slice: ``python -m based_jax.evals.perplexity --checkpoint DIR --data PATH``."""
+"""Measure perplexity by slice: ``python -m based_jax.evals.perplexity --checkpoint DIR --data PATH``."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Recall tasks: ``python -m based_jax.evals.recall --checkpoint DIR --task swde --data hub``."""
+"""Measure recall: ``python -m based_jax.evals.recall --checkpoint DIR --task swde --data hub``."""
 
 import dataclasses
 import json

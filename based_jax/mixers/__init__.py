@@ -23,7 +23,8 @@ from based_jax.mixers.long_conv import LongConv
 from based_jax.mixers.mamba import Mamba
 from based_jax.mixers.mamba2 import Mamba2
 from based_jax.mixers.nystrom import Nystrom
-from based_jax.mixers.registry import MixerInfo, info, make, names
+from based_jax.mixers.option_docs import Option
+from based_jax.mixers.registry import MixerInfo, info, make, names, options
 from based_jax.mixers.retnet import RetNet
 from based_jax.mixers.rwkv4 import RWKV4
 from based_jax.mixers.rwkv5 import RWKV5
@@ -67,6 +68,7 @@ __all__ = [
     "Mixer",
     "MixerInfo",
     "Nystrom",
+    "Option",
     "Projection",
     "RWKVChannelMix",
     "RetNet",
@@ -80,4 +82,5 @@ __all__ = [
     "info",
     "make",
     "names",
+    "options",
 ]

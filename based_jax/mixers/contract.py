@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from based_jax.mixers.option_docs import with_inherited
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_array, expect_divisible
 
@@ -70,6 +71,10 @@ class Mixer(nn.Module):
     """takes the ids of its tokens as a further argument, `tokens`; a language model passes them"""
     card: ClassVar[Card]
     """its row in docs/mixers.md"""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__doc__ = with_inherited(cls)  # for help()
 
     def __call__(
         self,

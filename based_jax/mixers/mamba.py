@@ -46,6 +46,7 @@ class Mamba(Mixer):
         expand: channels over d_model.
         dt_rank: rank of the map to the step sizes; default d_model / 16, rounded up.
         dt_min, dt_max: at initialisation step sizes are log-uniform between these, and at least `dt_floor`.
+        dt_floor: the least step size at initialisation.
         num_layers: None initialises the projections as all mixers here do. The papers' Mamba models, of this
             many layers, keep torch's default for them, a variance of 1 / (3 fan_in) whatever `init_std` and
             `out_init_std` say, and divide the output projection by sqrt(num_layers).

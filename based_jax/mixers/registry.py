@@ -26,6 +26,7 @@ from based_jax.mixers.long_conv import LongConv
 from based_jax.mixers.mamba import Mamba
 from based_jax.mixers.mamba2 import Mamba2
 from based_jax.mixers.nystrom import Nystrom
+from based_jax.mixers.option_docs import Option, attribute_docs
 from based_jax.mixers.retnet import RetNet
 from based_jax.mixers.rwkv4 import RWKV4
 from based_jax.mixers.rwkv5 import RWKV5
@@ -38,7 +39,7 @@ from based_jax.mixers.short_conv import ShortConv
 from based_jax.mixers.sigmoid_lookups import SigmoidLookups
 from based_jax.mixers.sliding_window import SlidingWindow
 from based_jax.mixers.sma import SMA
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect, expect_choice, nearest
 
 _MIXERS: dict[str, type[Mixer]] = {
     "attention": Attention,
@@ -91,7 +92,7 @@ class MixerInfo:
     packing: bool
     """honours segment_ids"""
     options: tuple[str, ...]
-    """what `make` takes beside d_model"""
+    """what `make` takes beside d_model; the function `options` explains them"""
     card: Card
     """equation, costs and sources"""
 
@@ -108,19 +109,25 @@ def names() -> tuple[str, ...]:
 def make(name: str, *, d_model: int, **options: Any) -> Mixer:
     """Build a mixer; every mixer works with d_model alone.
 
+    Args:
+        name: one of `names()`.
+        d_model: width of the input and output.
+        options: see `options(name)`, or `help` of the mixer's class.
+
     Raises:
-        ValueError: unknown name or option; the message lists the known ones.
+        ValueError: unknown name or option; the message lists the known ones, and the nearest if one is near.
     """
     expect_choice("mixer", name, names())
     expect(isinstance(d_model, int) and d_model >= 1, "d_model", d_model, "a positive integer")
     known = _options(_MIXERS[name])
     for option in options:
-        expect(option in known, f"option of {name}", option, "one of " + ", ".join(known))
+        expected = "one of " + ", ".join(known) + nearest(option, known)
+        expect(option in known, f"option of {name}", option, expected)
     return _MIXERS[name](d_model=d_model, **options)
 
 
 def info(name: str) -> MixerInfo:
-    """What the mixer called `name` can do.
+    """What the mixer called `name` can do, and the names of its options; `options(name)` explains them.
 
     Raises:
         ValueError: unknown name.
@@ -136,6 +143,25 @@ def info(name: str) -> MixerInfo:
         options=_options(mixer),
         card=mixer.card,
     )
+
+
+def options(name: str) -> dict[str, Option]:
+    """The options that `make` takes beside d_model: default and meaning of each, inherited ones last.
+
+    Example:
+        >>> import based_jax as bj
+        >>> bj.mixers.options("gated_conv")["kernel_size"]
+        Option(default=3, meaning='taps of the convolution.')
+
+    Raises:
+        ValueError: unknown name.
+    """
+    expect_choice("mixer", name, names())
+    mixer = _MIXERS[name]
+    meanings, own = attribute_docs(mixer.__doc__ or ""), mixer.__annotations__
+    defaults = {field.name: field.default for field in dataclasses.fields(mixer)}
+    ordered = sorted(_options(mixer), key=lambda option: option not in own)
+    return {option: Option(defaults[option], meanings.get(option, "")) for option in ordered}
 
 
 def _options(mixer: type[Mixer]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax.core import FrozenDict
 
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect, expect_choice, nearest
 
 ACTIVATIONS = ("silu", "gelu", "sigmoid")
 MLPS = ("gated", "plain", "identity", "none")
@@ -18,7 +18,12 @@ REMAT = ("none", "dots", "block")
 
 @dataclasses.dataclass(frozen=True)
 class MixerSpec:
-    """A mixer by its registered name, with options."""
+    """A mixer by its registered name, with options.
+
+    Attributes:
+        mixer: one of `based_jax.mixers.names()`.
+        options: what `based_jax.mixers.make` takes beside d_model; `based_jax.mixers.options` lists them.
+    """
 
     mixer: str
     options: Mapping[str, Any] = dataclasses.field(default_factory=FrozenDict)
@@ -34,51 +39,54 @@ class ModelConfig:
     """A decoder-only language model (Based, section 4 and Tables 7-8).
 
     Any mixer can sit at any layer: `schedule` has one letter per layer and `mixers` says what each means.
+
+    Attributes:
+        vocab_size: tokens of the tokenizer; the embedding is padded up to a multiple of `pad_vocab_multiple`.
+        d_model: width D of the residual stream.
+        schedule: one letter per layer, e.g. "CLSCC".
+        mixers: what each letter of the schedule stands for.
+        mlp_hidden: width inside the MLP; 0, or anything, where there is none.
+        mlp: gated (SwiGLU and relatives), plain, identity (the second norm alone, as in Zoology's synthetic
+            models), or none: a block is then a norm and a mixer, as Mamba's.
+        mlp_activation: activation of the gate, or of a plain MLP: silu, gelu (exact) or sigmoid.
+        mlp_bias: biases in the MLP.
+        norm: rms or layer.
+        norm_eps: epsilon of every norm.
+        final_norm: norm behind the last block; None takes `norm`.
+        embed_dropout: dropout of the embeddings, wherever `apply` is given a "dropout" key.
+        max_positions: rows of a learned position embedding, which then limits the length; 0 for none.
+        tie_embeddings: whether the output head is the embedding; otherwise it has a matrix of its own.
+        pad_vocab_multiple: the embedding's rows are a multiple of this.
+        init_std: standard deviation of the weights; maps back into the residual stream take it divided by
+            the root of twice the number of layers.
+        max_length: training context, the default length of the train command; not a limit.
+        dtype: dtype of the computation; parameters, residual stream, running sums and logits are float32.
+        remat: what the backward pass recomputes: "none", "block" everything inside each block, or "dots" all
+            but the products with weights, which are kept.
+        scan_layers: run layers that repeat as one loop where there is no state: a smaller program, and on a
+            CPU the only way in which `remat` saves much; not for mixers with noise or losses of their own.
     """
 
     vocab_size: int
-    """tokens of the tokenizer; the embedding is padded up to a multiple of `pad_vocab_multiple`"""
     d_model: int
-    """width D of the residual stream"""
     schedule: str
-    """one letter per layer, e.g. "CLSCC" """
     mixers: Mapping[str, MixerSpec]
-    """what each letter of the schedule stands for"""
     mlp_hidden: int = 0
-    """width inside the MLP; 0, or anything, where there is none"""
     mlp: str = "gated"
-    """gated (SwiGLU and relatives), plain, identity (the second norm alone, as in Zoology's synthetic
-    models), or none: a block is then a norm and a mixer, as Mamba's"""
     mlp_activation: str = "silu"
-    """activation of the gate, or of a plain MLP: silu, gelu (exact) or sigmoid"""
     mlp_bias: bool = False
-    """biases in the MLP"""
     norm: str = "rms"
-    """rms or layer"""
     norm_eps: float = 1e-5
-    """epsilon of every norm"""
     final_norm: str | None = None
-    """norm behind the last block; None takes `norm`"""
     embed_dropout: float = 0.0
-    """dropout of the embeddings, wherever `apply` is given a "dropout" key"""
     max_positions: int = 0
-    """rows of a learned position embedding, which then limits the length; 0 for none"""
     tie_embeddings: bool = True
-    """whether the output head is the embedding; otherwise it has a matrix of its own"""
     pad_vocab_multiple: int = 8
-    """the embedding's rows are a multiple of this"""
     init_std: float = 0.02
-    """standard deviation of the weights; maps back into the residual stream take it over sqrt(2 layers)"""
     max_length: int = 2048
-    """training context, the default length of the train command; not a limit"""
     dtype: str = "float32"
-    """dtype of the computation; parameters, residual stream, running sums and logits are float32"""
     remat: str = "none"
-    """what the backward pass recomputes: "none", "block" everything inside each block, or "dots" all but the
-    products with weights, which are kept"""
     scan_layers: bool = False
-    """run layers that repeat as one loop where there is no state: a smaller program, and on a CPU the only
-    way in which `remat` saves much; not for mixers with noise or losses of their own"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mixers", FrozenDict(self.mixers))
@@ -167,7 +175,9 @@ class ModelConfig:
         """
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(fields) - known)
-        expect(not unknown, "config", unknown, "only the keys " + ", ".join(sorted(known)))
+        for key in unknown[:1]:
+            only = "only the keys " + ", ".join(sorted(known))
+            expect(False, "config", unknown, only + nearest(key, sorted(known)))
         required = {f.name for f in dataclasses.fields(cls) if f.default is dataclasses.MISSING}
         missing = sorted(required - set(fields))
         expect(not missing, "config", sorted(fields), "the missing keys " + ", ".join(missing))

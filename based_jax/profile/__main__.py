@@ -1,4 +1,4 @@
-"""What a model costs, layer by layer: ``python -m based_jax.profile --preset NAME --length N``."""
+"""Count what a model costs, layer by layer: ``python -m based_jax.profile --preset NAME --length N``."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""The page of published results: ``python -m based_jax.published`` writes docs/results.md again."""
+"""Write the page of published results, docs/results.md: ``python -m based_jax.published``."""
 
 import sys
 from collections.abc import Sequence

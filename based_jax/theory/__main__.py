@@ -1,4 +1,4 @@
-"""``python -m based_jax.theory``: run the papers' statements, and print what came out as one table."""
+"""Check the papers' statements by programs: ``python -m based_jax.theory``, which prints one table."""
 
 import json
 import sys

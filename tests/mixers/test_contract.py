@@ -1,6 +1,7 @@
 """Every registered mixer obeys the contract: the four laws, gradients, state sizes, errors."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -245,6 +246,24 @@ def test_states_do_not_grow_with_the_text():
         assert short == long
 
 
+@pytest.mark.parametrize("name", mixers.names())
+def test_every_option_is_explained(name):
+    options, module = mixers.options(name), mixers.make(name, d_model=16)
+    shown = type(module).__doc__ or ""  # by help()
+    assert set(options) == set(mixers.info(name).options)
+    for option, (default, meaning) in options.items():
+        assert meaning, option
+        assert getattr(module, option) == default
+        assert re.search(rf"^ +(\w+, )*{option}\b.*: ", shown, flags=re.M)
+
+
+def test_inherited_options_come_last_and_are_explained_once():
+    options = mixers.options("sliding_window")
+    assert next(iter(options)) == "left"
+    assert options["qkv_bias"] == options["out_bias"] == (False, "biases of the projections.")
+    assert options["implementation"].meaning == "of `ops.softmax_attention`."
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -254,7 +273,10 @@ def test_states_do_not_grow_with_the_text():
             lambda: mixers.make("attention", d_model=8, heads=2),
             "option of attention = 'heads': expected one of",
         ),
+        (lambda: mixers.make("attention", d_model=8, heads=2), r"; did you mean 'num_heads'\?$"),
+        (lambda: mixers.make("atention", d_model=8), r"; did you mean 'attention'\?$"),
         (lambda: mixers.info("no_such"), "mixer = 'no_such'"),
+        (lambda: mixers.options("no_such"), "mixer = 'no_such'"),
         (lambda: mixers.make("attention", d_model=8).init_state(1), "max_length = None"),
         (
             lambda: mixers.make("attention", d_model=10, num_heads=3).init_state(1, 4),

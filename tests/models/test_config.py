@@ -1,10 +1,12 @@
 """Model descriptions: JSON round trip, strictness."""
 
+import dataclasses
 import json
 
 import pytest
 
 import based_jax as bj
+from based_jax.mixers.option_docs import attribute_docs
 from based_jax.models import MixerSpec
 
 
@@ -20,6 +22,17 @@ def test_options_that_are_sequences_survive_json():
     again = bj.ModelConfig.from_dict(json.loads(config.to_json()))
     assert again == config
     assert hash(again) == hash(config)
+
+
+@pytest.mark.parametrize("cls", [bj.ModelConfig, MixerSpec])
+def test_help_explains_every_field(cls):
+    assert list(attribute_docs(cls.__doc__)) == [field.name for field in dataclasses.fields(cls)]
+
+
+def test_an_unknown_key_names_the_nearest():
+    fields = {**bj.presets.get("based-tiny").to_dict(), "d_modle": 3}
+    with pytest.raises(ValueError, match=r"did you mean 'd_model'\?$"):
+        bj.ModelConfig.from_dict(fields)
 
 
 def test_the_vocabulary_is_padded():

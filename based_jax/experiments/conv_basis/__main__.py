@@ -1,4 +1,4 @@
-"""``python -m based_jax.experiments.conv_basis --scale smoke|cpu --out DIR``: how few convolutions do."""
+"""``python -m based_jax.experiments.conv_basis --scale smoke|cpu --out DIR``: attention by convolutions."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""``python -m based_jax.experiments.hyper_lm --scale smoke|cpu|paper --out DIR``."""
+"""``python -m based_jax.experiments.hyper_lm --scale smoke|cpu|paper --out DIR``: compare language models."""
 
 import json
 import signal

@@ -1,0 +1,41 @@
+"""Options of a mixer as its docstrings describe them: its own, and those that it inherits."""
+
+import inspect
+import re
+from typing import Any, NamedTuple
+
+_OWN, _INHERITED = "Attributes:", "Inherited attributes:"
+
+
+class Option(NamedTuple):
+    """What one option of a mixer is."""
+
+    default: Any
+    meaning: str
+
+
+def with_inherited(mixer: type) -> str:
+    """A class's docstring with a section for the attributes that only its bases' docstrings describe."""
+    text = inspect.cleandoc(mixer.__doc__ or "")
+    known = attribute_docs(text)
+    inherited: dict[str, str] = {}
+    for base in mixer.__mro__[1:]:
+        inherited = attribute_docs(base.__doc__ or "") | inherited
+    lines = [f"    {name}: {meaning}" for name, meaning in inherited.items() if name not in known]
+    return "\n".join([text, "", _INHERITED, *lines]) if lines else text
+
+
+def attribute_docs(docstring: str) -> dict[str, str]:
+    """Attribute -> meaning, of the sections about attributes; ``a, b: meaning`` describes both."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    inside = False
+    for line in inspect.cleandoc(docstring).splitlines():
+        if not line.startswith(" ") and line:
+            inside, names = line in (_OWN, _INHERITED), []
+        elif inside and (entry := re.fullmatch(r" {4}(\w+(?:, \w+)*): (.*)", line)):
+            names = entry[1].split(", ")
+            found |= dict.fromkeys(names, entry[2])
+        elif inside:
+            found |= {name: f"{found[name]} {line.strip()}".rstrip() for name in names}
+    return found
