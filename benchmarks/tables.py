@@ -39,7 +39,7 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
             f"{contestant['query_key_channels']}, v {contestant['value_channels']} channels per head",
             highlight=False,
         )
-    console.print(_growth(report), *_comparison(report))
+    console.print(*_growth(report), *_comparison(report))
     for line in (*_headline(report), *_agreement(report), *report["notes"]):
         console.print(line, highlight=False)
 
@@ -106,8 +106,11 @@ def time_and_spread(row: dict[str, Any], repeats: int) -> tuple[str, str]:
     return time, "cold" if row["cold"] else f"{100 * row['spread']:.0f}%"
 
 
-def _growth(report: dict[str, Any]) -> Table:
+def _growth(report: dict[str, Any]) -> Iterable[Table]:
+    """The fitted exponents, if there are any: it takes two lengths."""
     start = report["summary"]["growth_from_length"]
+    if all(entry["time_exponent"] is None for entry in report["summary"]["growth"]):
+        return
     table = Table(
         box=SIMPLE_HEAD,
         title=f"Growth exponents p of time and scratch memory ~ tokens^p, fitted from {start} tokens up",
@@ -127,7 +130,7 @@ def _growth(report: dict[str, Any]) -> Table:
             cells += [exponent(entry["time_exponent"]), exponent(entry["memory_exponent"])]
             cells.append(f"{min(entry['lengths'])}-{max(entry['lengths'])}" if entry["lengths"] else "-")
         table.add_row(contestant["name"], *cells)
-    return table
+    yield table
 
 
 def _comparison(report: dict[str, Any]) -> Iterable[Table]:
@@ -166,11 +169,13 @@ def _headline(report: dict[str, Any]) -> Iterable[str]:
         (growth,) = (g for g in summary["growth"] if (g["contestant"], g["pass"]) == (ours, direction))
         start = entry["crossover_length"]
         crossing = f"from {start} tokens up" if start else "at no measured length to the end"
-        yield (
-            f"{ours}, {title}: time ~ N^{exponent(growth['time_exponent'])}, scratch memory ~ "
-            f"N^{exponent(growth['memory_exponent'])} from {summary['growth_from_length']} tokens up; "
-            f"faster than {entry['other']} {crossing}"
-        )
+        fitted = ""
+        if growth["time_exponent"] is not None:
+            fitted = (
+                f"time ~ N^{exponent(growth['time_exponent'])}, scratch memory ~ "
+                f"N^{exponent(growth['memory_exponent'])} from {summary['growth_from_length']} tokens up; "
+            )
+        yield f"{ours}, {title}: {fitted}faster than {entry['other']} {crossing}"
 
 
 def _agreement(report: dict[str, Any]) -> Iterable[str]:

@@ -55,6 +55,14 @@ def late(seconds: float) -> Refusal:
     return Refusal(504, f"the answer was not complete after {seconds:g} seconds", code="timeout")
 
 
+_NOT_SERVED = {
+    "/v1/chat/": "the model has no chat format, so send the conversation as the text of `prompt`",
+    "/v1/responses": "the model has no chat format, so send the conversation as the text of `prompt`",
+    "/v1/embeddings": "the server makes no embeddings",
+}
+"""Beginning of a path of OpenAI's -> why it is not here."""
+
+
 async def on_refusal(request: Request, error: Exception) -> JSONResponse:
     """Answer with the refusal that was raised."""
     assert isinstance(error, Refusal)
@@ -63,7 +71,12 @@ async def on_refusal(request: Request, error: Exception) -> JSONResponse:
 
 async def on_http(request: Request, error: Any) -> JSONResponse:
     """Answer for what the router refuses: unknown paths and methods."""
-    message = f"{request.method} {request.url.path}: {error.detail}"
+    path = request.url.path
+    message = f"{request.method} {path}: {error.detail}"
+    if error.status_code == 404 and path.startswith("/v1/"):
+        served = "POST /v1/completions continues a text, GET /v1/models names the model"
+        reasons = (reason for prefix, reason in _NOT_SERVED.items() if path.startswith(prefix))
+        message += f": {next(reasons, 'not served')}; {served}"
     return Refusal(error.status_code, message, headers=error.headers).response()
 
 

@@ -1,14 +1,18 @@
 """`python -m benchmarks ops` on lengths of a second: JSON, figure, skipping, interruption, errors."""
 
 import importlib.util
+import io
 import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from benchmarks import tables
 from benchmarks.__main__ import main
+from benchmarks.analysis import summarize
 from benchmarks.contestants import JAX_CONTESTANTS, PASSES, Inputs
 from benchmarks.shapes import SHAPES
 from benchmarks.study import Study, relative_error
@@ -72,6 +76,18 @@ def test_summary_and_agreement(result):
     assert all(entry["relative_error"] < 1e-4 for entry in result["agreement"])
     pairs = {(entry["contestant"], entry["other"]) for entry in result["agreement"]}
     assert pairs == {("softmax_xla", "dot_product_attention")}
+
+
+def test_one_length_is_reported_without_growth(result):
+    rows = [row for row in result["rows"] if row["length"] == 128]
+    text = []
+    for found in (result, {**result, "rows": rows, "summary": summarize(rows, NAMES, PASSES, NAMES[0], 64)}):
+        console = Console(width=200, record=True, file=io.StringIO())
+        tables.show(found, console)
+        text.append(console.export_text())
+    assert ["Growth exponents" in shown for shown in text] == [True, False]
+    assert ["time ~ N^" in shown for shown in text] == [True, False]
+    assert all("taylor_xla, forward: " in shown for shown in text)
 
 
 def test_the_figure_is_a_png(finished):

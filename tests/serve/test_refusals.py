@@ -115,6 +115,24 @@ def test_paths_and_types(client, method, path, headers, status):
     assert set(json.loads(response.all)["error"]) == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/v1/chat/completions", "no chat format, so send the conversation as the text of `prompt`"),
+        ("/v1/responses", "no chat format"),
+        ("/v1/embeddings", "makes no embeddings"),
+        ("/v1/images/generations", "not served"),
+    ],
+)
+def test_what_is_not_served_says_what_is(client, path, reason):
+    response = client.send("POST", path, {"model": "tiny"})
+    assert response.status == 404
+    message = json.loads(response.all)["error"]["message"]
+    assert message.startswith(f"POST {path}: Not Found: ")
+    assert reason in message
+    assert message.endswith("; POST /v1/completions continues a text, GET /v1/models names the model")
+
+
 def test_other_models(client):
     assert client.error({"model": "other"}, 404)["code"] == "model_not_found"
 
