@@ -21,6 +21,7 @@ from based_jax.generate.prompt import Prompt, Tokens, bucket, pad_to, piece_size
 from based_jax.generate.rows import row_count, take_rows
 from based_jax.generate.sampling import Counts, RowSettings, choose, row_keys, row_samplers, row_settings
 from based_jax.models.language_model import LanguageModel
+from based_jax.ops import explicit_mesh
 from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
 from based_jax.validate import expect, expect_array
 
@@ -69,6 +70,8 @@ class Call(NamedTuple):
     """tokens that a state must hold, for states that grow"""
     rules: Rules
     counts: Counts | None
+    rows: Tokens
+    """the prompt as it came: what is kept for each row is sharded like it"""
 
 
 def generate(
@@ -256,6 +259,7 @@ def _read(
         room=room_for(model, before + length + total),
         rules=Rules(row_settings(samplers, keys), stops, int(pad_token)),
         counts=counts,
+        rows=prompt,
     )
 
 
@@ -263,7 +267,7 @@ def _count(prompt: Prompt, prefix: Prefix | None, vocab_size: int) -> Counts:
     """How often each token occurs in the prompts, and in what stands in front of them."""
     tokens = jnp.asarray(prompt.tokens)
     real = jnp.arange(tokens.shape[1])[None] < prompt.lengths[:, None]
-    counts = Counts.of_prompt(tokens, real, vocab_size)
+    counts = explicit_mesh.run(Counts.of_prompt, (tokens, real, vocab_size), {})
     if prefix is None:
         return counts
     before = np.bincount(np.asarray(prefix.tokens), minlength=vocab_size).astype(np.int32)
@@ -277,12 +281,16 @@ def _start(model: LanguageModel, params: Params, call: Call) -> Progress:
         progress = _begin(model, len(lengths), call.room)
     else:
         progress = _continue(model, call.prefix.state, call.prefix.hidden, len(lengths), call.room)
+    mesh = explicit_mesh.explicit_mesh((params, call.rows))
+    progress = explicit_mesh.placed(progress, mesh, like=call.rows)
     offset = 0
     for size in call.pieces:
         part = tokens[:, offset : offset + size]
+        if mesh is not None:
+            part = explicit_mesh.placed(jnp.asarray(part), mesh, like=progress.hidden)
         progress = _prefill(model, params, progress, part, lengths, offset)
         offset += size
-    return progress._replace(counts=call.counts)
+    return progress._replace(counts=explicit_mesh.placed(call.counts, mesh, like=call.rows))
 
 
 @functools.partial(jax.jit, static_argnames=("model", "batch", "room"))
@@ -295,9 +303,13 @@ def _begin(model, batch, room):
 @functools.partial(jax.jit, static_argnames=("model", "batch", "room"))
 def _continue(model, state, hidden, batch, room):
     """Behind a text with which every row begins: new arrays, for others may want to continue it too."""
-    state = state if room is None else with_capacity(model, state, room)
-    every = jnp.zeros((batch,), jnp.int32)
-    return _progress(take_rows(state, every), hidden[every].astype(model.config.jnp_dtype))
+
+    def repeat(state, hidden):
+        state = state if room is None else with_capacity(model, state, room)
+        every = jnp.zeros((batch,), jnp.int32)
+        return _progress(take_rows(state, every), hidden[every].astype(model.config.jnp_dtype))
+
+    return explicit_mesh.run(repeat, (state, hidden), {})
 
 
 def _progress(state: State, hidden: Array) -> Progress:
@@ -307,6 +319,11 @@ def _progress(state: State, hidden: Array) -> Progress:
 @functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("progress",))
 def _prefill(model, params, progress, tokens, lengths, offset):
     """Read tokens offset ... offset + C of prompts of `lengths` tokens."""
+    read = functools.partial(_read_piece, model)
+    return explicit_mesh.run(read, (params, progress, tokens, lengths, offset), {}, like=progress.hidden)
+
+
+def _read_piece(model, params, progress, tokens, lengths, offset):
     size = tokens.shape[1]
     mask = offset + jnp.arange(size)[None] < lengths[:, None]
     h, state = model.apply(params, tokens, progress.state, mask=mask, method="hidden")
@@ -324,7 +341,11 @@ def _decode(model, params, progress, limit, rules, *, size):
         tokens and their log probabilities: (B, size), padded behind what was made; how many were made; the
         progress behind them.
     """
+    make = functools.partial(_make_tokens, model, size)
+    return explicit_mesh.run(make, (params, progress, limit, rules), {}, like=progress.hidden)
 
+
+def _make_tokens(model, size, params, progress, limit, rules):
     def unfinished(carry):
         made, progress, _ = carry
         return (made < limit) & ~progress.done.all()

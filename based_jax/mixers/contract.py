@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from based_jax.mixers.module import Module
 from based_jax.mixers.option_docs import with_inherited
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_array, expect_divisible
@@ -44,7 +45,7 @@ class Card:
     """cases in tests/fixtures; without any, the tests compare with the equations"""
 
 
-class Mixer(nn.Module):
+class Mixer(Module):
     """Base of all sequence mixers; subclasses add their options as fields.
 
     Attributes:

@@ -9,9 +9,9 @@ after it (Table 5).
 from typing import Any
 
 import jax.numpy as jnp
-from flax import linen as nn
 
 from based_jax.mixers.contract import Projection
+from based_jax.mixers.module import Module
 from based_jax.models.config import ModelConfig
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops.dtypes import accumulation_dtype
@@ -21,7 +21,7 @@ from based_jax.validate import expect, expect_array, expect_choice
 POOLINGS = ("mean", "last")
 
 
-class SequenceClassifier(nn.Module):
+class SequenceClassifier(Module):
     """A classifier on top of the model that a `ModelConfig` describes.
 
     Attributes:

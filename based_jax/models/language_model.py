@@ -15,6 +15,7 @@ from flax import linen as nn
 
 from based_jax import mixers, ops
 from based_jax.mixers.contract import Mixer, named
+from based_jax.mixers.module import Module
 from based_jax.models.block import Block
 from based_jax.models.config import ModelConfig
 from based_jax.models.mlp import make_mlp
@@ -25,7 +26,7 @@ from based_jax.typing import Array, Float, Int, Mask, Params, Positions, Segment
 from based_jax.validate import expect, expect_array
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(Module):
     """A language model described by a `ModelConfig`.
 
     Example:

@@ -3,13 +3,13 @@
 JAX compiles a `scan`, a `cond` or a custom gradient anew each time that Python meets its function, and ops
 define theirs inside: outside `jit` every call would compile. `compiled` jits an op once for all calls whose
 arguments have the same shapes, dtypes and options, under `grad` and `vmap` too. While `jit` (or anything else
-that records a program) traces, the op runs as it is written.
+that records a program) traces, the op runs as it is written. Either way a mesh with Explicit axes is handled.
 """
 
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from based_jax import compat
-from based_jax.ops import context_parallel, dispatch
+from based_jax.ops import context_parallel, dispatch, explicit_mesh
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -32,9 +32,11 @@ def compiled(op: F) -> F:
     """
 
     def run(call: _Call, arrays: list[Any]) -> Any:
-        args, kwargs = call.arguments(arrays)
         with dispatch.on_platform(call.platform):
-            return op(*args, **kwargs)
+            return body(*call.arguments(arrays))
+
+    def body(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return explicit_mesh.run(op, args, kwargs, like=(args, list(kwargs.values())))
 
     run.__name__ = run.__qualname__ = op.__name__
     program = jax.jit(run, static_argnums=0)
@@ -42,12 +44,12 @@ def compiled(op: F) -> F:
     @functools.wraps(op)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if compat.is_recording() or context_parallel.is_active() or dispatch.is_for_tests():
-            return op(*args, **kwargs)
+            return body(args, kwargs)
         leaves, tree = jax.tree.flatten((args, kwargs))
         arrays = [leaf for leaf in leaves if _is_array(leaf)]
         options = tuple(_ARRAY if _is_array(leaf) else leaf for leaf in leaves)
         if not _never_change(options):
-            return op(*args, **kwargs)
+            return body(args, kwargs)
         kinds = tuple(type(option) for option in options)
         return program(_Call(tree, options, kinds, dispatch.platform(arrays)), arrays)
 

@@ -1,0 +1,27 @@
+"""Flax modules that take arrays on any mesh: mixers, language models and classifiers."""
+
+from typing import Any
+
+from flax import linen as nn
+
+from based_jax.ops import explicit_mesh
+
+
+class Module(nn.Module):
+    """`nn.Module` whose `apply` and `init` compute on Auto axes where the mesh's are Explicit.
+
+    Outputs are sharded over the batch as the first array of the call is whose rows are; new variables are
+    replicated. A module of somebody else's that has one of these inside calls neither of them: there
+    `jax.sharding.auto_axes` around the whole does the same.
+    """
+
+    @nn.nowrap
+    def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `nn.Module.apply`."""
+        inputs = [value for name, value in kwargs.items() if name != "rngs"]
+        return explicit_mesh.run(super().apply, (variables, *args), kwargs, like=(args, inputs))
+
+    @nn.nowrap
+    def init_with_output(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `nn.Module.init_with_output`."""
+        return explicit_mesh.run(super().init_with_output, (rngs, *args), kwargs)
