@@ -41,6 +41,23 @@ def test_the_rate_may_fall_on_a_line():
         np.testing.assert_allclose(float(schedule(step)), expected, rtol=1e-5)  # float32
 
 
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        # Warm-up to 10 of 100 steps; then the run is extended to 200.
+        ("cosine", {10: 1.0, 55: 0.55, 100: 0.1, 150: 0.1, 200: 0.1}),
+        ("linear", {10: 1.0, 55: 0.55, 100: 0.1, 150: 0.1, 200: 0.1}),
+        ("constant", {5: 0.5, 10: 1.0, 100: 1.0, 200: 1.0}),
+        ("wsd", {10: 1.0, 100: 1.0, 160: 1.0, 180: 0.55, 200: 0.1}),
+    ],
+)
+def test_an_extended_run_keeps_its_schedule(schedule, expected):
+    config = OptimizerConfig(learning_rate=1.0, warmup=0.1, schedule=schedule, schedule_steps=100)
+    rate = learning_rate_schedule(config, 200)
+    # The warm-up begins at 1e-6; float32.
+    assert {step: float(rate(step)) for step in expected} == pytest.approx(expected, rel=1e-5)
+
+
 def test_without_warmup_the_first_step_has_the_peak():
     schedule = learning_rate_schedule(OptimizerConfig(warmup=0.0), steps=10)
     np.testing.assert_allclose(float(schedule(0)), 8e-4, rtol=1e-6)
