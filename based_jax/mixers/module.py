@@ -11,8 +11,8 @@ class Module(nn.Module):
     """`nn.Module` whose `apply` and `init` compute on Auto axes where the mesh's are Explicit.
 
     Outputs are sharded over the batch as the first array of the call is whose rows are; new variables are
-    replicated. A module of somebody else's that has one of these inside calls neither of them: there
-    `jax.sharding.auto_axes` around the whole does the same.
+    replicated. A module of somebody else's that has one of these inside calls neither of them: there put
+    `jax.sharding.auto_axes` around the outer `apply`.
     """
 
     @nn.nowrap
