@@ -122,6 +122,10 @@ def assemble(config: LMConfig) -> Parts:
     programs, taken = make_programs(config, model, mesh), None
     if directory is not None:
         programs, taken = start_from(programs, directory)
+        expect(
+            config.lora is None or not taken.fresh, "lora", config.lora,
+            f"a checkpoint with all of the model's arrays, but it has {taken.summary()}",
+        )  # fmt: skip
     part, parts = hosts.share_of_rows(programs.rows)
     batches = train_iterator(
         packed,

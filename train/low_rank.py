@@ -33,7 +33,8 @@ class LowRank:
     """A language model whose maps change by products of rank `rank` only.
 
     Variables are ``{"params": ..., "low_rank": {path: {"a": (in, r), "b": (r, out)}}}``, a pair for each map
-    of the blocks; a map of more than two axes is a matrix, cut where it is closest to a square.
+    of the blocks whose rank is larger; a map of more than two axes is a matrix, cut where it is closest to a
+    square.
     """
 
     model: LanguageModel
@@ -48,18 +49,17 @@ class LowRank:
         """The model's variables, A from a normal distribution of variance 1 / in, and B = 0.
 
         Raises:
-            ValueError: the rank is not below the maps' own.
+            ValueError: no map has a larger rank.
         """
         variables = self.model.init(key, tokens)
         changes = {}
         for number, (path, leaf) in enumerate(sorted(_maps(nn.meta.unbox(variables["params"])).items())):
             rows, columns = _matrix(leaf.shape)
-            smaller = min(rows, columns)
-            expect(
-                self.rank < smaller, "lora", self.rank, f"below {smaller}, the rank of {path} {leaf.shape}"
-            )
+            if min(rows, columns) <= self.rank:
+                continue
             noise = jax.random.normal(jax.random.fold_in(key, number), (rows, self.rank), leaf.dtype)
             changes[path] = {"a": noise / math.sqrt(rows), "b": jnp.zeros((self.rank, columns), leaf.dtype)}
+        expect(bool(changes), "lora", self.rank, "below the rank of at least one map of the blocks")
         return {**variables, CHANGES: changes}
 
     def merged(self, params: Params) -> Params:

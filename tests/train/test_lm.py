@@ -193,6 +193,10 @@ def test_what_a_checkpoint_lacks_is_named(finished, one_layer, tmp_path):
     taken, own = state.params["params"], finished[1].outcome.state.params["params"]
     jax.tree.map(np.testing.assert_array_equal, taken["layers_0"], own["layers_0"])
 
+    for rank, message in ((2, "a checkpoint with all of the model's arrays"), (99, "below the rank")):
+        with pytest.raises(ValueError, match=f"lora = {rank}: expected {message}"):
+            lm.assemble(lm.LMConfig(workdir=tmp_path, lora=rank, **settings))
+
     (tmp_path / "wide.json").write_text(config.replace(d_model=8).to_json())
     with pytest.raises(ValueError, match=r"init_from = .*expected weights of which at least one array fits"):
         lm.assemble(lm.LMConfig(workdir=tmp_path, **{**settings, "preset": str(tmp_path / "wide.json")}))
