@@ -1,5 +1,6 @@
 """A name means that implementation or an error; None means the best, and it can be asked which."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -94,3 +95,12 @@ def test_unknown_op():
         ops.implementations("attention")
     with pytest.raises(ValueError, match="op = 'attention'"):
         ops.implementation_for("attention", implementation="xla")
+
+
+def test_outside_jit_the_arrays_device_decides(monkeypatch):
+    """Arrays on a CPU beside a GPU: what is compiled for the call does not see them, and must be told."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    q = jnp.ones((1, 3, 1, 4))
+    with pytest.raises(ValueError, match="these arrays are on 'cpu'"):
+        ops.taylor_attention(q, q, q, implementation="pallas")
+    assert jnp.isfinite(ops.taylor_attention(q, q, q)).all()
