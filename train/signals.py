@@ -52,8 +52,9 @@ class StopRequest:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
+        # Not what there was before: a shell starts jobs in the background with SIGINT ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _answer(self) -> None:
         """Report the first signal, and see to it that the second one ends the process."""
