@@ -90,6 +90,7 @@ def long_conv(
         options = {"segment_ids": segment_ids, "mask": mask}
         return _of_channels(x, kernel, skip, implementation=chosen, **options)
     if state is not None:
+        expect_array("state length", state.stream.length, (batch,))
         expect_array("initial_state.inputs", state.inputs, (batch, "W", channels), "floating")
         slots = state.inputs.shape[1]
         if taps - 1 > slots:
