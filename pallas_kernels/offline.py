@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, use_abstract_mesh
+from jax.sharding import AbstractMesh, AxisType, use_abstract_mesh
 
 from pallas_kernels import devices
 
@@ -56,7 +56,8 @@ def _abstract_gpu(device_kind: str) -> contextlib.AbstractContextManager[Any]:
     known = devices.family(device_kind)
     kind = known.names[0] if known else device_kind
     options: dict[str, Any] = {"device_kind": kind, "num_cores": None, "platform": "gpu"}
-    return use_abstract_mesh(AbstractMesh((1,), ("device",), abstract_device=AbstractDevice(**options)))
+    device = AbstractDevice(**options)
+    return use_abstract_mesh(AbstractMesh((1,), ("device",), (AxisType.Auto,), abstract_device=device))
 
 
 def lower(function: Callable[..., Any], *arguments: Any, device_kind: str = H200) -> jax.stages.Lowered:
