@@ -70,11 +70,6 @@ def is_for_tests() -> bool:
     return pallas_kernels.is_interpreted() or pallas_kernels.is_lowered_for_gpu()
 
 
-def platform(arrays: Sequence[Any]) -> str:
-    """Where a call on these arrays will run: "cpu", "gpu", "tpu"."""
-    return _platform(arrays)
-
-
 def implementations(op: str) -> tuple[str, ...]:
     """The names that `op` accepts as `implementation`, best first.
 
@@ -134,11 +129,11 @@ def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
     """Why `kernel` cannot compute `op` of these arrays here, or None."""
     if kernel == "triton" and (missing := [n for n in ("triton", "jax_triton") if not _installed(n)]):
         return f"needs {' and '.join(missing)}; install based-jax[triton]"
-    platform = _platform(arrays)
+    where = platform(arrays)
     has_interpreter = kernel not in ("triton", "cudnn")
-    if platform != "gpu" and not (pallas_kernels.is_interpreted() and has_interpreter):
+    if where != "gpu" and not (pallas_kernels.is_interpreted() and has_interpreter):
         return (
-            f"runs on GPUs, and these arrays are on {platform!r}; expected None, 'xla' or 'reference'"
+            f"runs on GPUs, and these arrays are on {where!r}; expected None, 'xla' or 'reference'"
             + " (tests may use `with pallas_kernels.interpreted():`)" * has_interpreter
         )
     if kernel in ("pallas", "triton") and (reason := pallas_kernels.cannot_launch(kernel)):
@@ -151,21 +146,21 @@ def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
 
 def _portable_kernel(arrays: Sequence[Any]) -> str:
     """The kernels for all GPUs: Pallas', or their twins where this jax cannot compile those."""
-    return "triton" if _platform(arrays) == "gpu" and pallas_kernels.cannot_launch("pallas") else "pallas"
+    return "triton" if platform(arrays) == "gpu" and pallas_kernels.cannot_launch("pallas") else "pallas"
 
 
 def _installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-def _platform(arrays: Sequence[Any]) -> str:
+def platform(arrays: Sequence[Any]) -> str:
     """Where the call will run: the arrays' device if they have one, else the default one."""
     if pallas_kernels.is_lowered_for_gpu():
         return "gpu"
     for array in arrays:
         if isinstance(array, jax.Array) and not isinstance(array, Tracer):
-            platform = next(iter(array.devices())).platform
-            return "gpu" if platform in ("cuda", "rocm") else platform
+            kind = next(iter(array.devices())).platform
+            return "gpu" if kind in ("cuda", "rocm") else kind
     if (known := _PLATFORM.get()) is not None:
         return known
     device: Any = getattr(jax.config, "jax_default_device", None)

@@ -30,7 +30,7 @@ def stand_in(monkeypatch):
 @pytest.fixture
 def found(monkeypatch):
     """A GPU with cuDNN, as far as the choice of an implementation and JAX's tracing can see."""
-    monkeypatch.setattr(dispatch, "_platform", lambda arrays: "gpu")
+    monkeypatch.setattr(dispatch, "platform", lambda arrays: "gpu")
     monkeypatch.setattr(jax_cudnn, "check_cudnn_version", lambda: 92000)
     cudnn_attention._refusal.cache_clear()
     yield
