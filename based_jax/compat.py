@@ -61,10 +61,20 @@ def is_recording() -> bool:
 
     Under `grad`, `jvp` and `vmap` outside `jit` they run. JAX has no public name for this.
     """
-    trace: Any = core.trace_ctx.trace
+    trace = current_trace()
     while isinstance(trace, ad.JVPTrace | ad.LinearizeTrace | batching.BatchTrace):
         trace = trace.parent_trace
     return not isinstance(trace, core.EvalTrace)
+
+
+def current_trace() -> Any:
+    """What is done with operations now; another object in each program and each part of one."""
+    return core.trace_ctx.trace
+
+
+def is_intercepted() -> bool:
+    """Whether somebody watches Flax's calls of methods (`nn.intercept_methods`) and must see each."""
+    return bool(getattr(sys.modules.get("flax.linen.module"), "_global_interceptor_stack", ()))
 
 
 def _version() -> tuple[int, ...]:

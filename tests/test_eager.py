@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from jax.tree_util import Partial
 
 from based_jax import mixers, ops
@@ -178,7 +179,6 @@ def test_ops_compile_once(compilations, name):
 
 CASES = MIXERS | {"conv_basis-bounded": {"max_error": 1.0}, "input_conv": {}}
 FEW = ["delta_net", "linear_attention", "long_conv", "mamba"]
-"""The first call of a mixer compiles each of its primitives."""
 
 
 @pytest.mark.parametrize("case", slow_but(FEW, CASES))
@@ -187,5 +187,55 @@ def test_mixers_compile_once(compilations, case):
     x = drawn(BATCH, 13, mixer.d_model)
     tokens = {"tokens": array(np.zeros((BATCH, 13), int))} if mixer.wants_tokens else {}
     variables = normals(functools.partial(mixer.init, **tokens), x, dtype=jnp.float32)
+    before = compilations[0]
+    mixer.apply(variables, x, **tokens)
+    assert compilations[0] <= before + 1, "more than one program"
     expect_one_compilation(compilations, lambda x: mixer.apply(variables, x, **tokens)[0], x)
     expect_one_compilation(compilations, lambda w: mixer.apply(w, x, **tokens)[0], variables)
+
+
+MIXER = mixers.make("attention", d_model=CHANNELS)
+PARAMETERS = normals(MIXER.init, X, dtype=jnp.float32)
+
+
+def test_a_compiled_mixer_still_names_what_depends_on_values():
+    _, state = MIXER.apply(PARAMETERS, X, MIXER.init_state(BATCH, 10))
+
+    def loss(w):
+        return MIXER.apply(w, X, state)[0].sum()
+
+    message = "length = 14: expected at most max_length = 10 tokens"
+    for call in (loss, jax.grad(loss), lambda w: MIXER.apply(w, X, state, mask=TOKENS < 3)):
+        with pytest.raises(ValueError, match=message):
+            call(PARAMETERS)
+    MIXER.apply(PARAMETERS, X, state, mask=IDS == 2)  # masked tokens take no room
+
+
+def test_who_watches_the_methods_of_a_mixer_sees_every_call():
+    calls = []
+
+    def watch(method, args, kwargs, context):
+        calls.append((type(context.module).__name__, context.method_name))
+        return method(*args, **kwargs)
+
+    for _ in range(2):
+        MIXER.apply(PARAMETERS, X)
+        with nn.intercept_methods(watch):
+            MIXER.apply(PARAMETERS, X)
+    assert calls.count(("Attention", "__call__")) == 2
+    _, seen = MIXER.apply(PARAMETERS, X, capture_intermediates=True)
+    assert "intermediates" in seen
+
+
+def test_mixers_of_others_run_as_they_are_written():
+    seen = []
+
+    class Theirs(mixers.Mixer):
+        def __call__(self, x, state=None, **_):
+            seen.append(float(x[0, 0, 0]))
+            return x, state
+
+    theirs = Theirs(CHANNELS)
+    for x in (X, X + 1):
+        theirs.apply({}, x)
+    assert seen == [X[0, 0, 0], X[0, 0, 0] + 1]

@@ -15,8 +15,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from based_jax import compat
 from based_jax.mixers.module import Module
 from based_jax.mixers.option_docs import with_inherited
+from based_jax.ops.eager import compiled
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_array, expect_divisible
 
@@ -102,6 +104,12 @@ class Mixer(Module):
         raise NotImplementedError(f"{type(self).__name__} does not define __call__")
 
     @nn.nowrap
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        """One compiled program outside `jit`; what asks for methods or sees their calls has none."""
+        is_plain = "method" in kwargs or "capture_intermediates" in kwargs or compat.is_intercepted()
+        return super()._apply(*args, **kwargs) if is_plain else _apply(self, *args, **kwargs)
+
+    @nn.nowrap
     def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
         """The state before the first token; needs no parameters.
 
@@ -122,6 +130,11 @@ class Mixer(Module):
         """Validate x and cast it to the computation's dtype."""
         expect_array("x", x, ("B", "N", self.d_model), "floating")
         return jnp.asarray(x, self.dtype)
+
+
+@compiled
+def _apply(mixer: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return nn.Module.apply(mixer, *args, **kwargs)
 
 
 class Projection(nn.Module):

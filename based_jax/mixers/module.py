@@ -19,7 +19,12 @@ class Module(nn.Module):
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
         """As `nn.Module.apply`."""
         inputs = [value for name, value in kwargs.items() if name != "rngs"]
-        return explicit_mesh.run(super().apply, (variables, *args), kwargs, like=(args, inputs))
+        return explicit_mesh.run(self._apply, (variables, *args), kwargs, like=(args, inputs))
+
+    @nn.nowrap
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        """`apply` once the mesh has no Explicit axes."""
+        return super().apply(*args, **kwargs)
 
     @nn.nowrap
     def init_with_output(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:

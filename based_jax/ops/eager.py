@@ -1,4 +1,4 @@
-"""Ops called outside `jit`: one compiled program per call instead of one per primitive.
+"""Ops and mixers called outside `jit`: one compiled program per call instead of one per primitive.
 
 JAX compiles a `scan`, a `cond` or a custom gradient anew each time that Python meets its function, and ops
 define theirs inside: outside `jit` every call would compile. `compiled` jits an op once for all calls whose
@@ -6,6 +6,7 @@ arguments have the same shapes, dtypes and options, under `grad` and `vmap` too.
 that records a program) traces, the op runs as it is written. Either way a mesh with Explicit axes is handled.
 """
 
+import dataclasses
 import functools
 import inspect
 import types
@@ -17,7 +18,7 @@ import jax
 import numpy as np
 
 from based_jax import compat
-from based_jax.ops import context_parallel, dispatch, explicit_mesh
+from based_jax.ops import context_parallel, dispatch, explicit_mesh, value_checks
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,13 +28,14 @@ def compiled(op: F) -> F:
 
     Arrays, wherever they are in the arguments, are traced; everything else is part of the program. So the op
     must not look at the values of arrays, nor ask which of them are one object: a check that does belongs
-    before the call of a decorated function. Functions from outside this package (feature maps of a user's
-    own) may read what changes between calls: with one of them the op is not compiled.
+    before the call of a decorated function, or waits (`value_checks`). Functions and modules from outside
+    this package (feature maps of a user's own) may read what changes between calls: with one of them the op
+    is not compiled.
     """
 
     def run(call: _Call, arrays: list[Any]) -> Any:
-        with dispatch.on_platform(call.platform):
-            return body(*call.arguments(arrays))
+        with dispatch.on_platform(call.platform), value_checks.waiting() as checks:
+            return body(*call.arguments(arrays)), checks
 
     def body(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return explicit_mesh.run(op, args, kwargs, like=(args, list(kwargs.values())))
@@ -51,7 +53,10 @@ def compiled(op: F) -> F:
         if not _never_change(options):
             return body(args, kwargs)
         kinds = tuple(type(option) for option in options)
-        return program(_Call(tree, options, kinds, dispatch.platform(arrays)), arrays)
+        results, checks = program(_Call(tree, options, kinds, dispatch.platform(arrays)), arrays)
+        for check in checks:
+            check.hold()
+        return results
 
     return wrapper  # pyright: ignore[reportReturnType]
 
@@ -92,12 +97,21 @@ def _never_change(options: tuple[Any, ...]) -> bool:
         hash(options)
     except TypeError:
         return False
-    return all(isinstance(option, type) or not callable(option) or _is_ours(option) for option in options)
+    return all(_never_changes(option) for option in options)
 
 
-def _is_ours(function: Any) -> bool:
-    """Whether this is a function of a module of this package."""
-    function = inspect.unwrap(function)
-    if not isinstance(function, types.FunctionType) or "<locals>" in function.__qualname__:
-        return False
-    return function.__module__.split(".")[0] == __name__.split(".")[0]
+def _never_changes(option: Any) -> bool:
+    """Whether this does the same in every call: no function of others, and no object with one."""
+    if isinstance(option, type) or not callable(option):
+        return True
+    if dataclasses.is_dataclass(option):  # a Flax module
+        fields = [getattr(option, field.name) for field in dataclasses.fields(option)]
+        return _is_ours(type(option)) and all(map(_never_changes, fields))
+    option = inspect.unwrap(option)
+    is_known = isinstance(option, types.FunctionType) and "<locals>" not in option.__qualname__
+    return is_known and _is_ours(option)
+
+
+def _is_ours(what: Any) -> bool:
+    """Whether a module of this package defines it."""
+    return what.__module__.split(".")[0] == __name__.split(".")[0]

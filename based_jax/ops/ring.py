@@ -4,10 +4,13 @@ The token with index p (counted over calls, per row) lives in slot p mod W, so a
 rows of one batch may be at different lengths.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from based_jax.ops import value_checks
 from based_jax.ops.stream import Places, Stream
 from based_jax.typing import Array, Bool, Int
 from based_jax.validate import expect, expect_array
@@ -42,7 +45,7 @@ def latest(ring: Array, length: Int[Array, " B"], count: int) -> tuple[Array, In
 def expect_room(
     before: Stream | None, length: int, mask: Bool[Array, "B N"] | None, room: int, what: str
 ) -> None:
-    """Check that no row of a call has more than `room` tokens in all, as far as that is known outside `jit`.
+    """Check that no row of a call has more than `room` tokens in all, as far as that can be known.
 
     Args:
         before: the stream before the call; None is behind nothing.
@@ -55,12 +58,22 @@ def expect_room(
     """
     if mask is not None:
         expect_array("mask", mask, ("B", length), "bool")
-    used = _concrete(None if before is None else before.length, 0)
-    new = length if mask is None else _concrete(mask, np.zeros((1, 1), int)).sum(axis=1)
-    longest = int(np.max(used + new))
-    expect(longest <= room, "length", longest, f"at most {what}")
+    used, new = 0 if before is None else before.length, length if mask is None else mask
+    # NumPy's sums, because jnp would trace even those of known values under `jit`.
+    longest = _longest(np, _unless_traced(used, 0), _unless_traced(new, np.zeros((1, 1), bool)))
+    expect(longest <= room, "length", int(longest), expected := f"at most {what}")
+    checks = value_checks.waiting_here()
+    if checks is not None and (isinstance(used, Tracer) or isinstance(new, Tracer)):
+        checks.append(value_checks.AtMost(_longest(jnp, used, new), room, "length", expected))
 
 
-def _concrete(array, otherwise):
-    """The array's values where they are known; NumPy's, because jnp would trace even those under `jit`."""
-    return otherwise if array is None or isinstance(array, Tracer) else np.asarray(array)
+def _longest(numpy: Any, used: Any, new: Any) -> Any:
+    """Tokens of the longest row; `new` is a number or a mask."""
+    return numpy.max(used + (new if isinstance(new, int) else numpy.sum(new, axis=1)))
+
+
+def _unless_traced(x: Any, otherwise: Any) -> Any:
+    """NumPy's array of what is known."""
+    if isinstance(x, Tracer):
+        return otherwise
+    return x if isinstance(x, int) else np.asarray(x)
