@@ -1,0 +1,1 @@
+"""Attack classes, run by hand: ``python -m tests.hostile``. The last run is in docs/security.md."""
