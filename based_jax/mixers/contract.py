@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import compat
+from based_jax.mixers.frame import framed
 from based_jax.mixers.module import Module
 from based_jax.mixers.option_docs import with_inherited
 from based_jax.ops.eager import compiled
@@ -76,6 +77,8 @@ class Mixer(Module):
     """its row in docs/mixers.md"""
 
     def __init_subclass__(cls, **options: Any) -> None:
+        if "__call__" in cls.__dict__:
+            cls.__call__ = framed(cls.__call__)
         super().__init_subclass__(**options)
         cls.__doc__ = with_inherited(cls)  # for help()
 

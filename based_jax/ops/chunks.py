@@ -105,7 +105,7 @@ class Sight(NamedTuple):
         return rows_where(self.enters, x)
 
     def reading(self, x: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
-        """Rows of what reads the state."""
+        """Rows of what was read from the state, which may be infinite for those that do not see it."""
         return rows_where(self.reads, x)
 
 

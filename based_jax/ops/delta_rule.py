@@ -24,7 +24,7 @@ from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
 from based_jax.ops.linear_recurrence import LinearRecurrenceState, init_linear_recurrence_state
-from based_jax.ops.stream import advance, stream_of
+from based_jax.ops.stream import advance, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -145,11 +145,8 @@ def generalized_delta_rule(
     before = stream_of(initial_state, batch, length, segment_ids, mask)
     places, stream = advance(before, batch, length, segment_ids, mask)
 
-    def real(x: Array) -> Array:
-        """A token of zeros leaves the state alone and reads 0, so that nothing below asks for the mask."""
-        return (x if mask is None else jnp.where(mask[..., None, None], x, 0)).astype(dtype)
-
-    q, *rest = jax.tree.map(real, [q, k, v, a, b, log_decay])
+    # A token of zeros leaves the state alone and reads 0, so that nothing below asks for the mask.
+    q, *rest = jax.tree.map(lambda x: x.astype(dtype), unpadded(mask, [q, k, v, a, b, log_decay]))
     tokens = [q * (width**-0.5 if scale is None else scale), *rest]
     # One token is a step of the recurrence: no triangle to solve.
     compute = _reference if chosen == "reference" or length == 1 else _chunked
@@ -185,7 +182,7 @@ def _chunked(tokens, kv, start, chunk_size):
             left = writers * decay.until_end(log_decay)
             kept = decay.across(log_decay)[..., None] * seen.kept(kv)
         products = jnp.where(seen.visible, products, 0)
-        from_a, from_q = seen.reading(readers) @ kv
+        from_a, from_q = seen.reading(readers @ kv)
         u = _solve_unit_lower(products[0, 0], from_a + products[0, 1] @ v)
         values = jnp.stack([u, v])
         own = jnp.sum(q * writers, axis=-1, keepdims=True)

@@ -21,7 +21,7 @@ from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
 from based_jax.ops.long_conv import long_conv
-from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
+from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -149,9 +149,7 @@ def diagonal_ssm(
     places, stream = advance(before, batch, length, segment_ids, mask)
 
     dtype = accumulation_dtype(x)
-    values = x.astype(dtype)
-    if mask is not None:
-        values = jnp.where(mask[..., None, None], values, 0)
+    values = unpadded(mask, x.astype(dtype))
     log_a, weight = log_a.astype(dtype), weight.astype(dtype)
     new = None
     if before is None and chosen == "xla":

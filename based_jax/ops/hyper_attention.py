@@ -27,7 +27,7 @@ from based_jax.ops.eager import compiled
 from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
 from based_jax.ops.ring import expect_room
 from based_jax.ops.softmax_attention import attend, softmax_attention
-from based_jax.ops.stream import advance
+from based_jax.ops.stream import advance, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -165,6 +165,7 @@ def _attend_to_tuples(
     if cache is None and left is not None and left >= length * context_parallel.parts() - 1:
         left = None
     places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
+    q, k, v = unpadded(mask, (q, k, v))
 
     index = jnp.broadcast_to(places.index, (places.index.shape[0], length))
     own = _Keys(

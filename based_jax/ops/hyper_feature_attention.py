@@ -28,7 +28,7 @@ from based_jax.ops.eager import compiled
 from based_jax.ops.kv_cache import KVCache, slot_index, write
 from based_jax.ops.linear_attention import LinearAttentionState, linear_attention
 from based_jax.ops.ring import expect_room
-from based_jax.ops.stream import advance
+from based_jax.ops.stream import advance, unpadded
 from based_jax.ops.tensor_product import tensor_product_map
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
@@ -145,6 +145,7 @@ def _in_blocks(qs, ks, v, causal, kind, scales, cache, return_state, block, segm
     """Block after block of queries against all keys; the backward pass computes a block's scores again."""
     batch, length = v.shape[:2]
     places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
+    qs, ks, v = unpadded(mask, (qs, ks, v))
     index, start = (jnp.broadcast_to(x, (batch, length)) for x in (places.index, places.start))
     # A query sees the keys that are marked with a number between its first and its last one.
     first, last = (start, index) if causal else (start, start)

@@ -23,7 +23,7 @@ from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
 from based_jax.ops.linear_recurrence import decayed_chunk
-from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
+from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -110,10 +110,9 @@ def linear_attention(
         state = init_linear_attention_state(batch, heads, feature_map.size(width), value_size, dtype)
     before = stream_of(initial_state, batch, length, segment_ids, mask)
     places, stream = advance(before, batch, length, segment_ids, mask)
+    q, k, v = unpadded(mask, (q, k, v))
     if log_decay is not None:
-        log_decay = jnp.broadcast_to(log_decay.astype(dtype), (batch, length, heads))
-        if mask is not None:
-            log_decay = jnp.where(mask[..., None], log_decay, 0)
+        log_decay = unpadded(mask, jnp.broadcast_to(log_decay.astype(dtype), (batch, length, heads)))
 
     start = relative_start(places, before, segment_ids)
     compute = _reference if chosen == "reference" else _chunked
@@ -182,11 +181,11 @@ def _chunk_outputs(q, k, v, log_decay, start, mask, state, feature_map, eps):
     # A masked similarity is zeroed, not sent to -inf: phi(q).phi(k) of an unrelated pair is not small.
     scores = jnp.where(seen.visible, scores, 0)
 
-    phi_q, phi_k = seen.reading(phi_q), seen.entering(phi_k)
-    normaliser = scores.sum(-1) + jnp.einsum("bhif,bhf->bhi", phi_q, k_sum)
+    phi_k = seen.entering(phi_k)
+    normaliser = scores.sum(-1) + seen.reading(phi_q @ k_sum[..., None])[..., 0]
     new_k_sum = seen.kept(k_sum[..., None])[..., 0] + phi_k.sum(-2)
     if log_decay is None:
-        numerator = scores @ v + phi_q @ kv
+        numerator = scores @ v + seen.reading(phi_q @ kv)
         new_kv = seen.kept(kv) + jnp.einsum("bhjf,bhjv->bhfv", phi_k, v)
     else:
         numerator, new_kv = decayed_chunk(phi_q, phi_k, v, log_decay[..., None], kv, seen, scores)

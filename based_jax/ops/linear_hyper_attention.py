@@ -31,7 +31,7 @@ from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap, symmetric_taylor_features, symmetric_taylor_size
 from based_jax.ops.hyper_attention import check_hyper_attention
-from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
+from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
 
@@ -159,7 +159,7 @@ def linear_hyper_attention(
     before = stream_of(initial_state, batch, length, segment_ids, mask) if causal else None
     places, stream = advance(before, batch, length, segment_ids, mask)
     form = _Form(ordered, strict, feature_map, normalize == "sum")
-    q, ks, vs = jax.tree.map(lambda x: x.astype(dtype), (q * scale, ks, vs))
+    q, ks, vs = jax.tree.map(lambda x: x.astype(dtype), unpadded(mask, (q * scale, ks, vs)))
     chunks = {"chunk_size": chunk_size or CHUNK}
 
     if causal:

@@ -21,7 +21,7 @@ from based_jax.ops.chunks import Sight, heads_first, relative_start, scan_chunks
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
-from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
+from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_divisible
 
@@ -116,8 +116,7 @@ def linear_recurrence(
     start = relative_start(places, before, segment_ids)
     log_decay = log_decay if channels else log_decay[..., None]
     log_decay = jnp.broadcast_to(log_decay.astype(dtype), (batch, length, *log_decay.shape[2:]))
-    if mask is not None:
-        log_decay = jnp.where(mask[..., None, None], log_decay, 0)
+    q, k, v, log_decay = unpadded(mask, (q, k, v, log_decay))
     q = q.astype(dtype) * (width**-0.5 if scale is None else scale)
     compute = _reference if chosen == "reference" else _chunked
 
@@ -160,7 +159,7 @@ def decayed_chunk(
     else:
         products = scores * decay.between(log_decay[..., 0], inclusive)
     y = jnp.where(seen.visible, products, 0) @ v
-    y = y + seen.reading(q * decay.since_start(log_decay, inclusive)) @ kv
+    y = y + seen.reading((q * decay.since_start(log_decay, inclusive)) @ kv)
     if bonus is not None:
         y = y + jnp.sum(q * bonus * k, axis=-1, keepdims=True) * v
     left = decay.across(log_decay)[..., None] * seen.kept(kv)

@@ -21,7 +21,7 @@ from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
 from based_jax.ops.ring import expect_room, latest, put
-from based_jax.ops.stream import Stream, advance, init_stream
+from based_jax.ops.stream import Stream, advance, init_stream, unpadded
 from based_jax.ops.toeplitz import circular_convolution, fft_size
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -108,9 +108,7 @@ def _long_conv(x, kernel, skip, state, return_state, segment_ids, mask, chosen) 
     places, stream = advance(before, batch, length, segment_ids, mask)
 
     dtype = accumulation_dtype(x)
-    values, kernel = x.astype(dtype), kernel.astype(dtype)
-    if mask is not None:  # an FFT would spread the rounding of large padding over the row
-        values = jnp.where(mask[..., None], values, 0)
+    values, kernel = unpadded(mask, x.astype(dtype)), kernel.astype(dtype)
     start, kept, outgrown = relative_start(places, before, segment_ids), 0, None
     if start is not None:
         start = jnp.broadcast_to(start, (batch, length))

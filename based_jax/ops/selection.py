@@ -11,7 +11,7 @@ from jaxtyping import Shaped
 from based_jax.ops.eager import compiled
 from based_jax.ops.ring import put
 from based_jax.ops.softmax_attention import attend
-from based_jax.ops.stream import Places, Stream, advance
+from based_jax.ops.stream import Places, Stream, advance, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -174,6 +174,7 @@ def attention_of_some(
     visible = jnp.arange(length) <= index[:, :, None]
     if mask is not None:
         visible &= mask[:, None, :]
+        k, v = unpadded(mask, (k, v))
     some = attend(q[rows, index], k, v, visible, q.shape[-1] ** -0.5)
     some = jnp.where(chosen[rows, index][..., None, None], some, 0)
     return jnp.zeros((*q.shape[:3], v.shape[-1]), some.dtype).at[rows, index].set(some)

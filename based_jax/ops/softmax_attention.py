@@ -21,7 +21,7 @@ from based_jax.ops.eager import compiled
 from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
 from based_jax.ops.ring import expect_room
 from based_jax.ops.rotary import rotary
-from based_jax.ops.stream import advance
+from based_jax.ops.stream import advance, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_divisible
 
@@ -110,6 +110,7 @@ def _attention(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     how: dict[str, Any] = {"scale": scale, "allowed": allowed, "return_log_sum": return_log_sum}
     places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
+    q, k, v = unpadded(mask, (q, k, v))
 
     if cache is None:
         if chosen == "cudnn":

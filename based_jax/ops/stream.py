@@ -4,6 +4,7 @@ Every mixer meets the same three questions: how many tokens came before this cal
 to the document of the token at hand, and which tokens are padding. They are answered once, here.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ class Stream:
     """index of the first token of the current segment"""
     segment: Int[Array, " B"]
     """segment id of the last token"""
+    broken: Bool[Array, " B"]
+    """whether a token of the current segment was NaN or infinite; see `not_numbers`"""
 
 
 def stays(before: Stream, after: Stream) -> Bool[Array, " B"]:
@@ -53,7 +56,8 @@ class Places(NamedTuple):
 
 def init_stream(batch_size: int) -> Stream:
     """The stream of rows that have not seen a token."""
-    return Stream(*(jnp.zeros((batch_size,), jnp.int32) for _ in range(3)))
+    counts = (jnp.zeros((batch_size,), jnp.int32) for _ in range(3))
+    return Stream(*counts, jnp.zeros((batch_size,), bool))
 
 
 @compiled
@@ -105,12 +109,23 @@ def advance(
         last = jnp.take_along_axis(values, jnp.maximum(count - 1, 0)[:, None], axis=1)[:, 0]
         return jnp.where(count > 0, last, otherwise)
 
+    now = last_of(start, stream.start)
     moved = Stream(
         length=stream.length + count,
-        start=last_of(start, stream.start),
+        start=now,
         segment=stream.segment if segment_ids is None else last_of(segment_ids, stream.segment),
+        broken=stream.broken & (now == stream.start),
     )
     return Places(index, start, mask), moved
+
+
+def unpadded(mask: Bool[Array, "B N"] | None, arrays: Any) -> Any:
+    """A pytree of (B, N, ...) arrays with zeros at masked tokens, whose NaN would survive a product with 0."""
+
+    def real(x: Array) -> Array:
+        return x if mask is None else jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)
+
+    return jax.tree.map(real, arrays)
 
 
 def stream_of(
@@ -135,17 +150,18 @@ def stream_before(
     """Where rows stand in front of this device's part of them; see `context_parallel`."""
     if segment_ids is None and mask is None:
         counted = jnp.full((batch_size,), context_parallel.part() * length, jnp.int32)
-        return Stream(counted, *(jnp.zeros_like(counted) for _ in range(2)))
+        return dataclasses.replace(init_stream(batch_size), length=counted)
     zero = jnp.zeros((batch_size,), jnp.int32)
     first = zero if segment_ids is None else segment_ids[:, 0].astype(jnp.int32)
-    _, own = advance(Stream(zero, zero, first), batch_size, length, segment_ids, mask)
+    fresh = dataclasses.replace(init_stream(batch_size), segment=first)
+    _, own = advance(fresh, batch_size, length, segment_ids, mask)
 
     def combine(earlier: tuple[Stream, Array], later: tuple[Stream, Array]) -> tuple[Stream, Array]:
         """Each with the segment of its first token; `start` is 0 if that is also the last one's."""
         (a, first), (b, second) = earlier, later
         begins = jnp.where(a.segment == second, a.start, a.length)
         start = jnp.where(b.start > 0, a.length + b.start, begins)
-        joined = Stream(a.length + b.length, start, b.segment)
+        joined = Stream(a.length + b.length, start, b.segment, b.broken)
         joined = jax.tree.map(lambda both, only: jnp.where(b.length > 0, both, only), joined, a)
         return jax.tree.map(
             lambda both, only: jnp.where(a.length > 0, both, only), (joined, first), (b, second)

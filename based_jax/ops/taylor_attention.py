@@ -25,7 +25,7 @@ from based_jax.ops.linear_attention import (
     linear_attention,
     sums_before,
 )
-from based_jax.ops.stream import advance, stays, stream_of
+from based_jax.ops.stream import advance, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
@@ -100,6 +100,7 @@ def _fused(q, k, v, eps, state, return_state, segment_ids, mask, backend) -> Any
     batch, length = check_linear_attention(q, k, v, symmetric_taylor_size, state)
     before = stream_of(state, batch, length, segment_ids, mask)
     places, stream = advance(before, batch, length, segment_ids, mask)
+    q, k, v = unpadded(mask, (q, k, v))
     starts = relative_start(places, before, segment_ids)
     if starts is not None:
         starts = jnp.broadcast_to(starts, (batch, length))

@@ -24,7 +24,7 @@ from based_jax.ops.diagonal_scan import even_chunks, scan_along
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
-from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of
+from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -102,6 +102,7 @@ def wkv(
         expect_array(f"initial_state.{name}", array, (batch, channels), "floating")
     before = stream_of(initial_state, batch, length, segment_ids, mask)
     places, stream = advance(before, batch, length, segment_ids, mask)
+    k, v = unpadded(mask, (k, v))
 
     token_by_token = chosen == "reference"
     step = functools.partial(

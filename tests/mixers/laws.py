@@ -1,9 +1,10 @@
-"""The four laws of architecture.md as functions that any mixer's test can call.
+"""The five laws of architecture.md as functions that any mixer's test can call.
 
 split       mixer(concat(a, b)) == concat(mixer(a, s0), mixer(b, s1))
 segments    packed documents == each document alone
 padding     right-padded rows with a mask == each row alone, states included
 causality   y[:, :t] does not change when x[:, t:] changes
+containment what is no number stays in its document, and padding and the past never see it
 """
 
 from typing import Any
@@ -74,6 +75,10 @@ def one_document(x: np.ndarray) -> np.ndarray:
     return np.zeros(x.shape[:2], int)
 
 
+NO_NUMBERS = np.resize(np.array([np.nan, np.inf, 1e30, -np.inf, -1e30], np.float32), LENGTH)
+"""What padding, other documents and later tokens may be; the last two are of a third power beyond float32."""
+
+
 def split_law(run: Runner, x: np.ndarray, sizes: list[int], **context: Any) -> None:
     """Cutting a sequence anywhere changes nothing, and the state only when it is asked for is returned."""
     whole, nothing = run(x, **context)
@@ -107,10 +112,33 @@ def segment_law(run: Runner, x: np.ndarray, lengths: list[int]) -> None:
         begin += length
 
 
+def containment(run: Runner, x: np.ndarray, cut: int) -> None:
+    """Tokens that are no numbers reach the later ones of their document, over calls too, and no others."""
+    index = np.arange(x.shape[1])
+    ids = np.broadcast_to(np.repeat([0, 1, 2], [4, 5, 4]), x.shape[:2])
+    broken = (ids == 1) & (index >= 6)
+    bad = np.where(broken[..., None], NO_NUMBERS[:, None], x)
+    every = np.ones(x.shape[:2], bool)
+    clean, _ = run(x, segment_ids=ids, mask=every)
+    whole, _ = run(bad, segment_ids=ids, mask=every)
+    expect_broken(whole, clean, broken)
+    first, state = run(bad, run.fresh(len(x)), mask=every & (index < cut), segment_ids=ids)
+    rest = every & (index < len(index) - cut)
+    second, _ = run(np.roll(bad, -cut, axis=1), state, mask=rest, segment_ids=np.roll(ids, -cut, axis=1))
+    expect_broken(np.where((index < cut)[:, None], first, np.roll(second, cut, axis=1)), clean, broken)
+
+
+def expect_broken(y: np.ndarray, expected: np.ndarray, broken: np.ndarray) -> None:
+    """NaN where it must be, and the expected outputs elsewhere."""
+    assert np.all(np.isnan(y[broken]))
+    y, expected = (np.where(broken[..., None], 0, array) for array in (y, expected))
+    assert_close(y, expected, TOLERANCE)
+
+
 def padding_law(run: Runner, x: np.ndarray, lengths: list[int], more: np.ndarray) -> None:
     """Padding changes no real output, and continuing behind it is continuing behind the last real token."""
     mask = np.arange(x.shape[1]) < np.array(lengths)[:, None]
-    garbage = np.where(mask[..., None], x, 1e3).astype(np.float32)
+    garbage = np.where(mask[..., None], x, NO_NUMBERS[: x.shape[1], None])
     padded, state = run(garbage, run.fresh(len(x)), mask=mask, segment_ids=one_document(x))
     stateless, _ = run(garbage, mask=mask, segment_ids=one_document(x))
     after, _ = run(more, state)
@@ -129,3 +157,7 @@ def causality(run: Runner, x: np.ndarray, t: int, tolerance: float = 0.0) -> Non
     before, after = run(x)[0], run(other)[0]
     assert_close(after[:, :t], before[:, :t], tolerance)
     assert np.any(before[:, t] != after[:, t])
+    other[:, t:] = NO_NUMBERS[t:, None]
+    after = run(other)[0]
+    assert_close(after[:, :t], before[:, :t], tolerance)
+    assert np.all(np.isnan(after[:, t:]))

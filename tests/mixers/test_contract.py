@@ -1,4 +1,4 @@
-"""Every registered mixer obeys the contract: the four laws, gradients, state sizes, errors."""
+"""Every registered mixer obeys the contract: the laws, gradients, state sizes, errors."""
 
 import functools
 import re
@@ -146,6 +146,12 @@ def test_padding_law(run, lengths):
 def test_causality(run, t, request):
     is_exact = request.node.callspec.params["run"] not in BY_FFT
     laws.causality(run, drawn(7), t, 0.0 if is_exact else laws.TOLERANCE)
+
+
+@pytest.mark.parametrize("cut", [5, 7, 9])
+def test_containment(run, cut):
+    """The document breaks at its third token: cut in front of that, behind it, and at its end."""
+    laws.containment(run, drawn(9), cut)
 
 
 @given(st.sampled_from(sorted(CASES)), st.integers(1, 12), st.integers(0, 13), st.integers(0, 2**31))
