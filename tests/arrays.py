@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from based_jax import ops
+
 
 def array(x: Any, dtype: Any = None) -> jax.Array:
     """`x` as `jnp.asarray` makes it, which compiles a copy for every shape and dtype that it has not seen."""
@@ -27,3 +29,8 @@ def normals(init: Callable[..., Any], *inputs: Any, scale: float = 0.3, dtype: A
     return jax.tree.map(
         lambda leaf: array(generator.normal(size=leaf.shape) * scale, dtype or leaf.dtype), shapes
     )
+
+
+def stream_at(length: Any, start: Any, segment: Any) -> ops.Stream:
+    """Rows that have come so far, and met numbers only."""
+    return ops.Stream(length, start, segment, np.zeros(np.shape(length), bool))

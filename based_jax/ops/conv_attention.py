@@ -36,7 +36,7 @@ from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
 from based_jax.ops.kv_cache import slot_index
 from based_jax.ops.ring import expect_room, latest, put
-from based_jax.ops.stream import Places, Stream, advance, init_stream
+from based_jax.ops.stream import Places, Stream, advance, init_stream, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
 
@@ -179,6 +179,7 @@ def _attention(
     """
     batch, length, _, width = q.shape
     places, stream = advance(None if state is None else state.stream, batch, length, segment_ids, mask)
+    q, k, v = unpadded(mask, (q, k, v))
 
     dtype = accumulation_dtype(v)
     scaled = q.astype(dtype) * (width**-0.5 if scale is None else scale)
@@ -187,11 +188,10 @@ def _attention(
             scaled, k, terms=count, width=min(LAGS, length), threshold=0.0, search="largest", mask=mask
         )
     q, k, values = (x.astype(dtype).transpose(0, 2, 3, 1) for x in (scaled, k, v))
-    real = jnp.ones((1, length), bool) if mask is None else mask
 
     def attend_text() -> Array:
-        clean = jnp.where(real[:, None, None], values, 0)  # a transform would spread their rounding
-        return attend_by_fft(q, k, clean, at[..., :reached], real, left, gradient)
+        real = jnp.ones((1, length), bool) if mask is None else mask
+        return attend_by_fft(q, k, values, at[..., :reached], real, left, gradient)
 
     moved = None
     if state is not None:

@@ -22,7 +22,7 @@ from based_jax.ops.chunks import relative_start, scan_chunks
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
-from based_jax.ops.stream import Stream, advance, init_stream, stream_of
+from based_jax.ops.stream import Stream, advance, init_stream, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -153,6 +153,7 @@ def diagonal_scan(
     batch, length = jax.tree.leaves(inputs)[0].shape[:2]
     before = stream_of(initial_state, batch, length, segment_ids, mask)
     places, stream = advance(before, batch, length, segment_ids, mask)
+    inputs = unpadded(mask, inputs)
 
     wanted = jax.eval_shape(terms, jax.tree.map(lambda x: x[:, :1], inputs))[1]
     if initial_state is None:

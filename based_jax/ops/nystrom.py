@@ -32,7 +32,7 @@ from based_jax.ops.eager import compiled
 from based_jax.ops.kv_cache import KVCache, init_kv_cache
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.ops.softmax_attention import attend_in_blocks, merge_attention, softmax_attention
-from based_jax.ops.stream import Places, Stream, advance, init_stream
+from based_jax.ops.stream import Places, Stream, advance, init_stream, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -149,6 +149,7 @@ def landmark_attention(
     batch, length = _check(q, k, v)
     expect(piece >= 1, "piece", piece, "at least 1 token")
     heads, width = q.shape[2:]
+    q, k, v = unpadded(mask, (q, k, v))
     state = initial_state
     context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask}
     how: dict[str, Any] = context | {"implementation": implementation}

@@ -174,7 +174,7 @@ def attention_of_some(
     visible = jnp.arange(length) <= index[:, :, None]
     if mask is not None:
         visible &= mask[:, None, :]
-        k, v = unpadded(mask, (k, v))
+        q, k, v = unpadded(mask, (q, k, v))
     some = attend(q[rows, index], k, v, visible, q.shape[-1] ** -0.5)
     some = jnp.where(chosen[rows, index][..., None, None], some, 0)
     return jnp.zeros((*q.shape[:3], v.shape[-1]), some.dtype).at[rows, index].set(some)

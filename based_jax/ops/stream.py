@@ -120,10 +120,17 @@ def advance(
 
 
 def unpadded(mask: Bool[Array, "B N"] | None, arrays: Any) -> Any:
-    """A pytree of (B, N, ...) arrays with zeros at masked tokens, whose NaN would survive a product with 0."""
+    """A pytree of (B, N, ...) arrays with zeros at masked tokens: NaN there would survive a product with 0.
+
+    Raises:
+        TypeError, ValueError: `mask` is not (B, N) booleans.
+    """
+    if mask is None:
+        return arrays
 
     def real(x: Array) -> Array:
-        return x if mask is None else jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)
+        expect_array("mask", mask, x.shape[:2], "bool")
+        return jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)
 
     return jax.tree.map(real, arrays)
 

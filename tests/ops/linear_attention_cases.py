@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from based_jax import ops
-from tests.arrays import array
+from tests.arrays import array, stream_at
 from tests.ops import draw, oracles
 
 
@@ -97,7 +97,7 @@ def call(arrays, placement, case: Case, implementation: str, chunk: int | None =
     """The op on these arrays, with its state."""
     state = None
     if "stream" in placement:
-        state = ops.LinearAttentionState(arrays["kv"], arrays["k_sum"], ops.Stream(*placement["stream"]))
+        state = ops.LinearAttentionState(arrays["kv"], arrays["k_sum"], stream_at(*placement["stream"]))
     arguments = {
         "log_decay": arrays.get("log_decay"),
         "initial_state": state,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from based_jax import ops
 from based_jax.ops.dispatch import KERNELS
-from tests.arrays import array
+from tests.arrays import array, stream_at
 from tests.ops import draw, oracles
 
 MODULE = sys.modules["based_jax.ops.softmax_attention"]  # the package has a function of that name
@@ -106,7 +106,7 @@ def call(arrays, placement, case: Case, implementation: str):
     """The op on these arrays; the new cache too if there is one."""
     state = None
     if "stream" in placement:
-        state = ops.KVCache(arrays["keys"], arrays["values"], ops.Stream(*placement["stream"]))
+        state = ops.KVCache(arrays["keys"], arrays["values"], stream_at(*placement["stream"]))
     # Small blocks, so that small inputs have several; while tracing, jit keeps the cases apart.
     with mock.patch.multiple(MODULE, QUERY_BLOCK=case.block, MIN_WINDOW_BLOCK=case.block):
         return ops.softmax_attention(

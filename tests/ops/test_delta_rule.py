@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax import ops
-from tests.arrays import array
+from tests.arrays import array, stream_at
 from tests.marks import slow_but
 from tests.ops import draw
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
@@ -83,7 +83,7 @@ def inputs(draw_, case: Case) -> Inputs:
         kv[-1] = 0
         seen = np.array([3] * (batch - 1) + [0], np.int32)
         arrays["kv"] = kv
-        placement["stream"] = ops.Stream(seen, 0 * seen, np.sign(seen))
+        placement["stream"] = stream_at(seen, 0 * seen, np.sign(seen))
     if "segments" in case.options:
         placement["segment_ids"] = draw_(draw.segment_ids(batch, length))
     counts = np.full(batch, length, np.int32)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from based_jax import ops
-from tests.arrays import array
+from tests.arrays import array, stream_at
 from tests.ops import draw
 from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
 
@@ -61,7 +61,7 @@ def everything(arrays, ids, mask, weights, *, case: Case, implementation: str) -
     def loss(arrays):
         h, options = arrays["h"], {}
         if case.full:
-            stream = ops.Stream(*(jnp.full(len(h), n, jnp.int32) for n in (5, 2, 0)))
+            stream = stream_at(*(jnp.full(len(h), n, jnp.int32) for n in (5, 2, 0)))
             options = {"segment_ids": ids, "mask": mask, "initial_state": ops.DiagonalScanState(h, stream)}
         y, state = ops.selective_scan(
             *(arrays[name] for name in ("x", "dt", "A", "B", "C")), arrays["D"] if case.full else None,

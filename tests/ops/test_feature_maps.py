@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from based_jax import ops
-from tests.arrays import array
+from tests.arrays import array, stream_at
 from tests.marks import slow_but
 from tests.mixers.laws import QUICKLY
 from tests.ops import draw, oracles
@@ -186,7 +186,7 @@ def attention(arrays, placement, weights, *, name, implementation):
     """y and sums, and the gradient of the weighted sum of all three."""
 
     def loss(arrays):
-        state = ops.LinearAttentionState(arrays["kv"], arrays["k_sum"], ops.Stream(*placement["stream"]))
+        state = ops.LinearAttentionState(arrays["kv"], arrays["k_sum"], stream_at(*placement["stream"]))
         y, state = ops.linear_attention(
             arrays["q"], arrays["k"], arrays["v"], feature_map=ours(name, arrays["projections"]),
             initial_state=state, return_state=True, segment_ids=placement["segment_ids"],

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax import ops
+from tests.arrays import stream_at
 from tests.ops import draw
 from tests.tolerances import (
     BFLOAT16,
@@ -92,7 +93,7 @@ def call(arrays, placement, *, case: Case, implementation: str):
     """The op on these arrays, with its state."""
     state = None
     if "kv" in arrays:
-        stream = ops.Stream(*(jnp.asarray(x, jnp.int32) for x in placement["stream"]))
+        stream = stream_at(*(jnp.asarray(x, jnp.int32) for x in placement["stream"]))
         begun = stream.length[:, None, None, None] > 0  # before the first token the sum is zero
         state = ops.LinearRecurrenceState(jnp.where(begun, arrays["kv"], 0), stream)
     return ops.linear_recurrence(

@@ -69,7 +69,7 @@ def test_advance_counts_like_a_row_at_a_time(drawn, fresh):
         assert stream.length.tolist() == [row.length for row in rows]
         assert stream.start.tolist() == [row.start for row in rows]
         assert stream.segment.tolist() == [row.segment for row in rows]
-        assert all(x.dtype == jnp.int32 for x in jax.tree.leaves(stream))
+        assert [x.dtype for x in jax.tree.leaves(stream)] == [jnp.int32] * 3 + [jnp.bool_]
 
 
 def test_a_fresh_call_without_ids_stays_small():

@@ -10,7 +10,7 @@ import pytest
 
 import pallas_kernels
 from based_jax import mixers, ops
-from tests.arrays import array, normals
+from tests.arrays import array, normals, stream_at
 from tests.ops import oracles
 from tests.tolerances import FLOAT32, FLOAT32_ANGLE, assert_close
 
@@ -22,7 +22,7 @@ def cache_of(rng: np.random.Generator) -> ops.KVCache:
     """Rows that have seen 2, 5 and 40 tokens, the last one in a segment that began at 38."""
     k, v = (array(rng.normal(size=(3, 6, 2, size)), jnp.float32) for size in (8, 3))
     length, start, segment = (array(x, jnp.int32) for x in ([2, 5, 40], [0, 0, 38], [0, 0, 1]))
-    return ops.KVCache(k, v, ops.Stream(length, start, segment))
+    return ops.KVCache(k, v, stream_at(length, start, segment))
 
 
 def token(rng: np.random.Generator) -> Any:

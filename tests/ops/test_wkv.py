@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from based_jax import ops
-from tests.arrays import array
+from tests.arrays import array, stream_at
 from tests.ops import draw
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
 
@@ -71,7 +71,7 @@ def everything(arrays, ids, mask, weights, *, case: Case, implementation: str) -
     def loss(arrays):
         inputs, options = [arrays[name] for name in ("k", "v", "log_decay", "bonus")], {}
         if case.full:
-            stream = ops.Stream(*(jnp.full(len(ids), n, jnp.int32) for n in (5, 2, 0)))
+            stream = stream_at(*(jnp.full(len(ids), n, jnp.int32) for n in (5, 2, 0)))
             sums = (arrays[name] for name in ("numerator", "denominator", "exponent"))
             options = {"segment_ids": ids, "mask": mask, "initial_state": ops.WKVState(*sums, stream)}
         y, state = ops.wkv(
