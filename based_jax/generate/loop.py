@@ -21,7 +21,7 @@ from based_jax.generate.prompt import Prompt, Tokens, bucket, pad_to, piece_size
 from based_jax.generate.rows import row_count, take_rows
 from based_jax.generate.sampling import Counts, RowSettings, choose, row_keys, row_samplers, row_settings
 from based_jax.models.language_model import LanguageModel
-from based_jax.ops import explicit_mesh
+from based_jax.ops import border, explicit_mesh
 from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
 from based_jax.validate import expect, expect_array
 
@@ -74,6 +74,7 @@ class Call(NamedTuple):
     """the prompt as it came: what is kept for each row is sharded like it"""
 
 
+@border.own_settings()
 def generate(
     model: LanguageModel,
     params: Params,
@@ -267,7 +268,7 @@ def _count(prompt: Prompt, prefix: Prefix | None, vocab_size: int) -> Counts:
     """How often each token occurs in the prompts, and in what stands in front of them."""
     tokens = jnp.asarray(prompt.tokens)
     real = jnp.arange(tokens.shape[1])[None] < prompt.lengths[:, None]
-    counts = explicit_mesh.run(Counts.of_prompt, (tokens, real, vocab_size), {})
+    counts = border.run(Counts.of_prompt, (tokens, real, vocab_size), {})
     if prefix is None:
         return counts
     before = np.bincount(np.asarray(prefix.tokens), minlength=vocab_size).astype(np.int32)
@@ -309,7 +310,7 @@ def _continue(model, state, hidden, batch, room):
         every = jnp.zeros((batch,), jnp.int32)
         return _progress(take_rows(state, every), hidden[every].astype(model.config.jnp_dtype))
 
-    return explicit_mesh.run(repeat, (state, hidden), {})
+    return border.run(repeat, (state, hidden), {})
 
 
 def _progress(state: State, hidden: Array) -> Progress:
@@ -320,7 +321,7 @@ def _progress(state: State, hidden: Array) -> Progress:
 def _prefill(model, params, progress, tokens, lengths, offset):
     """Read tokens offset ... offset + C of prompts of `lengths` tokens."""
     read = functools.partial(_read_piece, model)
-    return explicit_mesh.run(read, (params, progress, tokens, lengths, offset), {}, like=progress.hidden)
+    return border.run(read, (params, progress, tokens, lengths, offset), {}, like=progress.hidden)
 
 
 def _read_piece(model, params, progress, tokens, lengths, offset):
@@ -342,7 +343,7 @@ def _decode(model, params, progress, limit, rules, *, size):
         progress behind them.
     """
     make = functools.partial(_make_tokens, model, size)
-    return explicit_mesh.run(make, (params, progress, limit, rules), {}, like=progress.hidden)
+    return border.run(make, (params, progress, limit, rules), {}, like=progress.hidden)
 
 
 def _make_tokens(model, size, params, progress, limit, rules):

@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from based_jax.ops.not_numbers import broken_tokens, numbers, with_broken
 from based_jax.ops.stream import advance
@@ -26,8 +27,8 @@ def framed(call: Callable[..., Any]) -> Callable[..., Any]:
             return call(self, x, state, **context)
         x = self.check_input(x)
         before = getattr(state, "stream", None)
-        segment_ids, mask = context.get("segment_ids"), context.get("mask")
-        places, after = advance(before, *x.shape[:2], segment_ids, mask)
+        segment_ids, mask = (_on_device(context.get(name)) for name in ("segment_ids", "mask"))
+        places, after = advance(before, x.shape[0], x.shape[1], segment_ids, mask)
         broken, behind = broken_tokens(x, places, before, after, self.causal)
         token = _FRAMED.set(self)
         try:
@@ -37,3 +38,7 @@ def framed(call: Callable[..., Any]) -> Callable[..., Any]:
         return jnp.where(broken[..., None], jnp.nan, y), with_broken(state, behind)
 
     return wrapper
+
+
+def _on_device(x: Any) -> Any:
+    return jnp.asarray(x) if isinstance(x, np.ndarray) else x

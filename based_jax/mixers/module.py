@@ -4,7 +4,7 @@ from typing import Any
 
 from flax import linen as nn
 
-from based_jax.ops import explicit_mesh
+from based_jax.ops import border
 
 
 class Module(nn.Module):
@@ -19,7 +19,7 @@ class Module(nn.Module):
     def apply(self, variables: Any, *args: Any, **kwargs: Any) -> Any:
         """As `nn.Module.apply`."""
         inputs = [value for name, value in kwargs.items() if name != "rngs"]
-        return explicit_mesh.run(self._apply, (variables, *args), kwargs, like=(args, inputs))
+        return border.run(self._apply, (variables, *args), kwargs, like=(args, inputs))
 
     @nn.nowrap
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -29,4 +29,4 @@ class Module(nn.Module):
     @nn.nowrap
     def init_with_output(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
         """As `nn.Module.init_with_output`."""
-        return explicit_mesh.run(super().init_with_output, (rngs, *args), kwargs)
+        return border.run(super().init_with_output, (rngs, *args), kwargs)

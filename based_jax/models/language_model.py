@@ -138,7 +138,7 @@ class LanguageModel(Module):
         if positions is not None:
             expect_array("positions", positions, (None, tokens.shape[1]), "integer")
         dtype = self.config.jnp_dtype
-        h = jnp.take(self.embedding, tokens, axis=0, mode="fill", fill_value=jnp.nan)
+        h = _rows(self.embedding, tokens, self.config.vocab_size)
         if self.config.max_positions:
             h += self._learned_positions(tokens, state, positions, segment_ids, mask)
         h = keep_tokens(self.dropout(h.astype(dtype), deterministic=not self.has_rng("dropout")))
@@ -178,7 +178,7 @@ class LanguageModel(Module):
             index = ops.advance(stream, batch, length, segment_ids, mask)[0].positions
         if mask is not None:  # padding may lie beyond the table, and its NaN would reach every token
             index = jnp.where(mask, index, 0)
-        return jnp.take(self.position_embedding, index, axis=0, mode="fill", fill_value=jnp.nan)
+        return _rows(self.position_embedding, index, len(self.position_embedding))
 
     def unembed(self, hidden: Float[Array, "... D"]) -> Float[Array, "... vocab"]:
         """Logits of hidden vectors, accumulated in float32 (float64 for a float64 model)."""
@@ -251,6 +251,12 @@ def make_mixer(config: ModelConfig, index: int) -> Mixer:
             **spec.options,
         },
     )
+
+
+def _rows(table: Float[Array, "rows D"], index: Int[Array, "..."], count: int) -> Float[Array, "... D"]:
+    """The rows with these numbers, NaN outside [0, count); `jnp.take` alone would wrap negative ones."""
+    index = jnp.where((index >= 0) & (index < count), index, len(table))
+    return jnp.take(table, index, axis=0, mode="fill", fill_value=jnp.nan)
 
 
 @functools.lru_cache(maxsize=64)

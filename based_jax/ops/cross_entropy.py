@@ -26,6 +26,10 @@ Few pieces are better: each has its own sum over devices of the embedding's grad
 """
 
 
+IGNORED = -100
+"""The target that leaves its token out, torch's `ignore_index`."""
+
+
 @compiled
 def cross_entropy(
     hidden: Float[Array, "B N D"],
@@ -38,8 +42,12 @@ def cross_entropy(
     Args:
         hidden: output of the final norm; products are taken in its dtype, sums in float32.
         embedding: of the output, one row per token of the vocabulary, padding included.
-        targets: ids of the tokens.
-        weights: of the targets; 0 leaves one out.
+        targets: ids of the tokens; -100 leaves one out.
+        weights: of the targets; 0 leaves one out, and what its hidden vector and its target are does not
+            matter.
+
+    Returns:
+        The sum; NaN if a target that counts is no row of the embedding. It has no forward-mode derivative.
 
     Raises:
         TypeError, ValueError: an argument of the wrong shape or dtype.
@@ -49,6 +57,10 @@ def cross_entropy(
     expect_array("embedding", embedding, ("V", width), "floating")
     expect_array("targets", targets, rows, "integer")
     expect_array("weights", weights, rows, "floating")
+    counts = (weights != 0) & (targets != IGNORED)
+    exists = (targets >= 0) & (targets < len(embedding))
+    weights = jnp.where(counts, jnp.where(exists, weights, jnp.nan), 0)
+    hidden = jnp.where(counts[..., None], hidden, 0)  # of padding it may be NaN
     return _cross_entropy(hidden, embedding, targets, weights.astype(accumulation_dtype(hidden)))
 
 

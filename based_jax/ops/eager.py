@@ -18,7 +18,8 @@ import jax
 import numpy as np
 
 from based_jax import compat
-from based_jax.ops import context_parallel, dispatch, explicit_mesh, value_checks
+from based_jax.ops import border, context_parallel, dispatch, value_checks
+from based_jax.validate import expect
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,7 +39,7 @@ def compiled(op: F) -> F:
             return body(*call.arguments(arrays)), checks
 
     def body(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return explicit_mesh.run(op, args, kwargs, like=(args, list(kwargs.values())))
+        return border.run(op, args, kwargs, like=(args, list(kwargs.values())))
 
     run.__name__ = run.__qualname__ = op.__name__
     program = jax.jit(run, static_argnums=0)
@@ -49,6 +50,8 @@ def compiled(op: F) -> F:
             return body(args, kwargs)
         leaves, tree = jax.tree.flatten((args, kwargs))
         arrays = [leaf for leaf in leaves if _is_array(leaf)]
+        for array in arrays:
+            _expect_to_fit(array)
         options = tuple(_ARRAY if _is_array(leaf) else leaf for leaf in leaves)
         if not _never_change(options):
             return body(args, kwargs)
@@ -89,6 +92,16 @@ _ARRAY = _Array()
 
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray)
+
+
+def _expect_to_fit(array: Any) -> None:
+    """Raise ValueError for NumPy's integers that JAX would cut to 32 bits without a word."""
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or not array.size:
+        return
+    limits = np.iinfo(jax.dtypes.canonicalize_dtype(array.dtype))
+    for value in (array.min(), array.max()):
+        what = f"from {limits.min} to {limits.max} without jax_enable_x64"
+        expect(limits.min <= value <= limits.max, f"a number in an array of {array.dtype}", int(value), what)
 
 
 def _never_change(options: tuple[Any, ...]) -> bool:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.stream import Places, Stream
+from based_jax.ops.stream import Places, Stream, behind_padding
 from based_jax.typing import Array, Bool, Float
 
 
@@ -34,6 +34,8 @@ def broken_tokens(
 ) -> tuple[Bool[Array, "B N"], Bool[Array, " B"]]:
     """Whether a token that is no number stands in front of each token, or is it, in the same document.
 
+    In a row whose mask is not right padding all tokens count as such: under `jit` no error can be raised.
+
     Args:
         x: inputs of a call.
         places: of its tokens.
@@ -44,7 +46,8 @@ def broken_tokens(
         For each token, and for the documents behind the call.
     """
     bad = ~is_number(x).all(axis=-1)
-    bad = bad if places.mask is None else bad & places.mask
+    if places.mask is not None:  # one that is not right padding has no answer
+        bad = (bad | behind_padding(places.mask)[:, None]) & places.mask
     index, start = places.index, places.start
     last = lax.cummax(jnp.where(bad, index, -1), axis=1)
     broken = last >= start

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from based_jax.ops import value_checks
 from based_jax.ops.stream import Places, Stream
@@ -58,22 +57,13 @@ def expect_room(
     """
     if mask is not None:
         expect_array("mask", mask, ("B", length), "bool")
-    used, new = 0 if before is None else before.length, length if mask is None else mask
-    # NumPy's sums, because jnp would trace even those of known values under `jit`.
-    longest = _longest(np, _unless_traced(used, 0), _unless_traced(new, np.zeros((1, 1), bool)))
-    expect(longest <= room, "length", int(longest), expected := f"at most {what}")
-    checks = value_checks.waiting_here()
-    if checks is not None and (isinstance(used, Tracer) or isinstance(new, Tracer)):
-        checks.append(value_checks.AtMost(_longest(jnp, used, new), room, "length", expected))
+    used = np.zeros(1, int) if before is None else before.length
+    new = np.asarray(length) if mask is None else mask
+    if mask is None:  # whatever came before
+        expect(length <= room, "length", length, f"at most {what}")
+    value_checks.expect_at_most(room, "length", f"at most {what}", _longest, used, new)
 
 
 def _longest(numpy: Any, used: Any, new: Any) -> Any:
     """Tokens of the longest row; `new` is a number or a mask."""
-    return numpy.max(used + (new if isinstance(new, int) else numpy.sum(new, axis=1)))
-
-
-def _unless_traced(x: Any, otherwise: Any) -> Any:
-    """NumPy's array of what is known."""
-    if isinstance(x, Tracer):
-        return otherwise
-    return x if isinstance(x, int) else np.asarray(x)
+    return numpy.max(used + (numpy.sum(new, axis=1) if new.ndim else new))

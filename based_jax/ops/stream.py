@@ -14,6 +14,7 @@ from jax import lax
 
 from based_jax.ops import context_parallel
 from based_jax.ops.eager import compiled
+from based_jax.ops.value_checks import expect_at_most
 from based_jax.typing import Array, Bool, Int
 from based_jax.validate import expect_array
 
@@ -56,8 +57,8 @@ class Places(NamedTuple):
 
 def init_stream(batch_size: int) -> Stream:
     """The stream of rows that have not seen a token."""
-    counts = (jnp.zeros((batch_size,), jnp.int32) for _ in range(3))
-    return Stream(*counts, jnp.zeros((batch_size,), bool))
+    length, start, segment = (jnp.zeros((batch_size,), jnp.int32) for _ in range(3))
+    return Stream(length, start, segment, jnp.zeros((batch_size,), bool))
 
 
 @compiled
@@ -79,8 +80,13 @@ def advance(
     """
     if segment_ids is not None:
         expect_array("segment_ids", segment_ids, (batch_size, length), "integer")
+        if segment_ids.dtype.itemsize > 4:
+            what = "a number of 32 bits"
+            expect_at_most(2**31 - 1, "largest of segment_ids", what, _largest, segment_ids)
     if mask is not None:
         expect_array("mask", mask, (batch_size, length), "bool")
+        what = "0: padding is on the right"
+        expect_at_most(0, "rows of mask with real tokens behind padding", what, _behind_padding, mask)
     if stream is None:
         stream = stream_of(None, batch_size, length, segment_ids, mask)
     fresh = stream is None
@@ -117,6 +123,19 @@ def advance(
         broken=stream.broken & (now == stream.start),
     )
     return Places(index, start, mask), moved
+
+
+def behind_padding(mask: Any) -> Any:
+    """Rows of a mask, (B, N), that are not padded on the right, which nothing here can compute."""
+    return (mask[:, 1:] & ~mask[:, :-1]).any(axis=1)
+
+
+def _behind_padding(numpy: Any, mask: Any) -> Any:
+    return numpy.sum(behind_padding(mask))
+
+
+def _largest(numpy: Any, ids: Any) -> Any:
+    return numpy.max(numpy.abs(ids))
 
 
 def unpadded(mask: Bool[Array, "B N"] | None, arrays: Any) -> Any:

@@ -5,11 +5,13 @@ What the program computes is unknown while it is traced. A check is then one res
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from based_jax import compat
@@ -48,6 +50,27 @@ def waiting() -> Iterator[list[AtMost]]:
         yield checks
     finally:
         _WAITING.reset(token)
+
+
+def expect_at_most(
+    limit: int, argument: str, expected: str, number: Callable[..., Any], *arrays: Any
+) -> None:
+    """Check a number that depends on arrays: now, or when the program has run that computes them, or never.
+
+    Args:
+        limit: the largest value that is right.
+        argument, expected: for the message, as for `validate.expect`.
+        number: of numpy or jax.numpy, and the arrays.
+        arrays: what it depends on.
+
+    Raises:
+        ValueError: the number is known and larger.
+    """
+    if not any(isinstance(x, Tracer) for x in arrays):
+        value = int(number(np, *map(np.asarray, arrays)))
+        expect(value <= limit, argument, value, expected)
+    elif (checks := waiting_here()) is not None:
+        checks.append(AtMost(number(jnp, *arrays), limit, argument, expected))
 
 
 def waiting_here() -> list[AtMost] | None:

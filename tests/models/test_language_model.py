@@ -235,13 +235,14 @@ def test_a_model_is_differentiable_in_float64(params, tokens, whole, x64):
     assert_close(slope, (above - below) / (2 * step), FINITE_DIFFERENCE)
 
 
-def test_tokens_out_of_range_give_nan(apply, tokens, whole):
-    """Never a clamped, wrong answer; other rows are not touched."""
-    bad = tokens.copy()
-    bad[1, 2] = 99
-    logits, _ = apply(bad)
-    assert np.all(np.isnan(logits[1, 2:]))
-    assert_close(logits[0], whole[0], 3e-6)
+def test_tokens_out_of_range_give_nan(model, apply, tokens, whole):
+    """Never a wrapped or clamped, wrong answer; what comes before and other rows are not touched."""
+    for token in (99, -1, model.config.vocab_size, 2**31 - 1, -(2**31)):
+        bad = tokens.copy()
+        bad[1, 2] = token
+        logits, _ = apply(bad)
+        assert np.all(np.isnan(logits[1, 2:]))
+        assert_close([logits[0], logits[1, :2]], [whole[0], whole[1, :2]], 3e-6)
 
 
 def test_state_size_adds_up(model):

@@ -27,7 +27,8 @@ def drawn():
 
 
 def expected(hidden, embedding, targets, weights):
-    """The definition, through all logits."""
+    """The definition, through all logits. Weights of 0 stay 0."""
+    weights = jnp.where(weights == 0, 0, weights)
     logits = jnp.einsum("bnd,vd->bnv", hidden, embedding)
     chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return jnp.sum(weights * (jax.nn.logsumexp(logits, axis=-1) - chosen))
@@ -49,6 +50,21 @@ def test_value_and_gradients_are_those_of_the_logits(monkeypatch, logits):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6), ours, theirs)
     alone = jax.jit(ops.cross_entropy)(hidden, embedding, targets, weights)
     np.testing.assert_allclose(2 * alone, ours[0], rtol=1e-6)
+
+
+def test_what_is_left_out_may_be_anything_and_other_targets_must_exist():
+    hidden, embedding, targets, weights = drawn()
+    loss = jax.jit(jax.value_and_grad(ops.cross_entropy, argnums=(0, 1)))
+    wanted = loss(hidden, embedding, targets, weights.at[1, 2].set(0))
+    without = targets.at[1, 2].set(-100)
+    for odd in (without, targets.at[1, 2].set(VOCAB), targets.at[1, 2].set(-1)):
+        broken = hidden.at[1, 2].set(jnp.nan)
+        jax.tree.map(
+            np.testing.assert_array_equal, loss(broken, embedding, odd, weights.at[1, 2].set(0)), wanted
+        )
+    jax.tree.map(np.testing.assert_array_equal, loss(hidden, embedding, without, weights), wanted)
+    for missing in (-1, -99, VOCAB, 10**6):
+        assert np.isnan(loss(hidden, embedding, targets.at[1, 2].set(missing), weights)[0])
 
 
 def test_no_array_of_all_logits_is_made(monkeypatch):
