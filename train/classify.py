@@ -40,7 +40,7 @@ from train.lm_config import find_dtype, find_preset
 from train.loop import LoopConfig, Outcome, fit
 from train.metrics import read_metrics
 from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
-from train.run_directory import parse_run, prepare_run
+from train.run_directory import parse_run, prepare_run, sole_run
 from train.step import Batch, TrainState, build_programs, cross_entropies
 
 PROG = "python -m train.classify"
@@ -129,6 +129,11 @@ def train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
     Raises:
         ValueError, OSError: bad data, settings or run directory, in one line.
     """
+    with sole_run(config.workdir):
+        return _train(config)
+
+
+def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
     language_model, body, tokenizer = _start(config)
     train_part, test_part = load_labelled(config.data, tokenizer)
     validation = None

@@ -46,7 +46,7 @@ from train.loop import LoopConfig, Outcome, fit, mean_loss
 from train.low_rank import CHANGES, LowRank
 from train.optimizer import learning_rate_schedule, make_optimizer
 from train.recipes import with_recipe
-from train.run_directory import parse_run, prepare_run, saved_settings
+from train.run_directory import parse_run, prepare_run, saved_settings, sole_run
 from train.sharding import BATCH_AXES, parse_mesh
 from train.step import Programs, TrainState, build_programs
 from train.utilization import Utilization, peak_tflops
@@ -100,12 +100,11 @@ class Parts:
 
 
 def assemble(config: LMConfig) -> Parts:
-    """Join the other processes, load the data, compile nothing yet, write nothing.
+    """Load the data, compile nothing yet, write nothing. Of several processes, after `hosts.join`.
 
     Raises:
         ValueError, OSError: bad data or settings, in one line.
     """
-    hosts.join(config.hosts)
     mesh = parse_mesh(config.mesh or (f"data={jax.device_count()}" if jax.process_count() > 1 else None))
     tokenizer, architecture, directory = _architecture(config)
     with phase("reading the data"):
@@ -178,7 +177,12 @@ def train(config: LMConfig) -> Run:
         ValueError, OSError: bad data, settings or run directory, in one line.
     """
     loop = LoopConfig(config.steps, config.log_every, config.eval_every, config.checkpoint_every, config.keep)
-    config = with_schedule(config)
+    hosts.join(config.hosts)
+    with sole_run(config.workdir):
+        return _train(with_schedule(config), loop)
+
+
+def _train(config: LMConfig, loop: LoopConfig) -> Run:
     parts = assemble(config)
     if hosts.is_main():
         show(parts.summary, Console(stderr=True))

@@ -25,6 +25,7 @@ from based_jax.models import LanguageModel, MixerSpec, ModelConfig, mqar_backbon
 from based_jax.validate import expect, expect_choice
 from train.checkpoints import say_once
 from train.mqar_sweep import Outcome, SweepConfig, sweep
+from train.run_directory import sole_run
 
 PROG = "python -m train.mqar"
 
@@ -179,8 +180,9 @@ def train_mqar(config: MQARConfig) -> Outcome:
         "parameters": param_count(architecture),
         "state_size": _state_size(architecture, config.longest),
     }
-    _prepare_workdir(config, architecture)
-    return sweep(architecture, train, test, grid, config.directory, facts)
+    with sole_run(config.directory):
+        _prepare_workdir(config, architecture)
+        return sweep(architecture, train, test, grid, config.directory, facts)
 
 
 def _state_size(architecture: ModelConfig, length: int) -> int | None:

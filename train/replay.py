@@ -21,7 +21,7 @@ from rich.table import Table
 from based_jax import command
 from based_jax.typing import Params
 from based_jax.validate import expect
-from train import lm
+from train import hosts, lm
 from train.bad_loss import is_bad
 from train.checkpoints import Checkpoints, say_once
 from train.metrics import read_metrics
@@ -87,6 +87,7 @@ def replay(config: ReplayConfig) -> Replay:
     run = parse_run(lm.LMConfig, ["--workdir", str(config.workdir), "--resume"], lm.PROG)
     run = dataclasses.replace(run, workdir=config.workdir, mesh=config.mesh or run.mesh)
     expect(config.step <= run.steps, "step", config.step, f"at most the run's {run.steps}")
+    hosts.join(run.hosts)
     parts = lm.assemble(run)
     expect_same_data(run, parts.fingerprint())
     copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))  # the step donates its state

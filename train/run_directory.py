@@ -1,16 +1,18 @@
 """A run's directory and the config.json in it, which decides what may be resumed."""
 
+import contextlib
 import dataclasses
 import json
 import platform
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_type_hints
 
 from based_jax import command
 from based_jax.convert.whole_file import whole_file
+from based_jax.directory_lock import sole_writer
 from based_jax.validate import expect
 from train import hosts
 from train.older_runs import todays_settings
@@ -30,6 +32,24 @@ class RunConfig(Protocol):
 
 
 Config = TypeVar("Config")
+
+
+@contextlib.contextmanager
+def sole_run(workdir: Path) -> Iterator[None]:
+    """While it is open, no other run writes to `workdir`; of several processes the main one holds the lock.
+
+    Raises:
+        DirectoryInUse: another run does.
+        OSError: the directory cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def lock() -> int:
+            stack.enter_context(sole_writer(workdir))
+            return 0
+
+        hosts.from_main(lock)
+        yield
 
 
 def prepare_run(

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from based_jax.directory_lock import sole_writer
 from based_jax.experiments.job import TRAINER, Job
 from based_jax.experiments.results import FAILED, Results
 from based_jax.experiments.slots import Slot
@@ -52,8 +53,16 @@ class Runner:
         self._stopping = False
 
     def run(self, jobs: Sequence[Job]) -> bool:
-        """Train what has no result yet; False if `stop` came before the end."""
+        """Train what has no result yet; False if `stop` came before the end.
+
+        Raises:
+            DirectoryInUse: a trainer that a killed study left behind still works on one of the jobs.
+        """
         pending = [job for job in jobs if not self.results.has(job)]
+        for job in pending:
+            if self._workdir(job).exists():
+                with sole_writer(self._workdir(job)):
+                    pass
         with ThreadPoolExecutor(self._workers) as pool:
             for future in [pool.submit(self._one, job) for job in pending]:
                 future.result()
@@ -70,7 +79,7 @@ class Runner:
             return
         slot = self._slots.get()
         try:
-            workdir = self.out / "runs" / job.name
+            workdir = self._workdir(job)
             workdir.mkdir(parents=True, exist_ok=True)
             began = time.perf_counter()
             status = self._process(job, workdir, slot)
@@ -87,6 +96,9 @@ class Runner:
         with self._lock:
             self.results.add(job, records)
             self.ended(job, self.results.of(job))
+
+    def _workdir(self, job: Job) -> Path:
+        return self.out / "runs" / job.name
 
     def _process(self, job: Job, workdir: Path, slot: Slot) -> int:
         """Its exit status. A session of its own: a terminal's Ctrl-C reaches it through `stop` only."""

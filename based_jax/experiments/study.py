@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape as plain
 
 from based_jax import command, plot
+from based_jax.directory_lock import sole_writer
 from based_jax.experiments import page
 from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.panels import Panel
@@ -79,6 +80,12 @@ def main(study: Study, argv: Sequence[str] | None = None) -> int:
         print("\n".join(job.line for job in jobs))
         return 0
     out = flags.out or Path("runs") / f"{study.name}-{flags.scale}"
+    with sole_writer(out):
+        return _run(study, flags, jobs, out)
+
+
+def _run(study: Study, flags: Flags, jobs: Sequence[Job], out: Path) -> int:
+    """Train what has no result in `out`, draw, and return the exit status."""
     _prepare(study, flags.scale, out)
     results = Results(out / "results.jsonl")
     stopped = _train(flags, jobs, out, results)

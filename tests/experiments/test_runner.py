@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from based_jax.directory_lock import DirectoryInUse, sole_writer
 from based_jax.experiments import slots
 from based_jax.experiments.job import Job, rates, segments
 from based_jax.experiments.results import Results, best
@@ -73,6 +74,16 @@ def test_jobs_are_trained_once_and_failures_recorded(runner):
     assert again.run([FINE, DIES])
     assert len(starts(again, DIES)) == 2
     assert len(starts(again, FINE)) == 1
+
+
+def test_a_trainer_that_was_left_behind_is_not_joined(runner):
+    """It would be recorded as a failure, and its checkpoints removed."""
+    first = runner()
+    workdir = first.out / "runs" / FINE.name
+    with sole_writer(workdir), pytest.raises(DirectoryInUse, match=f"{FINE.name} is in use by process"):
+        first.run([DIES, FINE])
+    assert not first.results.rows
+    assert not (first.out / "runs" / DIES.name).exists()
 
 
 def test_a_stop_reaches_the_trainers_and_the_next_call_continues(runner):

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from based_jax import command, plot
 from based_jax.convert import load_pretrained
+from based_jax.directory_lock import sole_writer
 from based_jax.experiments.conv_basis import drawn, figures, heads, replaced, report, structured, training
 from based_jax.experiments.conv_basis.settings import SETTINGS, Setting
 from based_jax.experiments.hyper_lm.jobs import TRAINER
@@ -53,8 +54,15 @@ def main(argv: Sequence[str] | None = None, trainer: Sequence[str] = TRAINER) ->
     """
     flags = command.parse(Flags, argv, prog=PROG)
     jax.config.update("jax_platforms", "cpu")  # accelerators belong to the trainer; all else is float64
+    out = flags.out or Path("runs") / f"{NAME}-{flags.scale}"
+    with sole_writer(out):
+        return _run(flags, out, trainer)
+
+
+def _run(flags: Flags, out: Path, trainer: Sequence[str]) -> int:
+    """Do the parts that are asked for, write the report, and return the exit status."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    setting, out = SETTINGS[flags.scale], flags.out or Path("runs") / f"{NAME}-{flags.scale}"
+    setting = SETTINGS[flags.scale]
     _prepare(out, flags.scale)
     is_drawn = (reason := plot.missing()) is None
     if reason:

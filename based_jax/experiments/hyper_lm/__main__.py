@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from based_jax import command
+from based_jax.directory_lock import sole_writer
 from based_jax.experiments.hyper_lm import report
 from based_jax.experiments.hyper_lm.jobs import MODELS, SCALES, TRAINER, jobs, models
 from based_jax.experiments.hyper_lm.runs import LMRunner
@@ -35,15 +36,20 @@ def main(argv: Sequence[str] | None = None, trainer: Sequence[str] = TRAINER) ->
         trainer: words of the processes before their flags.
     """
     flags = command.parse(Flags, argv, prog=PROG)
-    scale = SCALES[flags.scale]
-    chosen = of_families(jobs(scale), flags.families)
+    chosen = of_families(jobs(SCALES[flags.scale]), flags.families)
     if flags.dry_run:
         print("\n".join(job.line for job in chosen))
         return 0
     # Shapes are all that is computed here: the accelerators belong to the trainers.
     jax.config.update("jax_platforms", "cpu")
     out = flags.out or Path("runs") / f"{NAME}-{flags.scale}"
-    prepare(out, flags.scale, models(scale))
+    with sole_writer(out):
+        return _run(flags, chosen, out, trainer)
+
+
+def _run(flags: Flags, chosen: Sequence[Job], out: Path, trainer: Sequence[str]) -> int:
+    """Train what has no result in `out`, write the report, and return the exit status."""
+    prepare(out, flags.scale, models(SCALES[flags.scale]))
     results = Results(out / "results.jsonl")
     if flags.retry:
         results.drop_failed()

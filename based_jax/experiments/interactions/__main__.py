@@ -10,6 +10,7 @@ from typing import Any, Literal
 from rich.console import Console
 
 from based_jax import command, plot
+from based_jax.directory_lock import sole_writer
 from based_jax.experiments.interactions import colliding_agents as agents
 from based_jax.experiments.interactions import figure
 from based_jax.validate import expect
@@ -35,9 +36,15 @@ class Flags:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; what the directory holds already is not done again."""
     flags = command.parse(Flags, argv, prog=PROG)
+    out = flags.out or Path("runs") / f"interactions-{flags.scale}"
+    with sole_writer(out):
+        return _run(flags, out)
+
+
+def _run(flags: Flags, out: Path) -> int:
+    """Do what `out` does not hold yet, and return the exit status."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     setting = agents.SETTINGS[flags.scale]
-    out = flags.out or Path("runs") / f"interactions-{flags.scale}"
     _prepare(out, {"study": "interactions", "scale": flags.scale, "seed": flags.seed, **asdict(setting)})
     try:
         rows = _rows(flags, setting, out, console)
