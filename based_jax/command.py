@@ -1,5 +1,6 @@
 """How every command of the project parses its flags and reports errors: one line on stderr, exit status 2."""
 
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, TypeVar, cast
@@ -9,7 +10,7 @@ from based_jax.grouped_help import grouped_help
 from pallas_kernels import flags
 from pallas_kernels.flags import fail
 
-__all__ = ["fail", "parse", "run"]
+__all__ = ["fail", "find_value", "parse", "run"]
 
 Options = TypeVar("Options")
 
@@ -34,6 +35,19 @@ def parse(
         print(grouped_help(prog, cast(type, options), groups))
         raise SystemExit(0)
     return flags.parse(options, argv, prog, default=default, pairs=True)
+
+
+def find_value(words: Sequence[str], flag: str) -> str | None:
+    """Value of `flag` (such as "--workdir") in a command line, before it is parsed; None if it is not given.
+
+    As in `parse`, the value is the next word or follows an equals sign, and of several the last one counts.
+    """
+    found = None
+    for word, after in itertools.zip_longest(words, words[1:]):
+        name, is_joined, value = word.partition("=")
+        if name == flag:
+            found = value if is_joined else after
+    return found
 
 
 def run(prog: str, main: Callable[[], int | None]) -> NoReturn:

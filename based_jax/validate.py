@@ -1,16 +1,43 @@
 """Checks at the public boundary: one error that names the argument, its value and what was expected."""
 
 import difflib
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 
 def expect(condition: bool, argument: str, value: Any, expected: str) -> None:
     """Raise ``ValueError("argument = value: expected ...")`` unless `condition` holds."""
     if not condition:
         raise ValueError(f"{argument} = {value!r}: expected {expected}")
+
+
+INT32_MAX = 2**31 - 1
+"""The largest number of tokens, steps or rows: they are counted in int32 on the device."""
+
+UINT32_MAX = 2**32 - 1
+"""The largest seed."""
+
+
+def expect_range(argument: str, value: float, least: float, most: float = INT32_MAX) -> None:
+    """Check that a number is in [least, most]; the error names the end that it is beyond."""
+    expect(value >= least, argument, value, f"at least {least}")
+    expect(value <= most, argument, value, f"at most {most}")
+
+
+def expect_integer(argument: str, value: Any, least: int, most: int | None = None) -> None:
+    """Check that `value` is an integer in [least, most], of Python or NumPy, and no bool.
+
+    Without `most` it is `INT32_MAX`, which the error names only where that is what was exceeded.
+    """
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
+    end = INT32_MAX if most is None else most
+    is_above = whole and int(value) > end
+    bounds = f"at least {least}" if most is None and not is_above else f"from {least} to {end}"
+    expect(whole and int(value) >= least and not is_above, argument, value, f"an integer, {bounds}")
 
 
 def expect_array(

@@ -18,7 +18,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from train import hosts
-from train.checksums import find_damage, write_checksums
+from train.checksums import array_checksum, find_damage, write_checksums
 
 State = TypeVar("State")
 
@@ -45,7 +45,9 @@ class Checkpoints:
     def __init__(self, workdir: Path, keep: int = 3, *, read_only: bool = False):
         self.directory = (workdir / "checkpoints").absolute()
         self._damaged = workdir.absolute() / "damaged_checkpoints"
-        self._saving = 0
+        self._saving: dict[str, int] = {}
+        if self.directory.exists() and not self.directory.is_dir():
+            raise OSError(f"{self.directory}: expected a directory of checkpoints, found a file")
         # Runs on one process, when all files are written and before the checkpoint gets its name.
         finish = ocp.AsyncOptions(post_finalization_callback=self._write_checksums)
         self._manager = ocp.CheckpointManager(
@@ -74,37 +76,45 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, ascending."""
-        return sorted(int(path.name) for path in self.directory.glob("*") if path.name.isdigit())
+        return [step for step, _ in self._entries()]
+
+    def _entries(self) -> list[tuple[int, Path]]:
+        """What has a step's number as its name, by step."""
+        paths = [path for path in self.directory.glob("*") if path.name.isascii() and path.name.isdigit()]
+        return sorted((int(path.name), path) for path in paths)
 
     def intact_before(self, end: int) -> int | None:
         """Step of the newest undamaged checkpoint of a step below `end`; None if there is none."""
-        below = (step for step in reversed(self.steps()) if step < end)
-        return next((step for step in below if not find_damage(self.directory / str(step))), None)
+        below = ((step, path) for step, path in reversed(self._entries()) if step < end)
+        return next((step for step, path in below if _damage(step, path) is None), None)
 
-    def newest_intact(self) -> int | None:
+    def newest_intact(self, abstract: Any = None) -> int | None:
         """Step of the newest checkpoint whose files are as they were written; None if there are none at all.
 
-        Damaged ones that are newer are moved to ``workdir/damaged_checkpoints`` with a warning.
+        Whatever has a newer step's number as its name is moved to ``workdir/damaged_checkpoints`` with a
+        warning: damaged checkpoints, those of other runs, other files.
+
+        Args:
+            abstract: shapes and dtypes of the state that is wanted, if they are known before `restore`.
 
         Raises:
             ValueError: there are checkpoints, and all are damaged.
         """
-        found = hosts.from_main(lambda: self._newest_intact())
+        found = hosts.from_main(lambda: self._newest_intact(abstract))
         self._manager.reload()
         return found if found >= 0 else None
 
-    def _newest_intact(self) -> int:
+    def _newest_intact(self, abstract: Any) -> int:
         damaged: list[tuple[Path, str]] = []
-        for step in reversed(self.steps()):
-            path = self.directory / str(step)
-            damage = find_damage(path)
+        for step, path in reversed(self._entries()):
+            damage = _damage(step, path, abstract)
             if damage is not None:
                 damaged.append((path, damage))
                 continue
             for other, reason in damaged:
                 self._damaged.mkdir(exist_ok=True)
                 moved = self._damaged / other.name
-                while moved.exists():
+                while os.path.lexists(moved):
                     moved = moved.with_name(f"{moved.name}_")
                 other.rename(moved)
                 _LOGGER.warning(
@@ -128,7 +138,7 @@ class Checkpoints:
             SaveFailed: this one cannot be begun, or the one before could not be finished.
         """
         self.wait()
-        self._saving = step
+        self._saving = {"step": step, "arrays": array_checksum(state)}
         with self._explain():
             hosts.from_main(lambda: self._expect_space(state))
             self._manager.save(
@@ -157,12 +167,20 @@ class Checkpoints:
             raise ValueError(
                 f"checkpoint {self.directory / str(step)} cannot be restored: {_reason(error)}"
             ) from error
-        return restored["state"], json.loads(restored["data"]["state"])
+        return restored["state"], self._position(step, restored["data"])
 
     def position(self, step: int) -> dict[str, Any]:
         """The data of a checkpoint alone, for what must be known before `restore`."""
         args = ocp.args.Composite(data=ocp.args.JsonRestore())  # pyright: ignore[reportCallIssue]
-        return json.loads(self._manager.restore(step, args=args)["data"]["state"])
+        return self._position(step, self._manager.restore(step, args=args)["data"])
+
+    def _position(self, step: int, data: Any) -> dict[str, Any]:
+        try:
+            return dict(json.loads(data["state"]))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"checkpoint {self.directory / str(step)} has no position in the data: {error!r:.200}"
+            ) from error
 
     def check(self) -> None:
         """Notice early, without waiting, that a save failed.
@@ -202,20 +220,45 @@ class Checkpoints:
         return 0
 
     def _write_checksums(self) -> None:
-        for path in self.directory.glob(f"{self._saving}.*"):  # Orbax's temporary name; there is only one
-            write_checksums(path)
+        for path in self.directory.glob(f"{self._saving['step']}.*"):  # Orbax's temporary name, the only one
+            write_checksums(path, self._saving)
 
     @contextlib.contextmanager
     def _explain(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            steps = self.steps()
-            last = str(self.directory / str(steps[-1])) if steps else "none"
+            step = str(self._saving.get("step", ""))
             raise SaveFailed(
-                f"checkpoint {self.directory / str(self._saving)} cannot be written: {_reason(error)}; "
-                f"last complete checkpoint: {last}"
+                f"checkpoint {self.directory / step} cannot be written: {_reason(error)}; "
+                f"last complete checkpoint: {last_checkpoint(self.directory.parent)}"
             ) from error
+
+
+def last_checkpoint(workdir: Path) -> str:
+    """Path of a run's newest checkpoint, or "none", for a message."""
+    steps = [path.name for path in (workdir / "checkpoints").glob("*") if path.name.isdecimal()]
+    return str(workdir.absolute() / "checkpoints" / max(steps, key=int)) if steps else "none"
+
+
+@contextlib.contextmanager
+def naming_the_last_checkpoint(workdir: Path, path: Path) -> Iterator[None]:
+    """For what a run writes beside its checkpoints: an error of the disk says what is safe.
+
+    Args:
+        workdir: of the run.
+        path: what the block writes.
+
+    Raises:
+        SaveFailed: the block raised OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SaveFailed(
+            f"{path} cannot be written: {error.strerror or error}; the run is not lost, --resume writes it "
+            f"again from its last complete checkpoint: {last_checkpoint(workdir)}"
+        ) from error
 
 
 def say_once() -> None:
@@ -233,6 +276,14 @@ def say_once() -> None:
             sys.__unraisablehook__(unraisable)
 
     sys.unraisablehook = hook
+
+
+def _damage(step: int, path: Path, abstract: Any = None) -> str | None:
+    """Why `path` is no checkpoint of this step, and of these arrays if they are given; None if it is one."""
+    if path.name != str(step):
+        return f"the name of a checkpoint of step {step} is {step}"
+    arrays = {} if abstract is None else {"arrays": array_checksum(abstract)}
+    return find_damage(path, {"step": step, **arrays})
 
 
 def _reason(error: BaseException) -> str:

@@ -1,8 +1,13 @@
-"""Checksums of a checkpoint: storage that loses or changes bytes is noticed before training goes on."""
+"""What a checkpoint must hold: storage that loses or changes bytes, and what is no checkpoint of the run, is
+noticed before training goes on."""
 
 import json
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import jax
 
 from based_jax.convert.whole_file import whole_file
 
@@ -10,23 +15,57 @@ FILE = "checksums.json"
 _CHUNK = 1 << 24  # bytes
 
 
-def write_checksums(directory: Path) -> None:
-    """Record size and CRC-32 of every file in the folders of `directory`, in its checksums.json."""
+_FOLDERS = ("data", "state")
+"""of a checkpoint"""
+_FACTS = {"step": "it is a checkpoint of step {}", "arrays": "its arrays are not those of this run's model"}
+"""entries of checksums.json that are no files, and what is said where they are others"""
+
+
+def array_checksum(state: Any) -> int:
+    """CRC-32 of the shapes and dtypes of a pytree's arrays, in any order."""
+    kinds = sorted(f"{leaf.dtype}{tuple(leaf.shape)}" for leaf in jax.tree.leaves(state))
+    return zlib.crc32("\n".join(kinds).encode())
+
+
+def write_checksums(directory: Path, facts: Mapping[str, int]) -> None:
+    """Record size and CRC-32 of every file in the folders of `directory`, in its checksums.json.
+
+    Args:
+        directory: of the checkpoint.
+        facts: also recorded: its `step`, and `arrays`, see `array_checksum`.
+    """
     found = {name: [path.stat().st_size, _crc32(path)] for name, path in _files(directory).items()}
     with whole_file(directory / FILE) as file:
-        file.write(json.dumps(found).encode())
+        file.write(json.dumps({**facts, **found}).encode())
 
 
-def find_damage(directory: Path) -> str | None:
+def find_damage(directory: Path, facts: Mapping[str, int]) -> str | None:
     """What is wrong with the files of `directory`, in words; None if they are as they were written.
 
-    A directory without checksums.json, from before there were any, passes.
+    A checkpoint without checksums.json, from before there were any, passes, and so does one without `facts`.
+
+    Args:
+        directory: of the checkpoint.
+        facts: what it must have recorded beside the files, see `write_checksums`.
     """
     path = directory / FILE
-    if not path.exists():
-        return None
     try:
+        if not directory.is_dir():
+            return "it is no directory"
+        missing = [folder for folder in _FOLDERS if not any((directory / folder).glob("*"))]
+        if missing:
+            return f"it has nothing in {missing[0]}/"
+        if not path.exists():
+            return None
         recorded = json.loads(path.read_text(encoding="utf-8"))
+        for name, fact in facts.items():
+            found = recorded.pop(name, fact)
+            if found != fact:
+                return _FACTS[name].format(found)
+        recorded = {name: entry for name, entry in recorded.items() if name not in _FACTS}
+        listed = {name.partition("/")[0] for name in recorded}
+        if not listed.issuperset(_FOLDERS):
+            return f"{path.name} lists no files of a checkpoint"
         files = _files(directory)
         for name, (size, checksum) in recorded.items():
             if name not in files:
@@ -35,7 +74,7 @@ def find_damage(directory: Path) -> str | None:
                 return f"{name} has {files[name].stat().st_size} bytes of {size}"
             if _crc32(files[name]) != checksum:
                 return f"{name} has changed since it was written"
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         return f"{path.name} cannot be checked ({error})"
     return None
 

@@ -33,8 +33,8 @@ from based_jax.models import ModelConfig
 from based_jax.models.classifier import POOLINGS, SequenceClassifier
 from based_jax.published import number, table
 from based_jax.typing import Array, Params
-from based_jax.validate import expect, expect_choice
-from train.checkpoints import say_once
+from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range
+from train.checkpoints import naming_the_last_checkpoint, say_once
 from train.initial_weights import with_weights
 from train.lm_config import find_dtype, find_preset
 from train.loop import LoopConfig, Outcome, fit
@@ -103,13 +103,15 @@ class ClassifyConfig:
     def __post_init__(self) -> None:
         one = (self.checkpoint is None) != (self.preset is None)
         expect(one, "checkpoint", self.checkpoint, "either this or --preset")
-        expect(self.length is None or self.length >= 1, "length", self.length, "at least 1")
+        if self.length is not None:
+            expect_range("length", self.length, 1)
         expect_choice("pooling", self.pooling, POOLINGS)
-        expect(self.epochs >= 1, "epochs", self.epochs, "at least 1")
-        expect(self.steps is None or self.steps >= 1, "steps", self.steps, "at least 1")
-        expect(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
+        expect_range("epochs", self.epochs, 1)
+        if self.steps is not None:
+            expect_range("steps", self.steps, 1)
+        expect_range("batch_size", self.batch_size, 1)
         expect(0 <= self.validation < 1, "validation", self.validation, "at least 0 and below 1")
-        expect(self.seed >= 0, "seed", self.seed, "at least 0")
+        expect_range("seed", self.seed, 0, UINT32_MAX)
         expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
 
 
@@ -167,10 +169,8 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
         programs = with_weights(programs, lambda: {"params": {"backbone": body}})
     export = config.workdir / "model"
     predict = jax.jit(lambda params, tokens, mask: model.apply(params, tokens, mask=mask)[0])
-    best = max(
-        (line.get("eval_accuracy", -1.0) for line in read_metrics(config.workdir / "metrics.jsonl")),
-        default=-1.0,
-    )
+    accuracies = (line.get("eval_accuracy") for line in read_metrics(config.workdir / "metrics.jsonl"))
+    best = max((found for found in accuracies if isinstance(found, float)), default=-1.0)
 
     def evaluate(state: TrainState) -> dict[str, float]:
         nonlocal best
@@ -180,7 +180,8 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
         # Saved at once: the state of the best epoch is not among the newest checkpoints for long.
         if found["accuracy"] > best:
             best = found["accuracy"]
-            save_classifier(export, model, state.params, train_part.classes)
+            with naming_the_last_checkpoint(config.workdir, export):
+                save_classifier(export, model, state.params, train_part.classes)
         return {"eval_loss": found["loss"], "eval_accuracy": found["accuracy"]}
 
     def describe(values: dict[str, float], sequences: int) -> dict[str, float]:
@@ -202,9 +203,10 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
     )
     if outcome.stopped_by is not None:
         return outcome
-    if validation is None:
-        save_classifier(export, model, outcome.state.params, train_part.classes)
-    tokenizer.save(export)
+    with naming_the_last_checkpoint(config.workdir, export):
+        if validation is None:
+            save_classifier(export, model, outcome.state.params, train_part.classes)
+        tokenizer.save(export)
     _, params, _ = load_classifier(export)
     found = accuracy(predict, params, test_part.rows(rows.length), config.batch_size)
     results = {
@@ -217,7 +219,9 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
         "validation_accuracy": best if validation is not None else None,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(outcome.state.params)),
     }
-    (config.workdir / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    path = config.workdir / "results.json"
+    with naming_the_last_checkpoint(config.workdir, path):
+        path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     return results
 
 

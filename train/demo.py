@@ -13,6 +13,7 @@ import numpy as np
 from based_jax import command
 from based_jax.data import PackedTokens
 from based_jax.generate.text import TextStream
+from based_jax.validate import expect_range
 from train.lm import LMConfig, Run, train
 from train.metrics import read_metrics
 from train.optimizer import OptimizerConfig
@@ -31,6 +32,9 @@ class DemoConfig:
     """optimizer steps of 8 x 256 bytes"""
     sample: int = 400
     """bytes to sample"""
+
+    def __post_init__(self) -> None:
+        expect_range("sample", self.sample, 1)
 
 
 def gzip_bits_per_byte(packed: PackedTokens) -> float:

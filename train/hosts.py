@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_range
 
 # What schedulers tell each process that they start: the number of processes, which one it is, and for SLURM
 # what is only set below srun, not in the batch script itself.
@@ -41,13 +41,9 @@ class HostsConfig:
     """seconds of silence after which a process counts as lost"""
 
     def __post_init__(self) -> None:
-        expect(
-            self.num_processes is None or self.num_processes >= 1,
-            "num_processes",
-            self.num_processes,
-            "at least 1",
-        )
-        expect(self.heartbeat_timeout >= 1, "heartbeat_timeout", self.heartbeat_timeout, "at least 1 second")
+        if self.num_processes is not None:
+            expect_range("num_processes", self.num_processes, 1)
+        expect_range("heartbeat_timeout", self.heartbeat_timeout, 1)
         _, separator, port = (self.coordinator or "").rpartition(":")
         expect(
             self.coordinator is None or (separator == ":" and port.isdigit()),

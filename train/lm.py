@@ -36,7 +36,7 @@ from based_jax.validate import expect
 from train import hosts
 from train.bad_loss import guard
 from train.banner import describe_data, describe_end, describe_run, show
-from train.checkpoints import say_once
+from train.checkpoints import naming_the_last_checkpoint, say_once
 from train.dry_run import dry_run, use_virtual_devices
 from train.initial_weights import open_checkpoint, start_from
 from train.launches import record_launch
@@ -46,7 +46,7 @@ from train.loop import LoopConfig, Outcome, fit, mean_loss
 from train.low_rank import CHANGES, LowRank
 from train.optimizer import learning_rate_schedule, make_optimizer
 from train.recipes import with_recipe
-from train.run_directory import parse_run, prepare_run, saved_settings, sole_run
+from train.run_directory import has_checkpoints, parse_run, prepare_run, saved_run, sole_run
 from train.sharding import BATCH_AXES, parse_mesh
 from train.step import Programs, TrainState, build_programs
 from train.utilization import Utilization, peak_tflops
@@ -163,9 +163,12 @@ def with_schedule(config: LMConfig) -> LMConfig:
         ValueError: the run in `config.workdir` is continued with fewer steps than it had.
     """
     steps = config.steps
-    if config.resume and (saved := saved_settings(config.workdir)) is not None:
-        expect(steps >= saved["steps"], "steps", steps, f"at least {saved['steps']}, those of the run so far")
-        steps = saved["optimizer"]["schedule_steps"]
+    saved = None
+    if config.resume and has_checkpoints(config.workdir):
+        saved = saved_run(LMConfig, config.workdir)
+    if saved is not None:
+        expect(steps >= saved.steps, "steps", steps, f"at least {saved.steps}, those of the run so far")
+        steps = saved.optimizer.schedule_steps or saved.steps
     optimizer = dataclasses.replace(config.optimizer, schedule_steps=config.optimizer.schedule_steps or steps)
     return dataclasses.replace(config, optimizer=optimizer)
 
@@ -234,8 +237,9 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
     params = hosts.on_main(variables["params"])
     if hosts.is_main():
         export = config.workdir / "model"
-        save_pretrained(export, model, {"params": params})
-        parts.tokenizer.save(export)
+        with naming_the_last_checkpoint(config.workdir, export):
+            save_pretrained(export, model, {"params": params})
+            parts.tokenizer.save(export)
     return Run(model, parts.tokenizer, parts.held_out, outcome, final)
 
 

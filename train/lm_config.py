@@ -12,7 +12,7 @@ from based_jax import mixers
 from based_jax.models import ModelConfig, presets
 from based_jax.models.config import REMAT
 from based_jax.models.scan import find_repeats
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range
 from train.bad_loss import BadLossConfig
 from train.hosts import HostsConfig
 from train.optimizer import OptimizerConfig
@@ -98,17 +98,19 @@ class LMConfig:
     """continue the run in --workdir, with its settings"""
 
     def __post_init__(self) -> None:
-        expect(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
+        expect_range("batch_size", self.batch_size, 1)
         expect(
             self.accumulate >= 1 and self.batch_size % self.accumulate == 0,
             "accumulate", self.accumulate, f"a divisor of batch_size = {self.batch_size}",
         )  # fmt: skip
-        expect(self.length is None or self.length >= 1, "length", self.length, "at least 1")
+        if self.length is not None:
+            expect_range("length", self.length, 1)
         expect(0 < self.held_out < 1, "held_out", self.held_out, "above 0 and below 1")
         expect(self.held_out_bytes >= 1, "held_out_bytes", self.held_out_bytes, "at least 1")
-        expect(self.seed >= 0, "seed", self.seed, "at least 0")
+        expect_range("seed", self.seed, 0, UINT32_MAX)
         lora = self.lora
-        expect(lora is None or lora >= 1, "lora", lora, "at least 1")
+        if lora is not None:
+            expect_range("lora", lora, 1)
         expect(lora is None or self.init_from is not None, "lora", lora, "--init-from beside it")
         expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         expect_choice("remat", self.remat, REMAT)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import jax
 
-from based_jax.validate import expect
+from based_jax.validate import expect_range
 from train import hosts
 from train.bad_loss import BadLoss, BadLossConfig, is_bad
 from train.checkpoints import Checkpoints
@@ -38,11 +38,10 @@ class LoopConfig:
     keep: int
 
     def __post_init__(self) -> None:
-        expect(self.steps >= 1, "steps", self.steps, "at least 1")
-        expect(self.log_every >= 1, "log_every", self.log_every, "at least 1")
-        expect(self.eval_every >= 0, "eval_every", self.eval_every, "at least 0")
-        expect(self.checkpoint_every >= 0, "checkpoint_every", self.checkpoint_every, "at least 0")
-        expect(self.keep >= 1, "keep", self.keep, "at least 1")
+        for name in ("steps", "log_every", "keep"):
+            expect_range(name, getattr(self, name), 1)
+        for name in ("eval_every", "checkpoint_every"):
+            expect_range(name, getattr(self, name), 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +91,7 @@ def fit(
     beginning = data.get_state()
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(workdir, config.keep))
-        saved = step = checkpoints.newest_intact() or 0
+        saved = step = checkpoints.newest_intact(programs.abstract_state) or 0
         writer = stack.enter_context(open_writer(workdir, config.steps, step))
         stop = StopRequest()
 

@@ -2,22 +2,29 @@
 
 import contextlib
 import json
+import logging
 import math
+import os
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from based_jax.convert.whole_file import whole_file
 from train import hosts
+from train.checkpoints import last_checkpoint
 from train.events import EventFile
 from train.progress import RunProgress
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class MetricWriter:
     """Writes one JSON object per logged step, the same numbers as events, and shows them on the terminal.
 
-    On resume the lines after the restored step are dropped: they are about to be written again.
+    On resume the lines after the restored step are dropped: they are about to be written again. So are lines
+    that are no metrics; the file with them stays as damaged_metrics.jsonl.
     """
 
     def __init__(self, workdir: Path, steps: int, start: int = 0):
@@ -51,7 +58,8 @@ class MetricWriter:
             self._events.write(step, metrics)
         except OSError as error:
             raise OSError(
-                f"the metrics of step {step} cannot be written below {self.path.parent}: {error}"
+                f"the metrics of step {step} cannot be written below {self.path.parent}: {error}; "
+                f"last complete checkpoint: {last_checkpoint(self.path.parent)}"
             ) from error
         names = metrics if shown is None else shown
         self._progress.show(step, {name: metrics[name] for name in names})
@@ -110,11 +118,54 @@ def open_writer(workdir: Path, steps: int, start: int = 0) -> MetricWriter:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All complete lines of a metrics.jsonl; a last line that a crash cut short is ignored."""
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
+    """All complete lines of a metrics.jsonl; a last line that a crash cut short is ignored.
+
+    Lines that are no metrics are left out, with a warning that names the file.
+    """
+    entries, damaged = read_lines(path, {"step": int})
+    if damaged:
+        _LOGGER.warning("%s is damaged: %s left out", path, damaged)
+    return entries
+
+
+def read_lines(path: Path, keys: Mapping[str, type]) -> tuple[list[dict[str, Any]], str]:
+    """The complete lines of a file of JSON objects, and in words which are none; "" if all are.
+
+    Args:
+        path: no lines if it does not exist.
+        keys: what each object has, and the types of these values.
+    """
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    entries, damaged = [], []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            entry = None
+        if isinstance(entry, dict) and all(type(entry.get(name)) is kind for name, kind in keys.items()):
+            entries.append(entry)
+        else:
+            damaged.append(number)
+    more = f" and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+    return entries, f"line {', '.join(map(str, damaged[:3]))}{more}" if damaged else ""
+
+
+def write_lines(path: Path, entries: Collection[Mapping[str, Any]], damaged: str = "") -> None:
+    """Replace a file of JSON objects, whole or not at all.
+
+    Args:
+        path: the file; with `damaged` lines it is kept beside the new one, and a warning says where.
+        entries: its new lines.
+        damaged: what `read_lines` reported.
+    """
+    if damaged:
+        kept = path.with_name(f"damaged_{path.name}")
+        os.replace(path, kept)
+        _LOGGER.warning("%s is damaged: %s left out; the file as it was is now %s", path, damaged, kept)
+    with whole_file(path) as file:
+        file.writelines(f"{json.dumps(entry)}\n".encode() for entry in entries)
 
 
 def _keep_until(path: Path, step: int) -> None:
-    kept = [json.dumps(entry) + "\n" for entry in read_metrics(path) if entry["step"] <= step]
-    path.write_text("".join(kept), encoding="utf-8")
+    entries, damaged = read_lines(path, {"step": int})
+    write_lines(path, [entry for entry in entries if entry["step"] <= step], damaged)

@@ -22,10 +22,10 @@ from typing import Any, TypeVar
 from based_jax import command, mixers
 from based_jax.data.tasks import MQAR
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, mqar_backbone, param_count
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect, expect_choice, expect_range
 from train.checkpoints import say_once
 from train.mqar_sweep import Outcome, SweepConfig, sweep
-from train.run_directory import sole_run
+from train.run_directory import read_config, sole_run, write_config
 
 PROG = "python -m train.mqar"
 
@@ -92,7 +92,7 @@ class MQARConfig:
 
     def __post_init__(self) -> None:
         for name in ("d_model", "vocab_size", "length", "pairs", "examples", "test_examples"):
-            expect(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+            expect_range(name, getattr(self, name), 1)
         expect_choice("dtype", self.dtype, ("float32", "bfloat16"))
 
     @property
@@ -196,10 +196,7 @@ def _prepare_workdir(config: MQARConfig, architecture: ModelConfig) -> None:
     """Write config.json, or check it against a run that is continued."""
     path = config.directory / "config.json"
     if path.exists():
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))["train"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} cannot be read: {error!r}") from error
+        before = read_config(path, ["train"])["train"]
         for name, value in config.settings.items():
             old = before.get(name, value)
             expect(
@@ -214,7 +211,7 @@ def _prepare_workdir(config: MQARConfig, architecture: ModelConfig) -> None:
         "train": config.settings,
         "versions": {"python": platform.python_version(), **versions},
     }
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_config(path, content)
 
 
 def _numbers(argument: str, text: str, kind: Callable[[str], Number]) -> tuple[Number, ...]:
@@ -229,6 +226,8 @@ def _segment(argument: str, text: str, count: int) -> tuple[int, ...]:
     numbers = text.split(":")
     is_fine = len(numbers) == count and all(number.strip().isdigit() for number in numbers)
     expect(is_fine, argument, text, ("length:pairs", "length:pairs:examples")[count - 2] + ", such as 64:4")
+    for number in numbers:
+        expect_range(argument, int(number), 0)
     return tuple(int(number) for number in numbers)
 
 

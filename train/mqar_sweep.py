@@ -18,9 +18,9 @@ import numpy as np
 
 from based_jax.data.tasks import Task
 from based_jax.models import LanguageModel, ModelConfig
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_range
 from train.checkpoints import Checkpoints
-from train.metrics import MetricWriter, read_metrics
+from train.metrics import MetricWriter, read_lines, write_lines
 from train.mqar_data import data_seeds, load
 from train.mqar_grid import Grid, Lanes
 from train.signals import StopRequest
@@ -57,10 +57,10 @@ class SweepConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "log_every"):
-            expect(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+            expect_range(name, getattr(self, name), 1)
         rates, seeds = self.learning_rates, self.seeds
         expect(all(0 < rate < math.inf for rate in rates), "learning_rates", rates, "numbers above 0")
-        expect(all(0 <= seed < 2**32 for seed in seeds), "seeds", seeds, "integers of at least 0")
+        expect(all(0 <= seed < 2**32 for seed in seeds), "seeds", seeds, "integers in [0, 2^32)")
         for name, values in (("learning_rates", rates), ("seeds", seeds)):
             expect(0 < len(set(values)) == len(values), name, values, "one or more different values")
         expect(self.weight_decay >= 0, "weight_decay", self.weight_decay, "at least 0")
@@ -97,14 +97,19 @@ class Scores(NamedTuple):
     """nats per label"""
 
 
+_RECORD = {"learning_rate": float, "seed": int, "status": str, "steps": int, "epochs": float}
+"""What each line of results.jsonl has at least, and of which type."""
+
+
 class Records:
     """results.jsonl: one object per ended run."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any]):
         self.path, self.facts = path, facts
-        self.of = {Run(entry["learning_rate"], entry["seed"]): entry for entry in read_metrics(path)}
+        entries, damaged = read_lines(path, _RECORD)
+        self.of = {Run(entry["learning_rate"], entry["seed"]): entry for entry in entries}
         # Drops a last line that was cut short, onto which the next one would be glued.
-        path.write_text("".join(json.dumps(entry) + "\n" for entry in self.of.values()), encoding="utf-8")
+        write_lines(path, self.of.values(), damaged)
 
     def add(self, run: Run, values: Mapping[str, Any]) -> None:
         """Append the record of `run`."""

@@ -14,7 +14,7 @@ def todays_settings(saved: dict[str, Any]) -> dict[str, Any]:
     settings = dict(saved)
     if isinstance(settings.get("remat"), bool):  # it was a switch for "block" before there was "dots"
         settings["remat"] = "block" if settings["remat"] else "none"
-    if "optimizer" in settings:
+    if isinstance(settings.get("optimizer"), dict):
         optimizer = dict(settings["optimizer"])
         if "final_learning_rate" in optimizer:
             optimizer["final_learning_rate_share"] = optimizer.pop("final_learning_rate")

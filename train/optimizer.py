@@ -7,7 +7,7 @@ import jax
 import optax
 
 from based_jax.typing import Params
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect, expect_choice, expect_range
 
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
 MOMENT_DTYPES = ("float32", "bfloat16")
@@ -59,8 +59,8 @@ class OptimizerConfig:
         for name in ("warmup", "cooldown"):
             share = getattr(self, name)
             expect(0 <= share <= 1, name, share, "0 to 1, a share of the steps")
-        horizon = self.schedule_steps
-        expect(horizon is None or horizon >= 1, "schedule_steps", horizon, "at least 1")
+        if self.schedule_steps is not None:
+            expect_range("schedule_steps", self.schedule_steps, 1)
         expect(self.clip > 0, "clip", self.clip, "above 0")
         expect(self.weight_decay >= 0, "weight_decay", self.weight_decay, "at least 0")
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from based_jax.command import find_value
 from based_jax.grouped_help import flags
 from based_jax.validate import expect
 
@@ -87,9 +88,5 @@ def with_recipe(argv: Sequence[str] | None, settings: type[Any]) -> list[str]:
         OSError, ValueError: see `read_recipe`.
     """
     given = list(sys.argv[1:] if argv is None else argv)
-    for index, word in enumerate(given):
-        flag, _, value = word.partition("=")
-        path = value or "".join(given[index + 1 : index + 2])
-        if flag == "--recipe" and path:
-            return [*read_recipe(Path(path), settings).words, *given]
-    return given
+    path = find_value(given, "--recipe")
+    return given if path is None else [*read_recipe(Path(path), settings).words, *given]

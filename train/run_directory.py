@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, get_type_hints
+from typing import Any, Protocol, TypeVar, cast, get_args, get_type_hints
 
 from based_jax import command
 from based_jax.convert.whole_file import whole_file
@@ -70,19 +70,19 @@ def prepare_run(
     path = config.workdir / "config.json"
     settings = json.loads(json.dumps(dataclasses.asdict(config), default=str))  # pyright: ignore[reportArgumentType]
     settings.pop("hosts", None)  # of this launch, not of the run
-    if any((config.workdir / "checkpoints").glob("[0-9]*")):
+    if has_checkpoints(config.workdir):
         expect(
             config.resume, "workdir", str(config.workdir),
             "a new directory, or --resume: this one holds checkpoints of a run",
         )  # fmt: skip
-        before = _read(path)
+        before = read_config(path)
         for name, value in settings.items():
             old = before["train"].get(name, value)
             expect(name in may_change or old == value, name, value, f"{old!r} as in the run that is resumed")
         expect_same_data(config, data)
         if before["train"].get("steps") != settings.get("steps") and hosts.is_main():
             before["train"]["steps"] = settings["steps"]
-            _write(path, before)
+            write_config(path, before)
         return
     if not hosts.is_main():
         return
@@ -94,7 +94,7 @@ def prepare_run(
         "data": data,
         "versions": {"python": platform.python_version(), **versions},
     }
-    _write(path, content)
+    write_config(path, content)
 
 
 def expect_same_data(config: RunConfig, data: Mapping[str, int]) -> None:
@@ -103,7 +103,7 @@ def expect_same_data(config: RunConfig, data: Mapping[str, int]) -> None:
     Raises:
         ValueError: they are others.
     """
-    before = _read(config.workdir / "config.json")["data"]
+    before = read_config(config.workdir / "config.json")["data"]
     was, now = (", ".join(f"{name} {values[name]}" for name in values) for values in (before, data))
     for checksum, kind in (("crc32", "training"), ("held_out_crc32", "held-out")):
         expect(
@@ -112,14 +112,25 @@ def expect_same_data(config: RunConfig, data: Mapping[str, int]) -> None:
         )  # fmt: skip
 
 
-def saved_settings(workdir: Path) -> dict[str, Any] | None:
-    """The "train" entry of a run's config.json, or None where no run has a checkpoint.
+def has_checkpoints(workdir: Path) -> bool:
+    """Whether a run in this directory has begun to write a checkpoint."""
+    return any((workdir / "checkpoints").glob("[0-9]*"))
+
+
+def saved_run(settings: type[Config], workdir: Path) -> Config | None:
+    """The settings of the run in a directory, from its config.json; None without one.
 
     Raises:
-        ValueError: the file cannot be read.
+        ValueError: the file cannot be read, or is of another command.
     """
-    has_run = any((workdir / "checkpoints").glob("[0-9]*"))
-    return _read(workdir / "config.json")["train"] if has_run else None
+    path = workdir / "config.json"
+    if not path.exists():
+        return None
+    try:
+        return _settings(settings, read_config(path)["train"], "train")
+    except (ValueError, TypeError) as error:
+        message = str(error)
+        raise ValueError(message if str(path) in message else f"{path}: {message}") from error
 
 
 def parse_run(
@@ -133,31 +144,62 @@ def parse_run(
     `groups` are those of `command.parse`.
     """
     given = list(sys.argv[1:] if argv is None else argv)
-    default = None
-    if "--resume" in given and "--workdir" in given[:-1]:
-        path = Path(given[given.index("--workdir") + 1]) / "config.json"
-        if path.exists():
-            saved = _read(path)["train"]
-            known = {field.name for field in dataclasses.fields(settings)}  # pyright: ignore[reportArgumentType]
-            strange = sorted(set(saved) - known)
-            expect(not strange, str(path), strange, f"a run of {prog}")
-            saved["workdir"] = Path(saved["workdir"])
-            for name, kind in get_type_hints(settings).items():
-                if dataclasses.is_dataclass(kind) and name in saved:
-                    saved[name] = kind(**saved[name])  # pyright: ignore[reportCallIssue]
-            default = settings(**saved)
+    workdir, default = command.find_value(given, "--workdir"), None
+    switches = [word for word in given if word in ("--resume", "--no-resume")]
+    if workdir is not None and switches[-1:] == ["--resume"]:
+        default = saved_run(settings, Path(workdir))
     return command.parse(settings, given, prog=prog, default=default, groups=groups)
 
 
-def _write(path: Path, content: Mapping[str, Any]) -> None:
+def _settings(kind: type[Config], values: Any, name: str) -> Config:
+    """The dataclass `kind` from the values of a config.json, with defaults for what is not there.
+
+    Raises:
+        ValueError, TypeError: an entry that is no field or of another type, or a value that makes no sense.
+    """
+    expect(isinstance(values, dict), name, values, "the settings of a run")
+    hints = get_type_hints(kind)
+    strange = sorted(set(values) - set(hints))
+    expect(not strange, name, strange, f"settings of {kind.__module__}")
+    made = {}
+    for field, value in values.items():
+        hint = hints[field]
+        if dataclasses.is_dataclass(hint):
+            made[field] = _settings(cast(type, hint), value, field)
+            continue
+        kinds = get_args(hint) or (hint,)
+        allowed = {type_ for kind_ in kinds for type_ in _JSON_TYPES.get(kind_, (kind_,))}
+        expected = " or ".join(sorted(type_.__name__ for type_ in allowed))
+        expect(type(value) in allowed, field, value, f"a value of type {expected}")
+        made[field] = Path(value) if hint is Path else value
+    return kind(**made)
+
+
+_JSON_TYPES: dict[type, tuple[type, ...]] = {Path: (str,), float: (float, int)}
+"""type of a setting -> types in JSON, where they differ"""
+
+
+def write_config(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a run's config.json, whole or not at all."""
     with whole_file(path) as file:
         file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_config(path: Path, needed: Sequence[str] = ("train", "data")) -> dict[str, Any]:
+    """A run's config.json, with today's names of the settings.
+
+    Args:
+        path: of the file.
+        needed: entries that it must have; each is an object.
+
+    Raises:
+        ValueError: it cannot be read, or is no such file.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    expect("train" in content and "data" in content, str(path), sorted(content), "a run's config.json")
+    entries = content if isinstance(content, dict) else {}
+    is_run = all(isinstance(entries.get(name), dict) for name in needed)
+    expect(is_run, str(path), sorted(entries), f"a run's config.json, with the objects {', '.join(needed)}")
     return {**content, "train": todays_settings(content["train"])}

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect, expect_choice, expect_integer
 
 PLATFORMS = ("cpu", "cuda")
 KERNELS = ("xla", "pallas")
@@ -40,18 +40,12 @@ class Plan:
         expect_choice("kernels", self.kernels, KERNELS)
         expect_choice("weights", self.weights, WEIGHTS)
         for name in ("max_length", "prefill_chunk", "decode_chunk"):
-            expect(_is_count(getattr(self, name)), name, getattr(self, name), "an integer, at least 1")
-        expect(
-            self.batch_size is None or _is_count(self.batch_size),
-            "batch_size", self.batch_size, "None or an integer, at least 1",
-        )  # fmt: skip
+            expect_integer(name, getattr(self, name), 1)
+        if self.batch_size is not None:
+            expect_integer("batch_size", self.batch_size, 1)
         if self.kernels == "pallas":
             expect(self.platforms == ("cuda",), "platforms", self.platforms, "cuda alone with kernels pallas")
             expect(
                 self.batch_size is not None,
                 "batch_size", None, "a number (--batch-size) with kernels pallas, whose grids depend on it",
             )  # fmt: skip
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -19,7 +19,7 @@ from based_jax.generate.text import StopTexts, TextStream
 from based_jax.generate.weights import decoding_weights
 from based_jax.models.presets import BYTE_VOCAB
 from based_jax.phases import phase
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_integer
 
 PROG = "python -m based_jax.generate"
 
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = command.parse(Options, argv, prog=PROG)
     sampler = dataclasses.asdict(options.sampler)  # says what is wrong before anything is loaded
     StopTexts(options.stop)
-    expect(options.max_new_tokens >= 1, "max_new_tokens", options.max_new_tokens, "an integer, at least 1")
+    expect_integer("max_new_tokens", options.max_new_tokens, 1)
     expect(0 <= options.seed < 2**32, "seed", options.seed, "an integer in [0, 2^32)")
 
     directory = find_directory(options.checkpoint)

@@ -30,14 +30,13 @@ from based_jax.generate.request import (
     Request,
     Stats,
     TokenLogprob,
-    expect_integer,
 )
 from based_jax.generate.rows import row_count
 from based_jax.generate.sampling import Choice
 from based_jax.generate.slots import Slots, compile_program
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params, State
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect, expect_array, expect_integer
 
 _PROMPTS = 8  # read at the same time at most: running rows wait for one piece of each per round
 

@@ -7,7 +7,6 @@ Rows of one batch may have prompts of different lengths: the state knows how far
 """
 
 import functools
-import numbers
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -23,7 +22,7 @@ from based_jax.generate.sampling import Counts, RowSettings, choose, row_keys, r
 from based_jax.models.language_model import LanguageModel
 from based_jax.ops import border, explicit_mesh
 from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
-from based_jax.validate import expect, expect_array
+from based_jax.validate import INT32_MAX, expect, expect_array, expect_integer
 
 
 class Prefix(Protocol):
@@ -130,7 +129,8 @@ def generate(
     Raises:
         TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
     """
-    total = _expect_count("max_new_tokens", max_new_tokens)
+    expect_integer("max_new_tokens", max_new_tokens, 1)
+    total = int(max_new_tokens)
     call = _read(
         model, prompt, total, rng, stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix,
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,
@@ -179,7 +179,9 @@ def stream(
     Raises:
         TypeError, ValueError: as `generate`.
     """
-    total, chunk = _expect_count("max_new_tokens", max_new_tokens), _expect_count("chunk", chunk)
+    expect_integer("max_new_tokens", max_new_tokens, 1)
+    expect_integer("chunk", chunk, 1)
+    total, chunk = int(max_new_tokens), int(chunk)
     call = _read(
         model, prompt, total, rng, stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix,
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,
@@ -193,23 +195,24 @@ def _pieces(
     model: LanguageModel, params: Params, call: Call, total: int, chunk: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     progress = _start(model, params, call)
-    counts = [1] + [min(chunk, total - made) for made in range(1, total, chunk)]
 
     def dispatch(count: int) -> tuple[tuple[Array, Array], Array]:
         nonlocal progress
         out, made, progress = _decode(model, params, progress, count, call.rules, size=chunk)
         return out, made
 
-    pending = dispatch(counts[0])
-    for index, count in enumerate(counts):
+    begin, count = 0, 1
+    pending = dispatch(count)
+    while True:
         # The next piece is computed while the caller looks at this one.
-        ahead = dispatch(counts[index + 1]) if index + 1 < len(counts) else None
+        begin, following = begin + count, min(chunk, total - begin - count)
+        ahead = dispatch(following) if following else None
         (tokens, logprobs), made = map(np.asarray, pending[0]), int(pending[1])
         if made:
             yield tokens[:, :made], logprobs[:, :made]
         if made < count or ahead is None:
             return
-        pending = ahead
+        pending, count = ahead, following
 
 
 def _read(
@@ -233,6 +236,8 @@ def _read(
         before = len(prefix.tokens)
         expect_array("prefix.hidden", prefix.hidden, (1, config.d_model), "floating")
         expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")
+    most = INT32_MAX - before - length
+    expect(total <= most, "max_new_tokens", total, f"at most {most} after {before + length} tokens")
     if config.max_positions:  # beyond its table the model would return NaN
         limit = config.max_positions
         most = (
@@ -240,14 +245,14 @@ def _read(
         )
         expect(before + length + total - 1 <= limit, "max_new_tokens", total, most)
     stops = read_tokens("stop_tokens", stop_tokens, config.vocab_size)
-    expect(isinstance(pad_token, numbers.Integral), "pad_token", pad_token, "an integer")
+    expect_integer("pad_token", pad_token, -INT32_MAX - 1)
     samplers = row_samplers(batch, **settings)
     keys = None
     if not all(sampler.greedy for sampler in samplers):
         expect(rng is not None, "rng", rng, "jax.random.key(seed) when temperature > 0")
         keys = row_keys(rng, batch)
     if prefill_chunk is not None:
-        prefill_chunk = _expect_count("prefill_chunk", prefill_chunk)
+        expect_integer("prefill_chunk", prefill_chunk, 1)
     pieces = piece_sizes(length, prefill_chunk)
     padded = pad_to(read, sum(pieces))
     counts = None
@@ -369,9 +374,3 @@ def _make_tokens(model, size, params, progress, limit, rules):
     out = jnp.full((batch, size), rules.pad_token, jnp.int32), jnp.zeros((batch, size), jnp.float32)
     made, progress, out = lax.while_loop(unfinished, body, (jnp.zeros((), jnp.int32), progress, out))
     return out, made, progress
-
-
-def _expect_count(argument: str, value: Any) -> int:
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    expect(whole and int(value) >= 1, argument, value, "an integer, at least 1")
-    return int(value)

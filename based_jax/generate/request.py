@@ -1,14 +1,13 @@
 """What an engine is asked and what it answers: plain values, no arrays."""
 
 import dataclasses
-import numbers
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from based_jax.generate.sampling import Sampler
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_integer
 
 Finish = Literal["stop", "length", "cancelled"]
 
@@ -106,16 +105,6 @@ class Stats(NamedTuple):
 
 class Full(RuntimeError):
     """As many requests wait as may: try again later."""
-
-
-def expect_integer(argument: str, value: Any, least: int, most: int | None = None) -> None:
-    """Check that `value` is an integer in [least, most]."""
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool | np.bool_)
-    bounds = f"at least {least}" if most is None else f"from {least} to {most}"
-    expect(
-        whole and int(value) >= least and (most is None or int(value) <= most),
-        argument, value, f"an integer, {bounds}",
-    )  # fmt: skip
 
 
 def _integers(argument: str, tokens: Any) -> tuple[int, ...]:

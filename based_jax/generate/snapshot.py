@@ -29,7 +29,7 @@ from based_jax.generate.rows import row_count
 from based_jax.models.config import ModelConfig
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Float, Params, State
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect, expect_array, expect_integer
 
 FORMAT = "based_jax.snapshot"
 VERSION = "1"
@@ -66,6 +66,7 @@ def snapshot(
     most = model.config.max_positions or len(row)
     expect(len(row) <= most, "tokens", len(row), f"at most {most} = max_positions of the model")
     max_length = len(row) if max_length is None else max_length
+    expect_integer("max_length", max_length, 1)
     expect(max_length >= len(row), "max_length", max_length, f"at least {len(row)}, the number of tokens")
     state, hidden, begin = model.init_state(1, room_for(model, max_length)), None, 0
     for size in piece_sizes(len(row)):

@@ -29,11 +29,10 @@ from jaxtyping import Key
 
 from based_jax.generate.capacity import room_for
 from based_jax.generate.prompt import Prompt, Tokens, bucket, pad_to, piece_sizes, read_prompt, read_tokens
-from based_jax.generate.request import expect_integer
 from based_jax.generate.sampling import RowSettings, candidates, row_keys, row_samplers, row_settings
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
-from based_jax.validate import expect
+from based_jax.validate import INT32_MAX, expect, expect_integer
 
 _DRAFT, _ACCEPT, _BEHIND = range(3)
 """what a random number is for; beside a token's place it makes the number's key"""
@@ -106,7 +105,7 @@ def speculate(
     expect(theirs == vocab_size, "draft_model", f"{theirs} tokens", f"{vocab_size}, as the model")
     expect_integer("max_new_tokens", max_new_tokens, 1)
     expect_integer("draft_tokens", draft_tokens, 1)
-    expect_integer("pad_token", pad_token, -(2**31), 2**31 - 1)
+    expect_integer("pad_token", pad_token, -INT32_MAX - 1)
     read = read_prompt(prompt, prompt_mask, vocab_size)
     batch, length = read.tokens.shape
     for name, config in (("model", model.config), ("draft_model", draft_model.config)):

@@ -137,7 +137,12 @@ def test_interrupt_ends_the_text(capsys):
         (("--checkpoint", "GOOD", "--prompt", "a", "--temperature", "-1"), "temperature = -1.0: expected"),
         (("--checkpoint", "GOOD", "--prompt", "a", "--temperature", "warm"), "warm"),
         (("--checkpoint", "GOOD", "--prompt", "a", "--max-new-tokens", "0"), "max_new_tokens = 0: expected"),
+        (
+            ("--checkpoint", "GOOD", "--prompt", "a", "--max-new-tokens", 10**30),
+            f"max_new_tokens = {10**30}: ",
+        ),
         (("--checkpoint", "GOOD", "--prompt", "a", "--seed", "-1"), "seed = -1: expected"),
+        (("--checkpoint", "GOOD", "--prompt", "a", "--seed", 2**64), f"seed = {2**64}: expected"),
         (("--checkpoint", "GOOD", "--prompt", "a", "--stop", ""), "stop = '': expected"),
         (("--checkpoint", "GOOD", "--prompt", "a", "--tokenizer", "none.json"), "none.json"),
         (("--checkpoint", "UNFINISHED", "--prompt", "a"), "expected a finished run"),

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import resource
 import shutil
 import signal
@@ -96,6 +97,60 @@ def test_a_damaged_one_is_passed_over_with_a_warning(part, damage, reason, workd
     assert len(caplog.messages) == 1
 
 
+def foreign(path):
+    path.mkdir()
+    (path / "notes.txt").write_text("not a checkpoint")
+
+
+def another_model(path):
+    with Checkpoints(path.parents[1]) as checkpoints:
+        checkpoints.save(int(path.name), {**STATE, "bias": jnp.ones(4)}, {"place": 15})
+
+
+def without_files(path):
+    shutil.copytree(path.with_name("10"), path)
+    (path / "checksums.json").write_text('{"step": 15}')
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: path.mkdir(), "it has nothing in data/"),
+        (foreign, "it has nothing in data/"),
+        (lambda path: path.write_text("x"), "it is no directory"),
+        (lambda path: path.symlink_to("nowhere"), "it is no directory"),
+        (lambda path: shutil.copytree(path.with_name("10"), path), "it is a checkpoint of step 10"),
+        (another_model, "its arrays are not those of this run's model"),
+        (without_files, "checksums.json lists no files of a checkpoint"),
+    ],
+    ids=["empty", "foreign", "file", "link", "copy", "another model", "no checksums"],
+)
+def test_what_is_no_checkpoint_of_the_run_is_passed_over_with_a_warning(make, reason, workdir, caplog):
+    make(workdir / "checkpoints" / "15")
+    with Checkpoints(workdir) as checkpoints:
+        assert checkpoints.newest_intact(ABSTRACT) == 10
+        checkpoints.restore(10, ABSTRACT)
+        checkpoints.save(15, jax.tree.map(jnp.asarray, STATE), {"place": 15})  # its number is free again
+        checkpoints.wait()
+        assert checkpoints.newest_intact(ABSTRACT) == 15
+    (message,) = caplog.messages
+    assert f"{workdir}/checkpoints/15 is damaged: {reason}" in message
+    assert os.path.lexists(workdir / "damaged_checkpoints" / "15")
+
+
+def test_other_names_than_a_steps(workdir, caplog):
+    for name in ("012", "0", "9" * 200, "\u00b2", "step_11", "-1"):
+        (workdir / "checkpoints" / name).mkdir()
+    assert newest(workdir)[0] == 10
+    assert len(caplog.messages) == 2  # 012 and the long one are newer
+
+
+def test_a_file_for_the_checkpoints(tmp_path):
+    (tmp_path / "checkpoints").touch()
+    with pytest.raises(OSError, match=r"checkpoints: expected a directory of checkpoints, found a file$"):
+        Checkpoints(tmp_path)
+
+
 def test_when_all_are_damaged_none_is_touched(workdir):
     for step in ("5", "10"):
         cut(largest_file(workdir / "checkpoints" / step / "state"))
@@ -121,7 +176,10 @@ def test_those_from_before_there_were_checksums_are_read(workdir):
 
 def test_checksums_name_every_file(workdir):
     step = workdir / "checkpoints" / "10"
-    named = set(json.loads((step / "checksums.json").read_text()))
+    recorded = json.loads((step / "checksums.json").read_text())
+    assert recorded.pop("step") == 10
+    assert isinstance(recorded.pop("arrays"), int)
+    named = set(recorded)
     found = {path.relative_to(step).as_posix() for path in step.glob("*/**/*") if path.is_file()}
     assert named == found
     assert any(name.startswith("state/ocdbt") for name in named)

@@ -179,6 +179,8 @@ def test_a_classifier_survives_the_round_trip(tiny_config, tmp_path):
         (["--validation", "1"], "validation = 1.0: expected at least 0 and below 1"),
         (["--pooling", "max"], "pooling = 'max': expected one of 'mean', 'last'"),
         (["--epochs", "0"], "epochs = 0: expected at least 1"),
+        (["--epochs", str(2**64)], f"epochs = {2**64}: expected at most {2**31 - 1}"),
+        (["--seed", str(2**64)], f"seed = {2**64}: expected at most {2**32 - 1}"),
         (["--steps", "0"], "steps = 0: expected at least 1"),
         (["--tokenizer", "no-such"], "tokenizer = 'no-such': expected 'byte', 'dna'"),
         (["--no-such-flag"], "--no-such-flag"),

@@ -172,7 +172,7 @@ def test_a_process_makes_the_rows_that_its_devices_hold(held, share, monkeypatch
         ),
         ({"coordinator": "host"}, {}, "coordinator = 'host': expected HOST:PORT"),
         ({"num_processes": 0}, {}, "num_processes = 0: expected at least 1"),
-        ({"heartbeat_timeout": 0}, {}, "heartbeat_timeout = 0: expected at least 1 second"),
+        ({"heartbeat_timeout": 0}, {}, "heartbeat_timeout = 0: expected at least 1"),
     ],
 )
 def test_half_a_description_of_the_processes(settings, environment, message, monkeypatch):

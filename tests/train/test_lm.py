@@ -231,6 +231,11 @@ def test_the_summary_counts_what_is_not_read(one_layer, text, tmp_path):
         (["--preset", "no-such"], "preset = 'no-such': expected"),
         (["--data", "/no/such/file"], "/no/such/file"),
         (["--batch-size", "0"], "batch_size = 0: expected at least 1"),
+        *(
+            ([f"--{name}", str(10**30)], f"{name.replace('-', '_')} = {10**30}: expected at most {2**31 - 1}")
+            for name in ("batch-size", "length", "steps", "schedule-steps", "log-every", "heartbeat-timeout")
+        ),
+        (["--seed", str(2**64)], f"seed = {2**64}: expected at most {2**32 - 1}"),
         (["--accumulate", "3"], "accumulate = 3: expected a divisor of batch_size = 4"),
         (["--mesh", "data=3"], "mesh = 'data=3': expected sizes whose product is"),
         (["--mesh", "rows=1"], "mesh = 'rows=1': expected axis=size pairs"),

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from train.metrics import MetricWriter, read_metrics
 
 
@@ -30,3 +32,32 @@ def test_event_files_are_written(tmp_path):
         writer.write(1, {"loss": 1.0})
     (events,) = (tmp_path / "events").iterdir()
     assert b"loss" in events.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"garbage", b"\0\0\0", b"{}", b"[]", b"\xff", b'{"step": null}', b'{"step": "1"}', b"[" * 10**5, b""],
+    ids=lambda line: str(line[:16]),
+)
+def test_a_line_that_is_no_metrics_is_left_out_with_a_warning(line, tmp_path, caplog):
+    path = tmp_path / "metrics.jsonl"
+    before = b'{"step": 1, "loss": 0.5}\n' + line + b'\n{"step": 2, "loss": 0.25}\n'
+    path.write_bytes(before)
+    expected = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
+    assert read_metrics(path) == expected
+    with MetricWriter(tmp_path, steps=9, start=2):
+        pass
+    first, second = caplog.messages
+    assert first == f"{path} is damaged: line 2 left out"
+    assert second == f"{first}; the file as it was is now {tmp_path}/damaged_metrics.jsonl"
+    assert (tmp_path / "damaged_metrics.jsonl").read_bytes() == before
+    assert [json.loads(line) for line in path.read_text().splitlines()] == expected
+
+
+def test_a_full_disk_names_the_last_checkpoint(tmp_path, monkeypatch):
+    (tmp_path / "checkpoints" / "5").mkdir(parents=True)
+    with MetricWriter(tmp_path, steps=9) as writer:
+        monkeypatch.setattr(writer, "_file", open("/dev/full", "w"))  # noqa: SIM115
+        with pytest.raises(OSError, match=rf"last complete checkpoint: {tmp_path}/checkpoints/5$"):
+            writer.write(1, {"loss": 0.5})
+        monkeypatch.setattr(writer, "_file", (tmp_path / "other").open("w"))
