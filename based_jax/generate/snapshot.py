@@ -6,12 +6,15 @@ all:
     tokens        int32 (N,), the prefix
     hidden        (1, D), the final norm's output at its last token
     state/PATH    the state's arrays by their places in it, one row; the filled part of caches
-    metadata      format "based_jax.snapshot", version "1", config and weights: fingerprints of the model
+    metadata      format "based_jax.snapshot", version "2", config and weights: fingerprints of the model,
+                  sha256: of all of the above
 
+The checksum finds damaged files, not forged ones: whoever can write the file can write its checksum.
 A state is of use behind the very weights that made it, so a file of another model is refused.
 """
 
 import functools
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.convert.state_dict import expect_keys, write_safetensors
+from based_jax.convert.whole_file import raw_bytes
 from based_jax.generate.capacity import room_for, with_capacity
 from based_jax.generate.fingerprint import config_fingerprint, weights_fingerprint
 from based_jax.generate.pool import read
@@ -32,7 +36,7 @@ from based_jax.typing import Array, Float, Params, State
 from based_jax.validate import expect, expect_array, expect_integer
 
 FORMAT = "based_jax.snapshot"
-VERSION = "1"
+VERSION = "2"
 
 
 class Snapshot(NamedTuple):
@@ -94,7 +98,8 @@ def save_snapshot(
         tokens, state, hidden: see `Snapshot`.
 
     Raises:
-        ValueError: not one row of this model's state.
+        ValueError: not one row of this model's state, or one that cannot be behind these tokens: NaN in it,
+            or a length beyond theirs.
         FileNotFoundError: no such directory.
     """
     expect(row_count(state) == 1, "state", f"{row_count(state)} rows", "one row")
@@ -102,7 +107,9 @@ def save_snapshot(
     tensors = _named(with_capacity(model, state, len(tokens)), hidden)
     stored = {name: np.asarray(tensor).view(_on_disk(tensor).dtype) for name, tensor in tensors.items()}
     expect_keys(_shapes(stored), _shapes(_wanted(model, len(tokens))))
-    write_safetensors(path, {"tokens": np.asarray(tokens, np.int32), **stored}, _notes(model, params))
+    stored["tokens"] = np.asarray(tokens, np.int32)
+    _expect_values(stored, model.config.vocab_size)
+    write_safetensors(path, stored, {**_notes(model, params), "sha256": _digest(stored)})
 
 
 def load_snapshot(
@@ -126,7 +133,7 @@ def load_snapshot(
         tensors = _read(path, model, _notes(model, params))
     except FileNotFoundError:
         raise
-    except (SafetensorError, ValueError, OSError) as error:
+    except (SafetensorError, ValueError, TypeError, OSError) as error:
         raise ValueError(f"snapshot = {os.fspath(path)!r}: expected one of this model ({error})") from error
     tokens = tensors["tokens"]
     names = _named(*_empty(model.config, len(tokens)))
@@ -153,6 +160,8 @@ def _read(
     """The arrays of a file; none is read before the header is known to fit."""
     from safetensors import safe_open
 
+    if os.path.exists(path):  # a pipe would be waited for
+        expect(os.path.isfile(path), "file", "no regular file", "one")
     with safe_open(os.fspath(path), framework="numpy") as file:
         found = file.metadata() or {}
         for name, value in notes.items():
@@ -165,10 +174,36 @@ def _read(
         tensors = {name: file.get_tensor(name) for name in wanted}
     for name, tensor in tensors.items():
         expect(tensor.dtype == wanted[name].dtype, name, str(tensor.dtype), str(wanted[name].dtype))
-    tokens, vocab_size = tensors["tokens"], model.config.vocab_size
-    wrong = tokens[(tokens < 0) | (tokens >= vocab_size)].tolist()
-    expect(not wrong, "tokens", wrong[:1], f"tokens in [0, {vocab_size})")
+    expect(found.get("sha256") == _digest(tensors), "sha256", found.get("sha256"), "that of the arrays")
+    _expect_values(tensors, model.config.vocab_size)
     return tensors
+
+
+def _digest(tensors: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of the names, dtypes, shapes and numbers."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name} {tensors[name].dtype} {tensors[name].shape}\n".encode())
+        digest.update(raw_bytes(tensors[name]))
+    return digest.hexdigest()
+
+
+def _expect_values(tensors: Mapping[str, np.ndarray], vocab_size: int) -> None:
+    """Check what a model would take without complaint: tokens, positions, NaN."""
+    tokens = tensors["tokens"]
+    for name, tensor in tensors.items():
+        kind = name.rpartition("/")[2]
+        if name == "tokens":
+            wrong, expected = (tensor < 0) | (tensor >= vocab_size), f"tokens in [0, {vocab_size})"
+        elif kind in ("length", "start"):  # of `ops.core`'s streams
+            wrong, expected = (tensor < 0) | (tensor > len(tokens)), f"at most the {len(tokens)} tokens"
+        elif kind == "broken":
+            wrong, expected = tensor, "False"
+        elif tensor.dtype.kind in "iub":
+            continue
+        else:
+            wrong, expected = np.isnan(tensor), "numbers"
+        expect(not wrong.any(), name, tensor[wrong][:1].tolist(), expected)
 
 
 def _wanted(model: LanguageModel, count: int) -> dict[str, jax.ShapeDtypeStruct]:

@@ -1,5 +1,6 @@
 """A snapshot is the state behind its tokens, on disk as in memory; no other file is taken for one."""
 
+import functools
 import json
 import struct
 import sys
@@ -82,6 +83,15 @@ def test_only_the_filled_slots_of_a_cache_are_kept(hybrid, saved):
     assert (sizes["tokens"], sizes["hidden"]) == ((len(TOKENS),), (1, 16))
 
 
+def random_leaf(generator, leaf):
+    """Any numbers, but positions within the text and no broken streams."""
+    if leaf.dtype == bool:
+        return np.zeros(leaf.shape, bool)
+    if jnp.issubdtype(leaf.dtype, jnp.integer):
+        return generator.integers(0, len(TOKENS), leaf.shape).astype(leaf.dtype)
+    return (9 * generator.normal(size=leaf.shape)).astype(leaf.dtype)
+
+
 def test_states_of_every_mixer_survive(tmp_path):
     """bfloat16, complex numbers and integers among them; the values are random, nothing is compiled."""
     for case, options in CASES.items():
@@ -90,10 +100,7 @@ def test_states_of_every_mixer_survive(tmp_path):
         params = {"params": {"embedding": jnp.ones((56, WIDTH))}}
         generator = np.random.default_rng(0)
         shapes = jax.eval_shape(lambda: model.init_state(1, len(TOKENS)))  # noqa: B023
-        state = jax.tree.map(
-            lambda leaf: (9 * generator.normal(size=leaf.shape)).astype(leaf.dtype),  # noqa: B023
-            shapes,
-        )
+        state = jax.tree.map(functools.partial(random_leaf, generator), shapes)
         hidden = np.ones((1, WIDTH), jnp.bfloat16)
         save_snapshot(tmp_path / case, model, params, TOKENS, state, hidden)
         found = load_snapshot(tmp_path / case, model, params)
@@ -125,7 +132,10 @@ DAMAGE = {
     "a text": lambda path: path.write_text("no snapshot at all\n" * 9),
     "no metadata": without_notes,
     "format": lambda path: rewrite(path, lambda tensors, notes: notes.update(format="pt")),
-    "version": lambda path: rewrite(path, lambda tensors, notes: notes.update(version="2")),
+    "version": lambda path: rewrite(path, lambda tensors, notes: notes.update(version="1")),
+    "no checksum": lambda path: rewrite(path, lambda tensors, notes: notes.pop("sha256")),
+    "flipped bit": lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
+    "another token": lambda path: rewrite(path, lambda tensors, notes: change(tensors, "tokens", 7)),
     "missing": lambda path: rewrite(path, lambda tensors, notes: tensors.pop("state/2/k")),
     "no tokens": lambda path: rewrite(path, lambda tensors, notes: tensors.pop("tokens")),
     "extra": lambda path: rewrite(path, lambda tensors, notes: tensors.update(more=np.zeros(2))),
@@ -143,6 +153,41 @@ DAMAGE = {
         path, lambda tensors, notes: tensors.update(tokens=tensors["tokens"] + 30)
     ),
 }
+
+
+def change(tensors, name, value):
+    """Set the last number of a tensor."""
+    tensors[name] = tensors[name].copy()
+    tensors[name].reshape(-1)[-1] = value
+
+
+FORGED = {
+    "state/3/stream/length": (2**31 - 1, "at most the 21 tokens"),
+    "state/1/stream/start": (-1, "at most the 21 tokens"),
+    "state/3/k": (np.nan, "numbers"),
+    "hidden": (np.nan, "numbers"),
+    "tokens": (50, r"tokens in \[0, 50\)"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_values_that_no_state_has_are_refused_with_a_right_checksum_too(hybrid, made, saved, name):
+    value, expected = FORGED[name]
+
+    def forge(tensors, notes):
+        change(tensors, name, value)
+        notes.update(sha256=sys.modules["based_jax.generate.snapshot"]._digest(tensors))
+
+    rewrite(saved, forge)
+    with pytest.raises(ValueError, match=rf"\({name} = \[\S+\]: expected {expected}\)$"):
+        load_snapshot(saved, hybrid.model, hybrid.params)
+
+
+def test_a_poisoned_state_is_not_saved(hybrid, made, saved):
+    before = saved.read_bytes()
+    with pytest.raises(ValueError, match=r"^hidden = \[nan\]: expected numbers"):
+        save_snapshot(saved, hybrid.model, hybrid.params, *made._replace(hidden=made.hidden * jnp.nan))
+    assert saved.read_bytes() == before
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

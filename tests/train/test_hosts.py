@@ -13,7 +13,7 @@ import based_jax as bj
 from tests.patience import PATIENCE
 from tests.train.runs import command, losses, start, steps_saved, until
 from train import hosts, lm
-from train.metrics import read_metrics
+from train.metrics import read_lines, read_metrics
 from train.run_directory import parse_run
 
 # float32 sums over rows in another order, over six steps.
@@ -75,7 +75,7 @@ def test_two_processes_make_the_losses_of_one(two, alone):
     ours, theirs = (read_metrics(workdir / "metrics.jsonl")[-1]["eval_loss"] for workdir in (two, alone))
     np.testing.assert_allclose(ours, theirs, **CLOSE)
     assert len(list((two / "events").iterdir())) == 1
-    (launch,) = read_metrics(two / "launches.jsonl")
+    ((launch,), _) = read_lines(two / "launches.jsonl", {})
     assert (launch["processes"], launch["devices"], launch["mesh"]) == (2, 4, {"data": 2, "fsdp": 2})
     _, params = bj.load_pretrained(two / "model")
     _, expected = bj.load_pretrained(alone / "model")

@@ -16,7 +16,7 @@ from based_jax.data.tasks import IGNORE, MQAR, Segment
 from based_jax.mixers.long_filters import position_features
 from based_jax.models import MixerSpec, mqar_backbone
 from train import mqar, mqar_grid, mqar_sweep
-from train.metrics import MetricWriter, read_metrics
+from train.metrics import MetricWriter, read_lines, read_metrics
 from train.mqar_data import data_seeds, load
 
 SETTINGS = {
@@ -44,7 +44,7 @@ def run(workdir, **changes) -> mqar_sweep.Outcome:
 
 
 def results(workdir) -> list[dict]:
-    return [{**line, "seconds": 0} for line in read_metrics(workdir / "results.jsonl")]
+    return [{**line, "seconds": 0} for line in read_lines(workdir / "results.jsonl", {})[0]]
 
 
 @pytest.fixture(scope="module", autouse=True)
