@@ -13,6 +13,7 @@ from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.data.tokenizers import load_tokenizer
 from based_jax.export.directory import export_model
 from based_jax.export.plan import PLATFORMS, Plan
+from based_jax.export.runner import read_manifest
 from based_jax.generate.__main__ import own_tokenizer
 from based_jax.generate.weights import decoding_weights
 from based_jax.phases import phase
@@ -77,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{options.checkpoint} -> {out} in {time.perf_counter() - begin:.1f} s")
     for path in sorted(out.iterdir()):
         print(f"{path.stat().st_size:>13,}  {path.name}")
+    print(f"sha256 {read_manifest(out)['sha256']}")
     return 0
 
 

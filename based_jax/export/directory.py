@@ -53,7 +53,8 @@ def export_model(
         tokenizer: the one it was trained with, for ``run.py --prompt``; None exports none.
 
     Returns:
-        The manifest's path.
+        The manifest's path. Its sha256 is remembered in the user's cache directory, so that `Exported.load`
+        takes the directory here without being told to trust it.
 
     Raises:
         ValueError: a tokenizer with more tokens than the model; see also `export_programs`.
@@ -91,6 +92,7 @@ def export_model(
     manifest["sha256"] = runner.digest(manifest)
     with whole_file(target / runner.MANIFEST) as file:
         file.write((json.dumps(manifest, indent=2) + "\n").encode())
+    runner.record(manifest["sha256"])
     return target / runner.MANIFEST
 
 

@@ -9,9 +9,12 @@ of a model with a tokenizers file also tokenizers. In Python:
     state = model.init(2)                                         # or call by call
     logits, state = model.prefill(state, tokens, mask)
     logits, state = model.decode(state, token)
+
+The programs run with the rights of whoever loads them, and nothing contains them: load what you trust.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -28,11 +31,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import export
+from safetensors import SafetensorError
 from safetensors.flax import load_file
 
 FORMAT = "based_jax programs"
 VERSION = 1
 MANIFEST = "manifest.json"
+PROGRAMS = ("init", "prefill", "decode", "extend")
+
+_INT32_MAX = 2**31 - 1
+_MOST_BYTES = 1 << 26
+"""of a manifest: a thousand times what a large model's has"""
 
 Array = jax.Array | np.ndarray
 State = dict[str, jax.Array]
@@ -132,30 +141,42 @@ class Exported:
         self._extend = jax.jit(programs["extend"].call, donate_argnums=(1, 2))
 
     @classmethod
-    def load(cls, directory: str | os.PathLike[str]) -> "Exported":
+    def load(
+        cls, directory: str | os.PathLike[str], *, sha256: str | None = None, trust: bool = False
+    ) -> "Exported":
         """Read and check a directory. Call this before anything else uses JAX, on a CPU (see below).
+
+        Args:
+            directory: that of this file, one that was exported on this machine by this user, or another one
+                with one of the following.
+            sha256: the manifest's, as the export printed it: the directory is that export, whoever copied it.
+            trust: take it as it is. Its programs do what they hold, with the rights of this process.
 
         Raises:
             FileNotFoundError: a file is missing.
             ValueError: a file was changed, cut or belongs to another export; a format, a calling convention
-                or programs that this version of jax does not know; no program for this platform.
+                or programs that this version of jax does not know; no program for this platform; an export
+                from elsewhere without `sha256` or `trust`.
             ImportError: flatbuffers is missing.
         """
         avoid_broken_fusions()
         folder = Path(directory)
         manifest = read_manifest(folder)
         _check_environment(folder, manifest)
+        if sha256 is not None:
+            _expect(manifest["sha256"] == sha256, "sha256", sha256, f"{manifest['sha256']}, of {folder}")
+        elif not (trust or _is_own(folder, manifest["sha256"])):
+            raise ValueError(
+                f"{folder}: was not exported here, and its programs do what they hold: expected sha256 "
+                "(run.py --sha256), which the export printed, or trust=True (run.py --trust)"
+            )
         programs = {
             name: _deserialize(_checked(folder, entry), manifest)
             for name, entry in manifest["programs"].items()
         }
-        entry, text = manifest["weights"], manifest.get("tokenizer")
-        return cls(
-            manifest,
-            programs,
-            {} if entry is None else load_file(str(_checked(folder, entry))),
-            None if text is None else _checked(folder, text),
-        )
+        text = manifest.get("tokenizer")
+        weights = _read_weights(folder, manifest)
+        return cls(manifest, programs, weights, None if text is None else _checked(folder, text))
 
     def init(self, batch_size: int) -> State:
         """The state before the first token of `batch_size` rows."""
@@ -316,7 +337,8 @@ class Exported:
         vocabulary, limit = self.manifest["vocab_size"], self.manifest["max_length"]
         _expect(len(prompts) > 0, "prompts", prompts, "at least one row")
         self._check_rows(len(prompts), exact=False)
-        _expect(isinstance(new, int) and new >= 1, "max_new_tokens", new, "an integer, at least 1")
+        good = _is_whole(new) and 1 <= new <= _INT32_MAX
+        _expect(good, "max_new_tokens", new, f"an integer, at least 1 and at most {_INT32_MAX}")
         for row in (*prompts, stops):
             wrong = [token for token in row if not (_is_whole(token) and 0 <= token < vocabulary)]
             _expect(not wrong, "tokens", wrong[:1], f"integers in [0, {vocabulary})")
@@ -385,16 +407,100 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(f"{path}: expected an exported directory, which has this file")
+    size = path.stat().st_size
+    _expect(size <= _MOST_BYTES, str(path), f"{size} bytes", f"at most {_MOST_BYTES}")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: expected JSON ({error})") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ValueError(f'{path}: expected the entry "format": "{FORMAT}"')
     _expect(manifest.get("version") == VERSION, f"{path}: version", manifest.get("version"), f"{VERSION}")
     if manifest.get("sha256") != digest(manifest):
         raise ValueError(f"{path}: was changed after the export: its sha256 is another")
+    _check_entries(path, manifest)
     return manifest
+
+
+def record(sha256: str) -> None:
+    """Remember that the export with this manifest was made here, so that `Exported.load` asks for no trust.
+
+    Where the user has no cache directory that can be written, nothing is remembered.
+    """
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: there is no home directory
+        _records().mkdir(parents=True, exist_ok=True)
+        (_records() / sha256).touch()
+
+
+def _records() -> Path:
+    """``~/.cache/based_jax/exports`` or below XDG_CACHE_HOME: an empty file for each export's sha256."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "based_jax" / "exports"
+
+
+def _is_own(folder: Path, sha256: str) -> bool:
+    """Whether the directory is the one that this very file came with, or was exported here."""
+    if folder.resolve() == Path(__file__).resolve().parent:
+        return True
+    with contextlib.suppress(OSError, RuntimeError):
+        return (_records() / sha256).is_file()
+    return False
+
+
+def _check_entries(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Whether a manifest has what is read from it, each of its kind."""
+
+    def check(good: bool, name: str, value: Any, expected: str) -> None:
+        if not good:
+            raise ValueError(f"{path}: {name} = {value!r:.200}: expected {expected}")
+
+    def entry(name: str) -> Any:
+        check(name in manifest, name, None, "this entry")
+        return manifest[name]
+
+    for name, kind in {"jax": str, "key_kind": str, "disabled_checks": dict}.items():
+        check(isinstance(entry(name), kind), name, entry(name), f"a {kind.__name__}")
+    for name in ("calling_convention_version", "vocab_size", "prefill_chunk", "decode_chunk"):
+        check(_is_count(entry(name)), name, entry(name), "an integer, at least 1")
+    for name in ("batch_size", "max_length"):
+        check(entry(name) is None or _is_count(entry(name)), name, entry(name), "null or an integer")
+    platforms, values, programs = entry("platforms"), entry("values"), entry("programs")
+    good = isinstance(platforms, list) and all(isinstance(name, str) for name in platforms)
+    check(good, "platforms", platforms, "a list of names")
+    good = isinstance(values, dict) and all(
+        isinstance(values.get(name), dict) for name in ("params", "state", "sampling")
+    )
+    check(good, "values", values, "the objects params, state and sampling")
+    good = isinstance(programs, dict) and set(programs) == set(PROGRAMS)
+    check(good, "programs", programs, f"{', '.join(PROGRAMS)}")
+    files = {**programs, "weights": entry("weights"), "tokenizer": manifest.get("tokenizer")}
+    for name, file in files.items():
+        if file is None and name not in PROGRAMS:
+            continue
+        good = isinstance(file, dict) and all(isinstance(file.get(key), str) for key in ("file", "sha256"))
+        check(good, name, file, 'an object with the texts "file" and "sha256"')
+        check(
+            Path(file["file"]).name == file["file"], name, file["file"], "a file's name without a directory"
+        )
+    if (text := files["tokenizer"]) is not None:
+        good = _is_whole(text.get("eot")) and 0 <= text["eot"] < manifest["vocab_size"]
+        check(good, "tokenizer", text, '"eot", a token of the vocabulary')
+
+
+def _read_weights(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights by name; none if they are inside the programs."""
+    entry, expected = manifest["weights"], manifest["values"]["params"]
+    if entry is None:
+        return {}
+    path = _checked(folder, entry)
+    try:
+        weights = load_file(str(path))
+    except SafetensorError as error:
+        raise ValueError(f"{path}: expected a safetensors file ({error})") from error
+    found = {name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype)} for name, leaf in weights.items()}
+    wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+    _expect(not wrong, f"{path}: arrays", wrong[:3], f"those that {MANIFEST} describes")
+    return weights
 
 
 def digest(manifest: Mapping[str, Any]) -> str:
@@ -490,6 +596,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
+def _is_count(value: object) -> bool:
+    return _is_whole(value) and 1 <= int(value) <= _INT32_MAX  # pyright: ignore[reportArgumentType]
+
+
 def _is_whole(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
@@ -517,6 +627,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--directory", type=Path, default=Path(__file__).parent, help="the exported directory; default: here")
+    add("--sha256", metavar="HEX", help="its manifest's, which the export printed; else it is refused")
+    add(
+        "--trust",
+        action="store_true",
+        help="load a --directory from elsewhere, whatever it holds",
+    )
     add("--max-new-tokens", type=int, help="tokens to make at most; default: 200, with --tokens 16")
     add("--temperature", type=float, default=0.0, help="0 takes the most likely token; larger is more random")
     add("--top-k", type=int, default=0, help="sample among this many tokens; 0 is all")
@@ -539,7 +655,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
-    model = Exported.load(options.directory)
+    model = Exported.load(options.directory, sha256=options.sha256, trust=options.trust)
     sampling = {field.name: getattr(options, field.name) for field in dataclasses.fields(Sampling)}
     if options.tokens:
         new = 16 if options.max_new_tokens is None else options.max_new_tokens

@@ -1,17 +1,26 @@
 """Exported models shared by the tests: tracing and compiling them takes most of their time."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jaxtyping
 import pytest
 
-from based_jax.export import Exported, Plan, export_model
+from based_jax.export import Exported, Plan, export_model, runner
 from based_jax.models.config import MixerSpec
 from tests.generate.tiny import LENGTH, MIXERS, Tiny, make_tiny
 
 PLAN = Plan(max_length=LENGTH, prefill_chunk=8, decode_chunk=5)
 MORE = {**MIXERS, "M": MixerSpec("mamba"), "R": MixerSpec("rwkv4")}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def records(tmp_path_factory) -> Iterator[Path]:
+    """Where exports are recorded: not in the user's cache directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield runner._records()
 
 
 class Case(NamedTuple):

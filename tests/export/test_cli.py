@@ -1,5 +1,6 @@
 """``python -m based_jax.export`` and the run.py that it leaves."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +56,14 @@ def test_command_and_runner(run, checkpoint, tiny, capsys):
     assert (status, err) == (0, "")
     assert f"{checkpoint} -> {checkpoint}/exported in " in out
     assert "manifest.json" in out
+    digest = json.loads((checkpoint / "exported" / "manifest.json").read_text())["sha256"]
+    assert out.endswith(f"\nsha256 {digest}\n")
     argv = ["--tokens", "1,2,3", "--max-new-tokens", "5", "--directory", str(checkpoint / "exported")]
+    argv += ["--sha256", digest]
+    assert runner.main([*argv[:-1], "0f"]) == 2
+    assert capsys.readouterr().err.startswith("run.py: sha256 = '0f': expected ")
+    assert runner.main([*argv, "--max-new-tokens", str(10**30)]) == 2
+    assert "max_new_tokens = 1000" in capsys.readouterr().err
     assert runner.main(argv) == 0
     assert capsys.readouterr().out == ",".join(map(str, tiny.greedy([1, 2, 3], 5))) + "\n"
     assert runner.main([*argv, "--temperature", "-1"]) == 2

@@ -7,8 +7,10 @@ import shutil
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from jax import export
+from safetensors.numpy import save_file
 
 from based_jax.export import Exported, Programs, export_model, runner
 from based_jax.export import directory as directory_module
@@ -109,7 +111,7 @@ def test_program_that_this_jax_cannot_read(small, tmp_path, part):
     programs = json.loads((copy / "manifest.json").read_text())["programs"]
     edit(copy, sign=True, jax="9.9.9", programs={**programs, "decode": entry})
     with pytest.raises(ValueError, match=r"decode.jaxexport: jax .* cannot read what jax 9.9.9 wrote"):
-        Exported.load(copy)
+        Exported.load(copy, trust=True)
 
 
 def test_another_platform(copy):
@@ -121,7 +123,80 @@ def test_another_platform(copy):
 def test_kernels_and_another_jax(copy):
     edit(copy, sign=True, jax="0.10.0", disabled_checks={"custom_call:x": "why"})
     with pytest.warns(UserWarning, match=r"kernels that only jax 0.10.0 is known to run"):
+        Exported.load(copy, trust=True)
+
+
+REMOVED = object()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("programs", {}, r"programs = \{\}: expected init, prefill, decode, extend$"),
+        ("programs", REMOVED, "programs = None: expected this entry$"),
+        ("weights", {"file": "weights.safetensors"}, "weights = .*: expected an object with the texts"),
+        ("weights", {"file": "../w", "sha256": ""}, r"weights = '../w': expected a file's name without"),
+        ("vocab_size", 10**30, "vocab_size = 1000+: expected an integer, at least 1$"),
+        ("decode_chunk", 0, "decode_chunk = 0: expected an integer, at least 1$"),
+        ("calling_convention_version", "9", "calling_convention_version = '9': expected an integer"),
+        ("max_length", -1, "max_length = -1: expected null or an integer$"),
+        ("platforms", "cpu", "platforms = 'cpu': expected a list of names$"),
+        ("values", {"sampling": []}, "values = .*: expected the objects params, state and sampling$"),
+        ("tokenizer", {"file": "a", "sha256": "", "eot": 50}, 'tokenizer = .*: expected "eot", a token of'),
+    ],
+)
+def test_a_manifest_of_other_entries_is_one_line(copy, name, value, message):
+    """With a right checksum."""
+    path = copy / "manifest.json"
+    manifest = json.loads(path.read_text()) | {name: value}
+    if value is REMOVED:
+        del manifest[name]
+    path.write_text(json.dumps(manifest | {"sha256": runner.digest(manifest)}))
+    with pytest.raises(ValueError, match=rf"^{path}: {message}"):
+        Exported.load(copy, trust=True)
+
+
+def test_a_manifest_without_an_end(copy):
+    path = copy / "manifest.json"
+    path.write_text('{"format":' + "[" * 10**5)
+    with pytest.raises(ValueError, match=r"manifest.json: expected JSON \(") as refused:
         Exported.load(copy)
+    assert "\n" not in str(refused.value)
+
+
+def test_weights_of_another_model(copy):
+    manifest = json.loads((copy / "manifest.json").read_text())
+    save_file({"embedding": np.zeros((2, 2), np.float32)}, copy / "weights.safetensors")
+    for content in ((copy / "weights.safetensors").read_bytes(), b"no tensors"):
+        (copy / "weights.safetensors").write_bytes(content)
+        entry = manifest["weights"] | {"sha256": hashlib.sha256(content).hexdigest()}
+        edit(copy, sign=True, weights=entry)
+        with pytest.raises(ValueError, match=r"weights.safetensors: (arrays = .*describes|expected a safet)"):
+            Exported.load(copy, trust=True)
+
+
+def test_an_export_from_elsewhere_needs_trust(copy, records, monkeypatch):
+    """Not so one that was made here, or one whose sha256 was told by another way."""
+    digest = json.loads((copy / "manifest.json").read_text())["sha256"]
+    assert (records / digest).is_file()
+    Exported.load(copy)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(copy))  # another machine's
+    with pytest.raises(ValueError, match=rf"^{copy}: was not exported here, .* --trust\)$") as refused:
+        Exported.load(copy)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ValueError, match=rf"^sha256 = '0f': expected {digest}, of {copy}"):
+        Exported.load(copy, sha256="0f", trust=True)
+    Exported.load(copy, sha256=digest)
+    Exported.load(copy, trust=True)
+    monkeypatch.setattr(runner, "__file__", str(copy / "run.py"))  # the runner that came with it
+    Exported.load(copy)
+
+
+def test_nowhere_to_remember_an_export(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    runner.record("0f")
+    assert not runner._is_own(tmp_path, "0f")
 
 
 def test_an_interrupted_export_is_refused(small, tmp_path, monkeypatch):

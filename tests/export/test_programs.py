@@ -68,7 +68,7 @@ def test_float64_is_refused():
         ),
         ({"kernels": "triton"}, "^kernels = 'triton': expected one of"),
         ({"weights": "within"}, "^weights = 'within': expected one of"),
-        ({"batch_size": 0}, "^batch_size = 0: expected None or an integer"),
+        ({"batch_size": 0}, "^batch_size = 0: expected an integer, at least 1"),
         ({"prefill_chunk": 0}, "^prefill_chunk = 0: expected an integer"),
         ({"decode_chunk": True}, "^decode_chunk = True: expected an integer"),
         ({"max_length": 1.5}, "^max_length = 1.5: expected an integer"),
