@@ -83,6 +83,8 @@ def sole_writer(directory: Path, *, silence: float = SILENCE) -> Iterator[None]:
 def _take(path: Path, silence: float) -> IO[str]:
     """The lock's file, held and with this process's name in it."""
     while True:
+        if path.exists() and not path.is_file():
+            raise OSError(f"{path}: expected a regular file, the lock of its directory")
         file = path.open("a+", encoding="utf-8", errors="replace")
         try:
             is_held = _flock(file)

@@ -55,6 +55,9 @@ def find_damage(directory: Path, facts: Mapping[str, int]) -> str | None:
         missing = [folder for folder in _FOLDERS if not any((directory / folder).glob("*"))]
         if missing:
             return f"it has nothing in {missing[0]}/"
+        strange = [entry for entry in directory.rglob("*") if not (entry.is_file() or entry.is_dir())]
+        if strange:
+            return f"{strange[0].relative_to(directory)} is no regular file"
         if not path.exists():
             return None
         recorded = json.loads(path.read_text(encoding="utf-8"))

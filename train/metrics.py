@@ -134,7 +134,12 @@ def read_lines(path: Path, keys: Mapping[str, type]) -> tuple[list[dict[str, Any
     Args:
         path: no lines if it does not exist.
         keys: what each object has, and the types of these values.
+
+    Raises:
+        OSError: it cannot be read, or is a directory or a pipe.
     """
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path}: expected a regular file")
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     entries, damaged = [], []
     for number, line in enumerate(lines, start=1):

@@ -195,6 +195,7 @@ def read_config(path: Path, needed: Sequence[str] = ("train", "data")) -> dict[s
     Raises:
         ValueError: it cannot be read, or is no such file.
     """
+    expect(path.is_file(), "config.json", str(path), "a file: that of the run in this directory")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -473,7 +473,7 @@ def _check_entries(path: Path, manifest: Mapping[str, Any]) -> None:
     check(good, "values", values, "the objects params, state and sampling")
     good = isinstance(programs, dict) and set(programs) == set(PROGRAMS)
     check(good, "programs", programs, f"{', '.join(PROGRAMS)}")
-    files = {**programs, "weights": entry("weights"), "tokenizer": manifest.get("tokenizer")}
+    files: dict[str, Any] = {**programs, "weights": entry("weights"), "tokenizer": manifest.get("tokenizer")}
     for name, file in files.items():
         if file is None and name not in PROGRAMS:
             continue
