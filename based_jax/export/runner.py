@@ -473,16 +473,14 @@ def _check_entries(path: Path, manifest: Mapping[str, Any]) -> None:
     check(good, "values", values, "the objects params, state and sampling")
     good = isinstance(programs, dict) and set(programs) == set(PROGRAMS)
     check(good, "programs", programs, f"{', '.join(PROGRAMS)}")
-    files: dict[str, Any] = {**programs, "weights": entry("weights"), "tokenizer": manifest.get("tokenizer")}
+    others = {"weights": entry("weights"), "tokenizer": manifest.get("tokenizer")}
+    files = {**programs, **{name: file for name, file in others.items() if file is not None}}
     for name, file in files.items():
-        if file is None and name not in PROGRAMS:
-            continue
         good = isinstance(file, dict) and all(isinstance(file.get(key), str) for key in ("file", "sha256"))
         check(good, name, file, 'an object with the texts "file" and "sha256"')
-        check(
-            Path(file["file"]).name == file["file"], name, file["file"], "a file's name without a directory"
-        )
-    if (text := files["tokenizer"]) is not None:
+        plain = Path(file["file"]).name == file["file"]
+        check(plain, name, file["file"], "a file's name without a directory")
+    if (text := others["tokenizer"]) is not None:
         good = _is_whole(text.get("eot")) and 0 <= text["eot"] < manifest["vocab_size"]
         check(good, "tokenizer", text, '"eot", a token of the vocabulary')
 

@@ -1,9 +1,12 @@
 """metrics.jsonl: full precision, crash-safe, rewound on resume."""
 
+import errno
 import json
+import os
 
 import pytest
 
+from train.events import EventFile
 from train.metrics import MetricWriter, read_metrics
 
 
@@ -55,9 +58,13 @@ def test_a_line_that_is_no_metrics_is_left_out_with_a_warning(line, tmp_path, ca
 
 
 def test_a_full_disk_names_the_last_checkpoint(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     (tmp_path / "checkpoints" / "5").mkdir(parents=True)
     with MetricWriter(tmp_path, steps=9) as writer:
-        monkeypatch.setattr(writer, "_file", open("/dev/full", "w"))  # noqa: SIM115
-        with pytest.raises(OSError, match=rf"last complete checkpoint: {tmp_path}/checkpoints/5$"):
+        monkeypatch.setattr(EventFile, "write", full)
+        with pytest.raises(
+            OSError, match=rf"No space left .*; last complete checkpoint: {tmp_path}/check\S+/5$"
+        ):
             writer.write(1, {"loss": 0.5})
-        monkeypatch.setattr(writer, "_file", (tmp_path / "other").open("w"))
