@@ -120,7 +120,7 @@ class Engine:
         self._sizes = (max(1, prefill_chunk // 4), prefill_chunk)
         self._cache = prefix_cache
         self._ends = (prefill_chunk,) if prefix_cache is None else (prefill_chunk, prefix_cache.every)
-        self._slots: Slots[_Work] = Slots(model, params, slots, max_length)
+        self._slots: Slots[_Work] = Slots(model, params, slots, max_length, top_logprobs)
         fresh = empty(model, params, max_length)
         self._nothing = Hit(0, fresh.state, fresh.hidden)
         self._prefixes = [_known(model, prefix, max_length) for prefix in prefixes]
@@ -218,11 +218,7 @@ class Engine:
         return [_join(events) for events in answers.values()]
 
     def warm_up(self) -> None:
-        """Compile now what the first requests would wait for; the engine must be idle.
-
-        Penalties and the most likely tokens beside each token have programs of their own, which are compiled
-        when first asked for.
-        """
+        """Compile now what requests would wait for; the engine must be idle."""
         expect(self.idle, "engine", self.stats(), "an idle one to warm up")
         states = [read(*self._piece(size)) for size in self._sizes]
         state, hidden = states[0]
@@ -309,10 +305,7 @@ class Engine:
 
     def _decode(self) -> None:
         """Let the device begin a chunk."""
-        requests = [work.request for work in self._slots.running]
-        penalties = any(request.sampler.penalises for request in requests)
-        top = self.top_logprobs if any(request.logprobs for request in requests) else 0
-        self._pending.append(self._slots.decode(self._chunk, penalties=penalties, top_logprobs=top))
+        self._pending.append(self._slots.decode(self._chunk))
 
     def _collect(self) -> list[Event]:
         """Wait for the oldest chunk and tell what it made."""

@@ -28,8 +28,10 @@ class Pool(NamedTuple):
     hidden: Float[Array, "B D"]
     """the final norm's output at each row's last token"""
     settings: RowSettings
-    counts: Counts | None
-    """what penalties look at; None where no row has any"""
+    counts: Counts
+    """what penalties look at; only of rows that have penalties"""
+    top: Bool[Array, " B"]
+    """whether the most likely tokens are reported beside each token"""
     step: Int[Array, " B"]
     """tokens made so far"""
     limit: Int[Array, " B"]
@@ -65,7 +67,8 @@ def empty(model: LanguageModel, params: Params, capacity: int, stops: int = 8) -
         state=jax.tree.map(lambda now, then: now.astype(then.dtype), state, later),
         hidden=jnp.zeros((1, hidden.shape[-1]), hidden.dtype),
         settings=row_settings([Sampler()], None),
-        counts=None,
+        counts=Counts(*jnp.zeros((2, 1, model.config.vocab_size), jnp.int32)),
+        top=none > 0,
         step=none,
         limit=none,
         stops=jnp.full((1, stops), -1, jnp.int32),
@@ -124,7 +127,7 @@ def decode(
         model, params: the language model.
         pool: its rows; donated.
         chunk: tokens per row at most.
-        top_logprobs: how many of the most likely tokens to report for each.
+        top_logprobs: how many of the most likely tokens to report for each, where a row asks for them.
     """
 
     def unfinished(carry: Any) -> Any:
@@ -140,10 +143,18 @@ def decode(
     def next_choice(pool: Pool) -> Choice:
         logits: Any = model.apply(params, pool.hidden, method="unembed")
         # A free row must not make the others pay for its sampling.
-        temperature = jnp.where(pool.active, pool.settings.temperature, 0)
-        settings = pool.settings._replace(temperature=temperature)
-        size = model.config.vocab_size
-        return choose(logits, settings, pool.step, pool.counts, vocab_size=size, top_logprobs=top_logprobs)
+        neutral = {"temperature": 0, "repetition": 1, "presence": 0, "frequency": 0}
+        given = pool.settings._asdict()
+        active = {name: jnp.where(pool.active, given[name], value) for name, value in neutral.items()}
+        return choose(
+            logits,
+            pool.settings._replace(**active),
+            pool.step,
+            pool.counts,
+            vocab_size=model.config.vocab_size,
+            top_logprobs=top_logprobs,
+            top_rows=pool.top & pool.active,
+        )
 
     begin = pool.step
     shapes = jax.eval_shape(next_choice, pool)
@@ -162,7 +173,7 @@ def _advance(model: LanguageModel, params: Params, pool: Pool, token: Int[Array,
     return pool._replace(
         state=state,
         hidden=hidden[:, 0],
-        counts=None if pool.counts is None else pool.counts.add(token, pool.active),
+        counts=pool.counts.add(token, pool.active),
         step=step,
         active=active,
     )

@@ -192,6 +192,7 @@ def choose(
     *,
     vocab_size: int,
     top_logprobs: int = 0,
+    top_rows: Bool[Array, " B"] | None = None,
 ) -> Choice:
     """Choose one token per row.
 
@@ -202,9 +203,14 @@ def choose(
         counts: tokens of each row's text; None for no penalties, whatever `settings` says.
         vocab_size: tokens that may be chosen.
         top_logprobs: K.
+        top_rows: rows whose most likely tokens are needed; if there is none, all rows report zeros. None is
+            all rows.
     """
     logits = logits[:, :vocab_size]
-    penalised = logits if counts is None else _penalise(logits, settings, counts)
+    penalised = logits
+    if counts is not None:
+        some = _penalises(settings).any()
+        penalised = lax.cond(some, lambda: _penalise(logits, settings, counts), lambda: logits)
     greedy = jnp.argmax(penalised, axis=-1)
 
     def sample() -> Array:
@@ -213,7 +219,16 @@ def choose(
 
     token = lax.cond((settings.temperature > 0).any(), sample, lambda: greedy).astype(jnp.int32)
     logprobs = jax.nn.log_softmax(logits, axis=-1).astype(jnp.float32)
-    top, ids = lax.top_k(logprobs, min(top_logprobs, vocab_size))
+    most = min(top_logprobs, vocab_size)
+
+    def most_likely() -> tuple[Array, Array]:
+        values, ids = lax.top_k(logprobs, most)
+        return values, ids.astype(jnp.int32)
+
+    def nothing() -> tuple[Array, Array]:
+        return jnp.zeros_like(logprobs[:, :most]), jnp.zeros_like(logprobs[:, :most], jnp.int32)
+
+    top, ids = most_likely() if top_rows is None else lax.cond(top_rows.any(), most_likely, nothing)
     return Choice(token, jnp.take_along_axis(logprobs, token[:, None], axis=1)[:, 0], ids, top)
 
 
@@ -263,6 +278,10 @@ def row_keys(rng: Any, batch_size: int) -> Key[Array, " B"]:
         expect_array("rng", rng, (batch_size,))
         return rng
     return jax.vmap(jax.random.fold_in, (None, 0))(rng, jnp.arange(batch_size))
+
+
+def _penalises(settings: RowSettings) -> Bool[Array, " B"]:
+    return (settings.repetition != 1) | (settings.presence != 0) | (settings.frequency != 0)
 
 
 def _penalise(

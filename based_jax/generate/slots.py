@@ -2,7 +2,8 @@
 
 The pool has 1, 2, 4, ... rows, as many as there are requests for, because decoding costs by the row. It grows
 when a row is needed and shrinks by one size at a time, so few programs are compiled: one for decoding at each
-size, one for inserting, and one for each step up or down.
+size, one for inserting, and one for each step up or down. Penalties and log-probabilities are data of the
+rows: no request needs a program of its own.
 """
 
 import functools
@@ -30,10 +31,15 @@ class Slots(Generic[T]):
         model, params: the language model.
         most: rows at most.
         capacity: tokens that a state must hold.
+        top_logprobs: how many of the most likely tokens are reported to requests that ask for any.
     """
 
-    def __init__(self, model: LanguageModel, params: Params, most: int, capacity: int) -> None:
-        self._model, self._params = model, params
+    def __init__(
+        self, model: LanguageModel, params: Params, most: int, capacity: int, top_logprobs: int = 0
+    ) -> None:
+        self._model, self._params, self._top = model, params, top_logprobs
+        zeros = jax.device_put(np.zeros((1, model.config.vocab_size), np.int32))
+        self._uncounted = Counts(zeros, zeros)
         self._sizes = [*(1 << power for power in range((most - 1).bit_length())), most]
         self._pool = empty(model, params, capacity)
         self.owners: list[T | None] = [None]
@@ -66,22 +72,13 @@ class Slots(Generic[T]):
         if not ended:
             self._pool = release(self._pool, np.int32(slot))
 
-    def decode(self, chunk: int, *, penalties: bool, top_logprobs: int) -> tuple[list[T | None], Made]:
+    def decode(self, chunk: int) -> tuple[list[T | None], Made]:
         """Begin to make up to `chunk` tokens per row.
-
-        Args:
-            chunk: tokens.
-            penalties: whether a row has any.
-            top_logprobs: how many of the most likely tokens to report.
 
         Returns:
             The owners of the rows at this time, and what will be made for them.
         """
-        if not penalties:
-            self._pool = self._pool._replace(counts=None)
-        self._pool, made = decode(
-            self._model, self._params, self._pool, chunk=chunk, top_logprobs=top_logprobs
-        )
+        self._pool, made = decode(self._model, self._params, self._pool, chunk=chunk, top_logprobs=self._top)
         return list(self.owners), made
 
     def shrink(self) -> None:
@@ -91,13 +88,12 @@ class Slots(Generic[T]):
             self._regroup(self._sizes[index - 1])
 
     def warm_up(self, request: Request, state: State, hidden: Float[Array, "1 D"], chunk: int) -> None:
-        """Compile what a free pool will run at every size without penalties and top log-probabilities.
+        """Compile what a free pool will run at every size.
 
         Args:
             request, state, hidden: of any row, as in `insert`.
             chunk: as in `decode`.
         """
-        self._pool = self._pool._replace(counts=None)
         row = self._row(request, state, hidden)
         for size in (*self._sizes, *self._sizes[-2::-1]):
             if size != len(self.owners):
@@ -116,13 +112,12 @@ class Slots(Generic[T]):
             For each other program of `warm_up` a function that compiles it without running it. They hold no
             pool and may be called in any thread at any time.
         """
-        self._pool = self._pool._replace(counts=None)
         row, slot = self._row(request, state, hidden), np.int32(0)
         pools = [_shapes(self._pool, size) for size in self._sizes]
         self._warm_up(row, chunk)
         later: list[Callable[[], object]] = []
         for smaller, pool, size in zip(pools, pools[1:], self._sizes[1:], strict=False):
-            static = {"chunk": chunk, "top_logprobs": 0}
+            static = {"chunk": chunk, "top_logprobs": self._top}
             later += [
                 functools.partial(compile_program, regroup, smaller, np.zeros(size, np.int32), slot),
                 functools.partial(compile_program, insert, pool, row, slot),
@@ -136,7 +131,7 @@ class Slots(Generic[T]):
 
     def _warm_up(self, row: Pool, chunk: int) -> None:
         self._pool = release(insert(self._pool, row, np.int32(0)), np.int32(0))
-        self.decode(chunk, penalties=False, top_logprobs=0)
+        self.decode(chunk)
 
     def _regroup(self, size: int) -> None:
         """Make a pool of `size` rows, those that run in front."""
@@ -147,16 +142,11 @@ class Slots(Generic[T]):
         self.owners = [*self.running, *[None] * (size - len(kept))]
 
     def _make_room(self, request: Request) -> None:
-        """Make place for what the pool's rows did not have so far: more stop tokens, counts for penalties."""
-        pool, rows = self._pool, len(self.owners)
-        count, room = len(request.stop_tokens), pool.stops.shape[1]
-        if count > room:
-            more = [(0, 0), (0, (1 << (count - 1).bit_length()) - room)]
-            pool = pool._replace(stops=jnp.pad(pool.stops, more, constant_values=-1))
-        if request.sampler.penalises and pool.counts is None:
-            shape = (rows, self._model.config.vocab_size)
-            pool = pool._replace(counts=Counts(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32)))
-        self._pool = pool
+        """Widen the pool's rows for a request with more stop tokens than any so far."""
+        stops, count = self._pool.stops, len(request.stop_tokens)
+        if count > stops.shape[1]:
+            more = [(0, 0), (0, (1 << (count - 1).bit_length()) - stops.shape[1])]
+            self._pool = self._pool._replace(stops=jnp.pad(stops, more, constant_values=-1))
 
     def _row(self, request: Request, state: State, hidden: Float[Array, "1 D"]) -> Pool:
         """A pool of one."""
@@ -165,17 +155,19 @@ class Slots(Generic[T]):
         def integers(values: Any) -> Any:
             return np.asarray(values, np.int32)
 
-        counts = None
-        if pool.counts is not None:
-            prompt = np.bincount(request.prompt, minlength=vocab_size)
-            counts = Counts(integers([prompt]), integers([0 * prompt]))
+        counts = self._uncounted
+        if request.sampler.penalises:
+            prompt = integers([np.bincount(request.prompt, minlength=vocab_size)])
+            counts = counts._replace(prompt=jax.device_put(prompt))
         places = pool.stops.shape[1] - len(request.stop_tokens)
         active: Any = np.ones(1, bool)
+        top: Any = np.array([bool(request.logprobs)])
         return Pool(
             state=state,
             hidden=hidden,
             settings=_settings(request.sampler)._replace(keys=_keys(np.uint32(request.seed))),
             counts=counts,
+            top=top,
             step=integers([0]),
             limit=integers([request.max_new_tokens]),
             stops=integers([[*request.stop_tokens, *[-1] * places]]),

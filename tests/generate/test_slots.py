@@ -29,7 +29,7 @@ def put(slots: Slots[str], case: Tiny, name: str, **options) -> None:
 
 def made_by(slots: Slots[str]) -> dict[str, list[int]]:
     """The next 4 tokens of each."""
-    owners, made = slots.decode(4, penalties=False, top_logprobs=0)
+    owners, made = slots.decode(4)
     tokens, count = np.asarray(made.choice.token), np.asarray(made.count)
     return {
         owner: tokens[slot, : count[slot]].tolist() for slot, owner in enumerate(owners) if owner is not None
@@ -123,7 +123,7 @@ def test_whatever_becomes_of_free_rows(wide, slots):
 
 def test_nothing_is_done_when_no_row_is_active(wide, slots):
     before = jax.device_get(slots._pool.state)
-    owners, made = slots.decode(4, penalties=False, top_logprobs=0)
+    owners, made = slots.decode(4)
     assert owners == [None]
     assert made.count.tolist() == [0]
     assert made.choice.token.tolist() == [[0] * 4]
