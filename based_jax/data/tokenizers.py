@@ -128,7 +128,9 @@ class FileTokenizer:
     def encode(self, text: str) -> Int32[np.ndarray, " N"]:
         """Ids of `text`, int32 (N,). Raises UnicodeEncodeError for lone surrogates."""
         text.encode("utf-8")  # the library would call them a TypeError
-        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int32)
+        # Unlike `encode` this lets other threads run: the seconds that a long text takes.
+        (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
+        return np.asarray(encoding.ids, dtype=np.int32)
 
     def decode(self, ids: ArrayLike) -> str:
         """Text of `ids`; the separator, special tokens and ids outside the vocabulary are ignored."""

@@ -322,14 +322,18 @@ class Engine:
         request, tokens = work.request, choice.token.tolist()
         work.made += len(tokens)
         finish: Finish | None = None
-        if tokens[-1] in request.stop_tokens:
+        invalid = np.isnan(choice.logprob)
+        if invalid.any():
+            finish = "failed"
+            del tokens[invalid.argmax() :]
+        elif tokens[-1] in request.stop_tokens:
             finish = "stop"
             tokens.pop()
         elif work.made == request.max_new_tokens:
             finish = "length"
         if finish is not None:
             work.done = True
-            self._slots.remove(work, ended=True)
+            self._slots.remove(work, ended=finish != "failed")
             self._total["finished"] += 1
         self._total["made"] += len(tokens)
         return Event(work.ticket, tuple(tokens), _logprobs(choice, len(tokens), request.logprobs), finish)

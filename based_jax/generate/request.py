@@ -9,7 +9,8 @@ import numpy as np
 from based_jax.generate.sampling import Sampler
 from based_jax.validate import expect, expect_integer
 
-Finish = Literal["stop", "length", "cancelled"]
+Finish = Literal["stop", "length", "cancelled", "failed"]
+""""failed": the model's logits became NaN, so there is no next token."""
 
 
 @dataclasses.dataclass(frozen=True)

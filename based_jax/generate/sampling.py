@@ -29,6 +29,9 @@ from jaxtyping import Key
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
+LARGEST_PENALTY = 1e20
+"""Penalties beyond it, and factors below its inverse, could make float32 logits infinite."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
@@ -48,14 +51,17 @@ class Sampler:
     """sample among tokens with at least this share of the most likely one's probability; None is all"""
     repetition_penalty: float = 1.0
     """logits of tokens that are in the prompt or were made are divided by it if positive, multiplied if
-    negative: above 1 they become less likely (Keskar et al. 2019, section 4.1, for positive logits)"""
+    negative: above 1 they become less likely (Keskar et al. 2019, section 4.1, for positive logits); in
+    [1e-20, 1e20]"""
     presence_penalty: float = 0.0
-    """taken from the logits of tokens that were made; as the next one OpenAI's, which ignore the prompt"""
+    """taken from the logits of tokens that were made; as the next one OpenAI's, which ignore the prompt, and
+    in [-1e20, 1e20]"""
     frequency_penalty: float = 0.0
     """taken from a token's logit once for every time it was made"""
 
     def __post_init__(self) -> None:
-        _expect_finite("temperature", self.temperature, least=0)
+        good = _is_finite(self.temperature) and self.temperature >= 0
+        expect(good, "temperature", self.temperature, "a finite number, at least 0")
         if self.top_k is not None:
             whole = isinstance(self.top_k, numbers.Integral) and not isinstance(self.top_k, bool)
             expect(whole and self.top_k >= 1, "top_k", self.top_k, "None or an integer, at least 1")
@@ -63,11 +69,15 @@ class Sampler:
             share = getattr(self, name)
             good = share is None or (_is_real(share) and 0 < share <= 1)
             expect(good, name, share, "None or a number in (0, 1]")
-        repetition = self.repetition_penalty
-        good = _is_real(repetition) and math.isfinite(repetition) and repetition > 0
-        expect(good, "repetition_penalty", repetition, "a finite number above 0")
-        _expect_finite("presence_penalty", self.presence_penalty)
-        _expect_finite("frequency_penalty", self.frequency_penalty)
+        most = LARGEST_PENALTY
+        for name, least in (
+            ("repetition_penalty", 1 / most),
+            ("presence_penalty", -most),
+            ("frequency_penalty", -most),
+        ):
+            value = getattr(self, name)
+            good = _is_real(value) and least <= value <= most
+            expect(good, name, value, f"a number from {least:g} to {most:g}")
 
     @property
     def greedy(self) -> bool:
@@ -334,9 +344,11 @@ def _draw(
     return jnp.argmax(reached > place, axis=-1)
 
 
-def _expect_finite(name: str, value: Any, least: float = -math.inf) -> None:
-    good = _is_real(value) and math.isfinite(value) and value >= least
-    expect(good, name, value, "a finite number" + (f", at least {least}" if math.isfinite(least) else ""))
+def _is_finite(value: Any) -> bool:
+    try:
+        return _is_real(value) and math.isfinite(value)
+    except OverflowError:  # an integer beyond the largest float
+        return False
 
 
 def _is_real(value: object) -> bool:

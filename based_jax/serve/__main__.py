@@ -52,6 +52,9 @@ class Options:
     """tokens of a prompt and its answer together"""
     max_tokens_limit: int = 2048
     """tokens of an answer"""
+    allowed_hosts: tuple[str, ...] = ()
+    """names that clients may call the server by beside localhost, IP addresses and --host: a proxy's, or this
+    machine's in its network; *.example.com is every name that ends so, * is any"""
     timeout: float = 600.0
     """seconds for a whole answer, waiting included"""
     drain_timeout: float = 30.0
@@ -93,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             later = engine.warm_up_first()
         worker = Worker(engine)
         name = options.model_name or Path(options.checkpoint).name or directory.resolve().name
-        service = Service(worker, tokenizer, vocab_size, name, _limits(options), keys)
+        hosts = (options.host, *options.allowed_hosts)
+        service = Service(worker, tokenizer, vocab_size, name, _limits(options), keys, hosts)
         address = url(listener)
         server = Server(service, ready=lambda: print(f"{name}: {address}", flush=True))
         with _meanwhile(later):
@@ -169,6 +173,10 @@ def _check(options: Options) -> None:
     expect(options.max_length >= 2, "max_length", options.max_length, "an integer, at least 2")
     mib = options.prefix_cache_mib
     expect(math.isfinite(mib) and mib >= 0, "prefix_cache_mib", mib, "a number, at least 0")
+    for name in options.allowed_hosts:
+        label = "any" if name == "*" else name.removeprefix("*.")
+        good = bool(label) and not set(label) & set("*/:@ ")
+        expect(good, "allowed_hosts", name, "a host name without scheme and port, *.NAME, or * for any")
     for name in ("timeout", "drain_timeout"):
         value = getattr(options, name)
         expect(math.isfinite(value) and value > 0, name, value, "a number of seconds above 0")

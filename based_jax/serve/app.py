@@ -7,6 +7,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -18,11 +19,13 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from based_jax.data.tokenizers import Tokenizer
-from based_jax.generate.request import Full
+from based_jax.generate import request as engine_request
 from based_jax.serve import errors
 from based_jax.serve.answers import Answer, Piece, logprobs_object
 from based_jax.serve.asked import Asked
+from based_jax.serve.body import read_body, shorten
 from based_jax.serve.errors import Refusal
+from based_jax.serve.hosts import KnownHosts
 from based_jax.serve.limits import Limits
 from based_jax.serve.metrics import CountResponses, Metrics, Watch
 from based_jax.serve.page import page
@@ -30,7 +33,7 @@ from based_jax.serve.worker import Failed, Job, SlowReader, Worker
 
 Result = TypeVar("Result")
 
-_DISCARD = 16  # times the limit of a body, read and thrown away so that its client sees the refusal
+_READERS = 4  # threads that parse and tokenize; more would keep the event loop from Python's global lock
 
 
 class Service:
@@ -43,6 +46,7 @@ class Service:
         name: the model's, as clients call it.
         limits: what is refused.
         keys: who may use ``/v1``; empty is everybody.
+        hosts: names that clients may call the server by, as `KnownHosts` takes them.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Service:
         name: str,
         limits: Limits,
         keys: Sequence[str] = (),
+        hosts: Sequence[str] = (),
     ) -> None:
         self.worker = worker
         self.tokenizer = tokenizer
@@ -67,6 +72,8 @@ class Service:
         """the server was told to stop: it finishes, and begins nothing"""
         self.metrics.open.set_function(lambda: self.open)
         self._keys = [key.encode("utf-8") for key in keys]
+        self._hosts = tuple(hosts)
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="reader")
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -83,12 +90,17 @@ class Service:
             HTTPException: errors.on_http,
             Exception: errors.on_bug,
         }
-        return Starlette(
+        app = Starlette(
             routes=routes,
-            middleware=[Middleware(CountResponses, metrics=self.metrics)],
+            middleware=[
+                Middleware(CountResponses, metrics=self.metrics),
+                Middleware(KnownHosts, names=self._hosts),
+            ],
             exception_handlers=handlers,
             lifespan=self._lifespan,
         )
+        app.router.redirect_slashes = False  # a path has one name, and no redirection repeats a client's host
+        return app
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -96,6 +108,7 @@ class Service:
         try:
             yield
         finally:
+            self._readers.shutdown(wait=False, cancel_futures=True)
             await self.worker.stop()
 
     async def page(self, request: Request) -> Response:
@@ -143,14 +156,11 @@ class Service:
     async def _complete(self, request: Request) -> Response:
         watch = Watch(self.metrics)
         deadline = asyncio.get_running_loop().time() + self.limits.answer_seconds
-        body = await _read_body(request, self.limits)
-        asked = await asyncio.to_thread(Asked.read, body)
-        if asked.model is not None:
-            self._expect_model(asked.model)
-        requests = await asyncio.to_thread(asked.requests, self.tokenizer, self.vocab_size, self.limits)
+        body = await read_body(request, self.limits)
+        asked, requests = await asyncio.get_running_loop().run_in_executor(self._readers, self._read, body)
         try:
             job = await self.worker.submit(requests)
-        except Full:
+        except engine_request.Full:
             raise errors.busy() from None
         except (ValueError, TypeError) as error:
             raise Refusal(400, str(error), param="prompt") from None
@@ -164,12 +174,18 @@ class Service:
         finally:
             self.worker.cancel(job)
 
+    def _read(self, body: bytes) -> tuple[Asked, list[engine_request.Request]]:
+        asked = Asked.read(body)
+        if asked.model is not None:
+            self._expect_model(asked.model)
+        return asked, asked.requests(self.tokenizer, self.vocab_size, self.limits)
+
     def _model(self) -> dict[str, Any]:
         return {"id": self.name, "object": "model", "created": self.created, "owned_by": "based_jax"}
 
     def _expect_model(self, name: str) -> None:
         if name != self.name:
-            message = f"model = {name!r}: this server has {self.name!r}"
+            message = f"model = {shorten(name)}: this server has {self.name!r}"
             raise Refusal(404, message, param="model", code="model_not_found")
 
     def _authorize(self, request: Request) -> None:
@@ -215,6 +231,12 @@ class _Completion:
         ]
         return {**self._head, "choices": choices, "usage": self._usage()}
 
+    async def begun(self) -> None:
+        """Wait until there is something to send, if only an error."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._deadline):
+                await self.job.ready()
+
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events; an error on the way is the last of them."""
         usage = {"usage": None} if self._asked.include_usage else {}
@@ -238,6 +260,8 @@ class _Completion:
             if answer.finish is not None:
                 continue  # made before the engine heard that a stop text had come
             piece = answer.feed(event)
+            if piece.finish == "failed":
+                raise errors.not_numbers(answer.tokens)
             if piece.finish is not None:
                 left -= 1
                 if event.finish is None:
@@ -288,10 +312,15 @@ class EventStream(StreamingResponse):
         try:
             async with contextlib.aclosing(self._events):
                 with contextlib.suppress(ClientDisconnect, OSError):
-                    await _until_gone(receive, self.stream_response(send))
+                    await _until_gone(receive, self._stream(send))
         finally:
             service.worker.cancel(self._completion.job)
             service.open -= 1
+
+    async def _stream(self, send: Send) -> None:
+        # Once the head is sent, who has gone is noticed by what is sent next: it must follow soon.
+        await self._completion.begun()
+        await self.stream_response(send)
 
 
 async def _until_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
@@ -315,29 +344,6 @@ async def _until_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Re
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _read_body(request: Request, limits: Limits) -> bytes:
-    """The body, if it is JSON, not too large and not too slow."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Refusal(415, f"content-type = {kind!r}: expected application/json")
-    body, size = bytearray(), 0
-    try:
-        async with asyncio.timeout(limits.body_seconds):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size <= limits.body:
-                    body += chunk
-                elif size > _DISCARD * limits.body:
-                    break
-    except TimeoutError:
-        message = f"the body was not complete after {limits.body_seconds:g} seconds"
-        raise Refusal(408, message, headers={"connection": "close"}) from None
-    if size > limits.body:
-        message = f"the body is larger than {limits.body} bytes"
-        raise Refusal(413, message, headers={"connection": "close"})
-    return bytes(body)
 
 
 def _event(value: Any) -> bytes:

@@ -5,7 +5,6 @@ servers have them.
 """
 
 import dataclasses
-import json
 import secrets
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -13,12 +12,15 @@ from typing import Any, NoReturn
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.generate.request import Request
 from based_jax.generate.sampling import Sampler
+from based_jax.serve.body import parse, shorten
 from based_jax.serve.errors import Refusal
 from based_jax.serve.limits import Limits
 
 MAX_LOGPROBS = 5
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000
+MAX_CHARACTERS = 32
+"""of a prompt for each token that it may have: longer ones are refused before they are tokenized"""
 
 _SAMPLER = (
     "temperature",
@@ -73,12 +75,13 @@ class Asked:
         Raises:
             Refusal: status 400, with the field that is wrong.
         """
-        fields = {name: value for name, value in _parse(body).items() if value is not None}
+        fields = {name: value for name, value in parse(body).items() if value is not None}
         for name in fields:
             if name in _REFUSED:
                 _refuse(name, f"{name} is not supported")
             if name not in (*_READ, *_IGNORED):
-                _refuse(name, f"unknown field {name!r}; known are {', '.join(_READ)}")
+                known = f"expected one of {', '.join(_READ)}"
+                _refuse(name if name.isidentifier() else None, f"unknown field {shorten(name)}: {known}")
         asked = cls(
             model=_typed(fields, "model", str, None, "a text"),
             prompts=_prompts(fields.get("prompt", "")),
@@ -111,13 +114,16 @@ class Asked:
             _refuse("max_tokens", f"max_tokens = {self.max_tokens}: expected at most {limits.max_tokens}")
         made: list[Request] = []
         for prompt in self.prompts:
+            most = limits.length * (MAX_CHARACTERS if isinstance(prompt, str) else 1)
+            if len(prompt) > most:
+                unit = "characters" if isinstance(prompt, str) else "tokens"
+                _too_long(f"a prompt of {len(prompt)} {unit}: expected at most {most}")
             tokens = _encode(prompt, tokenizer, vocab_size)
             if len(tokens) + self.max_tokens > limits.length:
-                message = (
+                _too_long(
                     f"a prompt of {len(tokens)} tokens and max_tokens = {self.max_tokens}: "
                     f"expected at most {limits.length} together"
                 )
-                raise Refusal(400, message, param="prompt", code="context_length_exceeded")
             first = Request(
                 tokens, self.max_tokens, self.sampler, stop_tokens=(tokenizer.eot,), logprobs=self.logprobs
             )
@@ -131,25 +137,10 @@ def _encode(prompt: Prompt, tokenizer: Tokenizer, vocab_size: int) -> tuple[int,
             return (tokenizer.eot, *tokenizer.encode(prompt).tolist())
         except ValueError as error:
             _refuse("prompt", f"prompt: {error}")
-    if not all(0 <= token < vocab_size for token in prompt):
-        _refuse("prompt", f"prompt: expected tokens in [0, {vocab_size})")
+    for token in (min(prompt), max(prompt)):
+        if not 0 <= token < vocab_size:
+            _refuse("prompt", f"prompt = {shorten(token)}: expected tokens in [0, {vocab_size})")
     return prompt
-
-
-def _parse(body: bytes) -> Mapping[str, Any]:
-    try:
-        value = json.loads(body, parse_constant=_no_constant)
-    except RecursionError:
-        _refuse(None, "the body is nested too deeply")
-    except ValueError as error:
-        _refuse(None, f"the body is not JSON: {error}")
-    if not isinstance(value, dict):
-        _refuse(None, "the body is not a JSON object")
-    return value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _prompts(value: Any) -> tuple[Prompt, ...]:
@@ -159,9 +150,9 @@ def _prompts(value: Any) -> tuple[Prompt, ...]:
     if isinstance(value, list) and value:
         if all(isinstance(part, str) for part in value):
             return tuple(value)
-        if all(map(_is_integer, value)):
+        if _are_integers(value):
             return (tuple(value),)
-        if all(isinstance(part, list) and part and all(map(_is_integer, part)) for part in value):
+        if all(isinstance(part, list) and part and _are_integers(part) for part in value):
             return tuple(map(tuple, value))
     _refuse("prompt", "prompt: expected a text, a list of texts, a list of tokens, or a list of those")
 
@@ -169,21 +160,28 @@ def _prompts(value: Any) -> tuple[Prompt, ...]:
 def _stop(value: Any) -> tuple[str, ...]:
     stops = (value,) if isinstance(value, str) else value
     good = isinstance(stops, list | tuple) and len(stops) <= MAX_STOPS
-    if not good or not all(isinstance(stop, str) and 0 < len(stop) <= MAX_STOP_LENGTH for stop in stops):
+    if not good or not all(map(_is_stop, stops)):
         _refuse("stop", f"stop: expected at most {MAX_STOPS} texts of 1 to {MAX_STOP_LENGTH} characters")
     return tuple(stops)
+
+
+def _is_stop(value: Any) -> bool:
+    # JSON can write halves of characters, which no answer has.
+    whole = isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    return whole and 0 < len(value) <= MAX_STOP_LENGTH
 
 
 def _sampler(fields: Mapping[str, Any]) -> Sampler:
     given = {"temperature": 1.0, **{name: fields[name] for name in _SAMPLER if name in fields}}
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
-            _refuse(name, f"{name} = {_shorten(value)}: expected a number")
+            _refuse(name, f"{name} = {shorten(value)}: expected a number")
     given = {name: value for name, value in given.items() if value not in _ALL.get(name, ())}
     try:
         return Sampler(**given)
     except ValueError as error:
-        _refuse(str(error).partition(" = ")[0], str(error))
+        name, expected = str(error).partition(" = ")[0], str(error).partition(": ")[2]
+        _refuse(name, f"{name} = {shorten(given[name])}: {expected}")
 
 
 def _include_usage(fields: Mapping[str, Any]) -> bool:
@@ -201,14 +199,14 @@ def _integer(fields: Mapping[str, Any], name: str, default: Any, least: int, mos
         return default
     if not _is_integer(value) or value < least or (most is not None and value > most):
         bounds = f"at least {least}" if most is None else f"from {least} to {most}"
-        _refuse(name, f"{name} = {_shorten(value)}: expected an integer, {bounds}")
+        _refuse(name, f"{name} = {shorten(value)}: expected an integer, {bounds}")
     return value
 
 
 def _typed(fields: Mapping[str, Any], name: str, kind: type, default: Any, expected: str) -> Any:
     value = fields.get(name)
     if value is not None and not isinstance(value, kind):
-        _refuse(name, f"{name} = {_shorten(value)}: expected {expected}")
+        _refuse(name, f"{name} = {shorten(value)}: expected {expected}")
     return default if value is None else value
 
 
@@ -216,9 +214,12 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _shorten(value: Any) -> str:
-    shown = json.dumps(value)
-    return shown if len(shown) <= 60 else f"{shown[:60]}..."
+def _are_integers(values: list[Any]) -> bool:
+    return set(map(type, values)) == {int}  # a million of them in milliseconds
+
+
+def _too_long(message: str) -> NoReturn:
+    raise Refusal(400, message, param="prompt", code="context_length_exceeded")
 
 
 def _refuse(param: str | None, message: str) -> NoReturn:

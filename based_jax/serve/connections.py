@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from based_jax.serve.app import Service
+from based_jax.serve.errors import Refusal
 from based_jax.serve.limits import Limits
 
 _PERIOD = 1.0  # seconds between two looks at a connection
@@ -89,17 +91,46 @@ class Server(uvicorn.Server):
 
 
 def _guarded(limits: Limits) -> type[H11Protocol]:
-    """uvicorn's connection, with time limits for a head to come and for what is written to be read."""
+    """uvicorn's connection, with time limits for a head to come and for what is written to be read.
+
+    A client may also end its side of the connection behind its request and still be answered, as RFC 9112
+    (section 9.6) has it. One that has gone altogether looks the same until something is sent to it.
+    """
 
     class Guarded(H11Protocol):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            self._half_closed = False
             self._complete_at = self._empty_at = self.loop.time()
             self._look()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._timer.cancel()
             super().connection_lost(exc)
+
+        def eof_received(self) -> bool:
+            """The client sends no more; returns whether the connection stays open for the answer."""
+            self._half_closed = self._is_answering() and not self.cycle.more_body
+            self._probe()
+            return self._half_closed
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()  # which may begin with the next request that has arrived
+            if self._half_closed and not self._is_answering():
+                self.transport.close()
+
+        def send_400_response(self, msg: str) -> None:
+            """Refuse what is no HTTP; if an answer has begun, the connection can only end."""
+            if self._is_answering():
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                refusal = Refusal(400, "the request is not HTTP/1.1", headers={"connection": "close"})
+                response = refusal.response()
+                head = h11.Response(status_code=response.status_code, headers=response.raw_headers)
+                for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
+                    self.transport.write(self.conn.send(event) or b"")
+            self.transport.close()
 
         def _look(self) -> None:
             now = self.loop.time()
@@ -110,11 +141,20 @@ def _guarded(limits: Limits) -> type[H11Protocol]:
             is_late = now - self._complete_at > limits.head_seconds
             if is_late or now - self._empty_at > limits.read_seconds:
                 self.transport.abort()
+            self._probe()
             self._timer = self.loop.call_later(min(_PERIOD, limits.head_seconds), self._look)
 
         def _head_is_missing(self) -> bool:
             """No request is being answered, and uvicorn does not wait for the next one to begin."""
-            is_answering = self.cycle is not None and not self.cycle.response_complete
-            return not is_answering and self.timeout_keep_alive_task is None
+            return not self._is_answering() and self.timeout_keep_alive_task is None
+
+        def _is_answering(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def _probe(self) -> None:
+            """Send what clients ignore, so that the connection breaks if this one has gone."""
+            waits = self._half_closed and self._is_answering() and not self.cycle.response_started
+            if waits and self.conn.their_http_version != b"1.0":  # which has no interim responses
+                self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[])))
 
     return Guarded

@@ -55,6 +55,11 @@ def late(seconds: float) -> Refusal:
     return Refusal(504, f"the answer was not complete after {seconds:g} seconds", code="timeout")
 
 
+def not_numbers(made: int) -> Refusal:
+    """The model has no answer to a prompt."""
+    return Refusal(500, f"the model's logits are not numbers after {made} tokens", code="model_failed")
+
+
 _NOT_SERVED = {
     "/v1/chat/": "the model has no chat format, so send the conversation as the text of `prompt`",
     "/v1/responses": "the model has no chat format, so send the conversation as the text of `prompt`",
@@ -71,7 +76,7 @@ async def on_refusal(request: Request, error: Exception) -> JSONResponse:
 
 async def on_http(request: Request, error: Any) -> JSONResponse:
     """Answer for what the router refuses: unknown paths and methods."""
-    path = request.url.path
+    path = request.scope["raw_path"].decode("ascii")[:60]  # as it was sent, so without control characters
     message = f"{request.method} {path}: {error.detail}"
     if error.status_code == 404 and path.startswith("/v1/"):
         served = "POST /v1/completions continues a text, GET /v1/models names the model"

@@ -50,12 +50,16 @@ class Job:
         Raises:
             Failed, SlowReader: there will be no more.
         """
-        while not self._events:
-            if self._error is not None:
-                raise self._error
+        await self.ready()
+        if not self._events and self._error is not None:
+            raise self._error
+        return self._events.popleft()
+
+    async def ready(self) -> None:
+        """Wait until `next` need not."""
+        while not self._events and self._error is None:
             self._news.clear()
             await self._news.wait()
-        return self._events.popleft()
 
     def put(self, number: int, event: Event) -> bool:
         """Add an event; False if there is no room for it."""

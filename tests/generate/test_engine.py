@@ -267,6 +267,14 @@ def test_prompts_go_on_behind_snapshots(wide, x64):
         Engine(wide.model, wide.params, **ENGINE, prefixes=[prefixes[0]._replace(hidden=np.zeros(16))])
 
 
+def test_logits_that_are_no_numbers(simple):
+    spoiled = jax.tree.map(lambda leaf: leaf * np.nan, simple.params)
+    engine = Engine(simple.model, spoiled, slots=2, prefill_chunk=12, decode_chunk=3, max_length=50)
+    answers = engine.run([Request([1, 2], 5), Request([3], 1, Sampler(1.0), logprobs=2)])
+    assert answers == [((), (), "failed")] * 2
+    assert engine.stats().free == 2
+
+
 def test_warm_programs_serve_everything(wide, engine):
     programs = (pools.read, pools.insert, pools.decode, pools.release, pools.regroup)
     engine.warm_up()

@@ -119,6 +119,16 @@ def test_greedy_is_argmax_and_first_of_equals():
         assert np.isfinite(scores).tolist() == [[False, True, True, False], [True, False, False, False]]
 
 
+@pytest.mark.parametrize("penalties", [(1e-20, -1e20, -1e20), (1e20, 1e20, 10**20)])
+def test_no_penalty_overflows(penalties):
+    logits = jnp.array([[-3.0, 5.0, 5.5, -1.0]] * 2)
+    counts = Counts(*jnp.array([[[1, 1, 0, 0]] * 2, [[0, 1, 0, 1]] * 2]) * 1000)
+    samplers = [Sampler(temperature, None, None, None, *penalties) for temperature in (0.0, 1.0)]
+    settings = row_settings(samplers, row_keys(jax.random.key(0), 2))
+    chosen = compiled(logits, settings, jnp.zeros(2, int), counts, vocab_size=4)
+    assert chosen.token.tolist() == [1, 1] if penalties[0] < 1 else [2, 2]
+
+
 @pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-38, 1e-30, 1e30, 1e300])
 def test_no_temperature_overflows(temperature):
     logits = jnp.array([[1e30, 0.0, -1e30], [0.0, 1e-30, 2.0], [-3.0, -3.0, -3.0]])
@@ -226,7 +236,8 @@ def test_keys_differ_between_rows_and_steps():
         {"temperature": "hot"}, {"temperature": None}, {"top_k": 0}, {"top_k": 2.5}, {"top_k": True},
         {"top_p": 0.0}, {"top_p": 1.1}, {"top_p": float("nan")}, {"min_p": 0.0}, {"min_p": 1.5},
         {"repetition_penalty": 0.0}, {"repetition_penalty": float("inf")}, {"repetition_penalty": True},
-        {"presence_penalty": float("nan")}, {"frequency_penalty": "much"},
+        {"presence_penalty": float("nan")}, {"frequency_penalty": "much"}, {"temperature": 10**400},
+        {"repetition_penalty": 1e-308}, {"repetition_penalty": 10**400}, {"frequency_penalty": -(10**400)},
     ],
     ids=str,
 )  # fmt: skip

@@ -19,7 +19,7 @@ from based_jax.serve.worker import Worker
 from tests.patience import PATIENCE
 
 JSON = {"content-type": "application/json"}
-HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 class Client:

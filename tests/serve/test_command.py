@@ -122,6 +122,8 @@ def fails(capsys):
         (("--slots", "0"), "slots = 0: expected an integer, at least 1"),
         (("--max-waiting", "0"), "max_waiting = 0: expected"),
         (("--max-length", "1"), "max_length = 1: expected"),
+        (("--allowed-hosts", "a.example", "http://b"), "allowed_hosts = 'http://b': expected a host name"),
+        (("--allowed-hosts", "a.*"), "allowed_hosts = 'a.*': expected a host name"),
         (("--prefix-cache-mib", "-1"), "prefix_cache_mib = -1.0: expected"),
         (("--timeout", "0"), "timeout = 0.0: expected a number of seconds above 0"),
         (("--host", "not a host"), "host = 'not a host', port = 8000: "),

@@ -2,23 +2,26 @@
 
 import http.client
 import json
+import logging
 import socket
 import time
+from typing import Any
 
 import pytest
 
 from based_jax.serve.asked import Asked
 from based_jax.serve.errors import Refusal
+from based_jax.serve.hosts import KnownHosts
 from based_jax.serve.limits import Limits
 from tests.patience import PATIENCE
-from tests.serve.client import JSON, post_bytes, serving
+from tests.serve.client import JSON, post_bytes, read_events, serving
 from tests.serve.conftest import LIMITS
 
 
 @pytest.mark.parametrize(
     ("body", "param", "message"),
     [
-        ({"max_token": 3}, "max_token", "unknown field 'max_token'"),
+        ({"max_token": 3}, "max_token", 'unknown field "max_token"'),
         ({"best_of": 2}, "best_of", "best_of is not supported"),
         ({"suffix": "a"}, "suffix", "suffix is not supported"),
         ({"logit_bias": {}}, "logit_bias", "logit_bias is not supported"),
@@ -46,6 +49,19 @@ from tests.serve.conftest import LIMITS
         ({"stream_options": {"include_usage": True}}, "stream_options", "expected only with stream"),
         ({"stream": True, "stream_options": {"a": 1}}, "stream_options", "include_usage alone"),
         ({"model": 1}, "model", "model = 1: expected a text"),
+        ({"temperature": 10**400}, "temperature", f"temperature = 1{'0' * 59}...: expected a finite number"),
+        ({"presence_penalty": -(10**400)}, "presence_penalty", "000...: expected a number from -1e+20"),
+        ({"frequency_penalty": 10**400}, "frequency_penalty", "000...: expected a number from -1e+20"),
+        ({"repetition_penalty": 10**400}, "repetition_penalty", "000...: expected a number from 1e-20"),
+        ({"repetition_penalty": 1e-308}, "repetition_penalty", "= 1e-308: expected a number from 1e-20"),
+        ({"top_p": 10**400}, "top_p", "000...: expected"),
+        ({"a" * 100: 1}, "a" * 100, f'unknown field "{"a" * 59}...: expected one of model'),
+        ({"\ud800": 1}, None, 'unknown field "\\ud800": expected one of model'),
+        ({"model": ["a" * 100]}, "model", f'model = ["{"a" * 58}...: expected a text'),
+        ({"max_tokens": [[[[[[[[1]]]]]]]]}, None, "nested too deeply: expected at most 8 levels"),
+        ({"prompt": [[1]] * 1000}, None, "more than 1000 lists and objects"),
+        ({"prompt": ["a"] * 1000}, None, "more than 1000 texts"),
+        ({"stop": "\ud800"}, "stop", "stop: expected"),
         ([], None, "not a JSON object"),
     ],
     ids=str,
@@ -58,10 +74,36 @@ def test_bodies(body, param, message):
     assert message in str(raised.value)
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"a": NaN}', b"\xff", b"[" * 100_000, b"1" * 5000])
-def test_bodies_that_are_no_json(body):
-    with pytest.raises(Refusal, match=r"not JSON|too deeply"):
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "not JSON: Expecting value"),
+        (b"{", "not JSON: Expecting property name"),
+        (b'{"a": NaN}', "not JSON: NaN is not JSON"),
+        (b"\xff", "not JSON: 'utf-8' codec"),
+        ("{}".encode("utf-16"), "not JSON: 'utf-8' codec"),
+        (b"1" * 5000, "not JSON: an integer has too many digits"),
+        (b"[" * 100_000, "more than 1000 lists"),
+        (b"[" * 900, "too deeply"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_bodies_that_are_no_json(body, message):
+    with pytest.raises(Refusal, match=message):
         Asked.read(body)
+
+
+def test_brackets_and_quotes_in_texts_are_no_lists():
+    prompt = '["\\' * 3000
+    assert Asked.read(json.dumps({"prompt": prompt}).encode()).prompts == (prompt,)
+
+
+def test_long_texts_are_refused_before_they_are_tokenized():
+    asked = Asked.read(json.dumps({"prompt": "a" * 641, "max_tokens": 1}).encode())
+    tokenizer: Any = None
+    with pytest.raises(Refusal, match=r"^a prompt of 641 characters: expected at most 640$") as raised:
+        asked.requests(tokenizer, 257, LIMITS.__class__(length=20, max_tokens=20, choices=4))
+    assert raised.value.code == "context_length_exceeded"
 
 
 def test_null_is_the_default():
@@ -74,8 +116,9 @@ def test_null_is_the_default():
 @pytest.mark.parametrize(
     ("body", "param", "message"),
     [
-        ({"prompt": [257]}, "prompt", "prompt: expected tokens in [0, 257)"),
-        ({"prompt": [-1]}, "prompt", "prompt: expected tokens in [0, 257)"),
+        ({"prompt": [257]}, "prompt", "prompt = 257: expected tokens in [0, 257)"),
+        ({"prompt": [3, -1, 4]}, "prompt", "prompt = -1: expected tokens in [0, 257)"),
+        ({"\ud800": 1}, None, 'unknown field "\\ud800"'),
         ({"prompt": "\ud800"}, "prompt", "prompt: 'utf-8' codec"),
         ({"n": 17}, "n", "at most 16 answers"),
         ({"prompt": ["a"] * 6, "n": 3}, "n", "at most 16 answers"),
@@ -103,6 +146,10 @@ def test_long_prompts(make_engine):
     ("method", "path", "headers", "status"),
     [
         ("GET", "/nowhere", {}, 404),
+        ("GET", "/health/", {}, 404),
+        ("POST", "/v1/completions/", {}, 404),
+        ("GET", "/v1/models/" + "a" * 100, {}, 404),
+        ("GET", "/%0d%0aa", {}, 404),
         ("GET", "/v1/completions", {}, 405),
         ("POST", "/v1/chat/completions", {}, 404),
         ("POST", "/v1/completions", {"content_type": "text/plain"}, 415),
@@ -133,8 +180,45 @@ def test_what_is_not_served_says_what_is(client, path, reason):
     assert message.endswith("; POST /v1/completions continues a text, GET /v1/models names the model")
 
 
-def test_other_models(client):
-    assert client.error({"model": "other"}, 404)["code"] == "model_not_found"
+@pytest.mark.parametrize("name", ["other", "\ud800", "a" * 100])
+def test_other_models(client, name):
+    error = client.error({"model": name}, 404)
+    assert error["code"] == "model_not_found"
+    assert len(error["message"]) < 100
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200), ("LocalHost.:80", 200), ("a.localhost:8000", 200), ("127.0.0.1:1", 200),
+        ("192.0.2.1", 200), ("[::1]:8000", 200), ("attacker.example", 421),
+        ("localhost.attacker.example", 421), ("127.0.0.1.attacker.example:8000", 421), ("notlocalhost", 421),
+        ("", 421), ("[", 421),
+    ],
+)  # fmt: skip
+def test_names_of_the_server(client, host, status):
+    for path in ("/", "/health", "/metrics", "/v1/models", "/nowhere"):
+        response = client.get(path, host=host)
+        assert response.status == (404 if (path, status) == ("/nowhere", 200) else status)
+        if status == 421:
+            message = json.loads(response.all)["error"]["message"]
+            assert message.startswith(f"host = {json.dumps(host)}: expected localhost, an IP address or")
+
+
+def test_more_names_of_the_server():
+    app: Any = None
+    hosts = KnownHosts(app, ["Proxy.example", "*.lan"])
+    for host, known in (
+        ("proxy.example:443", True), ("a.proxy.example", False), ("a.lan", True), ("a.b.lan:1", True),
+        ("lan", False), ("alan", False), ("localhost", True),
+    ):  # fmt: skip
+        assert hosts.knows(host) == known, host
+    assert KnownHosts(app, ["*"]).knows("anything")
+
+
+def test_a_client_without_a_name_for_the_server(client):
+    with client.raw(b"GET /health HTTP/1.0\r\n\r\n") as connection:
+        assert b" 200 " in connection.recv(1000).splitlines()[0]
 
 
 def test_large_bodies(client):
@@ -162,11 +246,23 @@ def test_slow_bodies(client):
         assert time.monotonic() - begin < Limits.body_seconds
 
 
-def test_requests_that_are_no_http(client):
+def test_requests_that_are_no_http(client, caplog):
+    logging.getLogger("uvicorn.error").addHandler(caplog.handler)
     with client.raw(b"\x16\x03\x01 hello\r\n\r\n") as connection:
         assert b" 400 " in connection.recv(1000).splitlines()[0]
     with client.raw(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 3000) as connection:
         assert b" 400 " in connection.recv(1000).splitlines()[0]
+    # The refusal of the head is on its way when the body turns out to be no HTTP.
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    with client.raw(head + b"no length\r\n") as connection:
+        head, body = connection.makefile("rb").read().split(b"\r\n\r\n")
+        assert b" 400 " in head.splitlines()[0]
+        assert json.loads(body)["error"]["message"] == "the request is not HTTP/1.1"
+    with client.raw(post_bytes({"max_tokens": 100_000, "stream": True})) as connection:
+        assert b" 200 " in connection.recv(1000).splitlines()[0]
+        connection.sendall(b"\0\r\n\r\n")
+    client.wait_until_empty()
+    assert caplog.text == ""
     assert client.text(prompt="a", max_tokens=2)
 
 
@@ -199,6 +295,21 @@ def test_a_connection_serves_many(client):
             response.read()
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_ends_its_side_is_answered(client, stream):
+    body = {"prompt": "a", "max_tokens": 2000, "temperature": 0, "stream": stream}
+    expected = client.text(**body | {"stream": False})
+    with client.raw(2 * post_bytes(body)) as connection:
+        connection.shutdown(socket.SHUT_WR)
+        for _ in range(2):
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            text = response.read().decode()
+            pieces = read_events(text) if stream else [json.loads(text)]
+            assert "".join(piece["choices"][0]["text"] for piece in pieces) == expected
+        assert connection.recv(1) == b""
 
 
 def test_half_a_request_then_nothing(client):

@@ -29,7 +29,7 @@ def test_a_full_queue(make_engine):
     with serving(make_engine(slots=1, max_waiting=2), LIMITS) as client:
         endless = [client.raw(post_bytes(ENDLESS))]
         client.wait_for("engine_running", 1)
-        endless += [client.raw(post_bytes(ENDLESS)) for _ in range(2)]
+        endless += [client.raw(post_bytes({**ENDLESS, "stream": stream})) for stream in (False, True)]
         client.wait_for("engine_waiting", 2)
         response = client.send("POST", "/v1/completions", ENDLESS)
         assert response.status == 429

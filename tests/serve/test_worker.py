@@ -137,6 +137,18 @@ def test_a_failure_reaches_everybody(caplog):
     assert "the engine failed" in caplog.text
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_cannot_go_on(stream):
+    engine = Scripted([[Event(1, (97,))], [Event(1, (), (), "failed")]])
+    with serving(engine, LIMITS) as client:
+        response = client.send("POST", "/v1/completions", {"prompt": "a", "stream": stream})
+    *_, last = response.all.decode().removesuffix("\n\n").split("\n\n")
+    error = json.loads(last.removeprefix("data: "))["error"]
+    assert response.status == (200 if stream else 500)
+    assert error["code"] == "model_failed"
+    assert error["message"] == "the model's logits are not numbers after 1 tokens"
+
+
 def test_a_failure_ends_the_server(caplog):
     """Those who wait are told, whether they have seen the beginning of an answer or not."""
     engine = Scripted([[Event(1, (97,)), Event(2, (97,))], RuntimeError("device lost")], needs=2)

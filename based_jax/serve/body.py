@@ -1,0 +1,95 @@
+"""The body of a request: read within bounds of size and time, and parsed if it is small enough to be parsed.
+
+Parsing holds Python's global lock, and a million short lists in 4 MB take seconds to make. So the parts of a
+body are counted in its bytes first, which takes milliseconds.
+"""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from starlette.requests import Request
+
+from based_jax.serve.errors import Refusal
+from based_jax.serve.limits import Limits
+
+MAX_PARTS = 1000
+"""lists and objects of a body, and texts"""
+MAX_DEPTH = 8
+"""of lists and objects in each other"""
+
+_DISCARD = 16  # times the limit of a body, read and thrown away so that its client sees the refusal
+_BRACKETS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_OTHERS = bytes(set(range(256)) - set(_BRACKETS))
+_SHOWN = 60  # characters of a value in a message
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """Read the body of a request.
+
+    Raises:
+        Refusal: status 415, another type than JSON; 413, too large; 408, too slow.
+        ClientDisconnect: the client has gone.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refusal(415, f"content-type = {shorten(kind)}: expected application/json")
+    body, size = bytearray(), 0
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size <= limits.body:
+                    body += chunk
+                elif size > _DISCARD * limits.body:
+                    break
+    except TimeoutError:
+        message = f"the body was not complete after {limits.body_seconds:g} seconds"
+        raise Refusal(408, message, headers={"connection": "close"}) from None
+    if size > limits.body:
+        message = f"the body is larger than {limits.body} bytes"
+        raise Refusal(413, message, headers={"connection": "close"})
+    return bytes(body)
+
+
+def parse(body: bytes) -> Mapping[str, Any]:
+    """The JSON object that a body is.
+
+    Raises:
+        Refusal: status 400, it is none, or has too many parts.
+    """
+    _expect_few_parts(body)
+    try:
+        value = json.loads(body.decode("utf-8-sig"), parse_constant=_no_constant)
+    except ValueError as error:
+        # Python's message about the digits of an integer is advice to the server's programmer.
+        reason = "an integer has too many digits" if str(error).startswith("Exceeds the limit") else error
+        raise Refusal(400, f"the body is not JSON: {reason}") from None
+    if not isinstance(value, dict):
+        raise Refusal(400, "the body is not a JSON object")
+    return value
+
+
+def shorten(value: Any) -> str:
+    """A client's value as it is shown in messages: JSON in ASCII, and of a long one the beginning."""
+    value = value[: _SHOWN + 1] if isinstance(value, str) else value
+    shown = "".join(itertools.islice(json.JSONEncoder().iterencode(value), _SHOWN + 1))
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+
+
+def _expect_few_parts(body: bytes) -> None:
+    """Count what parsing would make, wrongly at most behind the first error in the JSON."""
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the quotes that are left begin and end texts
+    if plain.count(b'"') > 2 * MAX_PARTS:
+        raise Refusal(400, f"the body has more than {MAX_PARTS} texts, names of fields included")
+    brackets = b"".join(plain.split(b'"')[::2]).translate(None, _OTHERS)
+    if len(brackets) > 2 * MAX_PARTS:
+        raise Refusal(400, f"the body has more than {MAX_PARTS} lists and objects")
+    if max(itertools.accumulate(map(_BRACKETS.__getitem__, brackets)), default=0) > MAX_DEPTH:
+        raise Refusal(400, f"the body is nested too deeply: expected at most {MAX_DEPTH} levels")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

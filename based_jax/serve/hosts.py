@@ -1,0 +1,60 @@
+"""Names that clients may call the server by, so that a web page of another site cannot use it.
+
+A site can let its own name resolve to this server's address once its page is loaded (DNS rebinding). The
+browser then takes the server's answers for the site's own and lets the page read them. Its requests still
+carry the site's name in their Host header.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from based_jax.serve.body import shorten
+from based_jax.serve.errors import Refusal
+
+_LOCAL = ("localhost", "*.localhost")
+
+
+class KnownHosts:
+    """Middleware: refuse requests whose Host header is none of the server's names.
+
+    IP addresses are taken, since no site has one as its name, and so are requests without the header, which
+    every browser sends. starlette's TrustedHostMiddleware cannot take all addresses and answers in text.
+
+    Args:
+        app: what requests are passed on to.
+        names: beside those of this machine; ``*.example.com`` is every name that ends so, ``*`` any.
+    """
+
+    def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
+        self._app = app
+        self._names = [name.lower() for name in (*_LOCAL, *names)]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host") if scope["type"] == "http" else None
+        if host is None or self.knows(host):
+            await self._app(scope, receive, send)
+            return
+        message = f"host = {shorten(host)}: expected localhost, an IP address or a name of --allowed-hosts"
+        await Refusal(421, message, code="unknown_host").response()(scope, receive, send)
+
+    def knows(self, host: str) -> bool:
+        """Whether a Host header is one of the server's names or an address, with any port."""
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+        except ValueError:  # an unfinished IPv6 address
+            return False
+        return _is_address(name) or any(
+            name.endswith(known[1:]) if known.startswith("*") else name == known for known in self._names
+        )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
