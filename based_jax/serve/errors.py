@@ -77,7 +77,7 @@ async def on_refusal(request: Request, error: Exception) -> JSONResponse:
 async def on_http(request: Request, error: Any) -> JSONResponse:
     """Answer for what the router refuses: unknown paths and methods."""
     path = request.scope["raw_path"].decode("ascii")[:60]  # as it was sent, so without control characters
-    message = f"{request.method} {path}: {error.detail}"
+    message = f"{request.method[:20]} {path}: {error.detail}"
     if error.status_code == 404 and path.startswith("/v1/"):
         served = "POST /v1/completions continues a text, GET /v1/models names the model"
         reasons = (reason for prefix, reason in _NOT_SERVED.items() if path.startswith(prefix))

@@ -119,14 +119,14 @@ def test_greedy_is_argmax_and_first_of_equals():
         assert np.isfinite(scores).tolist() == [[False, True, True, False], [True, False, False, False]]
 
 
-@pytest.mark.parametrize("penalties", [(1e-20, -1e20, -1e20), (1e20, 1e20, 10**20)])
-def test_no_penalty_overflows(penalties):
+@pytest.mark.parametrize(("penalties", "token"), [((1e-20, -1e20, -1e20), 1), ((1e20, 1e20, 10**20), 2)])
+def test_no_penalty_overflows(penalties, token):
     logits = jnp.array([[-3.0, 5.0, 5.5, -1.0]] * 2)
     counts = Counts(*jnp.array([[[1, 1, 0, 0]] * 2, [[0, 1, 0, 1]] * 2]) * 1000)
     samplers = [Sampler(temperature, None, None, None, *penalties) for temperature in (0.0, 1.0)]
     settings = row_settings(samplers, row_keys(jax.random.key(0), 2))
     chosen = compiled(logits, settings, jnp.zeros(2, int), counts, vocab_size=4)
-    assert chosen.token.tolist() == [1, 1] if penalties[0] < 1 else [2, 2]
+    assert chosen.token.tolist() == [token, token]
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-45, 1e-38, 1e-30, 1e30, 1e300])
@@ -239,7 +239,7 @@ def test_keys_differ_between_rows_and_steps():
         {"presence_penalty": float("nan")}, {"frequency_penalty": "much"}, {"temperature": 10**400},
         {"repetition_penalty": 1e-308}, {"repetition_penalty": 10**400}, {"frequency_penalty": -(10**400)},
     ],
-    ids=str,
+    ids=lambda options: str(options)[:40],
 )  # fmt: skip
 def test_sampler_names_the_wrong_setting(options):
     (name, value), *_ = options.items()

@@ -14,12 +14,16 @@ from tests.serve.client import Client, serving
 LIMITS = Limits(length=300_000, max_tokens=200_000, choices=16, body=20_000, body_seconds=2.0)
 
 
-@pytest.fixture(scope="session")
-def model():
+def byte_model():
     """One convolution over bytes, with random weights: small programs."""
     mixers = {"C": MixerSpec("gated_conv", {"kernel_size": 4})}
     made = LanguageModel(ModelConfig(257, d_model=16, schedule="C", mixers=mixers, mlp_hidden=16))
     return made, random_params(made)
+
+
+@pytest.fixture(scope="session")
+def model():
+    return byte_model()
 
 
 @pytest.fixture(scope="session")

@@ -64,7 +64,7 @@ from tests.serve.conftest import LIMITS
         ({"stop": "\ud800"}, "stop", "stop: expected"),
         ([], None, "not a JSON object"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:40],
 )
 def test_bodies(body, param, message):
     with pytest.raises(Refusal) as raised:
@@ -150,6 +150,7 @@ def test_long_prompts(make_engine):
         ("POST", "/v1/completions/", {}, 404),
         ("GET", "/v1/models/" + "a" * 100, {}, 404),
         ("GET", "/%0d%0aa", {}, 404),
+        ("X" * 1000, "/" + "a" * 1000, {}, 404),
         ("GET", "/v1/completions", {}, 405),
         ("POST", "/v1/chat/completions", {}, 404),
         ("POST", "/v1/completions", {"content_type": "text/plain"}, 415),
@@ -159,7 +160,10 @@ def test_long_prompts(make_engine):
 def test_paths_and_types(client, method, path, headers, status):
     response = client.send(method, path, b"", **headers)
     assert response.status == status
-    assert set(json.loads(response.all)["error"]) == {"message", "type", "param", "code"}
+    error = json.loads(response.all)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert len(error["message"]) < 300
+    assert error["message"].isprintable()
 
 
 @pytest.mark.parametrize(
