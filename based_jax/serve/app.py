@@ -33,7 +33,7 @@ from based_jax.serve.worker import Failed, Job, SlowReader, Worker
 
 Result = TypeVar("Result")
 
-_READERS = 4  # threads that parse and tokenize; more would keep the event loop from Python's global lock
+_READERS = 2  # threads that parse and tokenize; more would keep the event loop from Python's global lock
 
 
 class Service:

@@ -109,9 +109,11 @@ class Asked:
             Refusal: status 400, a prompt or its answer is longer than may be, or a token is none.
         """
         if len(self.prompts) * self.n > limits.choices:
-            _refuse("n", f"{len(self.prompts)} prompts times n = {self.n}: at most {limits.choices} answers")
+            asked = f"{len(self.prompts)} prompts times n = {shorten(self.n)}"
+            _refuse("n", f"{asked}: at most {limits.choices} answers")
         if self.max_tokens > limits.max_tokens:
-            _refuse("max_tokens", f"max_tokens = {self.max_tokens}: expected at most {limits.max_tokens}")
+            asked = f"max_tokens = {shorten(self.max_tokens)}"
+            _refuse("max_tokens", f"{asked}: expected at most {limits.max_tokens}")
         made: list[Request] = []
         for prompt in self.prompts:
             most = limits.length * (MAX_CHARACTERS if isinstance(prompt, str) else 1)

@@ -80,7 +80,7 @@ def shorten(value: Any) -> str:
 
 
 def _expect_few_parts(body: bytes) -> None:
-    """Count what parsing would make, wrongly at most behind the first error in the JSON."""
+    """Count what parsing would make; the counts are right up to the first error in the JSON."""
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the quotes that are left begin and end texts
     if plain.count(b'"') > 2 * MAX_PARTS:
         raise Refusal(400, f"the body has more than {MAX_PARTS} texts, names of fields included")

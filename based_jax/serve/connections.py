@@ -93,8 +93,8 @@ class Server(uvicorn.Server):
 def _guarded(limits: Limits) -> type[H11Protocol]:
     """uvicorn's connection, with time limits for a head to come and for what is written to be read.
 
-    A client may also end its side of the connection behind its request and still be answered, as RFC 9112
-    (section 9.6) has it. One that has gone altogether looks the same until something is sent to it.
+    A client may also end its side of the connection after its request and still be answered. One that has gone
+    altogether looks the same until something is sent to it.
     """
 
     class Guarded(H11Protocol):
@@ -141,7 +141,8 @@ def _guarded(limits: Limits) -> type[H11Protocol]:
             is_late = now - self._complete_at > limits.head_seconds
             if is_late or now - self._empty_at > limits.read_seconds:
                 self.transport.abort()
-            self._probe()
+            else:
+                self._probe()
             self._timer = self.loop.call_later(min(_PERIOD, limits.head_seconds), self._look)
 
         def _head_is_missing(self) -> bool:
@@ -152,7 +153,10 @@ def _guarded(limits: Limits) -> type[H11Protocol]:
             return self.cycle is not None and not self.cycle.response_complete
 
         def _probe(self) -> None:
-            """Send what clients ignore, so that the connection breaks if this one has gone."""
+            """Send an interim response, so that the connection breaks if the client has gone.
+
+            Clients must ignore one that they did not ask for (RFC 9110, section 15.2).
+            """
             waits = self._half_closed and self._is_answering() and not self.cycle.response_started
             if waits and self.conn.their_http_version != b"1.0":  # which has no interim responses
                 self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[])))

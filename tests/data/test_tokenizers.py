@@ -1,6 +1,7 @@
 """Tokenizers: exact round trips, separators that text cannot forge, and streaming that equals decoding."""
 
 import json
+import threading
 
 import huggingface_hub
 import numpy as np
@@ -21,6 +22,24 @@ from based_jax.data import (
 from based_jax.models import presets
 
 SAMPLE = ["hello world, hello there", "héllo wörld €€ 你好 🙂🙂", "the end of the text"] * 3
+
+
+def test_a_long_text_does_not_stop_other_threads():
+    """As those of a server, whose answers go on meanwhile."""
+    tokenizer = FileTokenizer(_library_tokenizer().to_str())
+    ticks, ended = 0, threading.Event()
+
+    def tick():
+        nonlocal ticks
+        while not ended.wait(0.001):
+            ticks += 1
+
+    other = threading.Thread(target=tick)
+    other.start()
+    tokenizer.encode("hello " * 200_000)
+    ended.set()
+    other.join()
+    assert ticks > 5
 
 
 def _library_tokenizer(eot: str = "<|endoftext|>") -> tokenizers.Tokenizer:

@@ -1,7 +1,7 @@
 """Requests to the server: bodies, heads, paths, and bytes that are no HTTP.
 
 Each must be answered with 2xx, or with 4xx and one sentence. Nothing may be logged as an error, and a plain
-request must get its answer behind it.
+request must get its answer afterwards.
 """
 
 import contextlib
@@ -160,7 +160,7 @@ def _line(rng: np.random.Generator) -> bytes:
 
 
 def _bytes(rng: np.random.Generator) -> bytes:
-    """A good request with a few bytes changed, or several behind each other."""
+    """A good request with a few bytes changed, or several one after the other."""
     good = [_request(json.dumps(_body(rng)).encode()) for _ in range(rng.integers(1, 4))]
     return _mutated(rng, b"".join(good))
 
@@ -182,6 +182,7 @@ def _mutated(rng: np.random.Generator, data: bytes) -> bytes:
 def _client() -> tuple[Client, list[str]]:
     """A server of a tiny model, which runs until the process is killed, and what was logged."""
     engine = Engine(*byte_model(), slots=2, max_waiting=_LIMITS.choices)
+    engine.warm_up()
     client = _RUNNING.enter_context(serving(engine, _LIMITS))
     logged: list[str] = []
 
