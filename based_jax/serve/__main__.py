@@ -84,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     keys = read_keys(Path(options.api_key_file)) if options.api_key_file is not None else ()
     directory = find_directory(options.checkpoint)
+    name = options.model_name or Path(options.checkpoint).name or directory.resolve().name
+    expect(name.isprintable(), "model_name", name, "printable text")
     with bind(options.host, options.port) as listener:  # a wrong address is said before anything is loaded
         with phase("reading the weights"):
             model, params = _load(directory, options.dtype)
@@ -95,7 +97,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             engine = _engine(options, model, params)
             later = engine.warm_up_first()
         worker = Worker(engine)
-        name = options.model_name or Path(options.checkpoint).name or directory.resolve().name
         hosts = (options.host, *options.allowed_hosts)
         service = Service(worker, tokenizer, vocab_size, name, _limits(options), keys, hosts)
         address = url(listener)

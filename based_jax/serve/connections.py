@@ -17,6 +17,9 @@ from based_jax.serve.app import Service
 from based_jax.serve.errors import Refusal
 from based_jax.serve.limits import Limits
 
+MAX_CHUNKS = 10_000
+"""of a body in HTTP's chunked coding: reading each takes 50 microseconds, in which all others wait"""
+
 _PERIOD = 1.0  # seconds between two looks at a connection
 _KEEP_ALIVE = 5  # seconds that a connection may be idle between two requests
 _CLOSING = 5  # seconds for connections to close once their answers are sent
@@ -93,11 +96,15 @@ class Server(uvicorn.Server):
 def _guarded(limits: Limits) -> type[H11Protocol]:
     """uvicorn's connection, with time limits for a head to come and for what is written to be read.
 
-    A client may also end its side of the connection after its request and still be answered. One that has gone
-    altogether looks the same until something is sent to it.
+    A client may also end its side of the connection after its request and still be answered. One that has
+    gone altogether looks the same until something is sent to it.
     """
 
     class Guarded(H11Protocol):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.conn = _Connection(h11.SERVER)
+
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._half_closed = False
@@ -120,13 +127,12 @@ def _guarded(limits: Limits) -> type[H11Protocol]:
                 self.transport.close()
 
         def send_400_response(self, msg: str) -> None:
-            """Refuse what is no HTTP; if an answer has begun, the connection can only end."""
+            """Refuse what is no HTTP or too many chunks; if an answer has begun, only end the connection."""
             if self._is_answering():
                 self.cycle.disconnected = True
                 self.cycle.message_event.set()
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                refusal = Refusal(400, "the request is not HTTP/1.1", headers={"connection": "close"})
-                response = refusal.response()
+                response = Refusal(400, self.conn.problem(), headers={"connection": "close"}).response()
                 head = h11.Response(status_code=response.status_code, headers=response.raw_headers)
                 for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
                     self.transport.write(self.conn.send(event) or b"")
@@ -162,3 +168,24 @@ def _guarded(limits: Limits) -> type[H11Protocol]:
                 self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[])))
 
     return Guarded
+
+
+class _Connection(h11.Connection):
+    """h11's parser with a bound on the chunks of a body."""
+
+    _chunks = 0
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._chunks = 0
+        elif isinstance(event, h11.Data):
+            self._chunks += event.chunk_start
+            if self._chunks > MAX_CHUNKS:
+                raise h11.RemoteProtocolError("too many chunks")
+        return event
+
+    def problem(self) -> str:
+        """What was wrong with the request that `next_event` raised an error for."""
+        many = self._chunks > MAX_CHUNKS
+        return f"the body has more than {MAX_CHUNKS} chunks" if many else "the request is not HTTP/1.1"

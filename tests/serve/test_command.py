@@ -123,6 +123,7 @@ def fails(capsys):
         (("--max-waiting", "0"), "max_waiting = 0: expected"),
         (("--max-length", "1"), "max_length = 1: expected"),
         (("--allowed-hosts", "a.example", "http://b"), "allowed_hosts = 'http://b': expected a host name"),
+        (("--model-name", "a\udcff"), "model_name = 'a\\udcff': expected printable text"),
         (("--allowed-hosts", "a.*"), "allowed_hosts = 'a.*': expected a host name"),
         (("--prefix-cache-mib", "-1"), "prefix_cache_mib = -1.0: expected"),
         (("--timeout", "0"), "timeout = 0.0: expected a number of seconds above 0"),

@@ -264,6 +264,12 @@ def test_requests_that_are_no_http(client, caplog):
         head, body = connection.makefile("rb").read().split(b"\r\n\r\n")
         assert b" 400 " in head.splitlines()[0]
         assert json.loads(body)["error"]["message"] == "the request is not HTTP/1.1"
+    typed = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    chunks = b"transfer-encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 10_001
+    with client.raw(typed + chunks) as connection:
+        head, body = connection.makefile("rb").read().split(b"\r\n\r\n")
+        assert b" 400 " in head.splitlines()[0]
+        assert json.loads(body)["error"]["message"] == "the body has more than 10000 chunks"
     with client.raw(post_bytes({"max_tokens": 100_000, "stream": True})) as connection:
         assert b" 200 " in connection.recv(1000).splitlines()[0]
         connection.sendall(b"\0\r\n\r\n")
