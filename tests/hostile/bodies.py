@@ -66,6 +66,10 @@ _HEADS = (
     "x-forwarded-host: attacker.example", "x-forwarded-for: 1.2.3.4", "accept-encoding: gzip",
     "x: a\nhost: b",
 )  # fmt: skip
+_CHUNKS = (
+    b"5\r\n{}   \r\n0\r\n\r\n", b"2\r\n{}\r\n0\r\nx: y\r\n\r\n", b"zz\r\n", b"-1\r\n", b"f" * 30,
+    b"1\r\n \r\n" * 100_000,
+)  # fmt: skip
 
 
 def attacks(rng: np.random.Generator, count: int) -> Iterator[Attack]:
@@ -75,7 +79,9 @@ def attacks(rng: np.random.Generator, count: int) -> Iterator[Attack]:
         kind = kinds[number % len(kinds)]
         data = kind(rng)
         shown = f"{data[:300]!r}{'...' if len(data) > 300 else ''}"
-        yield Attack(f"{kind.__name__[1:]}, {len(data)} bytes: {shown}", functools.partial(_send, data))
+        ends = kind is _fields and bool(rng.integers(2))  # others may lack a part that the server waits for
+        what = f"{kind.__name__[1:]}{', half-closed' if ends else ''}, {len(data)} bytes: {shown}"
+        yield Attack(what, functools.partial(_send, data, ends))
 
 
 # What is sent.
@@ -144,10 +150,7 @@ def _head(rng: np.random.Generator) -> bytes:
     heads = [_pick(rng, _HEADS) for _ in range(rng.integers(1, 4))]
     body = json.dumps(_body(rng)).encode()
     if any("chunked" in head for head in heads) and rng.integers(2):
-        body = _pick(
-            rng,
-            (b"5\r\n{}   \r\n0\r\n\r\n", b"zz\r\n", b"-1\r\n", b"f" * 30, b"2\r\n{}\r\n0\r\nx: y\r\n\r\n"),
-        )
+        body = _pick(rng, _CHUNKS)
     return _request(body, *heads, path=_pick(rng, ("/v1/completions", "/v1/models", "/health")))
 
 
@@ -195,33 +198,35 @@ def _client() -> tuple[Client, list[str]]:
     return client, logged
 
 
-def _send(data: bytes) -> None:
+def _send(data: bytes, ends: bool) -> None:
     try:
-        status, message = _survive(data)
+        status, message = _survive(data, ends)
     except REFUSALS as error:  # ours, not the server's
         raise AssertionError(f"{type(error).__name__}: {error}") from error
     if status >= 300:
         raise ValueError(f"{status} {message}")
 
 
-def _survive(data: bytes) -> tuple[int, str]:
-    """Send it, and a plain request before and after it."""
+def _survive(data: bytes, ends: bool) -> tuple[int, str]:
+    """Send it, and a plain request before and after it; `ends` closes the client's side after it."""
     client, logged = _client()
     logged.clear()
     expected = client.text(prompt="a", max_tokens=3)
-    answer = _answer(client, data)
+    answer = _answer(client, data, ends)
     assert client.text(prompt="a", max_tokens=3) == expected, "a plain request is answered otherwise"
     client.wait_until_empty()
     assert not logged, logged[0]
     return answer
 
 
-def _answer(client: Client, data: bytes) -> tuple[int, str]:
+def _answer(client: Client, data: bytes, ends: bool) -> tuple[int, str]:
     """The status of the first answer, and the sentence of a refusal; all answers are checked."""
     with client.raw(b"") as connection:
         connection.settimeout(SECONDS)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused before all was sent
             connection.sendall(data)
+            if ends:
+                connection.shutdown(socket.SHUT_WR)
         response = http.client.HTTPResponse(connection, method=data.partition(b" ")[0].decode("latin-1"))
         try:
             response.begin()
