@@ -81,7 +81,8 @@ class Asked:
                 _refuse(name, f"{name} is not supported")
             if name not in (*_READ, *_IGNORED):
                 known = f"expected one of {', '.join(_READ)}"
-                _refuse(name if name.isidentifier() else None, f"unknown field {shorten(name)}: {known}")
+                param = name if name.isidentifier() and len(name) <= 60 else None
+                _refuse(param, f"unknown field {shorten(name)}: {known}")
         asked = cls(
             model=_typed(fields, "model", str, None, "a text"),
             prompts=_prompts(fields.get("prompt", "")),
@@ -168,9 +169,10 @@ def _stop(value: Any) -> tuple[str, ...]:
 
 
 def _is_stop(value: Any) -> bool:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_STOP_LENGTH:
+        return False
     # JSON can write halves of characters, which no answer has.
-    whole = isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
-    return whole and 0 < len(value) <= MAX_STOP_LENGTH
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _sampler(fields: Mapping[str, Any]) -> Sampler:

@@ -55,7 +55,7 @@ from tests.serve.conftest import LIMITS
         ({"repetition_penalty": 10**400}, "repetition_penalty", "000...: expected a number from 1e-20"),
         ({"repetition_penalty": 1e-308}, "repetition_penalty", "= 1e-308: expected a number from 1e-20"),
         ({"top_p": 10**400}, "top_p", "000...: expected"),
-        ({"a" * 100: 1}, "a" * 100, f'unknown field "{"a" * 59}...: expected one of model'),
+        ({"a" * 100: 1}, None, f'unknown field "{"a" * 59}...: expected one of model'),
         ({"\ud800": 1}, None, 'unknown field "\\ud800": expected one of model'),
         ({"model": ["a" * 100]}, "model", f'model = ["{"a" * 58}...: expected a text'),
         ({"max_tokens": [[[[[[[[1]]]]]]]]}, None, "nested too deeply: expected at most 8 levels"),
