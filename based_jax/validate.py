@@ -8,11 +8,28 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+_MOST_SHOWN = 500
+"""characters of a value in a message"""
+
 
 def expect(condition: bool, argument: str, value: Any, expected: str) -> None:
     """Raise ``ValueError("argument = value: expected ...")`` unless `condition` holds."""
     if not condition:
-        raise ValueError(f"{argument} = {value!r}: expected {expected}")
+        raise ValueError(f"{argument} = {shown(value)}: expected {expected}")
+
+
+def shown(value: Any) -> str:
+    """Return `value` as a message shows it: its `repr`, without the middle where that is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python prints no integer of more than 4300 digits
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 103]}...{text[-100:]}"
+
+
+def shown_name(name: str) -> str:
+    """Return a name from a file as a message shows it: quoted where it has characters that do not print."""
+    return name if name.isprintable() and 0 < len(name) <= _MOST_SHOWN else shown(name)
 
 
 INT32_MAX = 2**31 - 1
@@ -56,7 +73,7 @@ def expect_array(
         ValueError: another rank or size.
     """
     if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-        raise TypeError(f"{argument} = {array!r}: expected an array of shape {_show(shape)}")
+        raise TypeError(f"{argument} = {shown(array)}: expected an array of shape {_show(shape)}")
     matches = len(array.shape) == len(shape) and all(
         not isinstance(want, int) or want == got for want, got in zip(shape, array.shape, strict=True)
     )

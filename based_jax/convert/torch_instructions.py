@@ -4,6 +4,10 @@ Pickle is a small stack language that can import and call anything. Here names s
 of the three allowed functions builds a checked description of a tensor. Python's own `Unpickler` would not be
 safe even with a strict `find_class`: eight bytes make its memo take gigabytes, and a deeply nested tuple as a
 dictionary key overflows the C stack.
+
+The work is bounded, too. `MAX_INSTRUCTIONS` run at most, each makes at most one object, and nothing is hashed
+whose hash a file can choose: only text, which Python hashes with a secret. The integers k (2^61 - 1), for
+example, all hash alike, and a dictionary of n of them takes n^2 steps.
 """
 
 import dataclasses
@@ -18,7 +22,9 @@ import ml_dtypes
 import numpy as np
 
 ADVICE = "re-save it with torch >= 1.6, or convert it to safetensors where it was made"
-_MAX_DIMS = 64  # numpy's own limit
+MAX_INSTRUCTIONS = 1 << 19
+"""Those of about ten thousand tensors, or of three thousand with an optimizer's state."""
+_MAX_DIMS = 16  # torch's modules have up to 5
 _MAX_EMPTY = 1 << 40  # the sizes beside a zero: only to keep numpy's arithmetic far from overflow
 
 
@@ -48,15 +54,22 @@ class Tensor:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
 
+    @property
+    def window(self) -> str:
+        """What two names of the same numbers have in common, as text: see the module's remark on hashes."""
+        return f"{self.offset} {self.shape} {self.stride}"
+
     def on(self, storage_bytes: np.ndarray) -> np.ndarray:
         """The window as an array over the storage's bytes."""
         dtype = self.storage.dtype
         if 0 in self.shape:
             return np.empty(self.shape, dtype)
-        # An axis of size 1 may carry any stride in torch, also one too large for numpy.
-        pairs = zip(self.shape, self.stride, strict=True)
-        strides = [0 if size == 1 else step * dtype.itemsize for size, step in pairs]
+        strides = [step * dtype.itemsize for step in self.stride]
         return np.ndarray(self.shape, dtype, storage_bytes, self.offset * dtype.itemsize, strides)
+
+
+class IntegerKey(str):
+    """ "integer 7" for the key 7: an optimizer numbers parameters so, and it is never the name of a weight."""
 
 
 class _Function(enum.Enum):
@@ -102,8 +115,12 @@ class Interpreter:
 
     def run(self) -> Any:
         """The object that the pickle describes."""
+        left = MAX_INSTRUCTIONS
         while (instruction := self._take(1)) != pickle.STOP:
             self._step(instruction)
+            left -= 1
+            if not left:
+                self._refuse(f"a pickle of more than {MAX_INSTRUCTIONS} instructions")
         if len(self._stack) != 1 or self._outer or self._position != len(self._code):
             self._refuse("a pickle that does not end with one object")
         return self._stack[0]
@@ -219,7 +236,9 @@ class Interpreter:
             room = storage.numel
         if end > storage.numel or math.prod(size for size in shape if size) > room:
             self._refuse(f"a tensor that reaches outside its storage {show(storage.key)}")
-        return Tensor(storage, offset, shape, stride)
+        # An axis of size 1 may carry any stride in torch, also one too large for numpy.
+        steps = (0 if size < 2 else step for size, step in zip(shape, stride, strict=True))
+        return Tensor(storage, offset, shape, tuple(steps))
 
     def _append(self, values: list[Any]) -> None:
         target = self._top()
@@ -232,8 +251,10 @@ class Interpreter:
         if not isinstance(target, dict) or len(keys_and_values) % 2:
             self._refuse(f"an item of {show(target)}, or a key without a value")
         for key, value in zip(keys_and_values[::2], keys_and_values[1::2], strict=True):
-            # Nothing else may be hashed: the hash of a nested tuple recurses without a limit.
-            if type(key) not in (str, int):
+            # Nothing else may be hashed: that of a nested tuple recurses without a limit, integers collide.
+            if type(key) is int:
+                key = IntegerKey(f"integer {key}")
+            if not isinstance(key, str):
                 self._refuse(f"{show(key)} as a key")
             if key in target:
                 self._refuse(f"the key {show(key)} twice")
@@ -298,5 +319,5 @@ def show(value: Any) -> str:
         return value.value
     if not isinstance(value, str | int | float | None):
         return f"a {type(value).__name__.lstrip('_').lower()}"
-    text = repr(value)
+    text = repr(value[:100] if type(value) is str else value)
     return text if len(text) <= 100 else f"{text[:97]}..."

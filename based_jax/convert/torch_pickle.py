@@ -12,7 +12,7 @@ import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from based_jax.convert.torch_instructions import (
     ADVICE,
     CheckpointError,
     Interpreter,
-    Storage,
     Tensor,
     UnsafeCheckpointError,
     show,
@@ -28,7 +27,8 @@ from based_jax.convert.torch_instructions import (
 
 _LOG = logging.getLogger(__name__)
 _MAX_PICKLE_BYTES = 16 << 20  # ten thousand tensors pickle to about 2 MiB
-_READ_BYTES = 16 << 20
+_MAX_LISTING_BYTES = 4 << 20  # ten thousand storages take about 1 MiB
+_READ_BYTES = 1 << 20
 # What zipfile raises on archives that are cut, inconsistent, encrypted or too new for it.
 _ZIP_ERRORS = (
     zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError, OverflowError, struct.error,
@@ -81,7 +81,7 @@ def _load(file: IO[bytes]) -> dict[str, np.ndarray]:
     if not isinstance(found, dict):
         raise CheckpointError(f"holds {show(found)}, expected a dict of tensors")
     tensors = {
-        name: value for name, value in found.items() if isinstance(name, str) and isinstance(value, Tensor)
+        name: value for name, value in found.items() if type(name) is str and isinstance(value, Tensor)
     }
     if not tensors:
         raise CheckpointError(f"no tensors at the top level, only {_show_names(list(found))}")
@@ -91,14 +91,16 @@ def _load(file: IO[bytes]) -> dict[str, np.ndarray]:
 
 def _materialise(tensors: Mapping[str, Tensor], archive: "_Archive") -> dict[str, np.ndarray]:
     """Read every storage in use once and cut the arrays out of it."""
-    by_storage: dict[Storage, set[Tensor]] = {}
+    by_storage: dict[str, list[Tensor]] = {}
     for tensor in tensors.values():
-        by_storage.setdefault(tensor.storage, set()).add(tensor)
-    arrays: dict[Tensor, np.ndarray] = {}
+        by_storage.setdefault(tensor.storage.key, []).append(tensor)
+    arrays: dict[tuple[str, str], np.ndarray] = {}
     copied = 0
-    for storage, windows in by_storage.items():
-        storage_bytes = archive.read_storage(storage.key)
+    for key, windows in by_storage.items():
+        storage_bytes = archive.read_storage(key)
         for tensor in windows:
+            if (key, tensor.window) in arrays:
+                continue
             array = tensor.on(storage_bytes)
             if not array.flags.c_contiguous:
                 # Windows may overlap, so a small file could otherwise ask for any number of copies.
@@ -107,15 +109,30 @@ def _materialise(tensors: Mapping[str, Tensor], archive: "_Archive") -> dict[str
                     raise UnsafeCheckpointError("its strided tensors unfold to more bytes than the file has")
                 array = array.copy()
             array.flags.writeable = False
-            arrays[tensor] = array
-    return {name: arrays[tensor] for name, tensor in tensors.items()}
+            arrays[key, tensor.window] = array
+    return {name: arrays[tensor.storage.key, tensor.window] for name, tensor in tensors.items()}
+
+
+class _Listing:
+    """A file whose reads are bounded, for `zipfile`, which reads and unpacks the list of entries at once."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+        self._file = file
+
+    def read(self, count: int = -1) -> bytes:
+        if count > _MAX_LISTING_BYTES:
+            raise UnsafeCheckpointError(
+                f"the list of its zip entries has {count} bytes, expected at most {_MAX_LISTING_BYTES}"
+            )
+        return self._file.read(count)
 
 
 class _Archive:
     """The zip file, checked as a whole before anything is read from it."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._zip = zipfile.ZipFile(file)
+        self._zip = zipfile.ZipFile(cast(IO[bytes], _Listing(file)))
         self.num_bytes = file.seek(0, os.SEEK_END)
         """size of the file"""
         entries = self._zip.infolist()

@@ -192,6 +192,12 @@ class TestArchiveChecks:
         monkeypatch.setattr(torch_pickle, "_MAX_PICKLE_BYTES", 1000)
         refused(save(file, {"w": tensor(), "x": "x" * 1000}), "data.pkl has")
 
+    def test_the_list_of_entries_is_limited(self, file, monkeypatch):
+        monkeypatch.setattr(torch_pickle, "_MAX_LISTING_BYTES", 300)
+        refused(
+            save(file, {"w": tensor()}, {str(key): SIX for key in range(9)}), "the list of its zip entries"
+        )
+
     def test_big_endian(self, file):
         with pytest.raises(CheckpointError, match=r"byte order b'big'.*safetensors"):
             load_torch_file(save(file, {"w": tensor()}, byteorder=b"big"))

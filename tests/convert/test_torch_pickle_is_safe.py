@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from based_jax.convert.torch_instructions import CheckpointError
+from based_jax.convert import torch_instructions
+from based_jax.convert.torch_instructions import CheckpointError, Interpreter
 from based_jax.convert.torch_pickle import load_torch_file
 from tests.convert.torch_files import (
     FLOATS,
@@ -138,6 +139,31 @@ class TestNothingRuns:
             refused(save(file, {"w": tensor(hooks=strange)}))
             refused(save(file, {"w": strange + pickle.BINPERSID}))
             refused(save(file, {"w": REBUILD + strange + pickle.REDUCE}))
+
+    def test_integer_keys_are_hashed_as_text(self, file):
+        alike = {k * ((1 << 61) - 1): None for k in range(1, 40)}  # in Python these integers all hash to 0
+        found = Interpreter(program(alike) + pickle.STOP, {}).run()
+        assert len({hash(key) for key in found}) == len(alike) == len(found)
+        assert list(load_torch_file(save(file, {"w": tensor(), "x": alike, "y": {1: None, "1": None}}))) == [
+            "w"
+        ]
+        refused(
+            save(file, pickle.EMPTY_DICT + pickle.MARK + program(7) * 4 + pickle.SETITEMS),
+            "the key 'integer 7' twice",
+        )
+
+    def test_strides_that_no_element_needs_are_not_kept(self):
+        code = tensor(shape=(1, 6), stride=((1 << 61) - 1, 1)) + pickle.STOP
+        assert Interpreter(code, {"0": 24}).run().stride == (0, 1)
+
+    @pytest.mark.parametrize(
+        "code",
+        [b"(", b"}", b"}\x85", b"]q\0", b"\x8a\0"],
+        ids=["marks", "dicts", "nested", "memo", "numbers"],
+    )
+    def test_floods_of_instructions(self, file, code, monkeypatch):
+        monkeypatch.setattr(torch_instructions, "MAX_INSTRUCTIONS", 1000)
+        refused(save(file, code * 1001), "more than 1000 instructions")
 
     @given(
         st.lists(

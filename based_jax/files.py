@@ -1,0 +1,114 @@
+"""Small files from anywhere: text, JSON and TOML, read within limits that no real one comes near.
+
+A description of a model, an index or a table of results is small and flat. One that is not is damaged or
+hostile, and is refused before it can fill the memory or the stack: errors are a `ValueError` of one line
+that begins with the file's path.
+"""
+
+import json
+import os
+import stat
+import tomllib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from based_jax.validate import expect
+
+MAX_BYTES = 8 << 20
+"""Largest small file. Python needs up to 25 bytes for one of JSON, so this is what 200 MiB can hold."""
+
+MAX_DEPTH = 64
+"""Most levels of lists and tables in each other: far below where Python's own recursion ends."""
+
+
+def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, encoding: str = "utf-8") -> str:
+    """Return the text of a small file.
+
+    Args:
+        path: a regular file, or a link to one.
+        max_bytes: size of the largest file that is read.
+        encoding: "utf-8", or "utf-8-sig" to drop a byte order mark.
+
+    Raises:
+        OSError: no such file, or one that cannot be opened.
+        ValueError: not a regular file, more than `max_bytes`, or not UTF-8.
+    """
+    expect(stat.S_ISREG(os.stat(path).st_mode), str(path), "no regular file", "one")  # a pipe would block
+    with open(path, "rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        size = os.stat(path).st_size
+        raise ValueError(f"{path}: {size} bytes, expected at most {max_bytes} in a file of this kind")
+    try:
+        return content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected UTF-8 text ({error})") from error
+
+
+def read_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> Any:
+    """Return the content of a small JSON file; a key that an object has twice is an error.
+
+    Raises:
+        OSError, ValueError: as `read_text`; not JSON, or more than `MAX_DEPTH` levels.
+    """
+    return parse_json(read_text(path, max_bytes=max_bytes), str(path), unique_keys=True)
+
+
+def read_json_lines(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> list[Any]:
+    """Return what each line of a small file holds; blank lines are left out.
+
+    Raises:
+        OSError, ValueError: as `read_json`; the error names the line.
+    """
+    lines = read_text(path, max_bytes=max_bytes).split("\n")
+    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    return [parse_json(line, f"{path}, line {number}") for number, line in numbered]
+
+
+def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the content of a small TOML file.
+
+    Raises:
+        OSError, ValueError: as `read_text`; not TOML, or more than `MAX_DEPTH` levels.
+    """
+    return _parsed(tomllib.loads, read_text(path), str(path), "TOML")
+
+
+def parse_json(text: str | bytes, name: str, *, unique_keys: bool = False) -> Any:
+    """Return the value of a JSON text; `name` is where it came from, for the error.
+
+    Raises:
+        ValueError: not JSON, more than `MAX_DEPTH` levels, or, with `unique_keys`, a key twice.
+    """
+    hook = _unique if unique_keys else None
+    return _parsed(lambda text: json.loads(text, object_pairs_hook=hook), text, name, "JSON")
+
+
+def _parsed(parse: Callable[[Any], Any], text: str | bytes, name: str, kind: str) -> Any:
+    try:
+        value = parse(text)
+    except RecursionError as error:
+        raise ValueError(f"{name}: more than {MAX_DEPTH} levels, expected fewer") from error
+    except ValueError as error:
+        raise ValueError(f"{name}: expected {kind} ({error})") from error
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [child for parent in level for child in _children(parent)]
+        if not level:
+            return value
+    raise ValueError(f"{name}: more than {MAX_DEPTH} levels, expected fewer")
+
+
+def _children(value: Any) -> Iterator[Any]:
+    """The lists and objects directly inside a parsed value."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (child for child in inside if isinstance(child, dict | list))
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"the key {twice!r:.100} is there twice")
+    return content
