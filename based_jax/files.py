@@ -92,7 +92,7 @@ def _parsed(parse: Callable[[Any], Any], text: str | bytes, name: str, kind: str
     except ValueError as error:
         raise ValueError(f"{name}: expected {kind} ({error})") from error
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         level = [child for parent in level for child in _children(parent)]
         if not level:
             return value

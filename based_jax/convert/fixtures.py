@@ -13,7 +13,7 @@ from flax import linen as nn
 from based_jax.convert.layouts import Rules, Shapes, flatten, shapes_of, to_tensors, to_tree, torch_shapes
 from based_jax.convert.reference_ops import TorchOp
 from based_jax.convert.references import Meta, find
-from based_jax.convert.state_dict import expect_keys
+from based_jax.convert.state_dict import expect_keys, expect_weights
 from based_jax.convert.tables import Names
 from based_jax.typing import Params
 
@@ -32,7 +32,7 @@ def from_torch(meta: Meta, state_dict: Mapping[str, Any]) -> tuple[nn.Module, Pa
 
     Raises:
         ValueError: an unknown module (the message lists the known ones) or option; missing, unexpected or
-            misshapen tensors, named; an untied head.
+            misshapen tensors, or tensors that are no weights (`expect_weights`), named; an untied head.
     """
     reference = find(meta)
     shapes = {key: tuple(tensor.shape) for key, tensor in state_dict.items()}
@@ -46,6 +46,7 @@ def from_torch(meta: Meta, state_dict: Mapping[str, Any]) -> tuple[nn.Module, Pa
     else:
         inputs = jnp.zeros((1, 1, reference.width(meta, shapes)), jnp.float32)
     state_dict = {key: tensor for key, tensor in state_dict.items() if key not in reference.dropped}
+    expect_weights(state_dict)
     return module, to_params(reference.rules(meta), state_dict, shapes_of(module, inputs))
 
 

@@ -19,6 +19,8 @@ import numpy as np
 from based_jax.convert.torch_instructions import CheckpointError
 from based_jax.convert.torch_pickle import load_torch_file
 from based_jax.convert.whole_file import raw_bytes, whole_file
+from based_jax.files import MAX_BYTES, parse_json, read_json
+from based_jax.validate import shown, shown_name
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -54,7 +56,8 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
     Raises:
         CheckpointError: no such file, no weights in the directory, a damaged file or index, a shard outside
-            the directory, two entries for one name, or NaN or infinity in a weight.
+            the directory, two entries for one name, or a weight that float32 cannot hold: of integers, truth
+            values or complex numbers, or with NaN, infinity or a float64 beyond float32's range.
         UnsafeCheckpointError: a torch file that asks for more than plain tensors (see `load_torch_file`).
     """
     file = _weight_file(Path(path))
@@ -65,14 +68,32 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         if _NOT_WEIGHTS.search(name):
             continue
         if name in weights:
-            raise CheckpointError(f"{file}: {name} is there twice, with and without the prefix model.")
+            raise CheckpointError(
+                f"{file}: {shown_name(name)} is there twice, with and without the prefix model."
+            )
         weights[name] = array
     if not weights:
         raise CheckpointError(f"{file}: no weights, only {_show(list(stored))}")
-    not_finite = [name for name, array in weights.items() if not _is_finite(array)]
-    if not_finite:
-        raise CheckpointError(f"{file}: NaN or infinity in {_show(not_finite)}")
+    try:
+        expect_weights(weights)
+    except CheckpointError as error:
+        raise CheckpointError(f"{file}: {error}") from None
     return weights
+
+
+def expect_weights(tensors: Mapping[str, Any]) -> None:
+    """Check that parameters in float32 can take these values: an integer or complex tensor is no weight.
+
+    Raises:
+        CheckpointError: another dtype than a floating one, NaN or infinity, or a number that float32 does not
+            reach; the tensors are named.
+    """
+    for name, array in tensors.items():
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise CheckpointError(f"{shown_name(name)} has dtype {array.dtype}: expected a floating dtype")
+    not_finite = [name for name, array in tensors.items() if not _is_finite(array)]
+    if not_finite:
+        raise CheckpointError(f"NaN or infinity in {_show(not_finite)}, as float32")
 
 
 def write_safetensors(
@@ -117,7 +138,7 @@ def expect_keys(found: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequenc
         "missing": [name for name in wanted if name not in found],
         "unexpected": [name for name in found if name not in wanted],
         "wrongly shaped": [
-            f"{name} {tuple(found[name])} instead of {tuple(shape)}"
+            f"{shown_name(name)} {tuple(found[name])} instead of {tuple(shape)}"
             for name, shape in wanted.items()
             if name in found and tuple(found[name]) != tuple(shape)
         ],
@@ -153,12 +174,29 @@ def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    _expect_header(file)
     try:
         return load_file(file)
     except SafetensorError as error:
         raise CheckpointError(f"{file}: truncated or damaged safetensors file ({error})") from error
     except (AttributeError, KeyError, TypeError) as error:
         raise CheckpointError(f"{file}: tensors of a dtype that NumPy does not have ({error})") from error
+
+
+def _expect_header(file: Path) -> None:
+    """Check what the library does not: that the header is small, and names no tensor twice."""
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        if size > MAX_BYTES:
+            raise CheckpointError(
+                f"{file}: truncated or damaged safetensors file (a header of {size} bytes, expected at most "
+                f"{MAX_BYTES})"
+            )
+        header = stream.read(size)
+    try:
+        parse_json(header, "header", unique_keys=True)
+    except ValueError as error:
+        raise CheckpointError(f"{file}: truncated or damaged safetensors file ({error})") from error
 
 
 _READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
@@ -187,23 +225,31 @@ def _read_shards(index: Path) -> dict[str, np.ndarray]:
 def _read_index(index: Path) -> dict[str, str]:
     """Tensor name to shard, where every shard is a plain file name."""
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{index}: not a JSON index with a weight_map ({error!r:.200})") from error
+        content = read_json(index)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{index}: weight_map is not a mapping from tensors to files")
+        raise CheckpointError(
+            f"{index}: expected a JSON object with a mapping from tensors to files, weight_map"
+        )
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not re.fullmatch(r"[\w-][\w.-]*", shard):
-            raise CheckpointError(f"{index}: {name} is in {shard!r:.200}, expected a file of this directory")
+            raise CheckpointError(
+                f"{index}: {shown_name(name)} is in {shown(shard)}, expected a file of this directory"
+            )
     return weight_map
 
 
 def _is_finite(array: np.ndarray) -> bool:
-    if not jnp.issubdtype(array.dtype, jnp.inexact):
-        return True
+    """Whether float32 holds every number of an array, up to rounding."""
     flat = array.reshape(-1)
     starts = range(0, flat.size, _CHECK_ELEMENTS)
-    return all(np.isfinite(flat[start : start + _CHECK_ELEMENTS]).all() for start in starts)
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinity
+        return all(
+            np.isfinite(flat[start : start + _CHECK_ELEMENTS].astype(np.float32, copy=False)).all()
+            for start in starts
+        )
 
 
 def _safetensors_header(
@@ -234,5 +280,5 @@ def _safetensors_header(
 
 
 def _show(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+    first = ", ".join(map(shown_name, names[:_SHOWN]))
+    return first if len(names) <= _SHOWN else f"{first} and {len(names) - _SHOWN} more"

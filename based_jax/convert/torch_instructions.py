@@ -69,7 +69,7 @@ class Tensor:
 
 
 class IntegerKey(str):
-    """ "integer 7" for the key 7: an optimizer numbers parameters so, and it is never the name of a weight."""
+    """The text "integer 7" for the key 7. An optimizer numbers parameters so; no weight has such a name."""
 
 
 class _Function(enum.Enum):

@@ -16,7 +16,8 @@ from safetensors.numpy import load_file, save_file
 from based_jax.convert import state_dict
 from based_jax.convert.state_dict import expect_keys, read_state_dict, write_safetensors
 from based_jax.convert.torch_instructions import CheckpointError
-from tests.convert.torch_files import same
+from tests.convert.torch_files import STORAGES, named, same, storage, tensor
+from tests.convert.torch_files import save as torch_save
 
 CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 ONE = np.ones(1, np.float32)
@@ -90,11 +91,36 @@ class TestReadStateDict:
         bad = {f"bad{i:02}": np.where(np.arange(20) == i, value, 0).astype(dtype) for i in range(20)}
         fine = np.array([np.finfo(np.float16).max] * 20, dtype)
         file = tmp_path / "w.safetensors"
-        write_safetensors(file, {**bad, "fine": fine, "metrics": bad["bad00"], "n": np.full(3, -1)})
+        write_safetensors(file, {**bad, "fine": fine, "metrics": bad["bad00"]})
         with pytest.raises(
-            CheckpointError, match=r"w\.safetensors: NaN or infinity in bad00, .* and 10 more$"
+            CheckpointError, match=r"w\.safetensors: NaN or infinity in bad00, .* and 10 more, as float32$"
         ):
             read_state_dict(file)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            np.float64([1, -1e300]), np.complex64([1j]), np.int8([3]), np.int64([1]), np.uint64([1 << 63]),
+            np.bool_([True]),
+        ],
+        ids=lambda value: value.dtype.name,
+    )  # fmt: skip
+    @pytest.mark.parametrize("kind", ["safetensors", "bin"])
+    def test_numbers_that_are_no_weights(self, tmp_path, value, kind):
+        file, name = tmp_path / f"w.{kind}", "layers.0.\x1b[31mred\n"
+        if kind == "safetensors":
+            save_file({name: value, "fine": ONE}, file)
+        elif value.dtype in (np.complex64, np.uint64):
+            pytest.skip("torch_files writes none")
+        else:
+            kinds = {np.dtype(dtype): name for name, dtype in STORAGES.items()}
+            on = storage(numel=value.size, dtype=named("torch", kinds[value.dtype]))
+            torch_save(file, {name: tensor(shape=value.shape, stride=(1,), on=on)}, {"0": value})
+        with pytest.raises(CheckpointError) as caught:
+            read_state_dict(file)
+        assert str(caught.value).startswith(f"{file}: ")
+        assert repr(name) in str(caught.value)
+        assert str(caught.value).isprintable()
 
     def test_nothing_to_read(self, tmp_path):
         with pytest.raises(CheckpointError, match=r"none: no such file or directory"):
@@ -141,6 +167,33 @@ class TestSafetensorsDamage:
             struct.pack("<Q", len(header)) + header + bytes(entry.get("data_offsets", [0, 4])[1])
         )
         with pytest.raises(CheckpointError, match=r"w\.safetensors"):
+            read_state_dict(file)
+
+    @pytest.mark.parametrize(
+        ("header", "message"),
+        [
+            (b'{"w":%s,"w":%s}', "the key 'w' is there twice"),
+            (b'{"w":%s,"\\u0077":%s}', "the key 'w' is there twice"),
+            (
+                b'{"v":%s,"w":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+                "'dtype' is there",
+            ),
+            (b"[" * 65 + b"]" * 65, "more than 64 levels"),
+        ],
+    )
+    def test_headers_that_can_be_read_in_two_ways(self, tmp_path, header, message):
+        file = tmp_path / "w.safetensors"
+        header = header.replace(b"%s", b'{"dtype":"F32","shape":[1],"data_offsets":[0,4]}')
+        file.write_bytes(struct.pack("<Q", len(header)) + header + ONE.tobytes()[:4])
+        with pytest.raises(CheckpointError, match=rf"w\.safetensors: .*{message}"):
+            read_state_dict(file)
+
+    def test_a_header_beyond_the_limit_is_not_read(self, tmp_path):
+        file = tmp_path / "w.safetensors"
+        with file.open("wb") as stream:
+            stream.write(struct.pack("<Q", 1 << 40))
+            stream.truncate(1 << 41)  # sparse
+        with pytest.raises(CheckpointError, match="a header of 1099511627776 bytes, expected at most"):
             read_state_dict(file)
 
 
