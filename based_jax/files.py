@@ -12,8 +12,6 @@ import tomllib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from based_jax.validate import expect
-
 MAX_BYTES = 8 << 20
 """Largest small file. Python needs up to 25 bytes for one of JSON, so this is what 200 MiB can hold."""
 
@@ -33,7 +31,8 @@ def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, encod
         OSError: no such file, or one that cannot be opened.
         ValueError: not a regular file, more than `max_bytes`, or not UTF-8.
     """
-    expect(stat.S_ISREG(os.stat(path).st_mode), str(path), "no regular file", "one")  # a pipe would block
+    if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe would wait for its writer
+        raise ValueError(f"{path}: expected a regular file")
     with open(path, "rb") as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:

@@ -13,7 +13,9 @@ from typing import Any
 
 from based_jax.convert.layouts import Shapes
 from based_jax.convert.tables import AUTHORS, MAMBA_MODEL, Names
+from based_jax.fields import MAX_SIZE
 from based_jax.models import MixerSpec, ModelConfig
+from based_jax.models.config import MAX_LAYERS
 from based_jax.ops import left_from_torch_window
 from based_jax.validate import expect, expect_choice
 
@@ -35,9 +37,6 @@ SSM_OPTIONS = {
     "dt_init_floor": "dt_floor",
 }
 """Entries of their `ssm_cfg` to our Mamba's options."""
-
-MAX_SIZE = 1 << 24
-"""Largest width or number of anything that is believed."""
 
 GPT2_VOCAB_SIZE = 50257
 
@@ -62,7 +61,10 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
     for slot in SLOTS:
         expect(isinstance(config.get(slot) or {}, dict), slot, config.get(slot), "a JSON object or null")
         listed = config.get(f"{slot}_layers")
-        expect(isinstance(listed or [], list), f"{slot}_layers", listed, "a list of layers or null")
+        expect(
+            isinstance(listed or [], list) and len(listed or []) <= MAX_LAYERS,
+            f"{slot}_layers", listed, f"a list of at most {MAX_LAYERS} layers or null",
+        )  # fmt: skip
     for entry in ("scale_attn_by_inverse_layer_idx", "parallel_block"):
         expect(not config.get(entry), entry, config.get(entry), "false: this option is not here")
     for entry in ("scale_attn_weights", "prenorm", "tie_word_embeddings"):
@@ -132,11 +134,11 @@ def kind(config: Config) -> str:
     )
 
 
-def _size(entries: Config, name: str, default: int, least: int = 1) -> int:
+def _size(entries: Config, name: str, default: int, least: int = 1, most: int = MAX_SIZE) -> int:
     """An integer among the entries of a config or of a mixer."""
     value = entries.get(name, default)
-    fits = type(value) is int and least <= value <= MAX_SIZE
-    expect(fits, name, value, f"an integer from {least} to {MAX_SIZE}")
+    fits = type(value) is int and least <= value <= most
+    expect(fits, name, value, f"an integer from {least} to {most}")
     return value
 
 
@@ -152,7 +154,7 @@ def _expect_sizes(config: Config, shapes: Shapes, names: Names, *entries: str) -
     """Check that these are there, and that there are as many layers as in the weights."""
     for entry in (*entries, "n_layer"):
         expect(entry in config, "config.json", sorted(config), f"an entry {entry!r}")
-        _size(config, entry, 0)
+        _size(config, entry, 0, most=MAX_LAYERS if entry == "n_layer" else MAX_SIZE)
     layers = f"{names.backbone}.layers."
     found = {key.removeprefix(layers).partition(".")[0] for key in shapes if key.startswith(layers)}
     fits = not found or len(found) == config["n_layer"]

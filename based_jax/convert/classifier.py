@@ -15,10 +15,11 @@ from flax import linen as nn
 from based_jax.convert.pretrained import load_pretrained, save_pretrained
 from based_jax.convert.state_dict import read_state_dict, write_safetensors
 from based_jax.convert.whole_file import whole_file
-from based_jax.models.classifier import SequenceClassifier
+from based_jax.files import read_json
+from based_jax.models.classifier import POOLINGS, SequenceClassifier
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_choice
 
 VERSION = 1
 DESCRIPTION = "classifier.json"
@@ -71,15 +72,16 @@ def load_classifier(
     path = Path(directory) / DESCRIPTION
     if not path.is_file():
         raise FileNotFoundError(f"{directory}: expected a classifier, but there is no {DESCRIPTION}")
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: expected JSON ({error})") from error
+    description = read_json(path)
     known = isinstance(description, dict) and description.get("version") == VERSION
     expect(known, str(path), description, f"a classifier of version {VERSION}")
+    names, pooling = description.get("classes"), description.get("pooling")
+    fits = isinstance(names, list) and len(names) >= 2 and all(isinstance(name, str) for name in names)
+    expect(fits, f"{path}: classes", names, "at least two names")
+    expect_choice(f"{path}: pooling", pooling, POOLINGS)
     body, params = load_pretrained(directory, dtype=dtype)
-    classes = tuple(description["classes"])
-    model = SequenceClassifier(body.config, len(classes), description["pooling"])
+    classes = tuple(names)
+    model = SequenceClassifier(body.config, len(classes), pooling)
     head = read_state_dict(Path(directory) / HEAD)
     shapes = {name: array.shape for name, array in head.items()}
     wanted = {"weight": (len(classes), body.config.d_model), "bias": (len(classes),)}

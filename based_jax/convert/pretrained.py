@@ -25,10 +25,11 @@ from based_jax.convert import authors_config, hub
 from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.fixtures import drop_tied_head, to_params
 from based_jax.convert.layouts import Rules, Shapes, flatten, to_tensors
-from based_jax.convert.state_dict import WEIGHT_FILES, read_state_dict, write_safetensors
+from based_jax.convert.state_dict import WEIGHT_FILES, expect_keys, read_state_dict, write_safetensors
 from based_jax.convert.tables import mixer_rules, model_rules, names_of
 from based_jax.convert.torch_writer import write_torch_file
 from based_jax.convert.whole_file import whole_file
+from based_jax.files import read_json
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import param_shapes
 from based_jax.typing import Params
@@ -69,6 +70,7 @@ def load_pretrained(
     if dtype is not None:
         model_config = model_config.replace(dtype=dtype)
     with _naming(directory / CONFIG):  # a mixer knows first whether its options fit
+        _expect_outline(model_config, shapes)
         ours = language_model_shapes(model_config)
     rules = language_model_rules(model_config)
     if model_config.tie_embeddings:
@@ -137,11 +139,14 @@ def state_dict(model: LanguageModel, params: Params) -> dict[str, np.ndarray]:
 def language_model_rules(config: ModelConfig) -> Rules:
     """The layout of any language model, of registered mixers without a table too."""
     paths = language_model_shapes(config)
-    layers = []
-    for index in range(config.num_layers):
-        prefix = f"layers_{index}/mixer/"
-        own = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
-        layers.append(mixer_rules(config.layer(index).mixer, own))
+    own: dict[str, list[str]] = {}
+    for path in paths:
+        block, _, rest = path.partition("/mixer/")
+        own.setdefault(block, []).append(rest)
+    layers = [
+        mixer_rules(config.layer(index).mixer, own.get(f"layers_{index}", []))
+        for index in range(config.num_layers)
+    ]
     return model_rules(layers, names_of(config))
 
 
@@ -173,17 +178,14 @@ def read_config(directory: Path) -> Mapping[str, Any]:
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is not a JSON object.
+        ValueError: it is not a JSON object, or larger or deeper than `based_jax.files` reads.
     """
     path = directory / CONFIG
     if not path.is_file():
         raise FileNotFoundError(
             f"{directory}: expected {CONFIG} and weights in this directory, found no {CONFIG}"
         )
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: expected JSON ({error})") from error
+    config = read_json(path)
     expect(isinstance(config, dict), str(path), type(config).__name__, "a JSON object")
     return config
 
@@ -198,10 +200,23 @@ def parse_config(config: Mapping[str, Any], shapes: Shapes, directory: Path) -> 
         return ModelConfig.from_dict(config["model"])
 
 
+def _expect_outline(config: ModelConfig, shapes: Shapes) -> None:
+    """Compare what is known before a layer is traced: the embedding's shape and the number of layers."""
+    names = names_of(config)
+    wanted = (config.padded_vocab_size, config.d_model)
+    expect_keys({names.embedding: shapes.get(names.embedding, wanted)}, {names.embedding: wanted})
+    prefix = f"{names.backbone}.layers."
+    layers = {key.removeprefix(prefix).partition(".")[0] for key in shapes if key.startswith(prefix)}
+    numbers = {str(index) for index in range(config.num_layers)}
+    expect(
+        layers == numbers, "layers of the weights", len(layers), f"{config.num_layers}, as the config says"
+    )
+
+
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
     """Name the file in errors about its content; values of a wrong type fail where they are used first."""
     try:
         yield
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error

@@ -18,6 +18,9 @@ GAP = 100
 """N in a row that are a gap of the assembly, not bases that were hard to read: a gap whose length is not
 known is 100 N (NCBI's AGP specification, type U)."""
 
+MAX_HEADER = 16 << 20
+"""Bytes of the longest line that is not sequence."""
+
 _MARKED = re.compile(rb"\n([>;])([^\n]*)")
 _NOT_N = re.compile(rb"[^N]")
 _SPACE = b" \t\r\n\v\f"
@@ -39,7 +42,7 @@ def parse_fasta(chunks: Iterable[bytes], name: str) -> tuple[list[Document], lis
         the documents, none of them empty, and the records without a base.
 
     Raises:
-        ValueError: text in front of the first header.
+        ValueError: text in front of the first header, or a header of more than `MAX_HEADER` bytes.
         UnicodeDecodeError: a sequence or a name that is not ASCII or UTF-8 text.
     """
     documents: list[Document] = []
@@ -74,7 +77,7 @@ def _records(chunks: Iterable[bytes], name: str) -> Iterator[tuple[bytes, bytes]
     """Header without ">" and sequence without white space, record by record."""
     header: bytes | None = None
     pieces: list[bytes] = []
-    for kind, text in _marked(chunks):
+    for kind, text in _marked(chunks, name):
         if kind == b">":
             if header is not None:
                 yield header, b"".join(pieces)
@@ -91,7 +94,7 @@ def _records(chunks: Iterable[bytes], name: str) -> Iterator[tuple[bytes, bytes]
         yield header, b"".join(pieces)
 
 
-def _marked(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+def _marked(chunks: Iterable[bytes], name: str) -> Iterator[tuple[bytes, bytes]]:
     """The text in order: lines behind ">" or ";", and what stands between them (kind "")."""
     carry = b"\n"  # a line begins behind a newline, the first one too
     for chunk in chunks:
@@ -100,6 +103,9 @@ def _marked(chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
         cut = data.rfind(b"\n")
         if cut >= 0 and data[cut + 1 : cut + 2] in (b"", b">", b";"):
             data, carry = data[:cut], data[cut:]
+            expect(
+                len(carry) <= MAX_HEADER, f"{name}, a header", f"{len(carry)} bytes", f"at most {MAX_HEADER}"
+            )
         else:
             carry = b""
         yield from _split(data)

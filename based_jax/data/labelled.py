@@ -10,7 +10,6 @@ below the directory                            as in
 """
 
 import csv
-import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,11 @@ from jaxtyping import Int32, Int64, UInt
 
 from based_jax.data.pipeline import Batch
 from based_jax.data.tokenizers import Tokenizer
+from based_jax.files import parse_json, read_text
 from based_jax.validate import expect
+
+MAX_BYTES = 1 << 30
+"""Most bytes in one of the files."""
 
 _COLUMNS = ("sequence", "label")
 _EXPECTED = "a directory with train/CLASS/*.txt and test/CLASS/*.txt, train.csv and test.csv, or .jsonl"
@@ -196,20 +199,17 @@ def _read_table(path: Path, rows: Iterable[tuple[int, Any]]) -> list[tuple[str, 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, Any]]:
     reader = csv.DictReader(_read_text(path).splitlines())
-    yield from ((reader.line_num, row) for row in reader)
+    try:
+        yield from ((reader.line_num, row) for row in reader)
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num}: expected CSV ({error})") from error
 
 
 def _read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(_read_text(path).split("\n"), start=1):
         if line.strip():
-            try:
-                yield number, json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: expected JSON ({error})") from error
+            yield number, parse_json(line, f"{path}, line {number}")
 
 
 def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: expected UTF-8 text ({error})") from error
+    return read_text(path, max_bytes=MAX_BYTES, encoding="utf-8-sig")

@@ -1,5 +1,8 @@
 """One file -> its documents: plain text, JSON lines or FASTA by its extension, each perhaps compressed.
 
+A file is read as a whole, so its text is limited: to `MAX_BYTES`, and where it is compressed to `MAX_RATIO`
+times its own size, which text does not reach and a file made of repetitions does.
+
 A damaged file costs itself, never the corpus: it is returned as `Skipped`. A broken line of JSON, or a FASTA
 file that does not begin with a header, is different: the file is not what its name promises, so it is an
 error that names the line.
@@ -7,8 +10,8 @@ error that names the line.
 
 import gzip
 import importlib
-import json
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ from typing import BinaryIO
 
 from based_jax.data.documents import Document, Skipped
 from based_jax.data.fasta import parse_fasta
+from based_jax.files import parse_json
 
 TEXT_EXTENSIONS = (".txt", ".py", ".md")
 JSONL_EXTENSION = ".jsonl"
@@ -25,7 +29,18 @@ COMPRESSIONS = (".gz", ".zst")
 _EXTENSIONS = (*TEXT_EXTENSIONS, JSONL_EXTENSION, *FASTA_EXTENSIONS)
 KNOWN_FILES = f"{' '.join(_EXTENSIONS)}, each also with {' or '.join(COMPRESSIONS)}"
 
+MAX_BYTES = 16 << 30
+"""Most bytes of text in one file; `load_documents` takes another number."""
+
+MAX_RATIO = 100
+"""Most bytes of text for one of a compressed file, beyond the first 64 MiB."""
+
+_MIN_LIMIT = 64 << 20
 _CHUNK = 1 << 20  # bytes
+_ZSTD_STEP = 1 << 11  # bytes that zstd unpacks at once: each four of them may become 128 KiB
+
+
+_LINE = re.compile("[^\n]+")
 
 
 class _Unusable(Exception):
@@ -42,24 +57,25 @@ def without_compression(name: str) -> str:
     return next((name[: -len(end)] for end in COMPRESSIONS if name.lower().endswith(end)), name)
 
 
-def read_file(path: Path, name: str) -> tuple[list[Document], list[Skipped]]:
+def read_file(path: Path, name: str, max_bytes: int = MAX_BYTES) -> tuple[list[Document], list[Skipped]]:
     """Read one file.
 
     Args:
         path: a file; one whose extension is unknown is read as UTF-8 text.
         name: the name for its documents; those of a ``.jsonl`` file become ``name:line``, those of a FASTA
             file ``name:record``.
+        max_bytes: of text that the file may hold.
 
     Returns:
         the documents, none of them with an empty text, and what was skipped.
 
     Raises:
         ValueError: a line of a ``.jsonl`` file is not an object with a string field "text"; a FASTA file
-            does not begin with a header.
+            does not begin with a header; more text than `max_bytes`, or than `MAX_RATIO` allows.
         ImportError: a ``.zst`` file, and `zstandard` is not installed.
     """
     extension, compression = _kind(path)
-    chunks = _read(path, compression, name)
+    chunks = _limited(_read(path, compression, name), path, bool(compression), max_bytes)
     try:
         if extension in FASTA_EXTENSIONS:
             return parse_fasta(chunks, name)
@@ -111,6 +127,31 @@ def _read(path: Path, compression: str, name: str) -> Iterator[bytes]:
         raise _Unusable("unreadable") from error
 
 
+def _limited(chunks: Iterator[bytes], path: Path, compressed: bool, max_bytes: int) -> Iterator[bytes]:
+    """The chunks, up to the limits on a file's text."""
+    limit, size = max_bytes, _size(path)
+    advice = "split the file, or raise max_bytes of load_documents"
+    if compressed and (unpacked := max(_MIN_LIMIT, MAX_RATIO * size)) < limit:
+        limit, advice = unpacked, f"{MAX_RATIO} times its own size; if you trust it, unpack it first"
+    total = 0 if compressed else size
+    if total <= limit:
+        total = 0
+        for chunk in chunks:
+            total += len(chunk)
+            if total > limit:
+                break
+            yield chunk
+    if total > limit:
+        raise ValueError(f"{path}: {total} or more bytes of text, expected at most {limit} ({advice})")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0  # reading it says why
+
+
 def _read_plain(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[bytes]:
     while chunk := file.read(_CHUNK):
         yield chunk
@@ -125,7 +166,7 @@ def _read_zstd(file: BinaryIO, name: str) -> Iterator[bytes]:
     """All frames of a zstd file; EOFError if the last one is cut short, which a stream reader would hide."""
     zstandard = import_optional("zstandard", "file", name)
     frame = None
-    for chunk in _read_plain(file, name):
+    while chunk := file.read(_ZSTD_STEP):
         while chunk:
             frame = frame or zstandard.ZstdDecompressor().decompressobj()
             try:
@@ -142,7 +183,7 @@ def _read_zstd(file: BinaryIO, name: str) -> Iterator[bytes]:
 def _parse_lines(text: str, name: str) -> tuple[list[Document], list[Skipped]]:
     documents, skipped = [], []
     # Only "\n" ends a line: str.splitlines would also cut at U+2028, which is legal inside a JSON string.
-    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+    for number, line in _lines(text.removeprefix("\ufeff")):
         if not line.strip():
             continue
         document = Document(f"{name}:{number}", _parse_line(line, name, number))
@@ -155,11 +196,20 @@ def _parse_lines(text: str, name: str) -> tuple[list[Document], list[Skipped]]:
     return documents, skipped
 
 
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Numbers and lines, without the empty ones: a list of all lines may take ten times the text."""
+    number, behind = 1, 0
+    for line in _LINE.finditer(text):
+        number += text.count("\n", behind, line.start())
+        behind = line.end()
+        yield number, line[0]
+
+
 def _parse_line(line: str, name: str, number: int) -> str:
     expected = f"{name}, line {number}: expected a JSON object with a string field 'text'"
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(line, "line")
+    except ValueError as error:
         raise ValueError(f"{expected}, but this is not JSON ({error})") from error
     text = record.get("text") if isinstance(record, dict) else None
     if not isinstance(text, str):

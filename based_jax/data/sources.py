@@ -10,13 +10,14 @@ a glob             every such file that matches; ``**`` crosses directories
 ``hf:NAME``        rows of a Hugging Face data set (split "train", field "text"); or ``hf:NAME:CONFIG``
 =================  ==========================================================================================
 
+Each file is read once, however many links lead to it, under the first of its names. Links to directories
+are followed where the spec or a part of a glob names them, but not by ``**`` or below a directory.
 Known files end in .txt .py .md .jsonl .fa .fasta .fna, each also with .gz or .zst. Any other file is left out
 and counted by its suffix, unless `include` matches its name: it is then read as UTF-8 text. The order is that
 of the sorted paths. To load a file that is itself called ``stdlib``, write ``./stdlib``.
 """
 
 import fnmatch
-import glob
 import logging
 import os
 import sysconfig
@@ -26,7 +27,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from based_jax.data.documents import Corpus, Document, Skipped, describe_skipped
-from based_jax.data.readers import KNOWN_FILES, import_optional, is_known_file, read_file, without_compression
+from based_jax.data.globs import match_files
+from based_jax.data.readers import (
+    KNOWN_FILES,
+    MAX_BYTES,
+    import_optional,
+    is_known_file,
+    read_file,
+    without_compression,
+)
 from based_jax.validate import expect
 
 _LOGGER = logging.getLogger(__name__)
@@ -46,7 +55,7 @@ class Files(NamedTuple):
     """suffix ("" for none) -> number of files that are not read because of it"""
 
 
-def load_documents(spec: str, include: str | None = None) -> Corpus:
+def load_documents(spec: str, include: str | None = None, *, max_bytes: int = MAX_BYTES) -> Corpus:
     """Load the documents that `spec` names (see the module's table) and log one line about them.
 
     Empty, binary, undecodable, unreadable and damaged files are skipped and listed in `Corpus.skipped`; files
@@ -56,10 +65,12 @@ def load_documents(spec: str, include: str | None = None) -> Corpus:
         spec: see the module's table.
         include: patterns of file names, separated by commas, such as "*.rst,README": files below a directory,
             or matched by a glob, that are read as UTF-8 text whatever their suffix; "*" is every file.
+        max_bytes: of text that one file may hold, unpacked: a file is in memory as a whole.
 
     Raises:
         FileNotFoundError: a path that does not exist, or a glob without a match.
-        ValueError: no document at all, a file of an unknown kind, or a broken line of a ``.jsonl`` file.
+        ValueError: no document at all, a file of an unknown kind, a broken line of a ``.jsonl`` file, or a
+            file with more than `max_bytes` of text, or with 100 times its own size of it (beyond 64 MiB).
         ImportError: `spec` needs a package of the ``data`` extra that is not installed.
     """
     expect(isinstance(spec, str) and bool(spec), _ARGUMENT, spec, _EXPECTED)
@@ -75,7 +86,7 @@ def load_documents(spec: str, include: str | None = None) -> Corpus:
     else:
         files = find_files(spec, skipped, include)
         for name, path in files.found:
-            found, unusable = read_file(path, name)
+            found, unusable = read_file(path, name, max_bytes)
             documents += found
             skipped += unusable
     reasons = f"; skipped {describe_skipped(skipped)}" if skipped else ""
@@ -104,13 +115,14 @@ def find_files(spec: str, skipped: list[Skipped], include: str | None = None) ->
     else:
         if not any(wildcard in spec for wildcard in "*?["):
             raise FileNotFoundError(f"{_ARGUMENT} = {spec!r}: expected {_EXPECTED}; there is no such path")
-        matches = sorted(match for match in glob.glob(spec, recursive=True) if os.path.isfile(match))
+        matches = sorted(match_files(spec))
         if not matches:
             raise FileNotFoundError(
                 f"{_ARGUMENT} = {spec!r}: expected {_EXPECTED}; this glob matches no file"
             )
         kind, found = "a glob", [(match, Path(match)) for match in matches]
     files = _by_suffix(found, include)
+    files = Files(_each_once(files.found), files.left_out)
     others = f", or --include with a pattern for {' '.join(files.left_out)}" if files.left_out else ""
     expect(bool(files.found or skipped), _ARGUMENT, spec, f"{kind} with text ({KNOWN_FILES}){others}")
     return files
@@ -129,6 +141,23 @@ def _by_suffix(files: Iterable[tuple[str, Path]], include: str | None) -> Files:
         else:
             left_out[path.suffix.lower()] += 1
     return Files(found, dict(left_out.most_common()))
+
+
+def _each_once(files: Iterable[tuple[str, Path]]) -> list[tuple[str, Path]]:
+    """The files without further names of one that came before."""
+    seen: set[str] = set()
+    once = []
+    for name, path in files:
+        try:
+            status = path.stat()
+        except OSError:
+            key = f"{path}"  # a broken link is accounted for when it is read
+        else:
+            key = f"{status.st_dev}:{status.st_ino}"
+        if key not in seen:
+            once.append((name, path))
+        seen.add(key)
+    return once
 
 
 def _walk(

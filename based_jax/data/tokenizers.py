@@ -10,12 +10,16 @@ from jaxtyping import Int32
 from numpy.typing import ArrayLike
 
 from based_jax.data.nucleotides import LETTERS, decode_nucleotides, encode_nucleotides
+from based_jax.files import parse_json, read_text
 from based_jax.validate import expect
 
 EOT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 """Names of the document separator in tokenizer files, the first one that exists is taken."""
 
 _FILE = "tokenizer.json"
+MAX_BYTES = 128 << 20
+"""Largest tokenizer.json that is read: one of 256,000 tokens has 33 MB."""
+_SMALL = 1 << 12  # the description of a built-in tokenizer has some twenty characters
 _GPT2_VOCAB = 50257
 _GPT2_REPOSITORIES = ("openai-community/gpt2", "gpt2")
 _REPLACEMENT = "\ufffd"  # stands for undecodable bytes
@@ -224,9 +228,9 @@ def find_vocab_size(spec: str | Path = "byte") -> int:
 
 def _read(path: Path, name: str) -> Tokenizer:
     try:
-        content = path.read_bytes().decode("utf-8")
-        description = json.loads(content)
-    except (OSError, ValueError, RecursionError) as error:
+        content = read_text(path, max_bytes=MAX_BYTES)
+        description = parse_json(content, str(path)) if len(content) < _SMALL else None
+    except (OSError, ValueError) as error:
         raise ValueError(f"tokenizer = {name!r}: expected a file with JSON ({error})") from error
     for built_in in _BUILT_IN.values():
         if description == {"type": built_in.name}:

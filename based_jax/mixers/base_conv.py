@@ -6,12 +6,13 @@ As in the code, the input is added here, beside the block's residual; a short co
 one adds its own input: conv(x) = h * x + x. The papers' models alternate short and long layers.
 """
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import MAX_REPEATS, Between, Length
 from based_jax.mixers.contract import Card, Mixer, Projection, named, uniform
 from based_jax.mixers.long_filters import ExplicitFilter, MLPFilter, taps_needed
 from based_jax.ops.dtypes import accumulation_dtype
@@ -45,8 +46,8 @@ class BaseConv(Mixer):
         ),
     )
 
-    kernel_size: int = 3
-    l_max: int = 1024
+    kernel_size: Annotated[int, Between(LONG, MAX_REPEATS)] = 3
+    l_max: Length = 1024
     implicit: bool = True
     use_act: bool = False
     implementation: str | None = None

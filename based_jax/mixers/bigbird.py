@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
+from based_jax.fields import Count, Length, Share, Size
 from based_jax.mixers.contract import Card
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import Array, Bool, Float, Mask, Positions, SegmentIds, State
@@ -39,13 +40,13 @@ class BigBird(SoftmaxHeads):
         parity=("zoology/bigbird",),
     )
 
-    num_heads: int | None = 1
-    rotary_fraction: float = 0.0
+    num_heads: Size | None = 1
+    rotary_fraction: Share = 0.0
     qkv_bias: bool = True
     out_bias: bool = True
-    block_size: int = 128
-    l_max: int = 1024
-    seed: int = 0
+    block_size: Size = 128
+    l_max: Length = 1024
+    seed: Count = 0
 
     @property
     def reach(self) -> None:

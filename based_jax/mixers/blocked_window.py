@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax import ops
+from based_jax.fields import Size
 from based_jax.mixers.contract import Card
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
@@ -44,7 +45,7 @@ class BlockedWindow(SoftmaxHeads):
         parity=(),
     )
 
-    width: int = 64
+    width: Size = 64
 
     @property
     def reach(self) -> int:

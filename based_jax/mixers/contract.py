@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import compat
+from based_jax.fields import AtLeastZero, Dtype, Size
 from based_jax.mixers.frame import framed
 from based_jax.mixers.module import Module
 from based_jax.mixers.option_docs import with_inherited
@@ -58,10 +59,10 @@ class Mixer(Module):
         out_init_std: the same for the output projection; None takes `init_std`.
     """
 
-    d_model: int
-    dtype: Any = jnp.float32
-    init_std: float = 0.02
-    out_init_std: float | None = None
+    d_model: Size
+    dtype: Dtype = jnp.float32
+    init_std: AtLeastZero = 0.02
+    out_init_std: AtLeastZero | None = None
 
     causal: ClassVar[bool] = True
     """outputs do not depend on later inputs; where a mixer has an option of this name, its default"""

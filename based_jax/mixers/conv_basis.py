@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax import ops
+from based_jax.fields import AtLeastZero, Count
 from based_jax.mixers.contract import Card, head_layout
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length, expect_whole_rows
 from based_jax.ops.eager import compiled
@@ -49,10 +50,10 @@ class ConvBasis(SoftmaxHeads):
         parity=(),
     )
 
-    starts: tuple[int, ...] | None = None
-    left: int | None = None
+    starts: tuple[Count, ...] | None = None
+    left: Count | None = None
     gradient: str = "anchors"
-    max_error: float | None = None
+    max_error: AtLeastZero | None = None
 
     @property
     def reach(self) -> int | None:

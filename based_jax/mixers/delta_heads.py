@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Epsilon, Repeats, Size
 from based_jax.mixers.contract import Mixer, Projection, head_layout, named, uniform
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.stream import Stream
@@ -41,11 +42,11 @@ class DeltaHeads(Mixer):
         implementation: of `ops.delta_rule`.
     """
 
-    num_heads: int | None = None
-    expand_v: int = 1
-    kernel_size: int = 4
+    num_heads: Size | None = None
+    expand_v: Repeats = 1
+    kernel_size: Repeats = 4
     use_gate: bool = False
-    norm_eps: float = 1e-5
+    norm_eps: Epsilon = 1e-5
     implementation: str | None = None
 
     @nn.nowrap

@@ -12,6 +12,7 @@ import jax
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Repeats
 from based_jax.mixers.contract import Card, Mixer, Projection, named, uniform
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_divisible
@@ -36,8 +37,8 @@ class GatedConv(Mixer):
         parity=("based/base_conv",),
     )
 
-    expand: int = 4
-    kernel_size: int = 3
+    expand: Repeats = 4
+    kernel_size: Repeats = 3
     bias: bool = True
     conv_bias: bool = False
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax import ops
+from based_jax.fields import Repeats
 from based_jax.mixers.contract import Card, log_uniform_steps, named
 from based_jax.mixers.delta_heads import DeltaHeads
 from based_jax.typing import Array
@@ -41,7 +42,7 @@ class GatedDeltaNet(DeltaHeads):
         ),
     )
 
-    expand_v: int = 2
+    expand_v: Repeats = 2
     use_gate: bool = True
 
     def queries_and_keys(self, q: Array, k: Array) -> tuple[Array, Array]:

@@ -10,6 +10,7 @@ import jax
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Epsilon, Factor, Size
 from based_jax.mixers.contract import Mixer, Projection
 from based_jax.typing import Array, Float
 from based_jax.validate import expect, expect_divisible
@@ -26,11 +27,11 @@ class GatedHeads(Mixer):
         implementation: of `ops.linear_recurrence`.
     """
 
-    num_heads: int | None = None
-    expand_k: float = 1.0
-    expand_v: float = 1.0
-    norm_eps: float = 1e-5
-    chunk_size: int | None = None
+    num_heads: Size | None = None
+    expand_k: Factor = 1.0
+    expand_v: Factor = 1.0
+    norm_eps: Epsilon = 1e-5
+    chunk_size: Size | None = None
     implementation: str | None = None
 
     @nn.nowrap

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Factor, Positive, Repeats, Size
 from based_jax.mixers.contract import Card, Projection, named, uniform
 from based_jax.mixers.gated_heads import GatedHeads
 from based_jax.ops.dtypes import accumulation_dtype
@@ -59,10 +60,10 @@ class GLA(GatedHeads):
         ),
     )
 
-    expand_k: float = 0.5
-    gate_low_rank_dim: int = 16
-    gate_logit_normalizer: float = 16.0
-    kernel_size: int | None = None
+    expand_k: Factor = 0.5
+    gate_low_rank_dim: Size = 16
+    gate_logit_normalizer: Positive = 16.0
+    kernel_size: Repeats | None = None
 
     @nn.nowrap
     def most_heads(self) -> int:

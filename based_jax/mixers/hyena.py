@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Length, Positive, Repeats, Size
 from based_jax.mixers.contract import Card, Mixer, Projection, named, uniform
 from based_jax.mixers.long_filters import SineFilter, taps_needed
 from based_jax.ops.dtypes import accumulation_dtype
@@ -65,16 +66,16 @@ class Hyena(Mixer):
         parity=("zoology/hyena",),
     )
 
-    order: int = 2
-    num_heads: int = 1
-    l_max: int = 1024
-    kernel_size: int = 3
-    emb_dim: int = 3
-    filter_order: int = 64
-    num_inner_mlps: int = 2
-    sine_frequency: float = 1.0
-    fast_decay: float = 0.3
-    slow_decay: float = 1.5
+    order: Repeats = 2
+    num_heads: Size = 1
+    l_max: Length = 1024
+    kernel_size: Repeats = 3
+    emb_dim: Repeats = 3
+    filter_order: Size = 64
+    num_inner_mlps: Repeats = 2
+    sine_frequency: Positive = 1.0
+    fast_decay: Positive = 0.3
+    slow_decay: Positive = 1.5
     implementation: str | None = None
 
     @property

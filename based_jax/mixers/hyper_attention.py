@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Count
 from based_jax.mixers.contract import Card, head_layout
 from based_jax.mixers.hyper_heads import HyperHeads
 from based_jax.mixers.softmax_heads import expect_max_length
@@ -37,7 +38,7 @@ class HyperAttention(HyperHeads):
         parity=(),
     )
 
-    left: int | None = None
+    left: Count | None = None
     scale: float | None = None
 
     @nn.compact

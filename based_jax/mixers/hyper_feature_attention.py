@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax import ops
+from based_jax.fields import Positive, Repeats, Share, Size
 from based_jax.mixers.contract import Card, Mixer, Projection, head_layout
 from based_jax.mixers.softmax_heads import expect_max_length
 from based_jax.ops.stream import Stream
@@ -67,14 +68,14 @@ class HyperFeatureAttention(Mixer):
         parity=(),
     )
 
-    num_heads: int | None = None
-    orders: int | Sequence[int] | None = None
+    num_heads: Size | None = None
+    orders: Repeats | Sequence[Repeats] | None = None
     value_product: bool = False
     scale: float | None = None
-    rotary_fraction: float = 1.0
-    rotary_base: float = 10000.0
+    rotary_fraction: Share = 1.0
+    rotary_base: Positive = 10000.0
     causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
-    chunk_size: int | None = None
+    chunk_size: Size | None = None
 
     @property
     def layout(self) -> tuple[tuple[int, ...], int]:

@@ -10,6 +10,7 @@ attention has, others 2 n D^2.
 
 from flax import linen as nn
 
+from based_jax.fields import Repeats, Size
 from based_jax.mixers.contract import Mixer, Projection, head_layout
 from based_jax.typing import Array, Float
 from based_jax.validate import expect
@@ -25,8 +26,8 @@ class HyperHeads(Mixer):
         strict: tuples of different tokens only; where there are none yet, outputs are 0.
     """
 
-    num_heads: int | None = None
-    order: int = 3
+    num_heads: Size | None = None
+    order: Repeats = 3
     shared: bool = True
     strict: bool = False
 

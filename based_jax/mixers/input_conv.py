@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax import ops
+from based_jax.fields import Repeats, Size
 from based_jax.mixers.contract import Card, Mixer, Projection
 from based_jax.mixers.softmax_heads import expect_max_length, expect_whole_rows
 from based_jax.ops.ring import put
@@ -59,8 +60,8 @@ class InputConv(Mixer):
     )
 
     filter: str = "programmatic"
-    lags: int = 8
-    width: int | None = None
+    lags: Repeats = 8
+    width: Size | None = None
 
     def setup(self) -> None:
         expect_choice("filter", self.filter, FILTERS)

@@ -18,6 +18,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from based_jax import ops
+from based_jax.fields import Epsilon, Repeats, Size
 from based_jax.mixers.contract import Card, Mixer, Projection, head_layout, named
 from based_jax.ops.ring import expect_room
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
@@ -54,14 +55,14 @@ class LinearAttention(Mixer):
         parity=("based/linear_attention_taylor", "feature_maps"),
     )
 
-    num_heads: int | None = None
-    feature_dim: int = 16
-    eps: float = 1e-12
+    num_heads: Size | None = None
+    feature_dim: Repeats = 16
+    eps: Epsilon = 1e-12
     decay: str = "none"
     decay_const: float = -3.0
     feature_map: str = "taylor"
-    num_features: int | None = None
-    max_length: int | None = None
+    num_features: Size | None = None
+    max_length: Size | None = None
     learned_map: bool = True
     implementation: str | None = None
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Epsilon, Repeats, Size
 from based_jax.mixers.contract import Card, Mixer, Projection, head_layout, named
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
@@ -54,14 +55,14 @@ class LinearHyperFeatureAttention(Mixer):
         parity=(),
     )
 
-    num_heads: int | None = None
-    order: int = 2
-    feature_dim: int | None = None
+    num_heads: Size | None = None
+    order: Repeats = 2
+    feature_dim: Repeats | None = None
     feature_map: str = "identity"
     norm: str = "rms"
-    norm_eps: float = 1e-5
+    norm_eps: Epsilon = 1e-5
     value_product: bool = False
-    chunk_size: int | None = None
+    chunk_size: Size | None = None
 
     @property
     def width(self) -> int:

@@ -11,6 +11,7 @@ import jax
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Length
 from based_jax.mixers.contract import Card, Mixer, Projection
 from based_jax.mixers.long_filters import ExplicitFilter, MLPFilter, taps_needed
 from based_jax.ops.dtypes import accumulation_dtype
@@ -37,7 +38,7 @@ class LongConv(Mixer):
         parity=("zoology/long_conv",),
     )
 
-    l_max: int = 1024
+    l_max: Length = 1024
     implicit: bool = False
     project: bool = False
     implementation: str | None = None

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Positive, Repeats, Size
 from based_jax.mixers.contract import Card, Mixer, Projection, log_uniform_steps, named, uniform
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.stream import Stream
@@ -65,14 +66,14 @@ class Mamba(Mixer):
         ),
     )
 
-    d_state: int = 16
-    d_conv: int = 4
-    expand: int = 2
-    dt_rank: int | None = None
-    dt_min: float = 0.001
-    dt_max: float = 0.1
-    dt_floor: float = 1e-4
-    num_layers: int | None = None
+    d_state: Repeats = 16
+    d_conv: Repeats = 4
+    expand: Repeats = 2
+    dt_rank: Size | None = None
+    dt_min: Positive = 0.001
+    dt_max: Positive = 0.1
+    dt_floor: Positive = 1e-4
+    num_layers: Size | None = None
     implementation: str | None = None
 
     @property

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Epsilon, Repeats, Size
 from based_jax.mixers.contract import (
     Card,
     Mixer,
@@ -73,14 +74,14 @@ class Mamba2(Mixer):
         ),
     )
 
-    d_state: int = 128
-    head_dim: int | None = None
-    num_groups: int = 1
-    d_conv: int = 4
-    expand: int = 2
-    norm_eps: float = 1e-5
-    num_layers: int | None = None
-    chunk_size: int | None = None
+    d_state: Repeats = 128
+    head_dim: Size | None = None
+    num_groups: Size = 1
+    d_conv: Repeats = 4
+    expand: Repeats = 2
+    norm_eps: Epsilon = 1e-5
+    num_layers: Size | None = None
+    chunk_size: Size | None = None
     implementation: str | None = None
 
     @nn.nowrap

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 
 from based_jax import ops
+from based_jax.fields import Length, Repeats, Share, Size
 from based_jax.mixers.contract import Card, head_layout
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
@@ -38,12 +39,12 @@ class Nystrom(SoftmaxHeads):
         parity=("zoology/nystrom",),
     )
 
-    num_heads: int | None = 1
-    rotary_fraction: float = 0.0
-    num_landmarks: int = 64
+    num_heads: Size | None = 1
+    rotary_fraction: Share = 0.0
+    num_landmarks: Size = 64
     causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
-    l_max: int = 1024
-    iterations: int = 6
+    l_max: Length = 1024
+    iterations: Repeats = 6
 
     @property
     def reach(self) -> None:

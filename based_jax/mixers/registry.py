@@ -1,8 +1,10 @@
 """Mixers by name: make one, list them, ask what one can do."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
+from based_jax.fields import expect_fields
 from based_jax.mixers.attention import Attention
 from based_jax.mixers.base_conv import BaseConv
 from based_jax.mixers.bigbird import BigBird
@@ -116,14 +118,25 @@ def make(name: str, *, d_model: int, **options: Any) -> Mixer:
 
     Raises:
         ValueError: unknown name or option; the message lists the known ones, and the nearest if one is near.
+            A value of another type or outside the range that its annotation gives (`based_jax.fields`).
+    """
+    expect_options(name, options)
+    expect_fields(_MIXERS[name], {"d_model": d_model})
+    return _MIXERS[name](d_model=d_model, **options)
+
+
+def expect_options(name: str, options: Mapping[str, Any]) -> None:
+    """Check a mixer's name and options, each by itself; what fits together, a mixer knows when it is called.
+
+    Raises:
+        ValueError: unknown name or option, or a value of another type or outside the range of its annotation.
     """
     expect_choice("mixer", name, names())
-    expect(isinstance(d_model, int) and d_model >= 1, "d_model", d_model, "a positive integer")
     known = _options(_MIXERS[name])
     for option in options:
         expected = "one of " + ", ".join(known) + nearest(option, known)
         expect(option in known, f"option of {name}", option, expected)
-    return _MIXERS[name](d_model=d_model, **options)
+    expect_fields(_MIXERS[name], options)
 
 
 def info(name: str) -> MixerInfo:

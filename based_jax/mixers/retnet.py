@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Factor, Positive
 from based_jax.mixers.contract import Card, named
 from based_jax.mixers.gated_heads import GatedHeads
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
@@ -40,9 +41,9 @@ class RetNet(GatedHeads):
         parity=("ops/retention",),
     )
 
-    expand_v: float = 2.0
+    expand_v: Factor = 2.0
     rotary: bool = True
-    rotary_base: float = 10000.0
+    rotary_base: Positive = 10000.0
 
     @nn.nowrap
     def most_heads(self) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Epsilon, Size
 from based_jax.mixers.contract import Card, Projection, head_layout, named
 from based_jax.mixers.rwkv_layer import RWKVLayer, constant
 from based_jax.ops.stream import Stream
@@ -59,9 +60,9 @@ class RWKV5(RWKVLayer):
         parity=("zoology/rwkv5_time_mix",),
     )
 
-    head_size: int | None = None
-    norm_eps: float = 1e-5
-    chunk_size: int | None = None
+    head_size: Size | None = None
+    norm_eps: Epsilon = 1e-5
+    chunk_size: Size | None = None
     implementation: str | None = None
 
     @nn.nowrap

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Epsilon, Share, Size
 from based_jax.mixers.contract import Card, Mixer, Projection, default_heads, named
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.stream import Stream
@@ -67,12 +68,12 @@ class RWKV7(Mixer):
         ),
     )
 
-    head_dim: int | None = None
-    decay_rank: int = 16
-    gate_rank: int = 64
-    rate_rank: int = 16
-    removal_init: float = 0.85
-    norm_eps: float = 1e-5
+    head_dim: Size | None = None
+    decay_rank: Size = 16
+    gate_rank: Size = 64
+    rate_rank: Size = 16
+    removal_init: Share = 0.85
+    norm_eps: Epsilon = 1e-5
     implementation: str | None = None
 
     @nn.nowrap

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Factor
 from based_jax.mixers.contract import Card, Projection
 from based_jax.mixers.rwkv_layer import RWKVLayer
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
@@ -36,7 +37,7 @@ class RWKVChannelMix(RWKVLayer):
         parity=("zoology/rwkv4_channel_mix",),
     )
 
-    expand: float = 4.0
+    expand: Factor = 4.0
 
     @nn.compact
     def __call__(

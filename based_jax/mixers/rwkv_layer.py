@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from based_jax.fields import Count, Size
 from based_jax.mixers.contract import Initializer, Mixer, Projection, named
 from based_jax.typing import Array, Float
 from based_jax.validate import expect
@@ -22,8 +23,8 @@ class RWKVLayer(Mixer):
         num_layers: how many of its kind the model has.
     """
 
-    layer: int = 0
-    num_layers: int = 12
+    layer: Count = 0
+    num_layers: Size = 12
 
     @nn.nowrap
     def depth(self) -> float:

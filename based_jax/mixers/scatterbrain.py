@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax import ops
+from based_jax.fields import Count, Repeats, Share
 from based_jax.mixers.contract import Card, head_layout, named
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
@@ -36,11 +37,11 @@ class ScatterBrain(SoftmaxHeads):
         parity=("zoology/scatterbrain",),
     )
 
-    rotary_fraction: float = 0.0
+    rotary_fraction: Share = 0.0
     qkv_bias: bool = True
     out_bias: bool = True
-    left: int = 64
-    feature_dim: int = 24
+    left: Count = 64
+    feature_dim: Repeats = 24
     causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax import ops
+from based_jax.fields import AtLeastZero, Count, Repeats, Share
 from based_jax.mixers.contract import Card
 from based_jax.mixers.selection_heads import SelectionHeads
 from based_jax.mixers.softmax_heads import expect_whole_rows
@@ -70,12 +71,12 @@ class SelectedAttention(SelectionHeads):
     wants_tokens: ClassVar[bool] = True
 
     selection: str = "learned"
-    share: float = 0.125
+    share: Share = 0.125
     causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
-    noise: float = 0.1
-    order: int = 1
-    penalty: float = 0.001
-    seed: int = 0
+    noise: AtLeastZero = 0.1
+    order: Repeats = 1
+    penalty: AtLeastZero = 0.001
+    seed: Count = 0
 
     def setup(self) -> None:
         super().setup()

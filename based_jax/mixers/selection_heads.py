@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax import ops
+from based_jax.fields import Share, Size
 from based_jax.mixers.contract import Projection
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_whole_rows
 from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
@@ -33,8 +34,8 @@ class SelectionHeads(SoftmaxHeads):
 
     is_pure: ClassVar[bool] = False
 
-    num_heads: int | None = 1
-    rotary_fraction: float = 0.0
+    num_heads: Size | None = 1
+    rotary_fraction: Share = 0.0
     qkv_bias: bool = True
     out_bias: bool = True
 

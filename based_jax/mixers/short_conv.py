@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Repeats
 from based_jax.mixers.contract import Card, Mixer, named, uniform
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect
@@ -27,7 +28,7 @@ class ShortConv(Mixer):
         parity=("based/short_convolution",),
     )
 
-    kernel_size: int = 3
+    kernel_size: Repeats = 3
     bias: bool = False
 
     @nn.compact

@@ -11,6 +11,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from based_jax.fields import AtLeastZero, Size
 from based_jax.mixers.contract import Card
 from based_jax.mixers.selection_heads import Lookups
 from based_jax.typing import Array, Float, Int, Mask
@@ -34,8 +35,8 @@ class SigmoidLookups(Lookups):
         parity=("zoology/selective_sigmoidlookups_train", "zoology/selective_sigmoidlookups_eval"),
     )
 
-    lookups: int | None = None
-    penalty: float = 0.001
+    lookups: Size | None = None
+    penalty: AtLeastZero = 0.001
 
     def setup(self) -> None:
         super().setup()

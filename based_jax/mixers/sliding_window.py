@@ -7,6 +7,7 @@
 
 from typing import Any, ClassVar
 
+from based_jax.fields import Count
 from based_jax.mixers.contract import Card
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import State
@@ -32,7 +33,7 @@ class SlidingWindow(SoftmaxHeads):
         ),
     )
 
-    left: int = 63
+    left: Count = 63
 
     @property
     def reach(self) -> int:

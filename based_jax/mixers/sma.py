@@ -11,6 +11,7 @@ from typing import ClassVar
 import jax
 from flax import linen as nn
 
+from based_jax.fields import Share
 from based_jax.mixers.contract import Card, named
 from based_jax.mixers.selection_heads import Lookups
 from based_jax.typing import Array, Float
@@ -32,7 +33,7 @@ class SMA(Lookups):
         parity=("zoology/selective_sma_train", "zoology/selective_sma_eval"),
     )
 
-    alpha: float = 0.3
+    alpha: Share = 0.3
 
     def setup(self) -> None:
         super().setup()

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from based_jax import ops
+from based_jax.fields import Positive, Share, Size
 from based_jax.mixers.contract import Mixer, Projection, head_layout
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect
@@ -25,10 +26,10 @@ class SoftmaxHeads(Mixer):
         step_implementation: of `ops.window_step`, which decodes token by token in a window.
     """
 
-    num_heads: int | None = None
-    num_kv_heads: int | None = None
-    rotary_fraction: float = 1.0
-    rotary_base: float = 10000.0
+    num_heads: Size | None = None
+    num_kv_heads: Size | None = None
+    rotary_fraction: Share = 1.0
+    rotary_base: Positive = 10000.0
     rotary_interleaved: bool = False
     qkv_bias: bool = False
     out_bias: bool = False

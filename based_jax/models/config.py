@@ -8,12 +8,15 @@ from typing import Any
 import jax.numpy as jnp
 from flax.core import FrozenDict
 
+from based_jax.fields import AtLeastZero, Count, Epsilon, Share, Size, expect_fields
+from based_jax.mixers.registry import expect_options
 from based_jax.validate import expect, expect_choice, nearest
 
 ACTIVATIONS = ("silu", "gelu", "sigmoid")
 MLPS = ("gated", "plain", "identity", "none")
 NORMS = ("rms", "layer")
 REMAT = ("none", "dots", "block")
+MAX_LAYERS = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +26,19 @@ class MixerSpec:
     Attributes:
         mixer: one of `based_jax.mixers.names()`.
         options: what `based_jax.mixers.make` takes beside d_model; `based_jax.mixers.options` lists them.
+
+    Raises:
+        ValueError: as `based_jax.mixers.make`.
     """
 
     mixer: str
     options: Mapping[str, Any] = dataclasses.field(default_factory=FrozenDict)
 
     def __post_init__(self) -> None:
+        expect(isinstance(self.options, Mapping), "options", self.options, "a mapping from options to values")
         # JSON has no tuples, and a model must be hashable.
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in self.options.items()}
+        expect_options(self.mixer, options)
         object.__setattr__(self, "options", FrozenDict(options))
 
 
@@ -59,54 +67,58 @@ class ModelConfig:
         pad_vocab_multiple: the embedding's rows are a multiple of this.
         init_std: standard deviation of the weights; maps back into the residual stream take it divided by
             the root of twice the number of layers.
-        max_length: training context, the default length of the train command; not a limit.
+        max_length: training context, the default length of the train command; not a limit of the model.
         dtype: dtype of the computation; parameters, residual stream, running sums and logits are float32.
         remat: what the backward pass recomputes: "none", "block" everything inside each block, or "dots" all
             but the products with weights, which are kept.
         scan_layers: run layers that repeat as one loop where there is no state: a smaller program, and on a
             CPU the only way in which `remat` saves much; not for mixers with noise or losses of their own.
+
+    Raises:
+        ValueError: a value of another type or outside the range of its annotation (`based_jax.fields`), more
+            than 1024 layers, or letters that stand for nothing.
     """
 
-    vocab_size: int
-    d_model: int
+    vocab_size: Size
+    d_model: Size
     schedule: str
     mixers: Mapping[str, MixerSpec]
-    mlp_hidden: int = 0
+    mlp_hidden: Count = 0
     mlp: str = "gated"
     mlp_activation: str = "silu"
     mlp_bias: bool = False
     norm: str = "rms"
-    norm_eps: float = 1e-5
+    norm_eps: Epsilon = 1e-5
     final_norm: str | None = None
-    embed_dropout: float = 0.0
-    max_positions: int = 0
+    embed_dropout: Share = 0.0
+    max_positions: Count = 0
     tie_embeddings: bool = True
-    pad_vocab_multiple: int = 8
-    init_std: float = 0.02
-    max_length: int = 2048
+    pad_vocab_multiple: Size = 8
+    init_std: AtLeastZero = 0.02
+    max_length: Size = 2048
     dtype: str = "float32"
     remat: str = "none"
     scan_layers: bool = False
 
     def __post_init__(self) -> None:
+        expect_fields(
+            type(self), {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        )
         object.__setattr__(self, "mixers", FrozenDict(self.mixers))
-        for name in ("vocab_size", "d_model", "mlp_hidden", "pad_vocab_multiple", "max_length"):
-            value = getattr(self, name)
-            if name == "mlp_hidden" and self.mlp in ("identity", "none"):
-                continue
-            expect(isinstance(value, int) and value >= 1, name, value, "a positive integer")
-        expect(len(self.schedule) >= 1, "schedule", self.schedule, "at least one layer")
-        for letter in self.schedule:
-            expect(letter in self.mixers, "schedule", self.schedule, f"letters among {sorted(self.mixers)}")
+        if self.mlp not in ("identity", "none"):
+            expect(self.mlp_hidden >= 1, "mlp_hidden", self.mlp_hidden, "a positive integer")
+        layers = len(self.schedule)
+        expect(layers >= 1, "schedule", self.schedule, "at least one layer")
+        expect(layers <= MAX_LAYERS, "schedule", self.schedule, f"at most {MAX_LAYERS} layers")
         expect(
-            isinstance(self.max_positions, int) and self.max_positions >= 0,
-            "max_positions", self.max_positions, "an integer of at least 0",
+            set(self.schedule) <= set(self.mixers), "schedule", self.schedule,
+            f"letters among {sorted(self.mixers)}",
         )  # fmt: skip
         expect_choice("mlp", self.mlp, MLPS)
         expect_choice("mlp_activation", self.mlp_activation, ACTIVATIONS)
         expect_choice("norm", self.norm, NORMS)
         expect_choice("final_norm", self.final_norm, (None, *NORMS))
-        expect(0 <= self.embed_dropout < 1, "embed_dropout", self.embed_dropout, "from 0 to below 1")
+        expect(self.embed_dropout < 1, "embed_dropout", self.embed_dropout, "from 0 to below 1")
         expect_choice("remat", self.remat, REMAT)
         expect_choice("dtype", self.dtype, ("float32", "bfloat16", "float16", "float64"))
 

@@ -7,7 +7,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from based_jax.data import Document, Skipped, load_documents, split_documents
+from based_jax.data import Document, Skipped, fasta, load_documents, split_documents
 from based_jax.data.fasta import GAP, parse_fasta
 
 GAPPED = "AC" + "N" * (GAP + 30) + "g" * 3 + "n" * (GAP - 1) + "t" + "N" * (2 * GAP)
@@ -152,3 +152,10 @@ def test_a_name_that_no_document_has_is_an_error():
         split_documents(chromosomes(), names="chr3,chr2")
     with pytest.raises(ValueError, match="that differ"):
         split_documents(chromosomes(), names="f.fa")
+
+
+def test_a_header_without_an_end_is_refused(monkeypatch):
+    monkeypatch.setattr(fasta, "MAX_HEADER", 100)  # kept whole, it is copied once for each chunk
+    chunks = [b">chr1\nACGT\n>", *[b"x" * 50] * 10]
+    with pytest.raises(ValueError, match=r"g\.fa, a header = '.* bytes': expected at most 100"):
+        fasta.parse_fasta(chunks, "g.fa")

@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+import os
 import re
 import sys
 import sysconfig
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from based_jax.data import Document, Skipped, load_documents
+from based_jax.data import Document, Skipped, load_documents, readers
 
 TEXT = "first line\r\nsecond line\rthird: héllo €\n"
 
@@ -62,7 +63,7 @@ def test_compressed_files_may_have_several_parts(tmp_path):
 
 
 def test_a_large_zstd_file_is_read_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("based_jax.data.readers._CHUNK", 5)  # many chunks, several of them per frame
+    monkeypatch.setattr("based_jax.data.readers._ZSTD_STEP", 5)  # many chunks, several of them per frame
     texts = [f"part {n} " * 3 for n in range(9)]
     _write(tmp_path / "a.txt.zst", b"".join(zstandard.compress(text.encode()) for text in texts))
     assert load_documents(str(tmp_path)).documents[0].text == "".join(texts)
@@ -91,6 +92,24 @@ def test_a_glob_takes_matching_files_and_may_cross_directories(tmp_path):
         "*": ["a.txt", "b.txt", "d.md"],
         "[ab].*": ["a.txt", "b.txt"],
     }
+
+
+def test_links_and_repeated_wildcards_give_each_file_once(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    for name in ("a/x.txt", "a/b/y.txt"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "a" / "same.txt").symlink_to(tmp_path / "a" / "x.txt")
+    (tmp_path / "a" / "zz.txt").hardlink_to(tmp_path / "a" / "b" / "y.txt")
+    for name in ("loop", "other", "b/up"):  # with two of them Python's glob does not end
+        (tmp_path / "a" / name).symlink_to(tmp_path / "a")
+    (tmp_path / "a" / ".hidden").mkdir()
+    (tmp_path / "a" / ".hidden" / "h.txt").write_text("h")
+    for spec in ("**/*.txt", "**/" * 30 + "*.txt", "a/**", "*/**/**", "**"):
+        texts = [document.text for document in load_documents(str(tmp_path / spec)).documents]
+        assert sorted(texts) == ["a/b/y.txt", "a/x.txt"], spec
+    assert len(load_documents(str(tmp_path / "a" / "loop" / "*.txt")).documents) == 2
+    assert len(load_documents(str(tmp_path / "a")).documents) == 3  # with the hidden one
+    assert len(load_documents(str(tmp_path / "a" / ".h*" / "*")).documents) == 1
 
 
 def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path):
@@ -271,6 +290,32 @@ def hub(monkeypatch):
         return rows[arguments]
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_a_compressed_file_made_to_fill_memory_is_refused(tmp_path, ending, monkeypatch):
+    monkeypatch.setattr(readers, "_MIN_LIMIT", 1 << 20)
+    monkeypatch.setattr(readers, "MAX_RATIO", 20)
+    packed = {"gz": gzip.compress, "zst": zstandard.compress}[ending]
+    path = tmp_path / f"x.txt.{ending}"
+    path.write_bytes(packed(b"a" * (1 << 20)))
+    assert len(load_documents(str(path)).documents[0].text) == 1 << 20
+    path.write_bytes(packed(b"a" * ((4 << 20) + 1)))
+    with pytest.raises(ValueError, match=rf"x\.txt\.{ending}: .* at most 1048576 \(20 times its own size"):
+        load_documents(str(path))
+
+
+def test_text_beyond_the_limit_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_text("a" * 10)
+    assert len(load_documents(str(path), max_bytes=10).documents) == 1
+    with pytest.raises(
+        ValueError, match=r"x\.txt: 10 or more bytes of text, expected at most 9 .*raise max_bytes"
+    ):
+        load_documents(str(path), max_bytes=9)
+    os.truncate(path, 1 << 40)  # sparse
+    with pytest.raises(ValueError, match=r"x\.txt: 1099511627776 or more bytes"):
+        load_documents(str(path))
 
 
 @pytest.mark.usefixtures("hub")

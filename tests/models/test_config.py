@@ -62,11 +62,47 @@ def change(**fields):
         (change(dtype="int8"), "dtype = 'int8'"),
         (change(mixers={"C": {"mixer": "gated_conv", "extra": 1}}), r"config mixers\['C'\]"),
         (change(mixers=[]), r"config mixers = \[\]: expected a mapping"),
+        (change(norm_eps=float("nan")), "norm_eps = nan: expected a number of at least 0 and at most 1"),
+        (change(norm_eps=-1), "norm_eps = -1: expected a number of at least 0"),
+        (change(init_std=10**400), "init_std = 1000.*: expected a number"),
+        (change(tie_embeddings="no"), "tie_embeddings = 'no': expected true or false"),
+        (change(d_model=True), "d_model = True: expected a positive integer"),
+        (change(d_model=64.0), "d_model = 64.0: expected a positive integer"),
+        (change(vocab_size=1 << 60), "vocab_size = 1152921504606846976: expected .* at most 16777216"),
+        (change(schedule=["C"]), r"schedule = \['C'\]: expected a text"),
+        (change(schedule="C" * 3000), r"schedule = 'CCC.*\.\.\.C.*: expected at most 1024 layers"),
+        (change(mixers={"C": {"mixer": "gated_conv", "options": 5}}), "options = 5: expected a mapping"),
+        (change(mixers={"C": {"mixer": ["gated_conv"]}}), r"mixer = \['gated_conv'\]: expected one of"),
     ],
 )
 def test_bad_descriptions_are_named(fields, message):
     with pytest.raises(ValueError, match=message):
         bj.ModelConfig.from_dict(fields)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "option", "value", "expected"),
+    [
+        ("sliding_window", "left", 1.5, "an integer of at least 0"),
+        ("sliding_window", "rotary_base", 0, "a number above 0"),
+        ("sliding_window", "qkv_bias", "no", "true or false"),
+        ("sliding_window", "dtype", "int8", "a floating dtype"),
+        ("gated_conv", "kernel_size", 10**12, "a positive integer of at most 256"),
+        ("linear_attention", "feature_dim", 10**6, "a positive integer of at most 256"),
+        ("conv_basis", "starts", [0, "a"], "a list in which each item is an integer"),
+        ("attention", "num_heads", 10**4000, "a positive integer of at most 16777216 or None"),
+    ],
+)
+def test_options_are_checked_where_they_are_given(mixer, option, value, expected):
+    spec = {"mixer": mixer, "options": {option: value}}
+    for build in (
+        lambda: MixerSpec(mixer, {option: value}),
+        lambda: bj.ModelConfig.from_dict(change(schedule="C", mixers={"C": spec})),
+        lambda: bj.mixers.make(mixer, d_model=64, **{option: value}),
+    ):
+        with pytest.raises(ValueError, match=rf"{option} = .*: expected {expected}") as caught:
+            build()
+        assert len(str(caught.value)) < 1000
 
 
 def test_an_unknown_preset_lists_the_known_ones():

@@ -1,0 +1,75 @@
+"""Globs over files: as Python's, but in time that grows with the directories, not with the ways to them.
+
+`glob.glob` follows links to directories: a link to its own directory gives every file 41 times, and two of
+them never end. It also takes each ``**`` of a pattern for itself, so that ``**/**/**/*`` visits a directory
+once for every way to share its path among them.
+"""
+
+import fnmatch
+import os
+from collections.abc import Iterator
+
+RECURSIVE = "**"
+
+
+def match_files(pattern: str) -> Iterator[str]:
+    """Yield the files that match, each once, in no order.
+
+    Args:
+        pattern: a path whose parts may have the wildcards of `fnmatch`. ``**`` as a whole part stands for any
+            number of directories, without links to them, and as the last one for the files below, too. A name
+            that starts with a dot only matches a part that does.
+    """
+    root = os.sep if os.path.isabs(pattern) else ""
+    parts = [part for part in pattern.split(os.sep) if part]
+    if parts and parts[-1] == RECURSIVE:
+        parts.append("*")
+    seen: set[tuple[str, int]] = set()
+    pending = [(root, 0)]
+    while pending:
+        directory, index = pending.pop()
+        if (state := (_identity(directory), index)) in seen:
+            continue
+        seen.add(state)
+        part, is_last = parts[index], index == len(parts) - 1
+        if part == RECURSIVE:
+            pending.append((directory, index + 1))
+            pending += [
+                (os.path.join(directory, entry.name), index)
+                for entry in _entries(directory)
+                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+            ]
+            continue
+        for path in _matching(directory, part):
+            if not is_last and os.path.isdir(path):
+                pending.append((path, index + 1))
+            elif is_last and os.path.isfile(path):
+                yield path
+
+
+def _matching(directory: str, part: str) -> Iterator[str]:
+    """Paths in a directory whose names match one part of a pattern."""
+    if not any(wildcard in part for wildcard in "*?["):
+        yield os.path.join(directory, part)
+        return
+    for entry in _entries(directory):
+        if fnmatch.fnmatch(entry.name, part) and (part.startswith(".") or not entry.name.startswith(".")):
+            yield os.path.join(directory, entry.name)
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    """What is in a directory; nothing where it cannot be listed."""
+    try:
+        with os.scandir(directory or os.curdir) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _identity(directory: str) -> str:
+    """The same text for every path to a directory."""
+    try:
+        status = os.stat(directory or os.curdir)
+    except OSError:
+        return directory
+    return f"{status.st_dev}:{status.st_ino}"

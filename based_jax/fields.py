@@ -1,0 +1,157 @@
+"""Types and ranges of options: said once, in the annotation of a field, and checked by `expect_fields`.
+
+A description of a model may come from anyone, and each of its numbers may become the size of a table or the
+length of a loop in Python. The ranges are wide enough for every model that could be trained, and narrow
+enough that the shapes of any model within them are known in seconds.
+"""
+
+import functools
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
+from typing import Annotated, Any, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+import jax.numpy as jnp
+import numpy as np
+
+from based_jax.validate import expect
+
+
+class Between(NamedTuple):
+    """The range of a number, both ends included."""
+
+    low: float
+    high: float
+
+
+class FloatingDtype:
+    """What `jax.numpy.dtype` understands as a dtype of floating numbers."""
+
+
+MAX_SIZE = 1 << 24
+MAX_LENGTH = 1 << 20
+MAX_REPEATS = 1 << 8
+
+Size: TypeAlias = Annotated[int, Between(1, MAX_SIZE)]
+"""size of an axis, or a number of tokens"""
+Count: TypeAlias = Annotated[int, Between(0, MAX_SIZE)]
+"""a size that may be nothing, or an index"""
+Length: TypeAlias = Annotated[int, Between(1, MAX_LENGTH)]
+"""tokens that a table or a filter is computed for"""
+Repeats: TypeAlias = Annotated[int, Between(1, MAX_REPEATS)]
+"""how often a program does something, or a width whose square is tabulated: taps, orders, features"""
+Epsilon: TypeAlias = Annotated[float, Between(0, 1)]
+"""what keeps a division from zero"""
+Share: TypeAlias = Annotated[float, Between(0, 1)]
+"""a part of something"""
+Positive: TypeAlias = Annotated[float, Between(sys.float_info.min, 1e12)]
+"""a base, rate or frequency"""
+Factor: TypeAlias = Annotated[float, Between(sys.float_info.min, MAX_REPEATS)]
+"""how many times wider one axis is than another"""
+AtLeastZero: TypeAlias = Annotated[float, Between(0, 1e12)]
+"""a standard deviation, weight or bound"""
+Dtype: TypeAlias = Annotated[Any, FloatingDtype()]
+"""a floating dtype, or its name"""
+
+
+def expect_fields(cls: type, values: Mapping[str, Any]) -> None:
+    """Check values of a dataclass's fields against the annotations, which may be the ones of this module.
+
+    A bool is no number, an integer is a float, NaN and infinity are neither, and a list is a tuple (JSON has
+    no other). What is not annotated with plain types (a callable, an array) is not checked.
+
+    Raises:
+        ValueError: a value of another type or outside the range; the message names the field.
+    """
+    hints = _hints(cls)
+    for name, value in values.items():
+        expect(_fits(value, hints[name]), name, value, _describe(hints[name]))
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        base, *limits = arguments
+        return _fits(value, base) and all(_within(value, limit) for limit in limits)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if hint in _KINDS:
+        return _KINDS[hint].accepts(value)
+    if origin in (tuple, Sequence):
+        return isinstance(value, tuple | list) and all(_fits(item, arguments[0]) for item in value)
+    if origin is Mapping:
+        entries = value.items() if isinstance(value, Mapping) else [(None, None)]
+        return all(_fits(key, arguments[0]) and _fits(item, arguments[1]) for key, item in entries)
+    return not (origin is None and isinstance(hint, type)) or isinstance(value, hint)
+
+
+def _within(value: Any, limit: Any) -> bool:
+    if isinstance(limit, Between):
+        return limit.low <= value <= limit.high
+    if isinstance(limit, FloatingDtype):
+        try:
+            return bool(jnp.issubdtype(jnp.dtype(value), jnp.floating))
+        except TypeError:
+            return False
+    return True  # an annotation of somebody else's
+
+
+def _describe(hint: Any) -> str:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _describe_within(*arguments[:2])
+    if origin in (Union, types.UnionType):
+        return " or ".join(map(_describe, arguments))
+    if hint in _KINDS:
+        return _KINDS[hint].name
+    if origin in (tuple, Sequence):
+        return f"a list in which each item is {_describe(arguments[0])}"
+    if origin is Mapping:
+        return f"a mapping to values that are {_describe(arguments[1])}"
+    return f"a value of type {getattr(hint, '__name__', hint)}"
+
+
+def _describe_within(base: Any, limit: Any) -> str:
+    if isinstance(limit, FloatingDtype):
+        return "a floating dtype"
+    if not isinstance(limit, Between):
+        return _describe(base)
+    low, high = limit
+    number = "an integer" if base is int else "a number"
+    if base is int and low == 1:
+        return f"a positive integer of at most {high}"
+    least = "above 0" if low == sys.float_info.min else f"of at least {low}"
+    return f"{number} {least} and at most {high}"
+
+
+class _Kind(NamedTuple):
+    """A plain type: which values have it, and its name in a message."""
+
+    accepts: Callable[[Any], bool]
+    name: str
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_finite(value: Any) -> bool:
+    is_number = isinstance(value, Integral | float | np.floating) and not isinstance(value, bool)
+    number: Any = value
+    return is_number and bool(abs(number) <= sys.float_info.max)
+
+
+_KINDS: dict[Any, _Kind] = {
+    Any: _Kind(lambda value: True, "anything"),
+    bool: _Kind(lambda value: isinstance(value, bool | np.bool_), "true or false"),
+    int: _Kind(_is_integer, "an integer"),
+    float: _Kind(_is_finite, "a finite number"),
+    str: _Kind(lambda value: isinstance(value, str), "a text"),
+    type(None): _Kind(lambda value: value is None, "None"),
+}
