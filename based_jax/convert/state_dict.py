@@ -178,9 +178,11 @@ def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
     try:
         return load_file(file)
     except SafetensorError as error:
-        raise CheckpointError(f"{file}: truncated or damaged safetensors file ({error})") from error
+        reason = shown_name(str(error))  # it quotes names as they are
+        raise CheckpointError(f"{file}: truncated or damaged safetensors file ({reason})") from error
     except (AttributeError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{file}: tensors of a dtype that NumPy does not have ({error})") from error
+        reason = shown_name(str(error))
+        raise CheckpointError(f"{file}: tensors of a dtype that NumPy does not have ({reason})") from error
 
 
 def _expect_header(file: Path) -> None:
