@@ -107,7 +107,8 @@ def _describe(hint: Any) -> str:
     if origin is Annotated:
         return _describe_within(*arguments[:2])
     if origin in (Union, types.UnionType):
-        return " or ".join(map(_describe, arguments))
+        # None first, since a range has a comma at its end.
+        return " or ".join(sorted(map(_describe, arguments), key=lambda text: text != "None"))
     if hint in _KINDS:
         return _KINDS[hint].name
     if origin in (tuple, Sequence):
@@ -123,11 +124,8 @@ def _describe_within(base: Any, limit: Any) -> str:
     if not isinstance(limit, Between):
         return _describe(base)
     low, high = limit
-    number = "an integer" if base is int else "a number"
-    if base is int and low == 1:
-        return f"a positive integer of at most {high}"
-    least = "above 0" if low == sys.float_info.min else f"of at least {low}"
-    return f"{number} {least} and at most {high}"
+    least = "above 0" if low == sys.float_info.min else f"at least {low}"
+    return f"{least} and at most {high}, {'an integer' if base is int else 'a number'}"
 
 
 class _Kind(NamedTuple):

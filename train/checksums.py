@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from based_jax.convert.whole_file import whole_file
+from based_jax.files import read_json
 
 FILE = "checksums.json"
 _CHUNK = 1 << 24  # bytes
@@ -60,7 +61,7 @@ def find_damage(directory: Path, facts: Mapping[str, int]) -> str | None:
             return f"{strange[0].relative_to(directory)} is no regular file"
         if not path.exists():
             return None
-        recorded = json.loads(path.read_text(encoding="utf-8"))
+        recorded = read_json(path)
         for name, fact in facts.items():
             found = recorded.pop(name, fact)
             if found != fact:

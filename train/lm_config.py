@@ -1,7 +1,6 @@
 """What a language model's training run is given: its settings, and the model that they describe."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +8,7 @@ import jax
 import tyro
 
 from based_jax import mixers
+from based_jax.files import read_json
 from based_jax.models import ModelConfig, presets
 from based_jax.models.config import REMAT
 from based_jax.models.scan import find_repeats
@@ -185,10 +185,12 @@ def find_preset(preset: str) -> ModelConfig:
         return presets.get(preset)
     path = Path(preset)
     expect(path.is_file(), "preset", preset, f"a JSON file or one of {', '.join(presets.names())}")
+    fields = read_json(path)
+    expect(isinstance(fields, dict), f"preset {path}", fields, "a JSON object")
     try:
-        return ModelConfig.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"preset = {preset!r}: not valid JSON: {error}") from error
+        return ModelConfig.from_dict(fields)
+    except ValueError as error:
+        raise ValueError(f"preset {path}: {error}") from error
 
 
 def find_dtype(dtype: str) -> str:

@@ -7,12 +7,12 @@ A flag is a key, with dashes or underscores, at the top of the file or below ``[
 import dataclasses
 import difflib
 import sys
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from based_jax.command import find_value
+from based_jax.files import read_toml
 from based_jax.grouped_help import flags
 from based_jax.validate import expect
 
@@ -52,10 +52,7 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
     Raises:
         OSError, ValueError: no such file, not TOML, or a key that is no flag; the nearest flag is named.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"recipe = {str(path)!r}: not valid TOML: {error}") from error
+    content = read_toml(path)
     about = {name: content.pop(name) for name in _ABOUT if name in content}
     for name, value in about.items():
         kind = _ABOUT[name].__name__

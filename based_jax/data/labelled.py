@@ -26,7 +26,7 @@ from based_jax.data.tokenizers import Tokenizer
 from based_jax.files import parse_json, read_text
 from based_jax.validate import expect
 
-MAX_BYTES = 1 << 30
+MAX_BYTES = 128 << 20
 """Most bytes in one of the files."""
 
 _COLUMNS = ("sequence", "label")

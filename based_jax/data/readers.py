@@ -8,7 +8,6 @@ file that does not begin with a header, is different: the file is not what its n
 error that names the line.
 """
 
-import gzip
 import importlib
 import os
 import re
@@ -37,6 +36,7 @@ MAX_RATIO = 100
 
 _MIN_LIMIT = 64 << 20
 _CHUNK = 1 << 20  # bytes
+_GZIP_STEP = 1 << 16  # bytes; what follows a member is copied, and one may have 20 bytes
 _ZSTD_STEP = 1 << 11  # bytes that zstd unpacks at once: each four of them may become 128 KiB
 
 
@@ -121,7 +121,7 @@ def _read(path: Path, compression: str, name: str) -> Iterator[bytes]:
                 if b"\0" in chunk:
                     raise _Unusable("binary")
                 yield chunk
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (EOFError, zlib.error) as error:
         raise _Unusable("damaged") from error
     except OSError as error:
         raise _Unusable("unreadable") from error
@@ -133,7 +133,7 @@ def _limited(chunks: Iterator[bytes], path: Path, compressed: bool, max_bytes: i
     advice = "split the file, or raise max_bytes of load_documents"
     if compressed and (unpacked := max(_MIN_LIMIT, MAX_RATIO * size)) < limit:
         limit, advice = unpacked, f"{MAX_RATIO} times its own size; if you trust it, unpack it first"
-    total = 0 if compressed else size
+    total = size  # compressed, a file has more text than bytes
     if total <= limit:
         total = 0
         for chunk in chunks:
@@ -152,14 +152,35 @@ def _size(path: Path) -> int:
         return 0  # reading it says why
 
 
-def _read_plain(file: BinaryIO | gzip.GzipFile, name: str) -> Iterator[bytes]:
+def _read_plain(file: BinaryIO, name: str) -> Iterator[bytes]:
     while chunk := file.read(_CHUNK):
         yield chunk
 
 
 def _read_gzip(file: BinaryIO, name: str) -> Iterator[bytes]:
-    with gzip.GzipFile(fileobj=file) as text:
-        yield from _read_plain(text, name)
+    """All members of a gzip file, and none of the zeros after them (`gzip` reads those singly)."""
+    member, is_first = None, True
+    while chunk := file.read(_GZIP_STEP):
+        while chunk := chunk if member or is_first else chunk.lstrip(b"\0"):
+            member, is_first = member or zlib.decompressobj(wbits=31), False
+            yield member.decompress(chunk, _CHUNK)
+            while member.unconsumed_tail:
+                yield member.decompress(member.unconsumed_tail, _CHUNK)
+            if not member.eof:
+                break
+            chunk, member = member.unused_data, None
+        if member is None:
+            _skip_zeros(file)
+    if member is not None:
+        raise EOFError("the last gzip member has no end")
+
+
+def _skip_zeros(file: BinaryIO) -> None:
+    """Move to the next byte that is not zero, or to the end."""
+    while chunk := file.read(_CHUNK):
+        if chunk != bytes(len(chunk)):
+            file.seek(-len(chunk.lstrip(b"\0")), os.SEEK_CUR)
+            return
 
 
 def _read_zstd(file: BinaryIO, name: str) -> Iterator[bytes]:

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Integer, UInt64
 
+from based_jax.files import MAX_BYTES, parse_json
 from based_jax.validate import expect
 
 FORMAT = "based_jax.bigrams"
@@ -241,8 +242,8 @@ def _read_header(path: Path) -> tuple[dict, int, int]:
     size = path.stat().st_size
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
-        expect(length < min(size, 100_000_000), "header", length, "shorter than the file")
-        header = json.loads(file.read(length))
+        expect(length < min(size, MAX_BYTES), "header", length, "shorter than the file and 8 MiB")
+        header = parse_json(file.read(length), str(path), unique_keys=True)
     return header, 8 + length, size
 
 

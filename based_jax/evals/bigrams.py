@@ -22,6 +22,7 @@ from based_jax.evals.bigram_counter import SMALLEST_MEMORY, BigramCounter
 from based_jax.evals.bigram_table import BigramTable, merge_tables
 from based_jax.evals.progress import interruptible, progress
 from based_jax.evals.text import Part, TextOptions, open_text
+from based_jax.files import read_json
 from based_jax.validate import expect
 
 PROG = "python -m based_jax.evals.bigrams"
@@ -174,7 +175,7 @@ def _resume(scratch: Path, job: dict) -> Place:
     path = scratch / "progress.json"
     if not path.exists():
         return Place()
-    saved = json.loads(path.read_text(encoding="utf-8"))
+    saved = read_json(path)
     for key, value in job.items():
         expect(
             saved["job"].get(key) == value, key, value,

@@ -12,12 +12,12 @@ The split is "validation" (spec of Based 6.2).
 """
 
 import importlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from based_jax.data.readers import import_optional
+from based_jax.files import parse_json
 from based_jax.validate import expect, expect_choice
 
 SPLIT = "validation"
@@ -99,10 +99,7 @@ def read_rows(path: str | Path, columns: Sequence[str]) -> list[dict[str, Any]]:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: expected a JSON object ({error})") from error
+            row = parse_json(line, f"{path}, line {number}")
             expect(isinstance(row, dict), f"{path}, line {number}", line[:60], "a JSON object")
             _expect_columns(f"{path}, line {number}", row, columns)
             rows.append(row)

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 import jax
 import numpy as np
 
+from based_jax.files import parse_json
 from based_jax.typing import Params
 
 _PROBE = 64  # values of each parameter that tell models apart
@@ -70,7 +71,7 @@ class RecordFile:
         lines = path.read_text(encoding="utf-8").split("\n")
         for number, line in enumerate(lines[:-1], start=1):  # behind the last newline is nothing, or a part
             try:
-                record = json.loads(line)
+                record = parse_json(line, "line")
                 run, example = record["run"], record["id"]
             except (ValueError, TypeError, KeyError) as error:
                 raise ValueError(f"{path}, line {number}: expected a record, got {line[:60]!r}") from error

@@ -4,14 +4,16 @@ Zoology's Figure 1 is `draw_perplexity`; its Figures 3 to 5 are `draw_distances`
 files that the two commands write with --json.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from based_jax import plot
+from based_jax.files import read_json
 from based_jax.plot import Bars, Line, Panel
 from based_jax.validate import expect
+
+_MAX_BYTES = 64 << 20  # of a file of results, which has an entry for each of many slices
 
 Result = Mapping[str, Any]
 
@@ -47,7 +49,7 @@ def read_results(paths: Sequence[Path], key: str) -> list[Result]:
     results = []
     for path in paths:
         try:
-            result = json.loads(path.read_text(encoding="utf-8"))
+            result = read_json(path, max_bytes=_MAX_BYTES)
         except (OSError, ValueError) as error:
             raise ValueError(f"beside = {str(path)!r}: expected a file of --json ({error})") from error
         good = isinstance(result, dict) and isinstance(result.get(key), list)

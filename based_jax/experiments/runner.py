@@ -5,7 +5,6 @@ save, and the next call continues them.
 """
 
 import contextlib
-import json
 import os
 import queue
 import shutil
@@ -22,6 +21,7 @@ from based_jax.directory_lock import sole_writer
 from based_jax.experiments.job import TRAINER, Job
 from based_jax.experiments.results import FAILED, Results
 from based_jax.experiments.slots import Slot
+from based_jax.files import read_json_lines
 
 
 class Runner:
@@ -117,9 +117,7 @@ class Runner:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return read_json_lines(path) if path.exists() else []
 
 
 def _last_words(log: Path) -> str:

@@ -23,6 +23,7 @@ from based_jax.experiments.panels import Panel
 from based_jax.experiments.results import FAILED, Results, best
 from based_jax.experiments.runner import Runner, stopping
 from based_jax.experiments.slots import find_slots
+from based_jax.files import read_json
 from based_jax.validate import expect
 
 Rows = Sequence[Mapping[str, Any]]
@@ -160,9 +161,9 @@ def _prepare(study: Study, scale: str, out: Path) -> None:
     path = out / "study.json"
     if path.exists():
         try:
-            before = json.loads(path.read_text(encoding="utf-8"))
+            before = read_json(path)
             held = (before["study"], before["scale"])
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} cannot be read: {error!r}") from error
         expect(
             held == (study.name, scale), "out", str(out), f"another directory: this holds {' '.join(held)}"

@@ -1,10 +1,11 @@
 """What the evaluation commands write with --json: whose numbers they are, and which cells they fill."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from based_jax.files import read_json
 
 _PILE = ("based_table_1", "based_table_1_v1", "zoology_table_1", "zoology_table_2", "zoology_table_4")
 
@@ -37,7 +38,7 @@ def read_evaluations(directory: Path) -> list[Evaluation]:
 
 def _read(path: Path) -> Evaluation:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         return next(read(path, content) for mark, read in _KINDS.items() if mark in content)
     except (ValueError, KeyError, TypeError, StopIteration) as error:
         raise ValueError(

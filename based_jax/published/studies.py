@@ -10,6 +10,7 @@ from typing import Any
 from based_jax.experiments.based_data import SLICE
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Study
+from based_jax.files import read_json
 
 STUDIES = {
     "based_figure_2": "mqar_tradeoff",
@@ -53,7 +54,7 @@ def read_runs(directory: Path, table: str) -> list[Run]:
 def _facts(path: Path) -> tuple[str, str]:
     """The study and its scale."""
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = read_json(path)
         return facts["study"], facts["scale"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"study = {str(path)!r}: expected what a study wrote") from error

@@ -274,7 +274,7 @@ def test_inherited_options_come_last_and_are_explained_once():
     ("call", "message"),
     [
         (lambda: mixers.make("no_such", d_model=8), "mixer = 'no_such': expected one of 'attention'"),
-        (lambda: mixers.make("attention", d_model=0), "d_model = 0: expected a positive integer"),
+        (lambda: mixers.make("attention", d_model=0), "d_model = 0: expected at least 1"),
         (
             lambda: mixers.make("attention", d_model=8, heads=2),
             "option of attention = 'heads': expected one of",

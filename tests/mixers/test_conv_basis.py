@@ -81,6 +81,9 @@ def test_a_window_needs_no_length():
     ],
 )
 def test_bad_options_are_named(unchecked, options, context, message):
-    mixer = mixers.make("conv_basis", d_model=WIDTH, **options)
-    with pytest.raises(ValueError, match=message):
+    def call():
+        mixer = mixers.make("conv_basis", d_model=WIDTH, **options)
         jax.eval_shape(functools.partial(mixer.init, **context), jax.random.key(0), jnp.zeros((1, 3, WIDTH)))
+
+    with pytest.raises(ValueError, match=message):
+        call()

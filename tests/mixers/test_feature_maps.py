@@ -156,10 +156,10 @@ def test_a_text_longer_than_cosformers():
     ("options", "message"),
     [
         ({"feature_map": "elu"}, "feature_map = 'elu': expected one of 'taylor', 'relu'"),
-        ({"feature_map": "performer", "num_features": 0}, "num_features = 0: expected at least 1"),
+        ({"feature_map": "performer", "num_features": 0}, "num_features = 0: expected None or at least 1"),
         ({"num_features": 8}, "num_features = 8: expected None for feature_map = 'taylor'"),
         ({"feature_map": "relu", "max_length": 8}, "max_length = 8: expected None for feature_map = 'relu'"),
-        ({"feature_map": "cosformer", "max_length": 0}, "max_length = 0: expected at least 1"),
+        ({"feature_map": "cosformer", "max_length": 0}, "max_length = 0: expected None or at least 1"),
         ({"learned_map": False}, "learned_map = False: expected True for feature_map = 'taylor'"),
         ({"feature_dim": 0}, "feature_dim = 0: expected at least 1"),
     ],

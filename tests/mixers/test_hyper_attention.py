@@ -87,9 +87,8 @@ X = jnp.zeros((1, 3, 8))
     ],
 )
 def test_bad_options_are_named(unchecked, name, options, message):
-    mixer = mixers.make(name, d_model=8, **options)
     with pytest.raises(ValueError, match=message):
-        jax.eval_shape(mixer.init, jax.random.key(0), X)
+        jax.eval_shape(mixers.make(name, d_model=8, **options).init, jax.random.key(0), X)
 
 
 @pytest.mark.parametrize("options", [{"left": -1}, {"order": 1, "shared": False}])

@@ -156,7 +156,7 @@ def test_a_state_shorter_than_the_filter():
         (lambda: initialised("hyena", num_heads=2, order=3), "order = 3: expected 2 with several heads"),
         (lambda: initialised("h3", d_state=5), "d_state = 5: expected even"),
         (lambda: initialised("h3", head_dim=3), "d_model = 4: expected a multiple of head_dim = 3"),
-        (lambda: initialised("blocked_window", width=0), "width = 0: expected at least 1 token"),
+        (lambda: initialised("blocked_window", width=0), "width = 0: expected at least 1"),
     ],
 )
 def test_bad_options_are_named(call, message):

@@ -49,6 +49,5 @@ def test_the_recurrence_is_float32_in_a_bfloat16_model():
 
 @pytest.mark.parametrize("option", ["d_state", "d_conv", "expand", "dt_rank", "num_layers"])
 def test_bad_options_are_named(option):
-    mixer = mixers.make("mamba", d_model=8, **{option: 0})
-    with pytest.raises(ValueError, match=f"{option} = 0: expected at least 1"):
-        mixer.init(jax.random.key(0), jnp.zeros((1, 1, 8)))
+    with pytest.raises(ValueError, match=f"{option} = 0: expected .*at least 1"):
+        mixers.make("mamba", d_model=8, **{option: 0})

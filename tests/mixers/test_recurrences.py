@@ -92,7 +92,7 @@ def test_mamba2_begins_with_the_papers_steps():
         ("gla", {"kernel_size": 0}, "kernel_size = 0: expected None or at least 1"),
         ("gla", {"gate_low_rank_dim": 0}, "gate_low_rank_dim = 0"),
         ("gla", {"gate_logit_normalizer": 0.0}, "gate_logit_normalizer = 0.0"),
-        ("retnet", {"expand_v": 0.0}, "expand_v = 0.0: expected more than 0"),
+        ("retnet", {"expand_v": 0.0}, "expand_v = 0.0: expected above 0"),
         ("mamba2", {"head_dim": 3}, r"expand \* d_model = 16: expected a multiple of head_dim = 3"),
         ("mamba2", {"head_dim": 4, "num_groups": 3}, "heads = 4: expected a multiple of num_groups = 3"),
         ("mamba2", {"d_state": 0}, "d_state = 0"),

@@ -238,8 +238,11 @@ def state_of(name, **options):
 
 
 def call_of(name, argument, value, **options):
-    mixer = mixers.make(name, d_model=12, **options)
-    return lambda: jax.eval_shape(lambda: mixer.init(jax.random.key(0), X, **{argument: value}))
+    def call():
+        mixer = mixers.make(name, d_model=12, **options)
+        return jax.eval_shape(lambda: mixer.init(jax.random.key(0), X, **{argument: value}))
+
+    return call
 
 
 @pytest.mark.parametrize(
@@ -256,7 +259,7 @@ def call_of(name, argument, value, **options):
         (call_of("sma", "state", "any", hard=True), "state = 'str': expected None with hard = True"),
         (call_of("selective_lookups", "state", None, hard=True), "causal = True: expected False with hard"),
         (call_of("selected_attention", "state", "any", causal=False), "state = 'str': expected None"),
-        (call_of("selected_attention", "state", None, order=0), "order = 0: expected at least 1 token"),
+        (call_of("selected_attention", "state", None, order=0), "order = 0: expected at least 1"),
         (call_of("selected_attention", "state", None, selection="some"), "selection = 'some': expected"),
         (call_of("selected_attention", "state", None, share=0.0), "share = 0.0: expected above 0"),
         (call_of("scatterbrain", "state", None, feature_dim=3), "feature_dim = 3: expected an even number"),

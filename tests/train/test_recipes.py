@@ -65,7 +65,7 @@ def test_a_recipe_needs_no_metadata_and_takes_either_spelling(tmp_path):
     ("content", "message"),
     [
         (None, "No such file"),
-        ("steps = ", "not valid TOML"),
+        ("steps = ", "expected TOML"),
         ("title = 3", "title = 3: expected a value of type str"),
         ("[flags]\nstep = 1", "step = 1: expected a flag of the command as key, such as steps"),
         ("batchsize = 1", "batchsize = 1: expected a flag of the command as key, such as batch-size"),

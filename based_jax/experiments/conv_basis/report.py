@@ -10,6 +10,7 @@ from based_jax.experiments.conv_basis.drawn import TOLERANCE
 from based_jax.experiments.conv_basis.heads import FIGURE_TOKENS, TOLERANCES
 from based_jax.experiments.conv_basis.settings import SETTINGS
 from based_jax.experiments.hyper_lm.report import markdown
+from based_jax.files import read_json_lines
 
 Rows = Sequence[Mapping[str, Any]]
 TITLE = "How few convolutions attention scores are"
@@ -18,9 +19,7 @@ SOURCE = "Gu et al., Conv-Basis"
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Records of a JSONL file; none if there is no such file."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return read_json_lines(path) if path.exists() else []
 
 
 def write_rows(path: Path, rows: Rows) -> None:

@@ -13,6 +13,7 @@ from based_jax import command, plot
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments.interactions import colliding_agents as agents
 from based_jax.experiments.interactions import figure
+from based_jax.files import read_json
 from based_jax.validate import expect
 
 PROG = "python -m based_jax.experiments.interactions"
@@ -85,8 +86,8 @@ def _prepare(out: Path, facts: dict[str, Any]) -> None:
     path = out / "study.json"
     if path.exists():
         try:
-            held = json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
+            held = read_json(path)
+        except ValueError as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
         expect(held == facts, "out", str(out), f"another directory: this holds {held}")
     (out / "runs").mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,6 @@ fills its bits, and a linear state of random keys in float32 (`capacity`). The p
 or the paper's. All are means over the tests of a study's scale, each with its number of pairs.
 """
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -16,6 +15,7 @@ from based_jax.experiments.based_data import DATA
 from based_jax.experiments.mqar_tradeoff import published_points
 from based_jax.experiments.panels import Line, lines, published, state_bytes
 from based_jax.experiments.results import Results, best
+from based_jax.files import read_json
 from based_jax.theory.bounds.capacity import expected_recall
 from based_jax.theory.bounds.recall_bound import best_recall, table_recall
 from based_jax.validate import expect, expect_choice
@@ -37,7 +37,7 @@ def curves(directory: Path) -> list[Line]:
         ValueError: no results in the directory, or of another study.
     """
     expect((directory / "study.json").is_file(), "directory", str(directory), "one with study.json")
-    study = json.loads((directory / "study.json").read_text(encoding="utf-8"))
+    study = read_json(directory / "study.json")
     expect_choice("study", study["study"], ("mqar_tradeoff",))
     rows = Results(directory / "results.jsonl").rows
     return [*theory(study["scale"]), *lines(best(rows), state_bytes)]
