@@ -22,8 +22,8 @@ import ml_dtypes
 import numpy as np
 
 ADVICE = "re-save it with torch >= 1.6, or convert it to safetensors where it was made"
-MAX_INSTRUCTIONS = 1 << 19
-"""Those of about ten thousand tensors, or of three thousand with an optimizer's state."""
+MAX_INSTRUCTIONS = 1 << 18
+"""Those of about six thousand tensors, or of two thousand with an optimizer's state."""
 _MAX_DIMS = 16  # torch's modules have up to 5
 _MAX_EMPTY = 1 << 40  # the sizes beside a zero: only to keep numpy's arithmetic far from overflow
 
