@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar, cast, get_args, get_type_hints
 from based_jax import command
 from based_jax.convert.whole_file import whole_file
 from based_jax.directory_lock import sole_writer
+from based_jax.files import read_json
 from based_jax.validate import expect
 from train import hosts
 from train.older_runs import todays_settings
@@ -197,8 +198,8 @@ def read_config(path: Path, needed: Sequence[str] = ("train", "data")) -> dict[s
     """
     expect(path.is_file(), "config.json", str(path), "a file: that of the run in this directory")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = read_json(path)
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     entries = content if isinstance(content, dict) else {}
     is_run = all(isinstance(entries.get(name), dict) for name in needed)
