@@ -31,6 +31,7 @@ class FloatingDtype:
 
 MAX_SIZE = 1 << 24
 MAX_LENGTH = 1 << 20
+MAX_STATES = 1 << 10
 MAX_REPEATS = 1 << 8
 
 Size: TypeAlias = Annotated[int, Between(1, MAX_SIZE)]
@@ -39,8 +40,10 @@ Count: TypeAlias = Annotated[int, Between(0, MAX_SIZE)]
 """a size that may be nothing, or an index"""
 Length: TypeAlias = Annotated[int, Between(1, MAX_LENGTH)]
 """tokens that a table or a filter is computed for"""
+States: TypeAlias = Annotated[int, Between(1, MAX_STATES)]
+"""states of a channel or features of a key, whose square is tabulated"""
 Repeats: TypeAlias = Annotated[int, Between(1, MAX_REPEATS)]
-"""how often a program does something, or a width whose square is tabulated: taps, orders, features"""
+"""how often a program does something, such as taps and orders"""
 Epsilon: TypeAlias = Annotated[float, Between(0, 1)]
 """what keeps a division from zero"""
 Share: TypeAlias = Annotated[float, Between(0, 1)]

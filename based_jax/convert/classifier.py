@@ -8,6 +8,7 @@ classifier.safetensors             the head: weight (classes, d_model) and bias 
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flax import linen as nn
@@ -72,7 +73,7 @@ def load_classifier(
     path = Path(directory) / DESCRIPTION
     if not path.is_file():
         raise FileNotFoundError(f"{directory}: expected a classifier, but there is no {DESCRIPTION}")
-    description = read_json(path)
+    description: Any = read_json(path)
     known = isinstance(description, dict) and description.get("version") == VERSION
     expect(known, str(path), description, f"a classifier of version {VERSION}")
     names, pooling = description.get("classes"), description.get("pooling")

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Positive, Repeats, Size
+from based_jax.fields import Positive, Size, States
 from based_jax.mixers.contract import Card, Mixer, Projection, named, uniform
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.stream import Stream
@@ -59,7 +59,7 @@ class H3(Mixer):
         parity=("zoology/h3",),
     )
 
-    d_state: Repeats = 64
+    d_state: States = 64
     head_dim: Size = 1
     dt_min: Positive = 1e-3
     dt_max: Positive = 1e-1

@@ -18,7 +18,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from based_jax import ops
-from based_jax.fields import Epsilon, Repeats, Size
+from based_jax.fields import Epsilon, Size, States
 from based_jax.mixers.contract import Card, Mixer, Projection, head_layout, named
 from based_jax.ops.ring import expect_room
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
@@ -56,7 +56,7 @@ class LinearAttention(Mixer):
     )
 
     num_heads: Size | None = None
-    feature_dim: Repeats = 16
+    feature_dim: States = 16
     eps: Epsilon = 1e-12
     decay: str = "none"
     decay_const: float = -3.0

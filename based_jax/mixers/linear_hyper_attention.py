@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Repeats, Size
+from based_jax.fields import Size, States
 from based_jax.mixers.contract import Card, head_layout
 from based_jax.mixers.hyper_heads import HyperHeads
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
@@ -46,7 +46,7 @@ class LinearHyperAttention(HyperHeads):
         parity=(),
     )
 
-    feature_dim: Repeats = 16
+    feature_dim: States = 16
     ordered: bool = True
     feature_map: str = "taylor"
     normalize: str = "sum"

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Epsilon, Repeats, Size
+from based_jax.fields import Epsilon, Repeats, Size, States
 from based_jax.mixers.contract import Card, Mixer, Projection, head_layout, named
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
@@ -57,7 +57,7 @@ class LinearHyperFeatureAttention(Mixer):
 
     num_heads: Size | None = None
     order: Repeats = 2
-    feature_dim: Repeats | None = None
+    feature_dim: States | None = None
     feature_map: str = "identity"
     norm: str = "rms"
     norm_eps: Epsilon = 1e-5

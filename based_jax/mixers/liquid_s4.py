@@ -27,7 +27,7 @@ from jax import lax
 from jax.tree_util import Partial
 
 from based_jax import ops
-from based_jax.fields import Positive, Repeats
+from based_jax.fields import Positive, States
 from based_jax.mixers.contract import Card, Initializer, Mixer, Projection, named
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
@@ -52,7 +52,7 @@ class LiquidS4(Mixer):
         parity=(),
     )
 
-    d_state: Repeats = 64
+    d_state: States = 64
     dt_min: Positive = 0.001
     dt_max: Positive = 0.1
     implementation: str | None = None

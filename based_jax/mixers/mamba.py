@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Positive, Repeats, Size
+from based_jax.fields import Positive, Repeats, Size, States
 from based_jax.mixers.contract import Card, Mixer, Projection, log_uniform_steps, named, uniform
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.stream import Stream
@@ -66,7 +66,7 @@ class Mamba(Mixer):
         ),
     )
 
-    d_state: Repeats = 16
+    d_state: States = 16
     d_conv: Repeats = 4
     expand: Repeats = 2
     dt_rank: Size | None = None

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Epsilon, Repeats, Size
+from based_jax.fields import Epsilon, Repeats, Size, States
 from based_jax.mixers.contract import (
     Card,
     Mixer,
@@ -74,7 +74,7 @@ class Mamba2(Mixer):
         ),
     )
 
-    d_state: Repeats = 128
+    d_state: States = 128
     head_dim: Size | None = None
     num_groups: Size = 1
     d_conv: Repeats = 4

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax import ops
-from based_jax.fields import Count, Repeats, Share
+from based_jax.fields import Count, Share, States
 from based_jax.mixers.contract import Card, head_layout, named
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
@@ -41,7 +41,7 @@ class ScatterBrain(SoftmaxHeads):
     qkv_bias: bool = True
     out_bias: bool = True
     left: Count = 64
-    feature_dim: Repeats = 24
+    feature_dim: States = 24
     causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property

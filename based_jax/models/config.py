@@ -27,8 +27,10 @@ class MixerSpec:
         mixer: one of `based_jax.mixers.names()`.
         options: what `based_jax.mixers.make` takes beside d_model; `based_jax.mixers.options` lists them.
 
+    Whether there is such a mixer, and whether it has these options, a `ModelConfig` asks.
+
     Raises:
-        ValueError: as `based_jax.mixers.make`.
+        ValueError: options that are no mapping.
     """
 
     mixer: str
@@ -38,7 +40,6 @@ class MixerSpec:
         expect(isinstance(self.options, Mapping), "options", self.options, "a mapping from options to values")
         # JSON has no tuples, and a model must be hashable.
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in self.options.items()}
-        expect_options(self.mixer, options)
         object.__setattr__(self, "options", FrozenDict(options))
 
 
@@ -105,6 +106,8 @@ class ModelConfig:
             type(self), {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         )
         object.__setattr__(self, "mixers", FrozenDict(self.mixers))
+        for spec in self.mixers.values():
+            expect_options(spec.mixer, spec.options)
         if self.mlp not in ("identity", "none"):
             expect(self.mlp_hidden >= 1, "mlp_hidden", self.mlp_hidden, "a positive integer")
         layers = len(self.schedule)
