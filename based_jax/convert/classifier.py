@@ -73,10 +73,11 @@ def load_classifier(
     path = Path(directory) / DESCRIPTION
     if not path.is_file():
         raise FileNotFoundError(f"{directory}: expected a classifier, but there is no {DESCRIPTION}")
-    description: Any = read_json(path)
+    description = read_json(path)
     known = isinstance(description, dict) and description.get("version") == VERSION
     expect(known, str(path), description, f"a classifier of version {VERSION}")
-    names, pooling = description.get("classes"), description.get("pooling")
+    names: Any = description.get("classes")
+    pooling: Any = description.get("pooling")
     fits = isinstance(names, list) and len(names) >= 2 and all(isinstance(name, str) for name in names)
     expect(fits, f"{path}: classes", names, "at least two names")
     expect_choice(f"{path}: pooling", pooling, POOLINGS)

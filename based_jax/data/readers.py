@@ -164,7 +164,7 @@ def _read_gzip(file: BinaryIO, name: str) -> Iterator[bytes]:
         while chunk := chunk if member or is_first else chunk.lstrip(b"\0"):
             member, is_first = member or zlib.decompressobj(wbits=31), False
             yield member.decompress(chunk, _CHUNK)
-            while member.unconsumed_tail:
+            while member.unconsumed_tail and not member.eof:  # behind its end a member keeps its last tail
                 yield member.decompress(member.unconsumed_tail, _CHUNK)
             if not member.eof:
                 break

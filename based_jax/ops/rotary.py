@@ -1,5 +1,7 @@
 """Rotary position embedding: half-split (GPT-NeoX) or interleaved (GPT-J), on a head's first channels."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -67,7 +69,7 @@ def _angles(positions: Int[Array, "rows N"], frequencies: np.ndarray) -> Float[A
     return jnp.where(positions < 0, -1, 1) * turned.astype(jnp.float32) * np.float32(2 * np.pi / 2**32)
 
 
-def _high_word(a: Array, b: np.ndarray) -> Array:
+def _high_word(a: Array, b: np.ndarray) -> Any:
     """The upper 32 bits of the products of 32-bit integers."""
     half = np.uint32(0xFFFF)
     (a0, a1), (b0, b1) = ((x & half, x >> np.uint32(16)) for x in (a, b))

@@ -62,6 +62,14 @@ def test_compressed_files_may_have_several_parts(tmp_path):
     assert [document.text for document in load_documents(str(tmp_path)).documents] == [TEXT, TEXT]
 
 
+def test_a_large_gzip_file_is_read_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("based_jax.data.readers._CHUNK", 5)  # a member's text comes in many pieces
+    texts = ["a" * 100, "", "b" * 10, "c"]
+    packed = b"".join(gzip.compress(text.encode()) for text in texts)
+    _write(tmp_path / "a.txt.gz", packed + bytes(20))
+    assert load_documents(str(tmp_path)).documents[0].text == "".join(texts)
+
+
 def test_a_large_zstd_file_is_read_to_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr("based_jax.data.readers._ZSTD_STEP", 5)  # many chunks, several of them per frame
     texts = [f"part {n} " * 3 for n in range(9)]
