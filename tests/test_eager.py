@@ -239,3 +239,41 @@ def test_mixers_of_others_run_as_they_are_written():
     for x in (X, X + 1):
         theirs.apply({}, x)
     assert seen == [X[0, 0, 0], X[0, 0, 0] + 1]
+
+
+@pytest.mark.parametrize("real", [[0, 1, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 0, 0]], ids=["left", "hole"])
+def test_a_mask_that_is_not_right_padding_is_refused_or_gives_nan(real):
+    mask = array(np.array([[1] * LENGTH, real], bool))
+    message = "rows of mask with real tokens behind padding = 1: expected 0"
+    for call in (
+        lambda: MIXER.apply(PARAMETERS, X, mask=mask),
+        lambda: ops.short_conv(X, TAPS[:3], mask=mask),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    y, _ = jax.jit(MIXER.apply)(PARAMETERS, X, mask=mask)
+    assert np.isnan(y[1][mask[1]]).all()
+    assert np.isfinite(y[0]).all()
+
+
+def test_wide_integers_are_not_cut():
+    ids = np.array([[0, 2**32, 0, 1, 1, 1, 1]] * BATCH)
+    for call in (
+        lambda: MIXER.apply(PARAMETERS, X, segment_ids=ids),
+        lambda: ops.short_conv(X, TAPS[:3], segment_ids=ids),
+    ):
+        with pytest.raises(ValueError, match="an array of int64 = 4294967296: expected from -2147483648"):
+            call()
+    with (
+        jax.enable_x64(True),
+        pytest.raises(ValueError, match="segment_ids = 4294967296: expected a number of 32"),
+    ):
+        ops.advance(None, BATCH, LENGTH, jnp.asarray(ids))
+
+
+def test_a_callers_settings_do_not_reach_inside():
+    taps = TAPS[:3]
+    with jax.numpy_rank_promotion("raise"), jax.transfer_guard("disallow"):
+        MIXER.apply(PARAMETERS, X, segment_ids=IDS)
+        jax.jit(jax.grad(lambda w: MIXER.apply(w, X)[0].sum()))(PARAMETERS)
+        ops.short_conv(X, taps, segment_ids=IDS)

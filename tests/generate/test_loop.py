@@ -64,6 +64,12 @@ def test_a_sampled_row_is_the_row_alone_with_its_key(simple, options):
         assert alone[0].tolist() == together[row].tolist()
 
 
+def test_a_callers_settings_do_not_reach_inside(hybrid, greedy):
+    with jax.numpy_rank_promotion("raise"), jax.transfer_guard("disallow"):
+        tokens = generate(hybrid.model, hybrid.params, PROMPTS, STEPS)
+    assert tokens.tolist() == greedy.tolist()
+
+
 def test_one_key_serves_rows_by_their_number(simple):
     rng, same = jax.random.key(2), [[1, 2]] * 5
     tokens = generate(simple.model, simple.params, same, STEPS, 1.5, rng)
