@@ -195,7 +195,7 @@ def _expect_values(tensors: Mapping[str, np.ndarray], vocab_size: int) -> None:
         kind = name.rpartition("/")[2]
         if name == "tokens":
             wrong, expected = (tensor < 0) | (tensor >= vocab_size), f"tokens in [0, {vocab_size})"
-        elif kind in ("length", "start"):  # of `ops.core`'s streams
+        elif kind in ("length", "start"):  # of a `Stream`
             wrong, expected = (tensor < 0) | (tensor > len(tokens)), f"at most the {len(tokens)} tokens"
         elif kind == "broken":
             wrong, expected = tensor, "False"

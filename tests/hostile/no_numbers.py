@@ -45,12 +45,7 @@ def _check(
     broken = (np.tri(x.shape[1], dtype=bool) & same & (is_bad & mask)[:, None]).any(axis=2)
     clean, _ = run(np.where(is_bad[..., None], 0, x), segment_ids=ids, mask=mask)
     whole, _ = run(bad, segment_ids=ids, mask=mask)
-    index = np.arange(x.shape[1])
-    first, state = run(bad, run.fresh(len(x)), mask=mask & (index < cut), segment_ids=ids)
-    rest = np.roll(mask, -cut, axis=1) & (index < len(index) - cut)
-    second, _ = run(np.roll(bad, -cut, axis=1), state, mask=rest, segment_ids=np.roll(ids, -cut, axis=1))
-    parts = np.where((index < cut)[:, None], first, np.roll(second, cut, axis=1))
-    for y in (whole, parts):
+    for y in (whole, laws.in_two(run, bad, cut, mask, ids)):
         laws.expect_broken(
             np.where(mask[..., None], y, 0), np.where(mask[..., None], clean, 0), broken & mask
         )

@@ -92,13 +92,17 @@ def split_law_under_padding(
     """The same with a cut at any token, the pieces padded to one length, and rows of different lengths."""
     ids = one_document(x) if ids is None else ids
     whole, _ = run(x, mask=mask, segment_ids=ids)
+    parts, real = in_two(run, x, cut, mask, ids), mask[..., None]
+    assert_close(np.where(real, parts, 0), np.where(real, whole, 0), TOLERANCE)
+
+
+def in_two(run: Runner, x: np.ndarray, cut: int, mask: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Outputs of two calls, cut at any token, each padded to the whole length: they share a program."""
     index = np.arange(x.shape[1])
     first, state = run(x, run.fresh(len(x)), mask=mask & (index < cut), segment_ids=ids)
     rest = np.roll(mask, -cut, axis=1) & (index < len(index) - cut)
     second, _ = run(np.roll(x, -cut, axis=1), state, mask=rest, segment_ids=np.roll(ids, -cut, axis=1))
-    parts = np.where((index < cut)[:, None], first, np.roll(second, cut, axis=1))
-    real = mask[..., None]
-    assert_close(np.where(real, parts, 0), np.where(real, whole, 0), TOLERANCE)
+    return np.where((index < cut)[:, None], first, np.roll(second, cut, axis=1))
 
 
 def segment_law(run: Runner, x: np.ndarray, lengths: list[int]) -> None:
@@ -122,10 +126,7 @@ def containment(run: Runner, x: np.ndarray, cut: int) -> None:
     clean, _ = run(x, segment_ids=ids, mask=every)
     whole, _ = run(bad, segment_ids=ids, mask=every)
     expect_broken(whole, clean, broken)
-    first, state = run(bad, run.fresh(len(x)), mask=every & (index < cut), segment_ids=ids)
-    rest = every & (index < len(index) - cut)
-    second, _ = run(np.roll(bad, -cut, axis=1), state, mask=rest, segment_ids=np.roll(ids, -cut, axis=1))
-    expect_broken(np.where((index < cut)[:, None], first, np.roll(second, cut, axis=1)), clean, broken)
+    expect_broken(in_two(run, bad, cut, every, ids), clean, broken)
 
 
 def expect_broken(y: np.ndarray, expected: np.ndarray, broken: np.ndarray) -> None:
