@@ -76,16 +76,11 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, ascending."""
-        return [step for step, _ in self._entries()]
-
-    def _entries(self) -> list[tuple[int, Path]]:
-        """What has a step's number as its name, by step."""
-        paths = [path for path in self.directory.glob("*") if path.name.isascii() and path.name.isdigit()]
-        return sorted((int(path.name), path) for path in paths)
+        return [step for step, _ in _entries(self.directory)]
 
     def intact_before(self, end: int) -> int | None:
         """Step of the newest undamaged checkpoint of a step below `end`; None if there is none."""
-        below = ((step, path) for step, path in reversed(self._entries()) if step < end)
+        below = ((step, path) for step, path in reversed(_entries(self.directory)) if step < end)
         return next((step for step, path in below if _damage(step, path) is None), None)
 
     def newest_intact(self, abstract: Any = None) -> int | None:
@@ -106,7 +101,7 @@ class Checkpoints:
 
     def _newest_intact(self, abstract: Any) -> int:
         damaged: list[tuple[Path, str]] = []
-        for step, path in reversed(self._entries()):
+        for step, path in reversed(_entries(self.directory)):
             damage = _damage(step, path, abstract)
             if damage is not None:
                 damaged.append((path, damage))
@@ -237,8 +232,8 @@ class Checkpoints:
 
 def last_checkpoint(workdir: Path) -> str:
     """Path of a run's newest checkpoint, or "none", for a message."""
-    steps = [path.name for path in (workdir / "checkpoints").glob("*") if path.name.isdecimal()]
-    return str(workdir.absolute() / "checkpoints" / max(steps, key=int)) if steps else "none"
+    steps = _entries(workdir.absolute() / "checkpoints")
+    return str(steps[-1][1]) if steps else "none"
 
 
 @contextlib.contextmanager
@@ -276,6 +271,12 @@ def say_once() -> None:
             sys.__unraisablehook__(unraisable)
 
     sys.unraisablehook = hook
+
+
+def _entries(directory: Path) -> list[tuple[int, Path]]:
+    """What has a step's number as its name in a directory of checkpoints, by step."""
+    paths = [path for path in directory.glob("*") if path.name.isascii() and path.name.isdigit()]
+    return sorted((int(path.name), path) for path in paths)
 
 
 def _damage(step: int, path: Path, abstract: Any = None) -> str | None:

@@ -1,5 +1,4 @@
-"""What a checkpoint must hold: storage that loses or changes bytes, and what is no checkpoint of the run, is
-noticed before training goes on."""
+"""What a checkpoint must hold: damage and foreign files are noticed before training goes on."""
 
 import json
 import zlib

@@ -98,7 +98,10 @@ def _expect_to_fit(array: Any) -> None:
     """Raise ValueError for NumPy's integers that JAX would cut to 32 bits without a word."""
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or not array.size:
         return
-    limits = np.iinfo(jax.dtypes.canonicalize_dtype(array.dtype))
+    narrow = jax.dtypes.canonicalize_dtype(array.dtype)
+    if narrow == array.dtype:
+        return
+    limits = np.iinfo(narrow)
     for value in (array.min(), array.max()):
         what = f"from {limits.min} to {limits.max} without jax_enable_x64"
         expect(limits.min <= value <= limits.max, f"a number in an array of {array.dtype}", int(value), what)

@@ -5,7 +5,6 @@ to the document of the token at hand, and which tokens are padding. They are ans
 """
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from based_jax.validate import expect_array
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Stream:
     """How far each row has come. Part of every mixer's state."""
 

@@ -69,11 +69,11 @@ def expect_at_most(
     if not any(isinstance(x, Tracer) for x in arrays):
         value = int(number(np, *map(np.asarray, arrays)))
         expect(value <= limit, argument, value, expected)
-    elif (checks := waiting_here()) is not None:
+    elif (checks := _waiting_here()) is not None:
         checks.append(AtMost(number(jnp, *arrays), limit, argument, expected))
 
 
-def waiting_here() -> list[AtMost] | None:
+def _waiting_here() -> list[AtMost] | None:
     """Where to add a check of what is traced now; None in other programs and in a part of one (`scan`)."""
     trace, checks = _WAITING.get() or (None, None)
     return checks if trace is compat.current_trace() else None
