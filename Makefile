@@ -4,13 +4,16 @@ VENV ?= .venv
 WORKERS ?= 2
 # Which tests, e.g. TESTS=tests/kernels; all of them if empty.
 TESTS ?=
+# DURATIONS=1 lists the 30 tests that took longest.
+DURATIONS ?=
 BIN = $(VENV)/bin
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(if $(DURATIONS),--durations=30 --durations-min=0.1)
 
 # glibc: back large blocks with huge pages. A step on the CPU allocates its scratch memory anew, and without
 # this a quarter of its time is page faults. Other C libraries ignore it.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: help demo test test-newest test-newest-with bench gpu-wheels format clean
+.PHONY: help demo check test test-slow test-newest test-newest-with lint bench gpu-wheels format clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,18 +27,26 @@ $(VENV)/.installed-%: pyproject.toml
 demo: $(VENV)/.installed-plot ## train based-tiny on Python's own source, sample from it, plot the loss
 	$(BIN)/python -m train.demo --workdir runs/demo
 
-test: $(VENV)/.installed-test ## lint, type check and the whole suite (PYTHON=... chooses the interpreter)
+lint: $(VENV)/.installed-test ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS)
+
+check: lint ## five minutes: lint, types and the core tests
+	$(PYTEST) --core $(TESTS)
+
+test: lint ## ten minutes: all that must hold before a release (PYTHON=... chooses the interpreter)
+	$(PYTEST) $(TESTS)
+
+test-slow: lint ## hours: every test there is
+	$(PYTEST) --run-slow $(TESTS)
 
 test-newest: ## the suite on Python >= 3.12 with the newest jax, where such a Python exists
 	@py=$$(.ci/find-python 3.12) || { echo "make test-newest: skipped, no Python >= 3.12 found"; exit 0; }; \
 	  echo "make test-newest: $$py"; $(MAKE) --no-print-directory test-newest-with PYTHON=$$py VENV=.venv-newest
 
 test-newest-with: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS)
+	$(PYTEST) $(TESTS)
 
 bench: $(VENV)/.installed-test ## time and memory of the ops on this machine, side by side
 	$(BIN)/python -m benchmarks ops

@@ -62,8 +62,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("suite")
 
 
+WITHOUT_CORE = ("benchmarks", "docs", "experiments", "published", "profile", "theory")
+"""Directories of tests/ with no core tests: what they test stands on the rest and nothing stands on it."""
+
+
 def pytest_addoption(parser):
-    parser.addoption("--run-slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--core", action="store_true", help="only the core tests, as `make check`")
+    parser.addoption("--run-slow", action="store_true", help="the tests marked slow too")
     # pytest has a --fixtures of its own.
     parser.addoption(
         "--fixtures-dir",
@@ -79,7 +84,17 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", f"ignore:Error {verb} persistent compilation cache entry")
 
 
+def pytest_ignore_collect(collection_path, config):
+    if config.getoption("--core") and collection_path.parent == ROOT / "tests":
+        return collection_path.name in WITHOUT_CORE or None
+    return None
+
+
 def pytest_collection_modifyitems(config, items):
+    if config.getoption("--core"):
+        later = [any(map(item.get_closest_marker, ("release", "slow"))) for item in items]
+        config.hook.pytest_deselected(items=[item for item, out in zip(items, later, strict=True) if out])
+        items[:] = [item for item, out in zip(items, later, strict=True) if not out]
     for item in items:
         if item.get_closest_marker("slow") and not config.getoption("--run-slow"):
             item.add_marker(pytest.mark.skip(reason="slow; run with --run-slow"))

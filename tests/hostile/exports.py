@@ -13,7 +13,7 @@ from typing import Any
 from based_jax.export import Exported, Plan, runner
 from tests.export.conftest import make_case
 from tests.hostile.attack import Attack
-from tests.mutations import Rng, damaged_bytes, mutated_json, other_kind, write_json
+from tests.hostile.damage import Rng, damaged_bytes, mutated_json, other_kind, write_json
 
 PLAN = Plan(("cpu",), batch_size=2, prefill_chunk=4, decode_chunk=3)
 

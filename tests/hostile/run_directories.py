@@ -16,7 +16,7 @@ import numpy as np
 
 from based_jax.directory_lock import sole_writer
 from tests.hostile.attack import Attack
-from tests.mutations import Rng, damaged_bytes, mutated_json, other_kind, write_json
+from tests.hostile.damage import Rng, damaged_bytes, mutated_json, other_kind, write_json
 from train.checkpoints import Checkpoints
 from train.lm import PROG, LMConfig
 from train.metrics import MetricWriter, read_metrics

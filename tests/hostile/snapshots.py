@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from based_jax.generate import load_snapshot, save_snapshot
 from tests.generate.tiny import make_tiny
 from tests.hostile.attack import Attack
-from tests.mutations import Rng, damaged_bytes, other_kind
+from tests.hostile.damage import Rng, damaged_bytes, other_kind
 
 module = importlib.import_module("based_jax.generate.snapshot")  # beside the function of that name
 
