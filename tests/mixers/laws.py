@@ -23,8 +23,10 @@ TOLERANCE = 2e-6
 MAX_LENGTH = 48
 """tokens that a state has room for"""
 
-ROWS, LENGTH, PIECE = 2, 13, 6
-"""Every call is (ROWS, LENGTH), (ROWS, PIECE) or (ROWS, 1): compiling a mixer takes most of a law's time."""
+ROWS, LENGTH = 2, 13
+"""Every call has one of three forms, since compiling a mixer takes most of a law's time: whole rows without a
+state (`packed`), rows that continue (`continued`), both with masks and segment ids, and one token without
+(`stepped`). Rows are cut by masks; test_contract.py also cuts arrays."""
 
 
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -40,7 +42,7 @@ class Runner:
 
     def __init__(self, mixer: Mixer):
         self.mixer = mixer
-        x = jnp.zeros((1, 4, mixer.d_model))
+        x = jax.ShapeDtypeStruct((1, 4, mixer.d_model), jnp.float32)
         self.variables = normals(mixer.init, x, dtype=jnp.float32)
         self._apply = jax.jit(mixer.apply, compiler_options=QUICKLY)
 
@@ -52,27 +54,45 @@ class Runner:
         return self.mixer.init_state(rows, MAX_LENGTH)
 
 
+def packed(run: Runner, x: np.ndarray, **context: Any) -> np.ndarray:
+    """Outputs of whole rows, as in training: one document without padding if `context` does not say more."""
+    y, nothing = run(x, **everything(x, context))
+    assert nothing is None  # a state is returned to those who give one
+    return y
+
+
+def continued(run: Runner, x: np.ndarray, state: Any, **context: Any) -> tuple[np.ndarray, Any]:
+    """Outputs and state of rows that go on behind a state."""
+    return run(x, state, **everything(x, context))
+
+
+def everything(x: np.ndarray, context: dict[str, Any]) -> dict[str, Any]:
+    """Packing and padding are data, so that rows with and without them share a program."""
+    return {"mask": np.ones(x.shape[:2], bool), "segment_ids": np.zeros(x.shape[:2], int)} | context
+
+
+def stepped(run: Runner, x: np.ndarray, state: Any = None, **context: Any) -> tuple[np.ndarray, Any]:
+    """Outputs and state of one call for each token: what a row alone is."""
+    state, outputs = run.fresh(len(x)) if state is None else state, [x[:, :0]]
+    for t in range(x.shape[1]):
+        y, state = run(x[:, t : t + 1], state, **{name: a[:, t : t + 1] for name, a in context.items()})
+        outputs.append(y)
+    return np.concatenate(outputs, axis=1), state
+
+
 def in_pieces(
     run: Runner, x: np.ndarray, sizes: list[int], state: Any = None, **context: Any
 ) -> tuple[np.ndarray, Any]:
-    """Outputs and state of as many calls as there are sizes, each PIECE or 1."""
+    """Outputs and state of as many calls as there are sizes, each of all tokens, the later ones masked."""
     state, pieces, begin = run.fresh(len(x)) if state is None else state, [x[:, :0]], 0
+    index = np.arange(x.shape[1])
     for size in sizes:
-        part = {name: array[:, begin : begin + size] for name, array in context.items()}
-        y, state = run(x[:, begin : begin + size], state, **part)
-        pieces.append(y)
+        rolled = {name: np.roll(a, -begin, axis=1) for name, a in {**everything(x, context), "x": x}.items()}
+        rolled["mask"] = rolled["mask"] & (index < size)
+        y, state = run(rolled.pop("x"), state, **rolled)
+        pieces.append(y[:, :size])
         begin += size
     return np.concatenate(pieces, axis=1), state
-
-
-def alone(run: Runner, x: np.ndarray, length: int) -> tuple[np.ndarray, Any]:
-    """The first tokens by themselves, in pieces."""
-    return in_pieces(run, x[:, :length], [PIECE] * (length // PIECE) + [1] * (length % PIECE))
-
-
-def one_document(x: np.ndarray) -> np.ndarray:
-    """Segment ids of rows that are not packed: padding and packing share their programs."""
-    return np.zeros(x.shape[:2], int)
 
 
 NO_NUMBERS = np.resize(np.array([np.nan, np.inf, 1e30, -np.inf, -1e30], np.float32), LENGTH)
@@ -80,39 +100,19 @@ NO_NUMBERS = np.resize(np.array([np.nan, np.inf, 1e30, -np.inf, -1e30], np.float
 
 
 def split_law(run: Runner, x: np.ndarray, sizes: list[int], **context: Any) -> None:
-    """Cutting a sequence anywhere changes nothing, and the state only when it is asked for is returned."""
-    whole, nothing = run(x, **context)
-    assert nothing is None
-    assert_close(in_pieces(run, x, sizes, **context)[0], whole, TOLERANCE)
-
-
-def split_law_under_padding(
-    run: Runner, x: np.ndarray, cut: int, mask: np.ndarray, ids: np.ndarray | None = None
-) -> None:
-    """The same with a cut at any token, the pieces padded to one length, and rows of different lengths."""
-    ids = one_document(x) if ids is None else ids
-    whole, _ = run(x, mask=mask, segment_ids=ids)
-    parts, real = in_two(run, x, cut, mask, ids), mask[..., None]
+    """Cutting a sequence anywhere changes nothing, inside a document, between two and in padding."""
+    whole, real = packed(run, x, **context), everything(x, context)["mask"][..., None]
+    parts, _ = in_pieces(run, x, sizes, **context)
     assert_close(np.where(real, parts, 0), np.where(real, whole, 0), TOLERANCE)
-
-
-def in_two(run: Runner, x: np.ndarray, cut: int, mask: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Outputs of two calls, cut at any token, each padded to the whole length: they share a program."""
-    index = np.arange(x.shape[1])
-    first, state = run(x, run.fresh(len(x)), mask=mask & (index < cut), segment_ids=ids)
-    rest = np.roll(mask, -cut, axis=1) & (index < len(index) - cut)
-    second, _ = run(np.roll(x, -cut, axis=1), state, mask=rest, segment_ids=np.roll(ids, -cut, axis=1))
-    return np.where((index < cut)[:, None], first, np.roll(second, cut, axis=1))
 
 
 def segment_law(run: Runner, x: np.ndarray, lengths: list[int]) -> None:
     """Documents packed into a row do not see each other, even when an id comes back later."""
     ids = np.concatenate([np.full(length, number % 2) for number, length in enumerate(lengths)])
-    packed, _ = run(x, segment_ids=np.broadcast_to(ids, x.shape[:2]), mask=np.ones(x.shape[:2], bool))
-    begin = 0
+    together, begin = packed(run, x, segment_ids=np.broadcast_to(ids, x.shape[:2])), 0
     for length in lengths:
-        expected, _ = alone(run, x[:, begin:], length)
-        assert_close(packed[:, begin : begin + length], expected, TOLERANCE)
+        document = slice(begin, begin + length)
+        assert_close(together[:, document], stepped(run, x[:, document])[0], TOLERANCE)
         begin += length
 
 
@@ -122,11 +122,9 @@ def containment(run: Runner, x: np.ndarray, cut: int) -> None:
     ids = np.broadcast_to(np.repeat([0, 1, 2], [4, 5, 4]), x.shape[:2])
     broken = (ids == 1) & (index >= 6)
     bad = np.where(broken[..., None], NO_NUMBERS[:, None], x)
-    every = np.ones(x.shape[:2], bool)
-    clean, _ = run(x, segment_ids=ids, mask=every)
-    whole, _ = run(bad, segment_ids=ids, mask=every)
-    expect_broken(whole, clean, broken)
-    expect_broken(in_two(run, bad, cut, every, ids), clean, broken)
+    clean = packed(run, x, segment_ids=ids)
+    expect_broken(packed(run, bad, segment_ids=ids), clean, broken)
+    expect_broken(in_pieces(run, bad, [cut, x.shape[1] - cut], segment_ids=ids)[0], clean, broken)
 
 
 def expect_broken(y: np.ndarray, expected: np.ndarray, broken: np.ndarray) -> None:
@@ -140,25 +138,25 @@ def padding_law(run: Runner, x: np.ndarray, lengths: list[int], more: np.ndarray
     """Padding changes no real output, and continuing behind it is continuing behind the last real token."""
     mask = np.arange(x.shape[1]) < np.array(lengths)[:, None]
     garbage = np.where(mask[..., None], x, NO_NUMBERS[: x.shape[1], None])
-    padded, state = run(garbage, run.fresh(len(x)), mask=mask, segment_ids=one_document(x))
-    stateless, _ = run(garbage, mask=mask, segment_ids=one_document(x))
-    after, _ = run(more, state)
+    padded, state = continued(run, garbage, run.fresh(len(x)), mask=mask)
+    stateless = packed(run, garbage, mask=mask)
+    after, _ = continued(run, more, state)
     for row, length in enumerate(lengths):
-        expected, behind = alone(run, x, length)
+        expected, behind = stepped(run, x[:, :length])
         if length:
             assert_close(padded[row, :length], expected[row], TOLERANCE)
             assert_close(stateless[row, :length], expected[row], TOLERANCE)
-        assert_close(after[row], run(more, behind)[0][row], TOLERANCE)
+        assert_close(after[row], continued(run, more, behind)[0][row], TOLERANCE)
 
 
 def causality(run: Runner, x: np.ndarray, t: int, tolerance: float = 0.0) -> None:
     """The past does not know the future, by default to the last bit; and the present does see itself."""
     other = x.copy()
     other[:, t:] += 1.0
-    before, after = run(x)[0], run(other)[0]
+    before, after = packed(run, x), packed(run, other)
     assert_close(after[:, :t], before[:, :t], tolerance)
     assert np.any(before[:, t] != after[:, t])
     other[:, t:] = NO_NUMBERS[t:, None]
-    after = run(other)[0]
+    after = packed(run, other)
     assert_close(after[:, :t], before[:, :t], tolerance)
     assert np.all(np.isnan(after[:, t:]))
