@@ -83,6 +83,7 @@ def test_penalties_and_min_p_are_heard(run, directory, expected):
     assert run(*hot, "--min-p", 1)[1] == f"def{expected}\n"  # the most likely token alone
 
 
+@pytest.mark.release
 def test_weights_of_another_dtype(run, directory, model):
     status, out, _ = run("--checkpoint", directory, *GREEDY, "--dtype", "bfloat16")
     half = LanguageModel(model[0].config.replace(dtype="bfloat16"))
@@ -103,6 +104,7 @@ def test_run_directory(run, directory, expected, tmp_path):
     assert run("--checkpoint", tmp_path, *GREEDY)[1] == f"def{expected}\n"
 
 
+@pytest.mark.slow  # a process: the tests above call the same main
 def test_module(directory, expected):
     done = run_module("based_jax.generate", "--checkpoint", str(directory), *map(str, GREEDY))
     assert done.returncode == 0, done.stderr

@@ -83,6 +83,7 @@ class Client:
         self.answers[event.ticket] = Completion(tokens, logprobs, event.finish)
 
 
+@pytest.mark.release
 def test_random_requests(wide, x64):
     engine = Engine(wide.model, wide.params, **ENGINE, max_waiting=3)
     live(wide, engine, 200, extras=False)

@@ -48,6 +48,7 @@ def model_of(*names):
     return make_tiny(letters, mixers=specs, dtype="float64")
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("names", slow_but([MIXED], [MIXED, *((name,) for name in mixers.names())]), ids=str)
 def test_greedy_is_the_full_forward_at_every_step(x64, names):
     case = model_of(*names)

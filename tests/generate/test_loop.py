@@ -118,6 +118,7 @@ def test_stopped_rows_pad(hybrid, greedy):
     assert expected != rows
 
 
+@pytest.mark.release
 def test_the_loop_ends_when_every_row_has_stopped(simple):
     everything = range(simple.model.config.vocab_size)
     options = {"stop_tokens": everything, "pad_token": -1}
@@ -276,6 +277,7 @@ class Counting(LanguageModel):
 TRACES: list[int] = []
 
 
+@pytest.mark.release
 def test_a_second_call_compiles_nothing(simple):
     def make(prompt, **options):
         generate(Counting(simple.model.config), simple.params, prompt, STEPS, **options)
@@ -290,6 +292,7 @@ def test_a_second_call_compiles_nothing(simple):
     assert make([[3]]) == first
 
 
+@pytest.mark.release
 def test_prompts_of_any_length_compile_a_handful_of_programs(simple):
     model = Counting(simple.model.config.replace(norm_eps=1e-6))  # a model of its own: nothing is compiled
     TRACES.clear()
@@ -320,6 +323,7 @@ def test_only_states_that_grow_have_room(tiny):
     assert all(max(tokens, 64) <= room < max(2 * tokens, 65) for tokens, room in enumerate(rooms, 1))
 
 
+@pytest.mark.release
 def test_generate_inside_jit(simple):
     prompt, mask = np.zeros((5, 21), int), np.zeros((5, 21), bool)
     for row, tokens in enumerate(PROMPTS):
@@ -343,6 +347,7 @@ def test_bfloat16(hybrid):
     assert made.shape == (2, 5)
 
 
+@pytest.mark.release
 def test_learned_positions_end(simple):
     model = LanguageModel(simple.model.config.replace(max_positions=20))
     params = {"params": {**simple.params["params"], "position_embedding": jnp.zeros((20, 16))}}

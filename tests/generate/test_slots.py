@@ -60,6 +60,7 @@ def come_and_go(slots: Slots[str], case: Tiny, plan: str) -> list[int]:
     return sizes
 
 
+@pytest.mark.release
 def test_rows_keep_what_they_have_while_others_come_and_go(wide, slots):
     assert come_and_go(slots, wide, "abAcCdB") == [1, 2, 1, 2, 1, 2, 1]
 

@@ -278,7 +278,7 @@ GROWING = [case for case in CASES if shapes(case, 13) != shapes(case, laws.MAX_L
 def test_a_state_moves_to_another_capacity(case):
     """What was read with little room is what is read with much, there and back."""
     run = runner(case)
-    x = drawn(1, laws.PIECE)
+    x = drawn(1, 6)
     small, large = (run(x, run.mixer.init_state(2, size))[1] for size in (13, laws.MAX_LENGTH))
     assert_same(with_capacity(run.mixer, small, laws.MAX_LENGTH), large)
     assert_same(with_capacity(run.mixer, large, 13), small)

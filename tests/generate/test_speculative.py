@@ -168,6 +168,7 @@ def test_check_allows_no_more_than_it_may():
         np.testing.assert_array_equal(rest, equal[:, 0])
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("options", [{}, {"top_k": 3, "temperature": 0.7}], ids=str)
 def test_samples_have_the_targets_distribution(options):
     """All texts of three tokens, counted over many rows, against their exact probabilities.

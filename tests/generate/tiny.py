@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
+from tests.arrays import array
 
 MIXERS = {
     "C": MixerSpec("gated_conv", {"kernel_size": 4}),
@@ -51,7 +51,7 @@ def random_params(model: LanguageModel) -> Any:
 
     def fill(leaf: jax.ShapeDtypeStruct) -> jax.Array:
         values = 0.4 * generator.normal(size=leaf.shape) + (len(leaf.shape) == 1)
-        return jnp.asarray(values, leaf.dtype)
+        return array(values, leaf.dtype)
 
-    shapes = jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), np.int32))
     return jax.tree.map(fill, shapes)

@@ -45,7 +45,8 @@ def _check(
     broken = (np.tri(x.shape[1], dtype=bool) & same & (is_bad & mask)[:, None]).any(axis=2)
     clean, _ = run(np.where(is_bad[..., None], 0, x), segment_ids=ids, mask=mask)
     whole, _ = run(bad, segment_ids=ids, mask=mask)
-    for y in (whole, laws.in_two(run, bad, cut, mask, ids)):
+    sizes = [cut, x.shape[1] - cut]
+    for y in (whole, laws.in_pieces(run, bad, sizes, mask=mask, segment_ids=ids)[0]):
         laws.expect_broken(
             np.where(mask[..., None], y, 0), np.where(mask[..., None], clean, 0), broken & mask
         )

@@ -170,6 +170,7 @@ def test_padding_changes_nothing(model, apply, in_pieces, tokens):
     assert_close(apply(step, state)[0][1], apply(step, alone_state)[0][1], 3e-6)
 
 
+@pytest.mark.release
 def test_remat_changes_no_number(params, tokens, x64):
     params = jax.tree.map(lambda leaf: leaf.astype(np.float64), params)
     config = CONFIG.replace(dtype="float64")
@@ -185,6 +186,7 @@ def test_remat_changes_no_number(params, tokens, x64):
         assert_close(gradients(config.replace(remat=remat)), wanted, FLOAT64)
 
 
+@pytest.mark.release
 def test_remat_keeps_less_for_the_backward_pass(params):
     """By tracing: on a CPU the compiler may undo it where layers are not scanned."""
 

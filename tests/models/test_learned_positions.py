@@ -50,6 +50,7 @@ def test_continues_behind_a_state(model):
     assert_close(jnp.concatenate([first, second, third], axis=1), whole, FLOAT32)
 
 
+@pytest.mark.release
 def test_starts_anew_with_a_segment(model):
     _, params, apply = model
     given = tokens(1, 7)

@@ -68,6 +68,7 @@ def start(config: bj.ModelConfig):
     return normals(bj.LanguageModel(config).init, jnp.zeros((1, 1), jnp.int32), dtype=np.float64)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("schedule", "remat"),
     [("PRPRC", "block"), pytest.param("CLSLSLS", "none", marks=pytest.mark.slow)],
@@ -95,6 +96,7 @@ def test_parameters_states_and_decoding_are_those_without_it(x64):
     assert "length=3" not in str(program(params, tokens, model.init_state(1, 8)))
 
 
+@pytest.mark.release
 def test_the_program_is_smaller_and_does_as_much(x64):
     params, tokens = start(CONFIG), jnp.zeros((1, 8), jnp.int32)
     size, products = {}, {}

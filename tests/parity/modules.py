@@ -95,19 +95,16 @@ def stored_states(module, state, fixture: Fixture, prefix: str, when: str) -> It
         if theirs is None:
             continue
         if name == "conv_state":  # theirs also keeps the oldest input, which no later output sees
-            yield key, state.inputs, theirs[:, :, 1:].swapaxes(1, 2)
+            yield key, np.asarray(state.inputs), theirs[:, :, 1:].swapaxes(1, 2)
         elif name == "kv_cache":  # theirs keeps every key, (batch, time, key or value, heads, dim)
             count = min(state.slots, theirs.shape[1])
             k, v, _ = recent(state, count)
-            yield key, jnp.stack([k, v], axis=2), theirs[:, -count:]
+            yield key, np.stack([k, v], axis=2), theirs[:, -count:]
         else:
             width = module.feature_dim
-            full = (
-                ops.symmetric_to_full(state.k[:, :, None, None], width)
-                if name == "k_state"
-                else ops.symmetric_to_full(state.kv.swapaxes(2, 3)[:, :, None], width)
-            )
-            yield key, full, None
+            k, kv = np.asarray(state.k), np.asarray(state.kv)
+            sums = k[:, :, None, None] if name == "k_state" else kv.swapaxes(2, 3)[:, :, None]
+            yield key, ops.symmetric_to_full(array(sums), width), None
 
 
 def rotary_tables(module, params, inputs, fixture: Fixture) -> Iterator[Comparison]:
@@ -117,11 +114,14 @@ def rotary_tables(module, params, inputs, fixture: Fixture) -> Iterator[Comparis
     length, pairs = fixture.arrays["out:rotary_cos"].shape
     first = slice(0, None, 2) if module.rotary_interleaved else slice(0, pairs)
     second = slice(1, None, 2) if module.rotary_interleaved else slice(pairs, None)
-    x = jnp.zeros((1, length, 1, 2 * pairs)).at[..., first].set(1)
-    turned = ops.rotary(
-        x, jnp.arange(length)[None],
-        dim=module.rotary_dim, base=module.rotary_base, interleaved=module.rotary_interleaved,
-    )[0, :, 0]  # fmt: skip
+    x = np.zeros((1, length, 1, 2 * pairs), np.float32)
+    x[..., first] = 1
+    turned = np.asarray(
+        ops.rotary(
+            array(x), array(np.arange(length)[None]),
+            dim=module.rotary_dim, base=module.rotary_base, interleaved=module.rotary_interleaved,
+        )[0, :, 0]
+    )  # fmt: skip
     yield "rotary_cos", turned[:, first], None
     yield "rotary_sin", turned[:, second], None
 
