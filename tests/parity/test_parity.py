@@ -14,7 +14,6 @@ from tests.parity.modules import check_module
 from tests.parity.tasks import check_task
 from tests.parity.training import check_training
 
-
 LATER = ("feature_maps", "mqar", "ops")
 """Folders whose cases wait for a release: tests/ops and tests/data compare the same code with NumPy."""
 

@@ -1,0 +1,325 @@
+"""Faults that the suite must catch: `tests/mutations.py` plants them one at a time.
+
+Each is a slip that someone could make: a mask that is dropped, a window one token too wide, a state that is
+not reset, a factor that is missing backward. They are spread over what `make check` answers for.
+"""
+
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    """One replacement in one file."""
+
+    what: str
+    path: str
+    old: str
+    """occurs once in the file"""
+    new: str
+    tests: str
+    """files that look at this code, with blanks between: what their core tests miss, `make check` misses"""
+
+
+LAWS = "tests/mixers/test_contract.py"
+CONV = "tests/ops/test_short_conv.py"
+LINEAR = "tests/ops/test_linear_attention.py tests/ops/test_taylor_attention.py"
+DELTA = "tests/ops/test_delta_rule.py"
+SOFTMAX = "tests/ops/test_softmax_attention.py tests/ops/test_softmax_attention_cache.py"
+LOOP = "tests/generate/test_loop.py"
+SAMPLING = "tests/generate/test_sampling.py"
+SPECULATIVE = "tests/generate/test_speculative.py"
+PARITY = "tests/parity/test_parity.py"
+STEP = "tests/train/test_step.py"
+
+FAULTS = (
+    # ops
+    Fault(
+        "sums survive the end of a document", "based_jax/ops/linear_attention.py",
+        "new_kv = seen.kept(kv) + jnp.einsum", "new_kv = kv + jnp.einsum", LINEAR,
+    ),
+    Fault(
+        "the normaliser forgets the tokens before the chunk", "based_jax/ops/linear_attention.py",
+        "normaliser = scores.sum(-1) + seen.reading(phi_q @ k_sum[..., None])[..., 0]",
+        "normaliser = scores.sum(-1)", LINEAR,
+    ),
+    Fault(
+        "a fixed rate of decay is dropped", "based_jax/ops/linear_attention.py",
+        "jnp.broadcast_to(log_decay.astype(dtype), (batch",
+        "jnp.broadcast_to(log_decay.astype(dtype) * (log_decay.shape[1] > 1), (batch", LINEAR,
+    ),
+    Fault(
+        "the half of Taylor's square is lost", "based_jax/ops/feature_maps.py",
+        "return 1 + s + s * s / 2", "return 1 + s + s * s", LINEAR,
+    ),
+    Fault(
+        "features are scaled as products are", "based_jax/ops/feature_maps.py",
+        "x = x * width**-0.25\n    triangle", "x = x * width**-0.5\n    triangle", LINEAR,
+    ),
+    Fault(
+        "a token of a strictly causal chunk sees itself", "based_jax/ops/chunks.py",
+        "k=0 if diagonal else -1", "k=0", DELTA,
+    ),
+    Fault(
+        "padding enters the state of packed rows", "based_jax/ops/chunks.py",
+        "enters = real if enters is None else enters & real", "enters = real if enters is None else enters",
+        LINEAR,
+    ),
+    Fault(
+        "a state lives on behind a document that begins with its chunk", "based_jax/ops/chunks.py",
+        "lift(last[:, 0] < 0)", "lift(last[:, 0] <= 0)", LINEAR,
+    ),
+    Fault(
+        "a token decays what it has itself brought", "based_jax/ops/decay.py",
+        "jnp.flip(g, axis), axis, inclusive=False", "jnp.flip(g, axis), axis, inclusive=True",
+        "tests/ops/test_decay.py tests/ops/test_linear_recurrence.py",
+    ),
+    Fault(
+        "queries of the delta rule read before the decay", "based_jax/ops/delta_rule.py",
+        "readers = jnp.stack([a, q * jnp.exp(log_decay)])", "readers = jnp.stack([a, q])", DELTA,
+    ),
+    Fault(
+        "the delta rule erases without the decay", "based_jax/ops/delta_rule.py",
+        "erased = erased * jnp.exp(log_decay.astype(dtype))[..., None]", "erased = erased * 1", DELTA,
+    ),
+    Fault(
+        "the bonus counts for all that a token brings", "based_jax/ops/linear_recurrence.py",
+        "else old + bonus[..., None] * added", "else new + bonus[..., None] * added",
+        "tests/ops/test_linear_recurrence.py",
+    ),
+    Fault(
+        "inputs of a selective scan are not scaled by the step", "based_jax/ops/diagonal_scan.py",
+        "(dt * x)[..., None] * B", "x[..., None] * B", "tests/ops/test_diagonal_scan.py",
+    ),
+    Fault(
+        "two parts of RWKV-4's sums decay by the first one's steps", "based_jax/ops/wkv.py",
+        "of_new = jnp.exp(exponent1 + steps2 - top)", "of_new = jnp.exp(exponent1 + steps1 - top)",
+        "tests/ops/test_wkv.py",
+    ),
+    Fault(
+        "padding moves RWKV-4's sums", "based_jax/ops/wkv.py",
+        "new = jnp.where(real, new, 0)", "pass", f"tests/ops/test_wkv.py {LAWS}",
+    ),
+    Fault(
+        "a window is one key short", "based_jax/ops/softmax_attention.py",
+        "jnp.maximum(start, index - left)", "jnp.maximum(start, index - left + 1)", SOFTMAX,
+    ),
+    Fault(
+        "a window is one key too wide", "based_jax/ops/softmax_attention.py",
+        "jnp.maximum(start, index - left)", "jnp.maximum(start, index - left - 1)", SOFTMAX,
+    ),
+    Fault(
+        "a token does not see itself", "based_jax/ops/softmax_attention.py",
+        "(key_index <= index[..., None])", "(key_index < index[..., None])", SOFTMAX,
+    ),
+    Fault(
+        "attention that is not causal sees padding", "based_jax/ops/softmax_attention.py",
+        "else visible & mask[:, None, :]", "else visible",
+        f"{SOFTMAX} tests/ops/test_softmax_attention_edges.py tests/models/test_classifier.py",
+    ),
+    Fault(
+        "a cache that is just full counts as overfull", "based_jax/ops/softmax_attention.py",
+        "fits = stream.length <= cache.slots", "fits = stream.length < cache.slots", SOFTMAX,
+    ),
+    Fault(
+        "slots are numbered one token ahead", "based_jax/ops/kv_cache.py",
+        "newest = length[:, None] - 1", "newest = length[:, None]", "tests/ops/test_kv_cache.py",
+    ),
+    Fault(
+        "the oldest tap of a packed convolution is lost", "based_jax/ops/short_conv.py",
+        "jnp.where((age >= back)[..., None], tap, 0)", "jnp.where((age > back)[..., None], tap, 0)", CONV,
+    ),
+    Fault(
+        "a convolution's state ends one token behind the text", "based_jax/ops/short_conv.py",
+        "behind = mask.sum(axis=1, dtype=jnp.int32)[:, None] +",
+        "behind = 1 + mask.sum(axis=1, dtype=jnp.int32)[:, None] +", CONV,
+    ),
+    Fault(
+        "a long convolution loses a document's first token at a cut", "based_jax/ops/long_conv.py",
+        "(index >= state.stream.start[:, None])", "(index > state.stream.start[:, None])",
+        f"tests/ops/test_long_conv.py {LAWS}",
+    ),
+    Fault(
+        "rotation is no rotation", "based_jax/ops/rotary.py",
+        "jnp.concatenate([one * cos - two * sin", "jnp.concatenate([one * cos + two * sin",
+        "tests/ops/test_rotary.py",
+    ),
+    Fault(
+        "positions go on through documents", "based_jax/ops/stream.py",
+        "return self.index - self.start", "return self.index + 0 * self.start",
+        f"tests/ops/test_stream.py {CONV}",
+    ),
+    Fault(
+        "padding counts as read", "based_jax/ops/stream.py",
+        "length=stream.length + count", "length=stream.length + every", "tests/ops/test_stream.py",
+    ),
+    Fault(
+        "a broken document breaks the next one of its row", "based_jax/ops/not_numbers.py",
+        "broken |= before.broken[:, None] & (start == before.start[:, None])",
+        "broken |= before.broken[:, None]", LAWS,
+    ),
+    Fault(
+        "the backward pass of cross-entropy forgets the weights", "based_jax/ops/cross_entropy.py",
+        "of_logits = ((p - is_target) * weights[..., None])", "of_logits = ((p - is_target) * 1.0)",
+        "tests/ops/test_cross_entropy.py",
+    ),
+    Fault(
+        "the backward pass of cross-entropy forgets the factor from above", "based_jax/ops/cross_entropy.py",
+        "(g * of_hidden)", "(1.0 * of_hidden)", "tests/ops/test_cross_entropy.py",
+    ),
+    # kernels
+    Fault(
+        "the slope of Taylor's square is halved in the kernel", "pallas_kernels/taylor_attention/dq.py",
+        "return (1 + scores) if plan.scales[1] == 1 else (1 + scores) * plan.scales[1]",
+        "return (1 + scores / 2) if plan.scales[1] == 1 else (1 + scores / 2) * plan.scales[1]",
+        "tests/kernels/test_taylor_attention.py",
+    ),
+    Fault(
+        "gradients of keys see queries of other documents", "pallas_kernels/taylor_attention/dkv.py",
+        "dscores = jnp.where(visible, dscores * slope(plan, scores), 0.0)",
+        "dscores = dscores * slope(plan, scores)", "tests/kernels/test_taylor_attention.py",
+    ),
+    Fault(
+        "the fused window starts at the row, not at its document", "pallas_kernels/window_step/kernel.py",
+        "jnp.maximum(start[...], 0)", "jnp.maximum(0 * start[...], 0)", "tests/kernels/test_window_step.py",
+    ),
+    Fault(
+        "the fused step scales its linear features wrongly", "pallas_kernels/taylor_step/kernel.py",
+        "np.repeat([1, width**-0.25,", "np.repeat([1, width**-0.5,", "tests/kernels/test_taylor_step.py",
+    ),
+    # mixers and models
+    Fault(
+        "the gate of linear attention is left out", "based_jax/mixers/linear_attention.py",
+        "y = y * self.gate(x)[..., None]", "y = y * 1", f"tests/mixers/test_feature_maps.py {LAWS}",
+    ),
+    Fault(
+        "attention counts positions anew behind a state", "based_jax/mixers/softmax_heads.py",
+        "stream = None if state is None else state.stream\n            positions",
+        "stream = None\n            positions", LAWS,
+    ),
+    Fault(
+        "BaseConv loses its residual", "based_jax/mixers/base_conv.py",
+        "return conv * gate + x, state", "return conv * gate, state", PARITY,
+    ),
+    Fault(
+        "Mamba-2's gate is a sigmoid", "based_jax/mixers/mamba2.py",
+        "y = y * jax.nn.silu(z).reshape(y.shape)", "y = y * jax.nn.sigmoid(z).reshape(y.shape)", PARITY,
+    ),
+    Fault(
+        "RWKV-7 removes at the full rate", "based_jax/mixers/rwkv7.py",
+        "-removal, removal * rate, log_decay", "-removal, removal, log_decay", PARITY,
+    ),
+    Fault(
+        "value and gate of an MLP are swapped", "based_jax/models/mlp.py",
+        "inner[..., 0, :] * act(inner[..., 1, :])", "inner[..., 1, :] * act(inner[..., 0, :])", PARITY,
+    ),
+    Fault(
+        "numbers that are none reach the arithmetic", "based_jax/mixers/frame.py",
+        "numbers(x, mask)", "x", LAWS,
+    ),
+    # generate
+    Fault(
+        "prefill reads one token of padding", "based_jax/generate/loop.py",
+        "mask = offset + jnp.arange(size)[None] < lengths[:, None]",
+        "mask = offset + jnp.arange(size)[None] <= lengths[:, None]", LOOP,
+    ),
+    Fault(
+        "generation continues behind the token before the last", "based_jax/generate/loop.py",
+        "last = lengths - 1 - offset", "last = jnp.maximum(lengths - 2, 0) - offset", LOOP,
+    ),
+    Fault(
+        "a row that has stopped starts again", "based_jax/generate/loop.py",
+        "done = done | (token", "done = (token", LOOP,
+    ),
+    Fault(
+        "a repetition penalty makes unlikely tokens likelier", "based_jax/generate/sampling.py",
+        "logits / repetition, logits * repetition", "logits / repetition, logits / repetition", SAMPLING,
+    ),
+    Fault(
+        "frequencies are penalised like presence", "based_jax/generate/sampling.py",
+        "- frequency * counts.output", "- frequency * (counts.output > 0)", SAMPLING,
+    ),
+    Fault(
+        "penalties count a prompt's padding", "based_jax/generate/sampling.py",
+        ".add(1 if mask is None else jnp.asarray(mask, jnp.int32))", ".add(1)", f"{SAMPLING} {LOOP}",
+    ),
+    Fault(
+        "top-p takes a share of one, not of all weights", "based_jax/generate/sampling.py",
+        "column.top_p * weights.sum(axis=-1, keepdims=True)", "column.top_p", SAMPLING,
+    ),
+    Fault(
+        "min-p compares a probability with a logarithm", "based_jax/generate/sampling.py",
+        "jnp.log(column.min_p)", "column.min_p - 1", SAMPLING,
+    ),
+    Fault(
+        "drafts are accepted behind a refused one", "based_jax/generate/speculative.py",
+        "jnp.cumprod(good, axis=1).sum(axis=1, dtype=jnp.int32)", "good.sum(axis=1, dtype=jnp.int32)",
+        SPECULATIVE,
+    ),
+    Fault(
+        "a refused draft is drawn again from the whole distribution", "based_jax/generate/speculative.py",
+        "rest = jnp.maximum(wanted - offered, 0)", "rest = jnp.maximum(wanted, 0 * offered)", SPECULATIVE,
+    ),
+    Fault(
+        "a request's state is added to that of the row before", "based_jax/generate/rows.py",
+        "old.at[rows].set(leaf.astype(old.dtype)", "old.at[rows].add(leaf.astype(old.dtype)",
+        "tests/generate/test_slots.py tests/generate/test_engine.py",
+    ),
+    # train
+    Fault(
+        "each micro-batch takes its own mean", "train/step.py",
+        'losses = {"loss": nats / total}', 'losses = {"loss": nats / jnp.maximum(targets, 1)}', STEP,
+    ),
+    Fault(
+        "every step draws the same noise", "train/step.py",
+        "jax.random.fold_in(jax.random.key(seed), state.step)", "jax.random.key(seed)",
+        f"{STEP} tests/train/test_replay.py",
+    ),
+    Fault(
+        "weights decay on biases too", "train/optimizer.py",
+        'endings = ("kernel",', 'endings = ("kernel", "bias",', "tests/train/test_optimizer.py",
+    ),
+    Fault(
+        "gradients are not clipped", "train/optimizer.py",
+        "optax.clip_by_global_norm(config.clip)", "optax.identity()", "tests/train/test_optimizer.py",
+    ),
+    Fault(
+        "the learning rate falls over the warm-up too", "train/optimizer.py",
+        "max(horizon - warmup, 1)", "max(horizon, 1)", "tests/train/test_optimizer.py",
+    ),
+    Fault(
+        "a checkpoint remembers the beginning of the data", "train/loop.py",
+        "checkpoints.save(step, state, data.get_state())", "checkpoints.save(step, state, beginning)",
+        "tests/train/test_lm.py",
+    ),
+    Fault(
+        "a resumed run reads its data from the beginning", "train/loop.py",
+        "        data.set_state(position)\n", "", "tests/train/test_lm.py",
+    ),
+    # data
+    Fault(
+        "a window's first document counts twice", "based_jax/data/packed.py",
+        "(begin + 1, begin + real)", "(begin, begin + real)", "tests/data/test_packed.py",
+    ),
+    Fault(
+        "every host reads the first one's rows", "based_jax/data/pipeline.py",
+        "slice(shard_index, None, shard_count)", "slice(0, None, shard_count)", "tests/data/test_pipeline.py",
+    ),
+    # convert
+    Fault(
+        "queries and keys of a packed projection are swapped", "based_jax/convert/tables.py",
+        'linear("Wqkv.weight", ("q/kernel", "k/kernel", "v/kernel"))',
+        'linear("Wqkv.weight", ("k/kernel", "q/kernel", "v/kernel"))', PARITY,
+    ),
+    Fault(
+        "value and gate of the other MLP are swapped", "based_jax/convert/tables.py",
+        '("fc3.weight", "fc1.weight")', '("fc1.weight", "fc3.weight")', PARITY,
+    ),
+    Fault(
+        "taps of convolutions come in the other order", "based_jax/convert/layouts.py",
+        "tensors[0][:, 0, :].T", "tensors[0][:, 0, ::-1].T", "tests/convert/test_both_ways.py",
+    ),
+    Fault(
+        "packed rows go back to torch in the wrong shape", "based_jax/convert/layouts.py",
+        "return [part.T for part in _split(columns", "return [part.T[::-1] for part in _split(columns",
+        "tests/convert/test_both_ways.py",
+    ),
+)  # fmt: skip
