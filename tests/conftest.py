@@ -1,6 +1,7 @@
 """One set-up for the whole suite: platform, compilation cache, checked signatures, options and marks."""
 
 # ruff: noqa: E402  (the environment is set before jax is imported, the hook before the ops are)
+import ctypes
 import dataclasses
 import gc
 import os
@@ -62,8 +63,11 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("suite")
 
 
+PROGRAMS = 2 << 30
+"""resident bytes above which a worker drops its compiled programs; without a limit each ends with 5 GB"""
+
 WITHOUT_CORE = ("benchmarks", "docs", "experiments", "published", "profile", "theory")
-"""Directories of tests/ with no core tests: what they test stands on the rest and nothing stands on it."""
+"""directories of tests/ without core tests: nothing else in the library depends on the code that they test"""
 
 
 def pytest_addoption(parser):
@@ -100,6 +104,23 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="slow; run with --run-slow"))
         if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
             item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Drop compiled programs after a file's last test, where a worker holds many."""
+    if (nextitem is None or nextitem.path != item.path) and resident_bytes() > PROGRAMS:
+        jax.clear_caches()
+        gc.collect()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc does not return freed memory by itself
+        if trim is not None:
+            trim(0)
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process holds, 0 where the system does not report it."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
 
 @pytest.fixture(scope="session")

@@ -1,22 +1,22 @@
-"""Faults that the suite must catch: `tests/mutations.py` plants them one at a time.
+"""Faults that the suite must catch; `tests/mutations.py` plants them one at a time.
 
-Each is a slip that someone could make: a mask that is dropped, a window one token too wide, a state that is
-not reset, a factor that is missing backward. They are spread over what `make check` answers for.
+Each is a mistake that a contributor could make: a dropped mask, a window that is off by one, a state that is
+not reset, a missing factor in a backward pass.
 """
 
 from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """One replacement in one file."""
+    """A replacement in one file."""
 
     what: str
     path: str
     old: str
-    """occurs once in the file"""
+    """text that occurs once in the file"""
     new: str
     tests: str
-    """files that look at this code, with blanks between: what their core tests miss, `make check` misses"""
+    """test files that cover this code, separated by spaces; only these are run"""
 
 
 LAWS = "tests/mixers/test_contract.py"

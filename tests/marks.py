@@ -1,4 +1,4 @@
-"""Which cases of a test run in which tier; tests/README.md says what the tiers are."""
+"""Tier marks for the cases of a parametrized test; tests/README.md explains the tiers."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any

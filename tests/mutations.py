@@ -1,8 +1,8 @@
-"""Plant the faults of `tests/faults.py`, one at a time, and ask the suite: ``python -m tests.mutations``.
+"""Check that the suite catches the faults of `tests/faults.py`: ``python -m tests.mutations``.
 
-Each fault is planted in a copy of the checkout, where the tests that look at its code run: first the core
-ones, as in `make check`, then, if they pass, those that wait for `make test`. The exit status is 1 if the
-suite misses a fault. `--write` puts the table into tests/mutations.md.
+Each fault is planted in a copy of the checkout, and the tests that cover its code are run: first the core
+ones, as in `make check`, then, if those pass, all that `make test` runs. The exit status is 1 if the suite
+misses a fault. `--write` writes the table to tests/mutations.md.
 """
 
 import argparse
@@ -22,15 +22,16 @@ from tests.faults import FAULTS, Fault
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "tests" / "mutations.md"
 
-HEAD = """# Faults that were planted, and what caught them
+HEAD = """# Planted faults, and the test that caught each
 
-`python -m tests.mutations --write` plants each in a copy of the checkout and runs the tests that look at
-its code. A fault that is caught in `check` fails `make check`; one in `test` fails `make test` only.
+Written by `python -m tests.mutations --write`, which plants each fault of `tests/faults.py` in a copy of the
+checkout and runs the tests that cover its code. A fault caught in `check` fails `make check`; one caught in
+`test` fails `make test` only.
 """
 
 
-class Answer(NamedTuple):
-    """What the suite said of a fault."""
+class Outcome(NamedTuple):
+    """Which tier caught a fault."""
 
     tier: str
     """check, test or missed"""
@@ -39,7 +40,7 @@ class Answer(NamedTuple):
 
 
 def copy_checkout(to: Path) -> None:
-    """The files that git knows or would know."""
+    """Copy the files that git tracks or would track."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, capture_output=True, text=True,
@@ -51,12 +52,12 @@ def copy_checkout(to: Path) -> None:
 
 
 def first_failure(checkout: Path, tests: str, *options: str) -> str | None:
-    """Run tests in a copy; the first that fails, or None.
+    """Run tests in a copy and return the first that fails, or None.
 
     Raises:
         RuntimeError: pytest ended for another reason than a failed test.
     """
-    # Programs that a fault does not touch are compiled once for all.
+    # Shared, so that programs that a fault does not change are compiled once.
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax")}
     command = [sys.executable, "-m", "pytest", "-q", "-x", *options, *tests.split()]
     done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
@@ -68,8 +69,8 @@ def first_failure(checkout: Path, tests: str, *options: str) -> str | None:
     return failed[1]
 
 
-def ask(checkout: Path, fault: Fault) -> Answer:
-    """Plant a fault, run its tests, and take it out again.
+def plant(checkout: Path, fault: Fault) -> Outcome:
+    """Plant a fault in a copy, run its tests, and restore the file.
 
     Raises:
         RuntimeError: the text to replace is not there exactly once.
@@ -83,24 +84,24 @@ def ask(checkout: Path, fault: Fault) -> Answer:
         for tier, options in (("check", ["--core"]), ("test", [])):
             caught_by = first_failure(checkout, fault.tests, *options)
             if caught_by is not None:
-                return Answer(tier, caught_by)
+                return Outcome(tier, caught_by)
     finally:
         path.write_text(text, encoding="utf-8")
-    return Answer("missed", "")
+    return Outcome("missed", "")
 
 
-def table(answers: dict[Fault, Answer]) -> str:
-    """Markdown."""
+def table(outcomes: dict[Fault, Outcome]) -> str:
+    """Return a Markdown table with a row per fault."""
     lines = ["| fault | in | caught in | by |", "|---|---|---|---|"]
-    for fault, (tier, test) in answers.items():
+    for fault, (tier, test) in outcomes.items():
         name = test.removeprefix("tests/").partition("[")[0]
         lines.append(f"| {fault.what} | `{fault.path}` | {tier} | `{name}` |")
     return "\n".join(lines)
 
 
-def summary(answers: dict[Fault, Answer]) -> str:
-    """How many were caught where."""
-    tiers = [answer.tier for answer in answers.values()]
+def summary(outcomes: dict[Fault, Outcome]) -> str:
+    """Count the faults by tier, in one sentence."""
+    tiers = [outcome.tier for outcome in outcomes.values()]
     check = tiers.count("check")
     return (
         f"{len(tiers)} faults: `make check` catches {check}, `make test` {check + tiers.count('test')}, "
@@ -109,10 +110,10 @@ def summary(answers: dict[Fault, Answer]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command."""
+    """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__.splitlines()[0])
-    parser.add_argument("words", nargs="*", help="only faults whose name or file has one of these in it")
-    parser.add_argument("--jobs", type=int, default=2, help="faults at a time (default: %(default)s)")
+    parser.add_argument("words", nargs="*", help="run only faults whose name or file contains one of these")
+    parser.add_argument("--jobs", type=int, default=2, help="faults to run at a time (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help="write tests/mutations.md")
     options = parser.parse_args(argv)
     chosen = [
@@ -121,15 +122,13 @@ def main(argv: list[str] | None = None) -> int:
         if not options.words or any(word in fault.what + fault.path for word in options.words)
     ]
     if not chosen or (options.write and options.words):
-        parser.error(
-            "no fault has these words" if not chosen else "--write takes no words: it needs all faults"
-        )
+        parser.error("no fault matches" if not chosen else "--write runs all faults: expected no words")
     copies: SimpleQueue[Path] = SimpleQueue()
 
-    def answer(fault: Fault) -> Answer:
+    def run(fault: Fault) -> Outcome:
         checkout = copies.get()
         try:
-            found = ask(checkout, fault)
+            found = plant(checkout, fault)
         finally:
             copies.put(checkout)
         print(f"{found.tier:6}  {fault.what}  {found.caught_by}", flush=True)
@@ -145,11 +144,11 @@ def main(argv: list[str] | None = None) -> int:
         if sound is not None:
             parser.exit(2, f"{sound} fails without any fault\n")
         with ThreadPoolExecutor(options.jobs) as pool:
-            answers = dict(zip(chosen, pool.map(answer, chosen), strict=True))
-    print(summary(answers))
+            outcomes = dict(zip(chosen, pool.map(run, chosen), strict=True))
+    print(summary(outcomes))
     if options.write:
-        PAGE.write_text(f"{HEAD}\n{summary(answers)}\n\n{table(answers)}\n", encoding="utf-8")
-    return 1 if any(answer.tier == "missed" for answer in answers.values()) else 0
+        PAGE.write_text(f"{HEAD}\n{summary(outcomes)}\n\n{table(outcomes)}\n", encoding="utf-8")
+    return 1 if any(outcome.tier == "missed" for outcome in outcomes.values()) else 0
 
 
 if __name__ == "__main__":
