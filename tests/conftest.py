@@ -89,7 +89,8 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    if config.getoption("--core") and collection_path.parent == ROOT / "tests":
+    of_all = config.args_source is not pytest.Config.ArgsSource.ARGS  # a directory that is named is collected
+    if config.getoption("--core") and of_all and collection_path.parent == ROOT / "tests":
         return collection_path.name in WITHOUT_CORE or None
     return None
 
