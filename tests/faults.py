@@ -188,7 +188,7 @@ FAULTS = (
     # mixers and models
     Fault(
         "the gate of linear attention is left out", "based_jax/mixers/linear_attention.py",
-        "y = y * self.gate(x)[..., None]", "y = y * 1", f"tests/mixers/test_feature_maps.py {LAWS}",
+        "y = y * self.gate(x)[..., None]", "y = y * 1", f"tests/mixers/test_linear_attention.py {LAWS}",
     ),
     Fault(
         "attention counts positions anew behind a state", "based_jax/mixers/softmax_heads.py",

@@ -1,12 +1,12 @@
 """H3 with heads of two channels, which no fixture has: against a loop over tokens."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.linen import meta
 
 from based_jax import mixers
 from tests.mixers import laws
+from tests.mixers.built import initial_parameters, runner
 from tests.tolerances import FLOAT32, assert_close
 
 
@@ -38,7 +38,7 @@ def h3_by_hand(mixer, params, x):
 
 
 def test_heads_of_two_channels():
-    run = laws.Runner(mixers.make("h3", d_model=6, d_state=4, head_dim=2))
+    run = runner("h3", d_model=6, d_state=4, head_dim=2)
     x = laws.inputs(2, 19, 6, 0)
     y, _ = run(x)
     params = meta.unbox(run.variables)["params"]
@@ -48,9 +48,7 @@ def test_heads_of_two_channels():
 
 def test_initial_state_spaces():
     """The shift starts as its c alone; rates 1/2, frequencies pi n, steps between dt_min and dt_max."""
-    mixer = mixers.make("h3", d_model=64, d_state=6)
-    variables = jax.jit(mixer.init)(jax.random.key(0), jnp.zeros((1, 1, 64)))
-    params = meta.unbox(variables)["params"]
+    params = initial_parameters("h3", d_model=64, d_state=6)
     assert np.array_equal(params["shift_b"], np.eye(1, 6).repeat(64, axis=0))
     assert np.abs(params["shift_c"]).max() <= 6**-0.5
     np.testing.assert_allclose(np.exp(params["log_rate"]), 0.5, rtol=1e-6)

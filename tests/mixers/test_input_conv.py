@@ -101,19 +101,6 @@ def test_a_repeated_pattern_is_found():
     assert set(np.asarray(lags[0]).tolist()) == {5, 10}
 
 
-@pytest.mark.parametrize(
-    ("options", "context", "message"),
-    [
-        ({"filter": "some"}, {}, "filter = 'some': expected one of 'programmatic'"),
-        ({"lags": 0}, {}, "lags = 0: expected at least 1"),
-        ({"filter": "autocorrelation"}, {"segment_ids": IDS}, "segment_ids = .*: expected None with filter"),
-    ],
-)
-def test_bad_settings_are_named(options, context, message):
-    with pytest.raises(ValueError, match=message):
-        mixers.make("input_conv", d_model=4, **options).init(jax.random.key(0), X, **context)
-
-
 def test_what_is_missing_is_named():
     with pytest.raises(ValueError, match=r"tokens = None: expected ids \(B, N\)"):
         run()(X)

@@ -57,8 +57,3 @@ def test_state_sizes():
     assert mixers.info("liquid_s4").state_size(8, 100) == 8 * 64
     state = mixers.make("liquid_s4", d_model=8, dtype=jnp.bfloat16).init_state(2)
     assert (state.h.shape, state.h.dtype) == ((2, 8, 32), jnp.complex64)
-
-
-def test_an_odd_number_of_states_is_refused():
-    with pytest.raises(ValueError, match="d_state = 3: expected an even number"):
-        mixers.make("liquid_s4", d_model=8, d_state=3).init_state(1)

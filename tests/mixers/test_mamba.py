@@ -3,19 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from flax import linen as nn
 
 from based_jax import mixers
-
-
-def initial(**options) -> dict:
-    mixer = mixers.make("mamba", d_model=64, **options)
-    return nn.meta.unbox(jax.jit(mixer.init)(jax.random.key(0), jnp.zeros((1, 1, 64))))["params"]
+from tests.mixers.built import initial_parameters
 
 
 def test_initial_values_are_the_papers():
-    tree = initial(d_state=5)
+    tree = initial_parameters("mamba", d_model=64, d_state=5)
     np.testing.assert_allclose(np.exp(tree["A_log"]), np.broadcast_to(np.arange(1, 6), (128, 5)), rtol=1e-6)
     np.testing.assert_array_equal(tree["D"], 1)
     steps = np.asarray(jax.nn.softplus(tree["dt_bias"]))
@@ -29,7 +23,7 @@ def test_initial_values_are_the_papers():
 
 def test_a_model_of_mambas_keeps_torchs_default():
     """Variance 1 / (3 fan_in), and the way back into the stream over sqrt(layers)."""
-    tree = initial(num_layers=4, init_std=7.0, out_init_std=7.0)
+    tree = initial_parameters("mamba", d_model=64, num_layers=4, init_std=7.0, out_init_std=7.0)
     for name, std in (("in_proj", 192**-0.5), ("x_proj", 384**-0.5), ("out", 384**-0.5 / 2)):
         assert abs(tree[name]["kernel"].std() / std - 1) < 0.05
 
@@ -45,9 +39,3 @@ def test_the_recurrence_is_float32_in_a_bfloat16_model():
     state = mixers.make("mamba", d_model=8, dtype=jnp.bfloat16).init_state(2)
     assert (state.ssm.h.shape, state.ssm.h.dtype) == ((2, 16, 16), jnp.float32)
     assert (state.conv.inputs.shape, state.conv.inputs.dtype) == ((2, 3, 16), jnp.bfloat16)
-
-
-@pytest.mark.parametrize("option", ["d_state", "d_conv", "expand", "dt_rank", "num_layers"])
-def test_bad_options_are_named(option):
-    with pytest.raises(ValueError, match=f"{option} = 0: expected .*at least 1"):
-        mixers.make("mamba", d_model=8, **{option: 0})

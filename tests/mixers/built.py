@@ -1,0 +1,59 @@
+"""Mixers by name, and what tests read off them: parameters, gradients, sizes of states."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from based_jax import mixers
+from tests.mixers.laws import Runner
+
+
+def runner(name: str, **options: Any) -> Runner:
+    return Runner(mixers.make(name, **options))
+
+
+def initial_parameters(name: str, **options: Any) -> dict[str, Any]:
+    """Parameters as `init` draws them, unboxed."""
+    mixer = mixers.make(name, **options)
+    x = np.zeros((1, 1, mixer.d_model), np.float32)
+    return nn.meta.unbox(jax.jit(mixer.init)(jax.random.key(0), x))["params"]
+
+
+def parameter_count(name: str, **options: Any) -> int:
+    mixer = mixers.make(name, **options)
+    x = jax.ShapeDtypeStruct((1, 2, mixer.d_model), jnp.float32)
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(mixer.init, jax.random.key(0), x)))
+
+
+def float64_weights(run: Runner) -> dict[str, np.ndarray]:
+    """Kernels and scales by name."""
+    params = nn.meta.unbox(run.variables)["params"]
+    return {name: np.float64(jax.tree.leaves(value)[0]) for name, value in params.items()}
+
+
+def with_first_taps(run: Runner, longer: Runner) -> Runner:
+    """`run` with the parameters of `longer`, of whose explicit filter it takes as many taps as it has."""
+    params = nn.meta.unbox(longer.variables)["params"]
+    taps = params["filter"]["taps"][: run.mixer.l_max]
+    run.variables = {"params": params | {"filter": {"taps": taps}}}
+    return run
+
+
+def gradients(mixer: mixers.Mixer, x: Any) -> Any:
+    """Gradients of the sum of the squared outputs, with respect to freshly initialised parameters."""
+
+    @jax.jit
+    def run(x):
+        variables = mixer.init(jax.random.key(0), x)
+        return jax.grad(lambda variables: jnp.sum(mixer.apply(variables, x)[0] ** 2))(variables)
+
+    return jax.device_get(run(x))
+
+
+def allocated_floats(mixer: mixers.Mixer, length: int) -> int:
+    """Numbers of type float32 in the state of one row of up to `length` tokens."""
+    state = jax.eval_shape(lambda: mixer.init_state(1, length))
+    return sum(leaf.size for leaf in jax.tree.leaves(state) if leaf.dtype == jnp.float32)

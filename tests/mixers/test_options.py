@@ -1,0 +1,189 @@
+"""Options of all mixers but those of the contract's tests: wrong ones are named, and defaults divide."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax import mixers
+
+WIDTH = 8
+X = jax.ShapeDtypeStruct((1, 3, WIDTH), jnp.float32)
+MASK = np.ones((1, 3), bool)
+IDS = np.zeros((1, 3), np.int32)
+
+
+def make(name, options):
+    return mixers.make(name, d_model=WIDTH, **options)
+
+
+def init(name, options, **context):
+    jax.eval_shape(functools.partial(make(name, options).init, **context), jax.random.key(0), X)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("blocked_window", {"width": 0}, "width = 0: expected at least 1"),
+        ("conv_basis", {"starts": (1, 2)}, r"starts = \(1, 2\): expected integers ascending from 0"),
+        ("conv_basis", {"left": -1}, "left = -1"),
+        ("conv_basis", {"gradient": "exact"}, "gradient = 'exact': expected one of"),
+        ("delta_net", {"qk_norm": "sum"}, "qk_activation = 'silu': expected 'relu' or 'elu' with qk_norm"),
+        ("delta_net", {"qk_norm": "max"}, "qk_norm = 'max': expected one of 'l2', 'sum'"),
+        ("delta_net", {"qk_activation": "gelu"}, "qk_activation = 'gelu'"),
+        ("delta_net", {"num_heads": 3}, "d_model = 8: expected a multiple of num_heads = 3"),
+        ("gated_delta_net", {"expand_v": 0}, "expand_v = 0: expected at least 1"),
+        ("gated_delta_net", {"kernel_size": 0}, "kernel_size = 0: expected at least 1"),
+        ("gla", {"num_heads": 3}, r"expand_k \* d_model = 4: expected a multiple of num_heads = 3"),
+        ("gla", {"kernel_size": 0}, "kernel_size = 0: expected None or at least 1"),
+        ("gla", {"gate_low_rank_dim": 0}, "gate_low_rank_dim = 0"),
+        ("gla", {"gate_logit_normalizer": 0.0}, "gate_logit_normalizer = 0.0"),
+        ("h3", {"d_state": 5}, "d_state = 5: expected even"),
+        ("h3", {"head_dim": 3}, "d_model = 8: expected a multiple of head_dim = 3"),
+        ("hyena", {"emb_dim": 4}, "emb_dim = 4: expected an odd number"),
+        ("hyena", {"order": 1}, "order = 1: expected at least 2"),
+        ("hyena", {"num_heads": 3}, "d_model = 8: expected a multiple of num_heads = 3"),
+        ("hyena", {"num_heads": 2, "order": 3}, "order = 3: expected 2 with several heads"),
+        ("hyper_attention", {"order": 1}, "order = 1: expected at least 2"),
+        ("hyper_attention", {"left": -1}, "left = -1"),
+        ("hyper_attention", {"num_heads": 3}, "d_model = 8: expected a multiple of num_heads = 3"),
+        ("hyper_feature_attention", {"orders": 3}, "channels of a head = 8: expected a mult.* order = 3"),
+        ("hyper_feature_attention", {"orders": 0}, "orders = 0: expected None or at least 1"),
+        (
+            "hyper_feature_attention",
+            {"num_heads": 4, "orders": (1, 2)},
+            r"orders = \(1, 2\): expected an order for each of the 4 heads",
+        ),
+        ("hyper_feature_attention", {"orders": (1, 1, 2)}, "d_model = 8: expected a multiple of num_heads"),
+        ("hyper_feature_attention", {"rotary_fraction": 1.5}, "rotary_fraction = 1.5: expected at least 0"),
+        ("input_conv", {"filter": "some"}, "filter = 'some': expected one of 'programmatic'"),
+        ("input_conv", {"lags": 0}, "lags = 0: expected at least 1"),
+        ("linear_attention", {"feature_map": "elu"}, "feature_map = 'elu': expected one of 'taylor', 'relu'"),
+        (
+            "linear_attention",
+            {"feature_map": "performer", "num_features": 0},
+            "num_features = 0: expected None or at least 1",
+        ),
+        (
+            "linear_attention",
+            {"num_features": 8},
+            "num_features = 8: expected None for feature_map = 'taylor'",
+        ),
+        (
+            "linear_attention",
+            {"feature_map": "relu", "max_length": 8},
+            "max_length = 8: expected None for feature_map = 'relu'",
+        ),
+        (
+            "linear_attention",
+            {"feature_map": "cosformer", "max_length": 0},
+            "max_length = 0: expected None or at least 1",
+        ),
+        (
+            "linear_attention",
+            {"learned_map": False},
+            "learned_map = False: expected True for feature_map = 'taylor'",
+        ),
+        ("linear_attention", {"feature_dim": 0}, "feature_dim = 0: expected at least 1"),
+        ("linear_hyper_attention", {"order": 1}, "order = 1: expected at least 2"),
+        ("linear_hyper_attention", {"feature_dim": 0}, "feature_dim = 0: expected at least 1"),
+        ("linear_hyper_attention", {"feature_map": "sin"}, "feature_map = 'sin': expected one of 'taylor'"),
+        (
+            "linear_hyper_attention",
+            {"feature_map": "identity"},
+            "normalize = 'sum': expected 'count' or 'none'",
+        ),
+        ("linear_hyper_attention", {"normalize": "rms"}, "normalize = 'rms': expected one of"),
+        ("linear_hyper_attention", {"strict": True, "ordered": False}, "strict = True: expected False where"),
+        (
+            "linear_hyper_feature_attention",
+            {"norm": "sum"},
+            "norm = 'sum': expected 'rms' or 'none' with feature_map = 'identity'",
+        ),
+        ("linear_hyper_feature_attention", {"feature_map": "softmax"}, "feature_map = 'softmax': expected"),
+        ("linear_hyper_feature_attention", {"norm": "batch"}, "norm = 'batch': expected one of"),
+        ("linear_hyper_feature_attention", {"order": 0}, "order = 0: expected at least 1"),
+        ("linear_hyper_feature_attention", {"feature_dim": 0}, "feature_dim = 0: expected .*at least 1"),
+        ("long_conv", {"l_max": 0}, "l_max = 0: expected at least 1"),
+        ("mamba2", {"head_dim": 3}, r"expand \* d_model = 16: expected a multiple of head_dim = 3"),
+        ("mamba2", {"head_dim": 4, "num_groups": 3}, "heads = 4: expected a multiple of num_groups = 3"),
+        ("mamba2", {"d_state": 0}, "d_state = 0"),
+        ("retnet", {"expand_v": 0.0}, "expand_v = 0.0: expected above 0"),
+        ("rwkv4", {"layer": 3, "num_layers": 3}, "layer = 3: expected 0 to 2"),
+        ("rwkv5", {"head_size": 3}, "d_model = 8: expected a multiple of head_size = 3"),
+        ("rwkv5", {"layer": 12}, "layer = 12: expected 0 to 11"),
+        ("rwkv7", {"head_dim": 3}, "d_model = 8: expected a multiple of head_dim = 3"),
+        ("rwkv7", {"gate_rank": 0}, "gate_rank = 0: expected at least 1"),
+        ("rwkv_channel_mix", {"layer": 3, "num_layers": 3}, "layer = 3: expected 0 to 2"),
+        ("scatterbrain", {"feature_dim": 3}, "feature_dim = 3: expected an even number"),
+        ("selected_attention", {"order": 0}, "order = 0: expected at least 1"),
+        ("selected_attention", {"selection": "some"}, "selection = 'some': expected"),
+        ("selected_attention", {"share": 0.0}, "share = 0.0: expected above 0"),
+        ("selective_lookups", {"hard": True}, "causal = True: expected False with hard"),
+        ("sigmoid_lookups", {"lookups": 0}, "lookups = 0: expected None or at least 1"),
+    ],
+)  # fmt: skip
+def test_bad_options_are_named(unchecked, name, options, message):
+    with pytest.raises(ValueError, match=message):
+        init(name, options)
+
+
+@pytest.mark.parametrize("option", ["d_state", "d_conv", "expand", "dt_rank", "num_layers"])
+def test_mamba_names_them_when_it_is_made(option):
+    with pytest.raises(ValueError, match=f"{option} = 0: expected .*at least 1"):
+        make("mamba", {option: 0})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("base_conv", {"kernel_size": 0}, "kernel_size = 0: expected"),
+        ("base_conv", {"l_max": 0}, "l_max = 0: expected at least 1"),
+        ("hyper_attention", {"left": -1}, "left = -1: expected"),
+        ("hyper_attention", {"order": 1, "shared": False}, "order = 1: expected"),
+        ("liquid_s4", {"d_state": 3}, "d_state = 3: expected an even number"),
+        ("nystrom", {"causal": False}, "causal = False: expected True for a state"),
+        ("scatterbrain", {"causal": False}, "causal = False: expected True for a state"),
+        ("selected_attention", {"causal": False}, "causal = False: expected True for a state"),
+        ("selective_lookups", {"causal": False}, "causal = False: expected True for a state"),
+        ("sigmoid_lookups", {"hard": True}, "hard = True: expected False for a state"),
+    ],
+)
+def test_options_that_no_state_can_have_are_named(unchecked, name, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(name, options).init_state(1, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "context", "message"),
+    [
+        ("bigbird", {}, {"cells": np.zeros((2, 2))}, "cells has dtype"),
+        ("conv_basis", {"max_error": 0.1}, {"mask": MASK}, "expected None with max_error, which looks at"),
+        (
+            "input_conv",
+            {"filter": "autocorrelation"},
+            {"segment_ids": IDS},
+            "segment_ids = .*: expected None with filter",
+        ),
+        ("nystrom", {"causal": False}, {"segment_ids": IDS}, "segment_ids = '.*': expected None"),
+        ("nystrom", {"causal": False}, {"state": "any"}, "state = 'str': expected None with causal"),
+        ("scatterbrain", {"causal": False}, {"mask": MASK}, "mask = '.*': expected None"),
+        ("selected_attention", {"causal": False}, {"state": "any"}, "state = 'str': expected None"),
+        ("sma", {"hard": True}, {"state": "any"}, "state = 'str': expected None with hard = True"),
+    ],
+)
+def test_arguments_that_options_exclude_are_named(unchecked, name, options, context, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        init(name, options, **context)
+
+
+def test_defaults_divide():
+    """The papers' numbers where they divide: 4 heads (GLA), 256 (RetNet) and 64 channels per head."""
+    assert mixers.GLA(64).layout() == (4, 8, 16)
+    assert mixers.GLA(6).layout() == (3, 1, 2)
+    assert mixers.RetNet(2048).layout() == (8, 256, 512)
+    assert mixers.RetNet(768, expand_v=5 / 3).layout() == (2, 384, 640)
+    assert mixers.Mamba2(96).layout() == (3, 64)
+    assert mixers.RWKV5(128).layout() == (2, 64)
