@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from jax import lax
 
 from based_jax import mixers
@@ -13,6 +14,7 @@ from based_jax.convert import from_torch
 from based_jax.mixers.linear_attention import FEATURE_MAPS
 from tests.marks import slow_but
 from tests.mixers import laws
+from tests.tolerances import FLOAT32, assert_close
 
 WIDTH = 12
 IDS = np.repeat([[0, 1, 0]], 4, axis=1).repeat(2, axis=0)
@@ -74,6 +76,24 @@ def test_the_four_laws(name):
     other = everything(x[:, :-1], x[:, -1:], IDS, MASK)[0]["packed"]
     laws.assert_close(other[:, :9], got["packed"][:, :9], 0.0)
     assert np.any(other[0, 9] != packed[0, 9])
+
+
+@pytest.mark.parametrize("decay", ["gated", pytest.param("fixed", marks=pytest.mark.release)])
+def test_decay_and_gate_are_those_of_the_paper(decay):
+    """Based, appendix C: gamma_h decays the numerator, and a map of the input scales each head's output."""
+    heads, length = 2, 9
+    run = laws.Runner(make("taylor", num_heads=heads, feature_dim=3, decay=decay))
+    x = laws.inputs(2, length, WIDTH, 5)
+    weights = jax.tree.map(np.float64, nn.meta.unbox(run.variables)["params"])
+    q, k, v = (np.einsum("bnd,dhk->bhnk", x, weights[name]["kernel"]) for name in "qkv")
+    s = q @ k.swapaxes(2, 3) / np.sqrt(3)
+    a = np.tril(1 + s + s**2 / 2)
+    distance = np.subtract.outer(np.arange(length), np.arange(length))
+    gamma = 1 - 2.0 ** (run.mixer.decay_const - np.arange(heads))
+    y = (a * gamma[:, None, None] ** np.maximum(distance, 0)) @ v / a.sum(-1, keepdims=True)
+    if decay == "gated":
+        y *= (x @ weights["gate"]["kernel"] + weights["gate"]["bias"]).swapaxes(1, 2)[..., None]
+    assert_close(run(x)[0], np.einsum("bhnv,hvd->bnd", y, weights["out"]["kernel"]), FLOAT32)
 
 
 @pytest.mark.parametrize(
