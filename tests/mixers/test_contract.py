@@ -326,7 +326,7 @@ def test_bad_input_is_named(call, message, unchecked):
 X = jnp.zeros((1, 3, 8))
 
 
-def test_integers_are_refused(unchecked):
+def test_integers_are_refused():
     with pytest.raises(TypeError, match="x has dtype int32: expected a floating dtype"):
         mixers.make("gated_conv", d_model=8).init(jax.random.key(0), jnp.zeros((1, 3, 8), jnp.int32))
 

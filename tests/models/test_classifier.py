@@ -100,7 +100,7 @@ def test_bad_options_are_errors(options, message):
         jax.eval_shape(SequenceClassifier(config(), **options).init, jax.random.key(0), tokens(1))
 
 
-def test_a_mask_of_another_shape_is_an_error(built, unchecked):
+def test_a_mask_of_another_shape_is_an_error(built):
     model, params = built
     with pytest.raises(ValueError, match="mask"):
         jax.eval_shape(model.apply, params, tokens(1), mask=MASK[:2])
