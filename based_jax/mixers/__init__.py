@@ -24,7 +24,7 @@ from based_jax.mixers.mamba import Mamba
 from based_jax.mixers.mamba2 import Mamba2
 from based_jax.mixers.nystrom import Nystrom
 from based_jax.mixers.option_docs import Option
-from based_jax.mixers.registry import MixerInfo, info, make, names, options
+from based_jax.mixers.registry import MixerInfo, info, make, names, options, register
 from based_jax.mixers.retnet import RetNet
 from based_jax.mixers.rwkv4 import RWKV4
 from based_jax.mixers.rwkv5 import RWKV5
@@ -83,4 +83,5 @@ __all__ = [
     "make",
     "names",
     "options",
+    "register",
 ]

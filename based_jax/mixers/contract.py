@@ -35,17 +35,17 @@ class Card:
     channels, S states per channel, F features, C tokens of a chunk, w window, k taps, p channels per H3 head.
     """
 
-    equation: str
+    equation: str = ""
     """in one line"""
-    training: str
+    training: str = ""
     """order of the multiplications"""
-    state: str
+    state: str = ""
     """floats kept between steps, as `state_size` counts"""
-    decoding: str
+    decoding: str = ""
     """order of the multiplications of one step"""
-    source: str
+    source: str = ""
     """paper and section"""
-    parity: tuple[str, ...]
+    parity: tuple[str, ...] = ()
     """cases in tests/fixtures; without any, the tests compare with the equations"""
 
 
@@ -74,7 +74,7 @@ class Mixer(Module):
     """a function of parameters and inputs alone: no noise in training, no loss of its own"""
     wants_tokens: ClassVar[bool] = False
     """takes the ids of its tokens as a further argument, `tokens`; a language model passes them"""
-    card: ClassVar[Card]
+    card: ClassVar[Card] = Card()
     """its row in docs/mixers.md"""
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -1,8 +1,22 @@
-"""Mixers by name: make one, list them, ask what one can do."""
+"""Mixers by name: register a class, make a mixer, list them, report what one can do.
+
+A mixer of another package has a name once its class is registered,
+
+    @bj.mixers.register("my_mixer")
+    class MyMixer(bj.mixers.Mixer): ...
+
+or, without an import, if the installed package declares it in its pyproject.toml:
+
+    [project.entry-points."based_jax.mixers"]
+    my_mixer = "my_package.my_module:MyMixer"
+"""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+import functools
+import re
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from typing import Any, TypeVar
 
 from based_jax.fields import expect_fields
 from based_jax.mixers.attention import Attention
@@ -42,6 +56,9 @@ from based_jax.mixers.sigmoid_lookups import SigmoidLookups
 from based_jax.mixers.sliding_window import SlidingWindow
 from based_jax.mixers.sma import SMA
 from based_jax.validate import expect, expect_choice, nearest
+
+ENTRY_POINTS = "based_jax.mixers"
+"""group of the entry points by which installed packages declare mixers"""
 
 _MIXERS: dict[str, type[Mixer]] = {
     "attention": Attention,
@@ -103,9 +120,68 @@ class MixerInfo:
         return make(self.name, d_model=d_model, **options).state_size(length)
 
 
+M = TypeVar("M", bound=type[Mixer])
+
+
+def register(name: str) -> Callable[[M], M]:
+    """Return a class decorator that makes a mixer available by name.
+
+    The name then works wherever mixers have names: in `make`, `ModelConfig`, checkpoints and commands'
+    `--mixer`. A notebook may register a class again after changing it. `based_jax.testing.check_mixer` tests
+    whether the class obeys the contract.
+
+    Args:
+        name: lower-case letters, digits and underscores.
+
+    Raises:
+        TypeError: the class is not a subclass of `Mixer`.
+        ValueError: a name of another form, or one that another class has.
+    """
+    form = "lower-case letters, digits and underscores, beginning with a letter"
+    expect(isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]*", name) is not None, "name", name, form)
+
+    def add(mixer: M) -> M:
+        if not (isinstance(mixer, type) and issubclass(mixer, Mixer)):
+            raise TypeError(f"mixer {name!r} = {mixer!r}: expected a subclass of based_jax.mixers.Mixer")
+        other = _MIXERS.get(name)
+        if other is not None and _path(other) != _path(mixer):
+            raise ValueError(f"name = {name!r}: expected a name that {_path(other)} does not have")
+        _MIXERS[name] = mixer
+        return mixer
+
+    return add
+
+
+def _path(mixer: type[Mixer]) -> str:
+    return f"{mixer.__module__}.{mixer.__qualname__}"
+
+
 def names() -> tuple[str, ...]:
-    """All mixers, sorted."""
-    return tuple(sorted(_MIXERS))
+    """Return the sorted names of all mixers: our own, registered ones and those of installed packages."""
+    return tuple(sorted({*_MIXERS, *_installed()}))
+
+
+@functools.cache
+def _installed() -> dict[str, metadata.EntryPoint]:
+    """Entry points by name; none is imported before it is needed."""
+    return {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def class_of(name: str) -> type[Mixer]:
+    """Return the class of a mixer.
+
+    Raises:
+        ValueError: unknown name, or an installed package whose mixer cannot be imported.
+    """
+    expect_choice("mixer", name, names())
+    if name not in _MIXERS:
+        point = _installed()[name]
+        try:
+            mixer = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"mixer = {name!r}: cannot import {point.value}: {error}") from error
+        register(name)(mixer)
+    return _MIXERS[name]
 
 
 def make(name: str, *, d_model: int, **options: Any) -> Mixer:
@@ -121,8 +197,9 @@ def make(name: str, *, d_model: int, **options: Any) -> Mixer:
             A value of another type or outside the range that its annotation gives (`based_jax.fields`).
     """
     expect_options(name, options)
-    expect_fields(_MIXERS[name], {"d_model": d_model})
-    return _MIXERS[name](d_model=d_model, **options)
+    mixer = class_of(name)
+    expect_fields(mixer, {"d_model": d_model})
+    return mixer(d_model=d_model, **options)
 
 
 def expect_options(name: str, options: Mapping[str, Any]) -> None:
@@ -131,12 +208,12 @@ def expect_options(name: str, options: Mapping[str, Any]) -> None:
     Raises:
         ValueError: unknown name or option, or a value of another type or outside the range of its annotation.
     """
-    expect_choice("mixer", name, names())
-    known = _options(_MIXERS[name])
+    mixer = class_of(name)
+    known = _options(mixer)
     for option in options:
         expected = "one of " + ", ".join(known) + nearest(option, known)
         expect(option in known, f"option of {name}", option, expected)
-    expect_fields(_MIXERS[name], options)
+    expect_fields(mixer, options)
 
 
 def info(name: str) -> MixerInfo:
@@ -145,8 +222,7 @@ def info(name: str) -> MixerInfo:
     Raises:
         ValueError: unknown name.
     """
-    expect_choice("mixer", name, names())
-    mixer = _MIXERS[name]
+    mixer = class_of(name)
     return MixerInfo(
         name=name,
         summary=(mixer.__doc__ or "").strip().splitlines()[0],
@@ -169,8 +245,7 @@ def options(name: str) -> dict[str, Option]:
     Raises:
         ValueError: unknown name.
     """
-    expect_choice("mixer", name, names())
-    mixer = _MIXERS[name]
+    mixer = class_of(name)
     meanings, own = attribute_docs(mixer.__doc__ or ""), mixer.__annotations__
     defaults = {field.name: field.default for field in dataclasses.fields(mixer)}
     ordered = sorted(_options(mixer), key=lambda option: option not in own)

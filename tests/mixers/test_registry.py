@@ -1,0 +1,115 @@
+"""Mixers of other packages: registered by a decorator or found by their entry point."""
+
+import importlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import based_jax as bj
+from based_jax.mixers import registry
+
+MODULE = '''
+from based_jax import mixers
+
+
+class Outside(mixers.ShortConv):
+    """A short convolution from elsewhere."""
+
+    kernel_size: int = 2
+'''
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """What a test registers is forgotten."""
+    monkeypatch.setattr(registry, "_MIXERS", dict(registry._MIXERS))
+    yield
+    registry._installed.cache_clear()
+
+
+def test_a_registered_class_has_a_name(registered):
+    @bj.mixers.register("of_a_notebook")
+    class OfANotebook(bj.mixers.ShortConv):
+        """Anything."""
+
+        taps: int = 4
+
+    assert "of_a_notebook" in bj.mixers.names()
+    assert bj.mixers.make("of_a_notebook", d_model=8, taps=5) == OfANotebook(8, taps=5)
+    assert bj.mixers.info("of_a_notebook").summary == "Anything."
+    assert bj.mixers.options("of_a_notebook")["taps"].default == 4
+    config = bj.presets.get("based-tiny").with_mixer("of_a_notebook", taps=6)
+    assert bj.ModelConfig.from_dict(config.to_dict()) == config
+    with pytest.raises(ValueError, match=r"option of of_a_notebook = 'tap': .* did you mean 'taps'"):
+        config.with_mixer("of_a_notebook", tap=6)
+
+
+def test_a_class_may_be_registered_again_after_a_change(registered):
+    def define(taps):
+        class Again(bj.mixers.ShortConv):
+            kernel_size: int = taps
+
+        return bj.mixers.register("again")(Again)
+
+    first, second = define(2), define(3)
+    assert first is not second
+    assert bj.mixers.make("again", d_model=8).kernel_size == 3
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch, registered):
+    """Install a package by its files, as pip would, with these entry points."""
+
+    def install(points: str) -> None:
+        (tmp_path / "outside_mixers.py").write_text(MODULE)
+        notes = tmp_path / "outside_mixers-1.0.dist-info"
+        notes.mkdir()
+        (notes / "METADATA").write_text("Metadata-Version: 2.1\nName: outside-mixers\nVersion: 1.0\n")
+        (notes / "entry_points.txt").write_text(f"[based_jax.mixers]\n{points}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        importlib.invalidate_caches()
+        registry._installed.cache_clear()
+
+    yield install
+    sys.modules.pop("outside_mixers", None)
+
+
+def test_an_installed_package_is_imported_when_its_mixer_is_needed(installed):
+    installed("outside = outside_mixers:Outside")
+    assert "outside" in bj.mixers.names()
+    assert "outside_mixers" not in sys.modules
+    mixer = bj.mixers.make("outside", d_model=4)
+    assert mixer.kernel_size == 2
+    assert mixer.init_state(3).inputs.shape == (3, 1, 4)
+    x = jax.ShapeDtypeStruct((1, 5, 4), jnp.float32)
+    (y, _), _ = jax.eval_shape(mixer.init_with_output, jax.random.key(0), x)
+    assert y.shape == (1, 5, 4)
+
+
+def test_a_package_that_cannot_be_imported_is_named(installed):
+    installed("outside = outside_mixers:Missing")
+    with pytest.raises(
+        ValueError, match=r"mixer = 'outside': cannot import outside_mixers:Missing: .*Missing"
+    ):
+        bj.mixers.make("outside", d_model=4)
+
+
+@pytest.mark.parametrize("name", ["", "Mamba", "2d", "a-b", None])
+def test_a_name_of_another_form_is_refused(name, unchecked):
+    with pytest.raises(ValueError, match=r"^name = .*: expected lower-case letters"):
+        bj.mixers.register(name)
+
+
+def test_a_name_that_is_taken_is_refused():
+    class Mine(bj.mixers.ShortConv):
+        pass
+
+    with pytest.raises(ValueError, match=r"name = 'mamba': expected a name that .*Mamba does not have"):
+        bj.mixers.register("mamba")(Mine)
+
+
+def test_what_is_no_mixer_is_refused(unchecked):
+    with pytest.raises(TypeError, match=r"mixer 'x' = <class 'int'>: expected a subclass"):
+        bj.mixers.register("x")(int)
