@@ -2,6 +2,7 @@
 
 # ruff: noqa: E402  (the environment is set before jax is imported, the hook before the ops are)
 import ctypes
+import functools
 import gc
 import inspect
 import os
@@ -32,16 +33,28 @@ import hypothesis
 import hypothesis.configuration
 import jax
 import jaxtyping
+import numpy as np
 import pytest
 
 # The shapes and dtypes in the signatures of public functions are checked here and nowhere else. To check what
-# those call as well took a fifth of the suite's time. Modules check their inputs themselves; they take NumPy
-# arrays too, which their annotations do not say.
+# those call as well took a fifth of the suite's time. NumPy arrays pass unchecked: annotations do not name them.
 from beartype import beartype
 
 from based_jax import mixers, models, ops
 
-checked = jaxtyping.jaxtyped(typechecker=beartype)
+
+def checked(function):
+    """Return the function with its signature checked in calls without NumPy arrays."""
+    strict = jaxtyping.jaxtyped(typechecker=beartype)(function)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        plain = any(isinstance(leaf, np.ndarray | np.generic) for leaf in jax.tree.leaves((args, kwargs)))
+        return (function if plain else strict)(*args, **kwargs)
+
+    return call
+
+
 for _package in (ops, mixers, models):
     for _name, _value in list(vars(_package).items()):
         if inspect.isfunction(_value) and _value.__module__.startswith("based_jax."):

@@ -33,7 +33,6 @@ from based_jax.ops.diagonal_ssm import (
     discretize_bilinear,
     init_diagonal_ssm_state,
 )
-from based_jax.ops.dispatch import implementation_for, implementations
 from based_jax.ops.feature_maps import (
     FEATURE_MAPS,
     IDENTITY,
@@ -87,6 +86,7 @@ from based_jax.ops.polynomial_features import (
     polynomial_map,
     polynomial_size,
 )
+from based_jax.ops.registration import implementation_for, implementations, register
 from based_jax.ops.rotary import rotary
 from based_jax.ops.scatterbrain import (
     ScatterBrainState,
@@ -240,6 +240,7 @@ __all__ = [
     "polynomial_error",
     "polynomial_map",
     "polynomial_size",
+    "register",
     "repeated",
     "repeated_in",
     "repeated_lags",

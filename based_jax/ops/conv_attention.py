@@ -35,6 +35,7 @@ from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
 from based_jax.ops.kv_cache import slot_index
+from based_jax.ops.registration import open_to_others
 from based_jax.ops.ring import expect_room, latest, put
 from based_jax.ops.stream import Places, Stream, advance, init_stream, unpadded
 from based_jax.typing import Array, Bool, Float, Int
@@ -91,6 +92,7 @@ def init_conv_attention_state(
     )
 
 
+@open_to_others
 def conv_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N H K"],

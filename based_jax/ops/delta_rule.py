@@ -24,6 +24,7 @@ from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
 from based_jax.ops.linear_recurrence import LinearRecurrenceState, init_linear_recurrence_state
+from based_jax.ops.registration import open_to_others
 from based_jax.ops.stream import advance, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -32,6 +33,7 @@ CHUNK = 64
 """Tokens per chunk, a multiple of `decay.BLOCK`."""
 
 
+@open_to_others
 @compiled
 def delta_rule(
     q: Float[Array, "B N H K"],
@@ -87,6 +89,7 @@ def delta_rule(
     )  # fmt: skip
 
 
+@open_to_others
 @context_parallel.splits("q", "k", "v", "a", "b", "log_decay", "segment_ids", "mask")
 @compiled
 def generalized_delta_rule(
@@ -122,7 +125,7 @@ def generalized_delta_rule(
     Raises:
         TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
     """
-    chosen = implementation_for("delta_rule", q, k, v, implementation=implementation)
+    chosen = implementation_for("generalized_delta_rule", q, k, v, implementation=implementation)
     expect_array("q", q, ("B", "N", "H", "K"), "floating")
     batch, length, heads, width = q.shape
     for name, array in (("k", k), ("a", a), ("b", b)):

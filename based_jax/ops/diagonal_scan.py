@@ -22,6 +22,7 @@ from based_jax.ops.chunks import relative_start, scan_chunks
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
+from based_jax.ops.registration import open_to_others
 from based_jax.ops.stream import Stream, advance, init_stream, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -47,6 +48,7 @@ def init_diagonal_scan_state(
     return DiagonalScanState(jnp.zeros((batch_size, *shape), dtype), init_stream(batch_size))
 
 
+@open_to_others
 @compiled
 def selective_scan(
     x: Float[Array, "B N E"],
@@ -118,6 +120,7 @@ def selective_scan(
     )  # fmt: skip
 
 
+@open_to_others
 @context_parallel.splits("inputs", "segment_ids", "mask")
 @compiled
 def diagonal_scan(

@@ -21,6 +21,7 @@ from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
 from based_jax.ops.long_conv import long_conv
+from based_jax.ops.registration import open_to_others
 from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -96,6 +97,7 @@ def _conjugate(x: Array) -> Array:
     return x * jnp.asarray([1, -1], x.dtype)
 
 
+@open_to_others
 @context_parallel.splits("x", "segment_ids", "mask")
 @compiled
 def diagonal_ssm(

@@ -22,6 +22,7 @@ from based_jax.validate import expect, expect_choice
 _IMPLEMENTATIONS = {
     "conv_attention": ("xla", "reference"),
     "delta_rule": ("xla", "reference"),
+    "generalized_delta_rule": ("xla", "reference"),
     "diagonal_scan": ("xla", "reference"),
     "diagonal_ssm": ("xla", "reference"),
     "linear_attention": ("xla", "reference"),

@@ -23,6 +23,7 @@ from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap
 from based_jax.ops.linear_recurrence import decayed_chunk
+from based_jax.ops.registration import open_to_others
 from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -55,6 +56,7 @@ def init_linear_attention_state(
     )
 
 
+@open_to_others
 @context_parallel.splits("q", "k", "v", "log_decay", "segment_ids", "mask")
 @compiled
 def linear_attention(

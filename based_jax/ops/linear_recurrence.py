@@ -21,6 +21,7 @@ from based_jax.ops.chunks import Sight, heads_first, relative_start, scan_chunks
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
+from based_jax.ops.registration import open_to_others
 from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_divisible
@@ -51,6 +52,7 @@ def fixed_log_decay(num_heads: int, exponent: float = -5.0) -> Float[Array, " H"
     return jnp.asarray(np.log1p(-(2.0 ** (exponent - np.arange(num_heads)))))
 
 
+@open_to_others
 @context_parallel.splits("q", "k", "v", "log_decay", "segment_ids", "mask")
 @compiled
 def linear_recurrence(

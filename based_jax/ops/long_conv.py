@@ -20,6 +20,7 @@ from based_jax.ops.chunks import relative_start
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
+from based_jax.ops.registration import open_to_others
 from based_jax.ops.ring import expect_room, latest, put
 from based_jax.ops.stream import Stream, advance, init_stream, unpadded
 from based_jax.ops.toeplitz import circular_convolution, fft_size
@@ -46,6 +47,7 @@ def init_long_conv_state(
     return LongConvState(jnp.zeros((batch_size, slots, channels), dtype), init_stream(batch_size))
 
 
+@open_to_others
 @context_parallel.splits("x", "segment_ids", "mask")
 def long_conv(
     x: Float[Array, "B N E"],

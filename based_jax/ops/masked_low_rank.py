@@ -34,6 +34,7 @@ from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
 from based_jax.ops.interval_sums import interval_sums
 from based_jax.ops.linear_attention import linear_attention
+from based_jax.ops.registration import open_to_others
 from based_jax.ops.structured_masks import (
     CausalMask,
     DistinctColumnsMask,
@@ -46,6 +47,7 @@ from based_jax.typing import Array, Float
 from based_jax.validate import expect_array
 
 
+@open_to_others
 def masked_low_rank(
     u1: Float[Array, "B N H F"],
     u2: Float[Array, "B N H F"],

@@ -19,6 +19,7 @@ from based_jax.ops.dispatch import KERNELS, implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
 from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
+from based_jax.ops.registration import open_to_others
 from based_jax.ops.ring import expect_room
 from based_jax.ops.rotary import rotary
 from based_jax.ops.stream import advance, unpadded
@@ -43,6 +44,7 @@ def left_from_torch_window(window_size: int) -> int:
     return window_size // 2
 
 
+@open_to_others
 @context_parallel.splits("q", "k", "v", "segment_ids", "mask")
 def softmax_attention(
     q: Float[Array, "B N H K"],
@@ -174,6 +176,7 @@ def _with_cache(q, k, v, cache, written, places, left, mask, chosen, **how) -> A
     return attend_in_blocks(q, keys, values, places, key_index, left, chosen, **how)
 
 
+@open_to_others
 @compiled
 def window_step(
     q: Float[Array, "B H K"],

@@ -25,11 +25,13 @@ from based_jax.ops.linear_attention import (
     linear_attention,
     sums_before,
 )
+from based_jax.ops.registration import open_to_others
 from based_jax.ops.stream import advance, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
 
+@open_to_others
 @context_parallel.splits("q", "k", "v", "log_decay", "segment_ids", "mask")
 @compiled
 def taylor_attention(
@@ -135,6 +137,7 @@ def init_taylor_state(
     )
 
 
+@open_to_others
 @compiled
 def taylor_step(
     q: Float[Array, "B H K"],

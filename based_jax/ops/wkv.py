@@ -24,6 +24,7 @@ from based_jax.ops.diagonal_scan import even_chunks, scan_along
 from based_jax.ops.dispatch import implementation_for
 from based_jax.ops.dtypes import accumulation_dtype
 from based_jax.ops.eager import compiled
+from based_jax.ops.registration import open_to_others
 from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -53,6 +54,7 @@ def init_wkv_state(batch_size: int, channels: int, dtype: Any = jnp.float32) -> 
     return WKVState(zeros, zeros, jnp.full_like(zeros, EMPTY), init_stream(batch_size))
 
 
+@open_to_others
 @context_parallel.splits("k", "v", "segment_ids", "mask")
 @compiled
 def wkv(
