@@ -19,8 +19,8 @@ from based_jax.generate.pool import read
 from based_jax.generate.snapshot import load_snapshot, save_snapshot, snapshot
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.models.language_model import LanguageModel
+from based_jax.testing import laws
 from tests.marks import slow_but
-from tests.mixers import laws
 from tests.mixers.test_contract import CASES, WIDTH, drawn, runner
 
 TOKENS = list(range(3, 24))

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from based_jax.testing import laws
 from tests.hostile.attack import Attack
-from tests.mixers import laws
 from tests.mixers.test_contract import CASES, WIDTH, runner
 
 SECONDS = 60.0

@@ -8,7 +8,7 @@ import numpy as np
 from flax import linen as nn
 
 from based_jax import mixers
-from tests.mixers.laws import Runner
+from based_jax.testing.laws import Runner
 
 
 def runner(name: str, **options: Any) -> Runner:

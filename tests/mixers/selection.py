@@ -7,7 +7,7 @@ import numpy as np
 from flax.linen import meta
 
 from based_jax import mixers
-from tests.mixers import laws
+from based_jax.testing import laws
 
 WIDTH = 12
 X = laws.inputs(2, 13, WIDTH, 0)

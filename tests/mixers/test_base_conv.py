@@ -1,6 +1,6 @@
 """BaseConv: its long filters."""
 
-from tests.mixers import laws
+from based_jax.testing import laws
 from tests.mixers.built import runner, with_first_taps
 from tests.tolerances import FLOAT32, assert_close
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.mixers.bigbird import random_cells
-from tests.mixers import laws
+from based_jax.testing import laws
 from tests.mixers.built import runner
 
 

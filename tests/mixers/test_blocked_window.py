@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from based_jax import mixers
-from tests.mixers import laws
+from based_jax.testing import laws
 from tests.tolerances import FLOAT32, assert_close
 
 WIDTH = 5

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax import mixers
+from based_jax.testing import laws
 from tests.marks import release_but, slow_but
-from tests.mixers import laws
 
 WIDTH = 12
 CASES = {

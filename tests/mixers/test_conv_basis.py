@@ -7,7 +7,7 @@ import pytest
 from flax.linen import meta
 
 from based_jax import mixers
-from tests.mixers import laws
+from based_jax.testing import laws
 from tests.mixers.built import allocated_floats
 from tests.tolerances import FLOAT32, assert_close
 

@@ -1,6 +1,6 @@
 """Gated linear attention without its convolutions."""
 
-from tests.mixers import laws
+from based_jax.testing import laws
 from tests.mixers.built import runner
 
 

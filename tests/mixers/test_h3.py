@@ -5,7 +5,7 @@ import numpy as np
 from flax.linen import meta
 
 from based_jax import mixers
-from tests.mixers import laws
+from based_jax.testing import laws
 from tests.mixers.built import initial_parameters, runner
 from tests.tolerances import FLOAT32, assert_close
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax.linen import meta
 
-from tests.mixers import laws
+from based_jax.testing import laws
 from tests.mixers.built import runner
 from tests.tolerances import FLOAT32, assert_close
 

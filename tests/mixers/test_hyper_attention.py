@@ -7,8 +7,8 @@ import pytest
 from flax.linen import meta
 
 from based_jax import mixers
+from based_jax.testing import laws
 from tests.arrays import normals
-from tests.mixers import laws
 from tests.mixers.built import allocated_floats
 from tests.tolerances import assert_close
 

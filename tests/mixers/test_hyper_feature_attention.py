@@ -5,7 +5,7 @@ import pytest
 from flax import linen as nn
 
 from based_jax import mixers
-from tests.mixers import laws
+from based_jax.testing import laws
 from tests.mixers.built import float64_weights, parameter_count, runner
 from tests.ops import oracles
 from tests.tolerances import FLOAT32, assert_close

@@ -12,8 +12,8 @@ from jax import lax
 from based_jax import mixers
 from based_jax.convert import from_torch
 from based_jax.mixers.linear_attention import FEATURE_MAPS
+from based_jax.testing import laws
 from tests.marks import slow_but
-from tests.mixers import laws
 from tests.tolerances import FLOAT32, assert_close
 
 WIDTH = 12

@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from based_jax import mixers, ops
 from based_jax.mixers.linear_hyper_feature_attention import SIGNED
-from tests.mixers import laws
+from based_jax.testing import laws
 from tests.mixers.built import float64_weights, runner
 from tests.tolerances import FLOAT32, assert_close
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.linen import meta
 
-from tests.mixers import laws
+from based_jax.testing import laws
 from tests.mixers.built import runner, with_first_taps
 from tests.tolerances import FLOAT32, assert_close
 

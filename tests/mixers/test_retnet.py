@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from tests.mixers import laws
+from based_jax.testing import laws
 from tests.mixers.built import runner
 from tests.ops import oracles
 from tests.tolerances import FLOAT32, assert_close

@@ -6,7 +6,7 @@ import pytest
 from flax import linen as nn
 
 from based_jax import mixers
-from tests.mixers import laws
+from based_jax.testing import laws
 from tests.mixers.built import gradients
 
 

@@ -8,8 +8,9 @@ from flax.linen import meta
 
 from based_jax import ops
 from based_jax.models import LanguageModel, presets
+from based_jax.testing import laws
 from tests.arrays import normals
-from tests.mixers import laws, selection
+from tests.mixers import selection
 from tests.mixers.built import runner
 from tests.mixers.selection import IDS, MASK, WIDTH, X
 from tests.tolerances import FLOAT32, assert_close

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from based_jax import mixers
-from tests.mixers import laws, selection
+from based_jax.testing import laws
+from tests.mixers import selection
 from tests.mixers.built import runner
 from tests.mixers.selection import IDS, MASK, WIDTH, X
 from tests.tolerances import FLOAT32, assert_close

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from flax.linen import meta
 
-from tests.mixers import laws
+from based_jax.testing import laws
 from tests.mixers.built import runner
 from tests.mixers.selection import IDS, MASK, WIDTH, X
 

@@ -9,7 +9,7 @@ import pytest
 import based_jax as bj
 from based_jax.models import MixerSpec, mqar_backbone
 from based_jax.models.config import MLPS
-from tests.mixers.laws import QUICKLY
+from based_jax.testing.laws import QUICKLY
 from tests.tolerances import assert_close
 
 

@@ -8,8 +8,8 @@ import pytest
 import based_jax as bj
 from based_jax.models import MixerSpec, SequenceClassifier
 from based_jax.models.classifier import pool
+from based_jax.testing.laws import QUICKLY
 from tests.arrays import normals
-from tests.mixers.laws import QUICKLY
 
 LENGTHS = np.array([6, 3, 1])
 MASK = np.arange(6) < LENGTHS[:, None]

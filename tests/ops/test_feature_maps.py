@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 
 from based_jax import ops
+from based_jax.testing.laws import QUICKLY
 from tests.arrays import array, stream_at
 from tests.marks import slow_but
-from tests.mixers.laws import QUICKLY
 from tests.ops import draw, oracles
 from tests.tolerances import FINITE_DIFFERENCE, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
 

@@ -9,8 +9,8 @@ from jax import lax
 
 from based_jax import mixers
 from based_jax.models import LanguageModel, presets
+from based_jax.testing.laws import QUICKLY
 from tests.marks import slow_but
-from tests.mixers.laws import QUICKLY
 from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
 from train.sharding import RULES
 from train.step import TrainState, make_train_step

@@ -1,4 +1,4 @@
-"""The five laws of architecture.md as functions that any mixer's test can call.
+"""The laws that every mixer obeys, as functions that raise AssertionError where one does not.
 
 split       mixer(concat(a, b)) == concat(mixer(a, s0), mixer(b, s1))
 segments    packed documents == each document alone
@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.mixers import Mixer
-from tests.arrays import normals
-from tests.tolerances import assert_close
+from based_jax.testing.arrays import normals
+from based_jax.testing.compare import assert_close
 
 TOLERANCE = 2e-6
 """float32 sums in another order, relative to the largest magnitude; measured 1e-7 to 6e-7"""
@@ -26,7 +26,7 @@ MAX_LENGTH = 48
 ROWS, LENGTH = 2, 13
 """Every call has one of three forms, since compiling a mixer takes most of a law's time: whole rows without a
 state (`packed`), rows that continue (`continued`), both with masks and segment ids, and one token without
-(`stepped`). Rows are cut by masks; test_contract.py also cuts arrays."""
+(`stepped`). Rows are cut by masks."""
 
 
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -38,10 +38,15 @@ def inputs(rows: int, length: int, width: int, seed: int) -> np.ndarray:
 
 
 class Runner:
-    """A mixer with parameters that are far from their initial values, called through jit."""
+    """A mixer with parameters that are far from their initial values, called through jit.
 
-    def __init__(self, mixer: Mixer):
-        self.mixer = mixer
+    Args:
+        mixer: with its options.
+        tolerance: of the laws, relative to the largest magnitude of the outputs.
+    """
+
+    def __init__(self, mixer: Mixer, tolerance: float = TOLERANCE):
+        self.mixer, self.tolerance = mixer, tolerance
         x = jax.ShapeDtypeStruct((1, 4, mixer.d_model), jnp.float32)
         self.variables = normals(mixer.init, x, dtype=jnp.float32)
         self._apply = jax.jit(mixer.apply, compiler_options=QUICKLY)
@@ -103,7 +108,7 @@ def split_law(run: Runner, x: np.ndarray, sizes: list[int], **context: Any) -> N
     """Cutting a sequence anywhere changes nothing, inside a document, between two and in padding."""
     whole, real = packed(run, x, **context), everything(x, context)["mask"][..., None]
     parts, _ = in_pieces(run, x, sizes, **context)
-    assert_close(np.where(real, parts, 0), np.where(real, whole, 0), TOLERANCE)
+    assert_close(np.where(real, parts, 0), np.where(real, whole, 0), run.tolerance)
 
 
 def segment_law(run: Runner, x: np.ndarray, lengths: list[int]) -> None:
@@ -112,7 +117,7 @@ def segment_law(run: Runner, x: np.ndarray, lengths: list[int]) -> None:
     together, begin = packed(run, x, segment_ids=np.broadcast_to(ids, x.shape[:2])), 0
     for length in lengths:
         document = slice(begin, begin + length)
-        assert_close(together[:, document], stepped(run, x[:, document])[0], TOLERANCE)
+        assert_close(together[:, document], stepped(run, x[:, document])[0], run.tolerance)
         begin += length
 
 
@@ -123,15 +128,18 @@ def containment(run: Runner, x: np.ndarray, cut: int) -> None:
     broken = (ids == 1) & (index >= 6)
     bad = np.where(broken[..., None], NO_NUMBERS[:, None], x)
     clean = packed(run, x, segment_ids=ids)
-    expect_broken(packed(run, bad, segment_ids=ids), clean, broken)
-    expect_broken(in_pieces(run, bad, [cut, x.shape[1] - cut], segment_ids=ids)[0], clean, broken)
+    expect_broken(packed(run, bad, segment_ids=ids), clean, broken, run.tolerance)
+    parts, _ = in_pieces(run, bad, [cut, x.shape[1] - cut], segment_ids=ids)
+    expect_broken(parts, clean, broken, run.tolerance)
 
 
-def expect_broken(y: np.ndarray, expected: np.ndarray, broken: np.ndarray) -> None:
+def expect_broken(
+    y: np.ndarray, expected: np.ndarray, broken: np.ndarray, tolerance: float = TOLERANCE
+) -> None:
     """NaN where it must be, and the expected outputs elsewhere."""
     assert np.all(np.isnan(y[broken]))
     y, expected = (np.where(broken[..., None], 0, array) for array in (y, expected))
-    assert_close(y, expected, TOLERANCE)
+    assert_close(y, expected, tolerance)
 
 
 def padding_law(run: Runner, x: np.ndarray, lengths: list[int], more: np.ndarray) -> None:
@@ -144,9 +152,9 @@ def padding_law(run: Runner, x: np.ndarray, lengths: list[int], more: np.ndarray
     for row, length in enumerate(lengths):
         expected, behind = stepped(run, x[:, :length])
         if length:
-            assert_close(padded[row, :length], expected[row], TOLERANCE)
-            assert_close(stateless[row, :length], expected[row], TOLERANCE)
-        assert_close(after[row], continued(run, more, behind)[0][row], TOLERANCE)
+            assert_close(padded[row, :length], expected[row], run.tolerance)
+            assert_close(stateless[row, :length], expected[row], run.tolerance)
+        assert_close(after[row], continued(run, more, behind)[0][row], run.tolerance)
 
 
 def causality(run: Runner, x: np.ndarray, t: int, tolerance: float = 0.0) -> None:
