@@ -1,11 +1,25 @@
 """A tiny model and a tiny text, shared by the training tests."""
 
+import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from based_jax.models import MixerSpec, ModelConfig
+from train import classify, lm
 from train.optimizer import OptimizerConfig
+
+
+@pytest.fixture(scope="session", autouse=True)
+def traced_once() -> Iterator[None]:
+    """Runs of the same settings share their programs: tracing these anew takes most of a run's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("learning_rate_schedule", "make_optimizer", "build_programs"):
+            once = functools.cache(getattr(lm, name))
+            for command in (lm, classify):
+                patch.setattr(command, name, once)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -63,3 +77,10 @@ def one_layer(settings, tiny_config, tmp_path_factory):
     path = tmp_path_factory.mktemp("one") / "layer.json"
     path.write_text(tiny_config.replace(schedule="L").to_json())
     return {**settings, "preset": str(path)}
+
+
+@pytest.fixture(scope="session")
+def finished(one_layer, tmp_path_factory) -> tuple[Path, lm.Run]:
+    """A run that nothing interrupted, and its directory, which no test changes."""
+    workdir = tmp_path_factory.mktemp("finished")
+    return workdir, lm.train(lm.LMConfig(workdir=workdir, **one_layer))

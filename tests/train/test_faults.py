@@ -21,13 +21,6 @@ def often(one_layer):
     return {**one_layer, "eval_every": 0, "checkpoint_every": 2}
 
 
-@pytest.fixture(scope="module")
-def finished(often, tmp_path_factory):
-    """A run that nothing interrupted."""
-    workdir = tmp_path_factory.mktemp("finished")
-    return workdir, lm.train(lm.LMConfig(workdir=workdir, **often))
-
-
 @pytest.fixture
 def copy(finished, tmp_path):
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
@@ -60,7 +53,7 @@ def kill_and_resume(times, often, finished, workdir, seed):
     jax.tree.map(np.testing.assert_array_equal, run.outcome.state.params, finished[1].outcome.state.params)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_killed_at_a_random_moment(often, finished, tmp_path):
     kill_and_resume(1, often, finished, tmp_path, seed=0)
 
@@ -89,6 +82,7 @@ def test_a_disk_that_fills_up(often, finished, tmp_path):
     assert losses(tmp_path) == losses(finished[0])
 
 
+@pytest.mark.release  # tests/train/test_checkpoints.py has the same without a run
 def test_a_damaged_checkpoint(copy, finished, caplog):
     """The run goes on from the one before, and makes the same losses again."""
     newest = copy / "checkpoints" / str(steps_saved(copy)[-1])

@@ -20,18 +20,11 @@ from tests.train.runs import command, flags, losses, sending, start, until
 from train import lm
 from train.bad_loss import BadLoss
 from train.low_rank import CHANGES, LowRank
-from train.metrics import read_metrics
-from train.optimizer import OptimizerConfig
+from train.metrics import MetricWriter, read_metrics
+from train.optimizer import OptimizerConfig, make_optimizer
 from train.run_directory import parse_run
 
 STEPS = 24  # of the fixture `settings`
-
-
-@pytest.fixture(scope="module")
-def finished(one_layer, tmp_path_factory):
-    """A run that nothing interrupted."""
-    workdir = tmp_path_factory.mktemp("finished")
-    return workdir, lm.train(lm.LMConfig(workdir=workdir, **one_layer))
 
 
 def test_a_run_directory_has_everything(finished):
@@ -58,20 +51,45 @@ def test_the_final_model_is_exported(finished):
     jax.tree.map(np.testing.assert_array_equal, params, run.outcome.state.params)
 
 
-def test_a_run_that_was_stopped_resumes_bit_exactly(finished, one_layer, tmp_path):
-    """SIGTERM; all losses are those of the run that was left alone."""
+def resumes_bit_exactly(workdir: Path, finished: tuple[Path, lm.Run]) -> None:
+    """To the end; all losses are those of the run that was left alone."""
+    run = lm.train(parse_run(lm.LMConfig, ["--workdir", str(workdir), "--resume"], lm.PROG))
+    assert losses(workdir) == losses(finished[0])
+    jax.tree.map(np.testing.assert_array_equal, run.outcome.state, finished[1].outcome.state)
+
+
+def saved_where_it_stopped(report: str) -> None:
+    saved = re.search(r"SIGTERM: saved step (\d+) in (\S+)", " ".join(report.split()))
+    assert saved, report
+    assert Path(saved[2].rstrip(";")).is_dir()
+
+
+def test_a_run_that_was_stopped_resumes_bit_exactly(finished, one_layer, tmp_path, monkeypatch, capsys):
+    write = MetricWriter.write
+
+    def stop(writer, step, *arguments):
+        write(writer, step, *arguments)
+        if step == 6:
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricWriter, "write", stop)
+        run = lm.train(lm.LMConfig(workdir=tmp_path, **{**one_layer, "checkpoint_every": 0}))
+    assert run.outcome.stopped_by == signal.SIGTERM
+    saved_where_it_stopped(capsys.readouterr().err)
+    resumes_bit_exactly(tmp_path, finished)
+
+
+@pytest.mark.slow  # as above, in a process
+def test_a_process_that_was_stopped_resumes_bit_exactly(finished, one_layer, tmp_path):
     process = start(command(one_layer, tmp_path, "--checkpoint-every", "0"))
     status, rest = until(6, process, sending(signal.SIGTERM))
     assert status == 128 + signal.SIGTERM, rest
-    saved = re.search(r"SIGTERM: saved step (\d+) in (\S+)", " ".join(rest.split()))
-    assert saved, rest
-    assert Path(saved[2].rstrip(";")).is_dir()
-
-    run = lm.train(parse_run(lm.LMConfig, ["--workdir", str(tmp_path), "--resume"], lm.PROG))
-    assert losses(tmp_path) == losses(finished[0])
-    jax.tree.map(np.testing.assert_array_equal, run.outcome.state.params, finished[1].outcome.state.params)
+    saved_where_it_stopped(rest)
+    resumes_bit_exactly(tmp_path, finished)
 
 
+@pytest.mark.release
 def test_a_non_finite_loss_stops_and_keeps_the_last_good_checkpoint(one_layer, tmp_path, monkeypatch):
     """The learning rate explodes at step 8: the checkpoint of step 5 stays, none is written after."""
     explode = lm.learning_rate_schedule
@@ -81,6 +99,7 @@ def test_a_non_finite_loss_stops_and_keeps_the_last_good_checkpoint(one_layer, t
         return lambda step: jax.numpy.where(step >= 7, 1e38, base(step))
 
     monkeypatch.setattr(lm, "learning_rate_schedule", schedule)
+    monkeypatch.setattr(lm, "make_optimizer", make_optimizer)  # without the memory of `traced_once`
     monkeypatch.setattr("train.optimizer.learning_rate_schedule", schedule)
     with pytest.raises(BadLoss, match=r"step \d+: loss .*Last good checkpoint: .*/5$"):
         lm.train(lm.LMConfig(workdir=tmp_path, **one_layer))
@@ -150,6 +169,7 @@ def test_more_steps_hold_the_final_rate(finished, tmp_path, capsys):
         lm.train(parse_run(lm.LMConfig, [*resume, "--steps", "20"], lm.PROG))
 
 
+@pytest.mark.release
 def test_a_run_begins_with_the_weights_of_another(finished, one_layer, tmp_path):
     """The first loss is that of the weights, and the optimizer is new."""
     settings = {**one_layer, "preset": None, "steps": 1, "init_from": str(finished[0])}
@@ -159,6 +179,7 @@ def test_a_run_begins_with_the_weights_of_another(finished, one_layer, tmp_path)
     assert losses(tmp_path / "a")[0] == pytest.approx(finished[1].metrics["eval_loss"], abs=1)
 
 
+@pytest.mark.release
 def test_low_rank_changes_train_and_are_merged(finished, one_layer, tmp_path):
     """The loss falls from where the checkpoint left it; the exported model has the changes in its maps."""
     settings = {**one_layer, "preset": None, "steps": 30, "log_every": 30, "checkpoint_every": 0}
@@ -280,6 +301,7 @@ def test_help_explains_every_flag(capsys):
     assert max(map(len, text.splitlines())) <= 110
 
 
+@pytest.mark.release
 def test_bfloat16_trains(one_layer, tmp_path):
     run = lm.train(lm.LMConfig(workdir=tmp_path, **{**one_layer, "steps": 12}, dtype="bfloat16"))
     assert run.model.config.dtype == "bfloat16"

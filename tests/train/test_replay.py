@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 
 import pytest
 
@@ -12,11 +13,9 @@ from train.optimizer import OptimizerConfig
 from train.replay import ReplayConfig
 
 
-@pytest.fixture(scope="module")
-def run(one_layer, tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("run")
-    lm.train(lm.LMConfig(workdir=workdir, **{**one_layer, "eval_every": 0}))
-    return workdir
+@pytest.fixture
+def run(finished):
+    return finished[0]
 
 
 def contents(workdir):
@@ -50,18 +49,17 @@ def test_the_command_says_what_it_found(run, capsys):
     assert said.count("row ") == 1
 
 
-def test_other_numbers_are_status_1(run, capsys):
-    path = run / "metrics.jsonl"
-    kept = path.read_text()
-    lines = [json.loads(line) for line in kept.splitlines()]
+def test_other_numbers_are_status_1(run, tmp_path, capsys):
+    path = shutil.copytree(run, tmp_path / "run") / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[21]["loss"] += 1e-7
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert replay.main(["--workdir", str(run), "--step", "22"]) == 1
+    assert replay.main(["--workdir", str(path.parent), "--step", "22"]) == 1
     error = capsys.readouterr().err
     assert re.search(r"^python -m train.replay: loss was [\d.]+ and is [\d.]+ now$", error, re.MULTILINE)
-    path.write_text(kept)
 
 
+@pytest.mark.release
 def test_the_step_that_went_wrong(one_layer, tmp_path):
     """Steps 2 to 4 have no finite gradient, which metrics.jsonl has as null, and step 5 ends the run."""
     settings = {**one_layer, "eval_every": 0, "optimizer": OptimizerConfig(learning_rate=1e38, warmup=0.0)}
