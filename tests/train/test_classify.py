@@ -35,6 +35,15 @@ def dna(tmp_path_factory):
     return root
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_losses():
+    """One program for the losses of a batch in place of one for each operation."""
+    name = "softmax_cross_entropy_with_integer_labels"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classify.optax, name, jax.jit(getattr(classify.optax, name)))
+        yield
+
+
 @pytest.fixture(scope="module")
 def preset(tiny_config, tmp_path_factory):
     path = tmp_path_factory.mktemp("preset") / "layer.json"
@@ -61,6 +70,7 @@ def finished(settings, tmp_path_factory):
     return workdir, classify.train(classify.ClassifyConfig(workdir=workdir, **settings))
 
 
+@pytest.mark.release
 def test_it_learns_and_says_how_well(finished, dna):
     workdir, results = finished
     assert 0.75 < results["test_accuracy"] < 1
@@ -77,6 +87,7 @@ def test_it_learns_and_says_how_well(finished, dna):
     assert max(evaluated) == results["validation_accuracy"]
 
 
+@pytest.mark.release
 def test_the_saved_classifier_is_the_best_epochs_and_gives_the_reported_accuracy(finished, dna):
     workdir, results = finished
     model, params, classes = load_classifier(workdir / "model")
@@ -94,6 +105,7 @@ def test_the_saved_classifier_is_the_best_epochs_and_gives_the_reported_accuracy
     assert right["validation"] == results["validation_accuracy"]
 
 
+@pytest.mark.release
 def test_a_stopped_run_resumes_to_the_same_numbers(finished, settings, tmp_path, monkeypatch):
     write = MetricWriter.write
 
@@ -138,6 +150,7 @@ def test_published_accuracies():
     assert classify.published_accuracies("mine") == {}
 
 
+@pytest.mark.release
 def test_results_are_printed_beside_the_papers(settings, finished, capsys, monkeypatch):
     monkeypatch.setattr(classify, "train", lambda config: finished[1])
     assert classify.main(["--workdir", "x", "--data", settings["data"], "--preset", settings["preset"]]) == 0
@@ -196,6 +209,7 @@ def test_bad_input_is_one_line_and_status_2(change, message, settings, tmp_path,
     assert message in last
 
 
+@pytest.mark.release
 def test_a_run_is_not_overwritten_or_resumed_with_other_data(finished, settings):
     with pytest.raises(ValueError, match="a new directory, or --resume"):
         classify.train(classify.ClassifyConfig(workdir=finished[0], **settings))

@@ -20,10 +20,10 @@ from train.metrics import MetricWriter, read_lines, read_metrics
 from train.mqar_data import data_seeds, load
 
 SETTINGS = {
-    "mixer": "attention",
+    "layers": "short_conv,attention",
     "d_model": 16,
-    "vocab_size": 32,
-    "length": 16,
+    "vocab_size": 16,
+    "length": 8,
     "pairs": 2,
     "examples": 1000,
     "test_examples": 150,
@@ -31,7 +31,7 @@ SETTINGS = {
     "batch_size": 32,
     "learning_rates": "1e-2,1e38",
     "seeds": "0,1",
-    "test": "16:2,16:4",
+    "test": "8:1,8:2",
     "stop_above": 0.9,
     "log_every": 16,
     "dropout": 0.02,
@@ -69,6 +69,25 @@ def finished(tmp_path_factory):
     return workdir, run(workdir)
 
 
+def test_a_small_grid_from_its_start_to_its_end(tmp_path, monkeypatch):
+    """One layer, one learning rate, and a second call, which finds everything done."""
+    small = {"layers": "short_conv", "d_model": 8, "examples": 60, "test_examples": 30, "epochs": 2,
+             "learning_rates": "1e-2", "seeds": "0", "test": "8:2", "log_every": 2}  # fmt: skip
+    outcome = run(tmp_path, **small)
+    (record,) = outcome.records
+    assert (outcome.stopped_by, record["status"], record["seed"]) == (None, "finished", 0)
+    assert record["slices"]["num_pairs"] == {"2": record["accuracy"]}
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [2, 4]
+    assert lines[1]["loss"] < lines[0]["loss"]
+    assert "best_accuracy" in lines[1]
+    monkeypatch.setattr(mqar_sweep, "Grid", None)
+    assert run(tmp_path, **small).records == outcome.records
+    with pytest.raises(ValueError, match=r"batch_size = 8: expected 32 as .* or another workdir"):
+        run(tmp_path, **small, batch_size=8)
+
+
+@pytest.mark.release
 def test_a_grid_learns(finished):
     outcome = finished[1]
     assert outcome.stopped_by is None
@@ -78,21 +97,23 @@ def test_a_grid_learns(finished):
         assert record["learning_rate"] == 1e-2
         assert record["accuracy"] > 0.6
         assert record["status"] == ("stopped" if record["accuracy"] > 0.9 else "finished")
-        assert record["slices"]["length"]["16"] == pytest.approx(record["accuracy"])
+        assert record["slices"]["length"]["8"] == pytest.approx(record["accuracy"])
         by_pairs = record["slices"]["num_pairs"]
-        assert by_pairs["2"] > by_pairs["4"]
-        assert (by_pairs["2"] + by_pairs["4"]) / 2 == pytest.approx(record["accuracy"])
+        assert by_pairs["1"] > by_pairs["2"]
+        assert (by_pairs["1"] + by_pairs["2"]) / 2 == pytest.approx(record["accuracy"])
         assert record["parameters"] > 0
         assert record["state_size"] > 0
     assert good[0]["accuracy"] != good[1]["accuracy"]
 
 
+@pytest.mark.release
 def test_a_diverging_rate_is_recorded_and_stops_nobody(finished):
     failed = [record for record in finished[1].records if record["status"] == "failed"]
     assert [(record["learning_rate"], record["seed"]) for record in failed] == [(1e38, 0), (1e38, 1)]
     assert all(record["accuracy"] is record["loss"] is record["slices"] is None for record in failed)
 
 
+@pytest.mark.release
 def test_the_run_directory(finished):
     workdir, outcome = finished
     assert sorted(map(str, results(workdir))) == sorted(
@@ -109,9 +130,10 @@ def test_the_run_directory(finished):
     assert bj.ModelConfig.from_dict(config["model"]) == mqar.MQARConfig(**SETTINGS).architecture
 
 
+@pytest.mark.release
 def test_a_lane_of_the_grid_is_the_run_alone(finished, tmp_path):
     """The same numbers as one learning rate and seed at a time, up to rounding that training amplifies."""
-    run(tmp_path, learning_rates="1e-2", seeds="1", stop_above=0.01, test="16:2")
+    run(tmp_path, learning_rates="1e-2", seeds="1", stop_above=0.01, test="8:2")
     tag = "lr-0.01-seed-1"
     ours, alone = ([line.get(f"loss/{tag}") for line in read_metrics(directory / "metrics.jsonl")]
                    for directory in (finished[0], tmp_path))  # fmt: skip
@@ -151,6 +173,7 @@ def test_an_interrupted_sweep_continues_where_it_was(finished, tmp_path, monkeyp
     assert ours == theirs
 
 
+@pytest.mark.release
 def test_what_is_finished_is_not_trained_again(finished, monkeypatch):
     monkeypatch.setattr(mqar_sweep, "Grid", None)
     before = (finished[0] / "results.jsonl").read_text()
@@ -158,6 +181,7 @@ def test_what_is_finished_is_not_trained_again(finished, monkeypatch):
     assert (finished[0] / "results.jsonl").read_text() == before
 
 
+@pytest.mark.release
 def test_another_run_is_not_overwritten(finished):
     with pytest.raises(ValueError, match=r"batch_size = 8: expected 32 as .* or another workdir"):
         run(finished[0], batch_size=8)
@@ -197,7 +221,9 @@ def test_train_and_test_seeds_never_meet():
     assert train != data_seeds(4, 5, 7)[0]
 
 
-@pytest.mark.parametrize("limit", [2**24, 64], ids=["whole", "in parts"])
+@pytest.mark.parametrize(
+    "limit", [pytest.param(2**24, id="whole"), pytest.param(64, id="in parts", marks=pytest.mark.release)]
+)
 def test_loss_and_accuracy_are_those_of_all_logits(limit, monkeypatch):
     monkeypatch.setattr(mqar_grid, "MAX_LOGITS", limit)
     model = bj.LanguageModel(mqar_backbone(None, 8, vocab_size=11, layers=["short_conv"], dropout=0.0))

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from tests.marks import slow_but
 from train import lm, replay
 from train.bad_loss import BadLoss, BadLossConfig
 from train.optimizer import OptimizerConfig
@@ -24,7 +25,7 @@ def contents(workdir):
 
 @pytest.mark.parametrize(
     ("step", "start"),
-    [pytest.param(3, 0, marks=pytest.mark.slow), (20, 15), pytest.param(22, 20, marks=pytest.mark.slow)],
+    slow_but([(20, 15)], [(3, 0), (20, 15), (22, 20)], core=()),
 )
 def test_a_step_again(step, start, run):
     before = contents(run)
