@@ -96,6 +96,8 @@ def one_line(error: BaseException) -> str:
 def _message(report: str) -> str:
     """The sentence inside tyro's framed report, without its title, rulers and excerpts of the help."""
     lines = [line.strip("\u2502 ") for line in report.splitlines() if line[:1] not in "\u256d\u2570"]
-    text = " ".join(line for line in lines if line.strip("\u2500 "))
+    if len(lines) > 1 and lines[1] and not lines[1].strip("-"):  # in ASCII: the title, and a ruler below it
+        del lines[0]
+    text = " ".join(line for line in lines if line.strip("\u2500- "))
     text = re.split(r" (?:Argument helptext|For full helptext)\b", " ".join(text.split()))[0]
     return re.sub(r"(Perhaps you meant: \S+).*", r"\1", text)

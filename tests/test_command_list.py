@@ -7,8 +7,28 @@ import pytest
 
 from based_jax import command_list
 from tests.conftest import ROOT
+from tests.subprocesses import run_module
 
 PACKAGES = ["based_jax", "train"]
+
+STARTS = re.compile(r'^if __name__ == "__main__":\n    (\w+\.)?run\(', re.M)
+COMMANDS = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+    for package in (*PACKAGES, "benchmarks", "pallas_kernels")
+    for path in (ROOT / package).rglob("*.py")
+    if STARTS.search(path.read_text())
+)
+"""what ``python -m`` runs"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_in_a_process(name):
+    """Its last lines: arguments come from the shell, errors go to it as one line and the status."""
+    done = run_module(name, "--no-such-flag")
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"python -m {name}: ")
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from based_jax import compat
+from tests.marks import slow_but
 from tests.patience import PATIENCE
 from tests.subprocesses import ROOT
 from tests.tolerances import assert_close
 
 # At these sizes jaxlib 0.10.2 returns 1e33 from the first and dies in the other two.
-MIXERS = ["linear_attention", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gla", "rwkv7"))]
+MIXERS = slow_but(["linear_attention"], ["linear_attention", "gla", "rwkv7"], core=[])
 
 PROGRAM = """
 import json, sys

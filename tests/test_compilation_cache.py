@@ -79,6 +79,7 @@ def test_the_least_recently_used_programs_are_removed(tmp_path):
     assert not list(tmp_path.glob("*/program"))
 
 
+@pytest.mark.release
 def test_programs_that_were_cut_short_are_compiled_again_without_a_word(tmp_path):
     said = run_python(f"""
 import os, warnings

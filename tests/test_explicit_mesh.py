@@ -35,6 +35,7 @@ CONFIG = ModelConfig(
 )  # fmt: skip
 
 
+@pytest.mark.release
 def test_ops_mixers_and_models():
     """Compiling takes most of the time: a few programs here, all of them in the tests below."""
     inside_a_process(f"ops('Explicit', {OPS}); modules('Explicit', {MIXERS}); model('Explicit')")

@@ -89,12 +89,17 @@ def test_rows_hold_times_ratios_and_shares_of_the_bound(result):
     assert all(rate > 0 for rate in rates)
 
 
-def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
-    command = [sys.executable, "-m", "benchmarks", "gpu", "--json", str(tmp_path / "gpu.json")]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (finished.returncode, finished.stdout) == (2, "")
-    assert finished.stderr.count("\n") == 1
-    assert "expected a GPU" in finished.stderr
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param([], marks=pytest.mark.slow, id="watched"),
+        pytest.param(["--until", "1e12"], id="in this process"),
+    ],
+)
+def test_without_a_gpu_it_says_so_in_one_line(flags, tmp_path, monkeypatch, capfd):
+    for name in ("PREALLOCATE", "MEM_FRACTION"):  # the command sets them if nobody else has
+        monkeypatch.setenv(f"XLA_PYTHON_CLIENT_{name}", "")
+    expect_one_line("gpu", ["--json", str(tmp_path / "gpu.json"), *flags], "expected a GPU", capfd)
     assert list(tmp_path.iterdir()) == []
 
 

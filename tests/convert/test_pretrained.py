@@ -17,7 +17,7 @@ from flax.traverse_util import unflatten_dict
 from safetensors.numpy import load_file
 
 import based_jax as bj
-from based_jax import command, mixers
+from based_jax import mixers
 from based_jax.convert import __main__ as convert
 from based_jax.convert.layouts import torch_shapes
 from based_jax.convert.pretrained import (
@@ -29,7 +29,7 @@ from based_jax.convert.pretrained import (
 )
 from based_jax.models import MixerSpec, ModelConfig
 from tests.arrays import normals
-from tests.subprocesses import run_module
+from tests.commands import run_here
 
 CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 TOKENS = jnp.zeros((1, 1), jnp.int32)
@@ -275,14 +275,14 @@ class TestHub:
 
 
 class TestCommand:
-    def test_there_and_back(self, tmp_path):
+    def test_there_and_back(self, tmp_path, capsys):
         source = tmp_path / "source"
         shutil.copytree(CHECKPOINTS / "attn-tiny", source)
         (source / "tokenizer.json").write_text("{}")
-        done = run_module("based_jax.convert", str(source), str(tmp_path / "ours"))
-        assert done.returncode == 0, done.stderr
-        assert "attn: 2 layers AA" in done.stdout
-        assert "float32" in done.stdout
+        done = run_here(convert.PROG, convert.main, [source, tmp_path / "ours"], capsys)
+        assert done.status == 0, done.err
+        assert "attn: 2 layers AA" in done.out
+        assert "float32" in done.out
         assert (tmp_path / "ours" / "tokenizer.json").exists()
         expect_same_as(source, loaded=tmp_path / "ours")
 
@@ -292,12 +292,10 @@ class TestCommand:
     def test_mistakes(self, argv, tmp_path, capsys):
         (tmp_path / "same").mkdir()
         argv = [str(tmp_path / name) if not name.startswith("-") else name for name in argv]
-        with pytest.raises(SystemExit) as stop:
-            command.run(convert.PROG, lambda: convert.main(argv))
-        captured = capsys.readouterr()
-        assert stop.value.code == 2
-        assert len(captured.err.strip().splitlines()) == 1, captured.err
-        assert not captured.out
+        done = run_here(convert.PROG, convert.main, argv, capsys)
+        assert done.status == 2
+        assert len(done.err.strip().splitlines()) == 1, done.err
+        assert not done.out
 
 
 def test_a_training_run_is_its_model(tmp_path):

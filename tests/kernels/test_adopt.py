@@ -10,6 +10,7 @@ import pytest
 from benchmarks.gpu_sections.summary import summary
 from pallas_kernels import adopt, backends, catalog, measured_pages, tune, tuning
 from pallas_kernels.journal import SCHEMA, save
+from tests.commands import run_here
 from tests.conftest import ROOT
 from tests.subprocesses import run_module
 
@@ -216,9 +217,9 @@ def test_from_the_interpreter_into_the_tables(tree, tmp_path):
     ]  # fmt: skip
 
 
-def test_one_line_and_status_2(tmp_path):
-    done = run_module("pallas_kernels.adopt", str(tmp_path))
-    assert done.returncode == 2
-    assert done.stderr == (
+def test_one_line_and_status_2(tmp_path, capsys):
+    done = run_here(adopt.PROGRAM, adopt.main, [tmp_path], capsys)
+    assert done.status == 2
+    assert done.err == (
         f"python -m pallas_kernels.adopt: DIR = '{tmp_path}': expected a directory with reports, NAME.json\n"
     )

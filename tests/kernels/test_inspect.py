@@ -15,6 +15,7 @@ from pallas_kernels.compile_offline import Resources, blocks_per_sm
 from pallas_kernels.inspect import Entry
 from pallas_kernels.taylor_attention import cases as taylor_cases
 from pallas_kernels.taylor_attention.function import Variant
+from tests.commands import run_here
 from tests.kernels import toy
 from tests.subprocesses import run_module
 
@@ -379,25 +380,25 @@ def test_an_old_assembler_is_passed_over(monkeypatch, tmp_path):
         (["--devices", "0"], "--devices 0: expected 1 or more"),
     ],
 )
-def test_wrong_flags_are_one_line_and_status_2(flags, message):
-    done = run_module("pallas_kernels.inspect", *flags)
-    assert done.returncode == 2
-    assert _message(done.stderr) == f"python -m pallas_kernels.inspect: {message}"
+def test_wrong_flags_are_one_line_and_status_2(flags, message, capsys):
+    done = run_here(inspect.PROGRAM, inspect.main, flags, capsys)
+    assert done.status == 2
+    assert _message(done.err) == f"python -m pallas_kernels.inspect: {message}"
 
 
-def test_help():
-    done = run_module("pallas_kernels.inspect", "--help")
-    assert done.returncode == 0
+def test_help(capsys):
+    done = run_here(inspect.PROGRAM, inspect.main, ["--help"], capsys)
+    assert done.status == 0
     flags = ("--match", "--json", "--markdown", "--compare", "--devices", "--defaults", "--explain")
-    assert all(flag in done.stdout for flag in flags)
+    assert all(flag in done.out for flag in flags)
 
 
 @pytest.mark.skipif(HAS_COMPILER, reason="the wheels are here")
-def test_the_command_without_wheels_is_one_line_and_status_2():
-    done = run_module("pallas_kernels.inspect")
-    assert done.returncode == 2
+def test_the_command_without_wheels_is_one_line_and_status_2(capsys):
+    done = run_here(inspect.PROGRAM, inspect.main, [], capsys)
+    assert done.status == 2
     assert re.fullmatch(
-        r"python -m pallas_kernels.inspect: .*pip install 'based-jax\[inspect\]'.*\n", done.stderr
+        r"python -m pallas_kernels.inspect: .*pip install 'based-jax\[inspect\]'.*\n", done.err
     )
 
 

@@ -72,6 +72,7 @@ def arrays(op):
     return [jax.ShapeDtypeStruct((*shape, size), jnp.bfloat16) for size in (16, 16, 64)]
 
 
+@pytest.mark.release
 def test_models_import_and_train_on_a_cpu():
     run_python(ON_A_CPU)
 
@@ -128,6 +129,7 @@ def test_a_gradient_that_has_no_kernels_is_refused(monkeypatch):
 
 
 @pytest.mark.usefixtures("removed")
+@pytest.mark.release
 def test_a_kernel_without_gradients_takes_those_of_plain_jax(monkeypatch):
     """Packed rows that continue a state; the interpreted kernels stand in for those of Mosaic GPU."""
     rng = np.random.default_rng(0)

@@ -14,8 +14,9 @@ from pallas_kernels import catalog, choices, contest, measuring, tune, tuning
 from pallas_kernels.case import Case
 from pallas_kernels.order import Order
 from pallas_kernels.tune import Tune
+from tests.commands import run_here
+from tests.kernels.test_backends import NEVER
 from tests.kernels.toy import Variant
-from tests.subprocesses import run_module
 
 DEFAULT, WIDE, NARROW = Variant(), Variant(warps=8), Variant(warps=2)
 ANY = {"device": "any", "when": {"size": [1, 64]}, "variant": {"chunk": 64, "warps": 4}}
@@ -342,7 +343,7 @@ def test_quick_is_quick():
     ("flags", "message"),
     [([], "needs a GPU, and jax found only cpu"), (["--fast"], "Unrecognized options: --fast")],
 )
-def test_without_a_gpu_or_with_a_wrong_flag_one_line_and_status_2(flags, message, tmp_path):
-    done = run_module("pallas_kernels.tune", "--out", str(tmp_path), *flags)
-    assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1] == f"python -m pallas_kernels.tune: {message}"
+def test_without_a_gpu_or_with_a_wrong_flag_one_line_and_status_2(flags, message, tmp_path, capsys):
+    done = run_here(tune.PROGRAM, tune.main, ["--out", tmp_path, "--until", NEVER, *flags], capsys)
+    assert done.status == 2
+    assert done.err.strip().splitlines()[-1] == f"python -m pallas_kernels.tune: {message}"

@@ -40,6 +40,7 @@ TOLERANCE = 1e-9
 """float64: the sums are taken in another order"""
 
 
+@pytest.mark.release
 def test_every_kind_on_eight_devices():
     """Compiling gradients takes most of the time: here of two kinds, in the test of every mixer all."""
     packed = [(name, True, "gradients" if name in KINDS else "values") for name in OPS]

@@ -169,7 +169,6 @@ def test_more_steps_hold_the_final_rate(finished, tmp_path, capsys):
         lm.train(parse_run(lm.LMConfig, [*resume, "--steps", "20"], lm.PROG))
 
 
-@pytest.mark.release
 def test_a_run_begins_with_the_weights_of_another(finished, one_layer, tmp_path):
     """The first loss is that of the weights, and the optimizer is new."""
     settings = {**one_layer, "preset": None, "steps": 1, "init_from": str(finished[0])}
@@ -202,6 +201,7 @@ def test_low_rank_changes_train_and_are_merged(finished, one_layer, tmp_path):
     assert sum(leaf.size for leaf in moments) < sum(leaf.size for leaf in jax.tree.leaves(before))
 
 
+@pytest.mark.release
 def test_what_a_checkpoint_lacks_is_named(finished, one_layer, tmp_path):
     """Two layers for one, and another vocabulary."""
     config = finished[1].model.config

@@ -28,6 +28,7 @@ MESHES_OF_8 = [
 ]  # fmt: skip
 
 
+@pytest.mark.release
 def test_based_on_eight_devices():
     """Every axis at once but "data", whose program is that of "fsdp" without the gathering of weights."""
     compare("Based", ["fsdp=2,tensor=2,context=2"])

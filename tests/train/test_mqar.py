@@ -191,7 +191,7 @@ def labelled() -> Segment:
     """Five examples with none to three labels."""
     labels = np.full((5, 6), IGNORE)
     labels[0, 1], labels[1, [0, 5]], labels[3, [2, 3, 4]], labels[4, 0] = 7, [1, 2], [3, 4, 5], 6
-    return Segment(jnp.arange(30).reshape(5, 6) % 11, jnp.asarray(labels), {"kind": 1})
+    return Segment(np.arange(30).reshape(5, 6) % 11, labels, {"kind": 1})
 
 
 class Labelled(MQAR):

@@ -7,7 +7,6 @@ import shutil
 
 import pytest
 
-from tests.marks import slow_but
 from train import lm, replay
 from train.bad_loss import BadLoss, BadLossConfig
 from train.optimizer import OptimizerConfig
@@ -25,7 +24,11 @@ def contents(workdir):
 
 @pytest.mark.parametrize(
     ("step", "start"),
-    slow_but([(20, 15)], [(3, 0), (20, 15), (22, 20)], core=()),
+    [
+        pytest.param(3, 0, marks=pytest.mark.slow),
+        pytest.param(20, 15, marks=pytest.mark.release),
+        pytest.param(22, 20, marks=pytest.mark.slow),
+    ],
 )
 def test_a_step_again(step, start, run):
     before = contents(run)

@@ -20,6 +20,7 @@ from train.sharding import mesh_sizes, parse_mesh
 from train.step import build_programs
 
 
+@pytest.mark.release
 def test_traffic_of_known_programs():
     run_python("from tests.train.test_sharding import known_programs; known_programs()", devices=4)
 
@@ -52,6 +53,7 @@ def known_programs() -> None:
     assert found(five_times) == {"collective-permute": (5, 5 * 24)}
 
 
+@pytest.mark.release
 def test_memory_and_traffic_of_sharded_parameters():
     run_python("from tests.train.test_sharding import sharded_parameters; sharded_parameters()", devices=8)
 
@@ -116,6 +118,7 @@ def scanned_layers() -> None:
     assert max(map(math.prod, shapes)) == 128 * 2 * 192
 
 
+@pytest.mark.release
 def test_a_dry_run_prints_its_plan(one_layer, tmp_path):
     done = run_module(
         "train.lm", "--preset", one_layer["preset"], "--workdir", str(tmp_path / "run"), "--batch-size", "4",

@@ -4,6 +4,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from tests.patience import PATIENCE
 from tests.subprocesses import environment
 
@@ -18,6 +20,7 @@ with StopRequest():
 """
 
 
+@pytest.mark.release
 def test_the_first_ctrl_c_is_reported_and_the_second_ends_the_process():
     process = subprocess.Popen(
         [sys.executable, "-c", BUSY],

@@ -119,7 +119,15 @@ def test_auxiliary_losses_are_minimised_too():
     moved = after.params["params"]["layers_0"]["mixer"]
     np.testing.assert_array_equal(moved["q"]["kernel"], mixer["q"]["kernel"])
     assert np.any(moved["selecting"]["kernel"] != 0)
-    # Micro-batches of different lengths: weighted by them, their means are the mean of all.
+
+
+@pytest.mark.release
+def test_micro_batches_of_different_lengths_give_the_same_auxiliary_loss():
+    """Weighted by their lengths, their means are the mean of all."""
+    state, step = selecting_step(noise=0.0)
+    batch = small_batch()
+    del batch["segment_ids"]
+    _, metrics = step(state, batch)
     _, accumulated = selecting_step(2, "block", noise=0.0)[1](state, batch)
     assert accumulated.keys() == metrics.keys()
     for name, value in metrics.items():

@@ -1,0 +1,31 @@
+"""Commands in the test's own process: what a user sees of them, without the second that a process takes."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pytest
+
+from pallas_kernels import flags
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+def run_here(
+    prog: str,
+    main: Callable[[Sequence[str]], int | None],
+    argv: Sequence[object],
+    capsys: pytest.CaptureFixture[str],
+) -> Ended:
+    """Run ``main(argv)`` as the module's last line does; `prog` is what its errors begin with."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        flags.run(prog, lambda: main([str(word) for word in argv]))
+    status = ended.value.code
+    assert isinstance(status, int | None)
+    return Ended(status or 0, *capsys.readouterr())
