@@ -157,6 +157,7 @@ def _call_of(op: str, rows: int) -> tuple:
     return pallas_kernels.window_step, (q, k, v, *rings, jax.ShapeDtypeStruct((rows,), "int32"))
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("op", catalog.OPS)
 def test_the_grid_holds_any_number_of_rows(op):
     """CUDA takes 65,535 programs along the second and third axis; vmapped axes become rows."""
@@ -182,6 +183,7 @@ def test_the_documented_table_is_the_recorded_one():
     assert "\n".join(fit.table()) in text, f"{AGAIN} and copy its table"
 
 
+@pytest.mark.release
 def test_blackwells_segments_are_those_of_other_gpus(monkeypatch):
     """Its kernels forget a state by a product, not by a selection."""
     q, k, v = (jax.random.normal(jax.random.key(i), (1, 130, 1, n)) for i, n in enumerate((8, 8, 16)))

@@ -9,6 +9,7 @@ import pytest
 from pallas_kernels import catalog, devices, offline, tuning
 from pallas_kernels.launch import launch, whole
 from pallas_kernels.taylor_attention.cases import at_highest_precision
+from tests.marks import slow_but
 
 CASES = catalog.cases()
 KERNEL = "__gpu$xla.gpu.triton"
@@ -26,10 +27,16 @@ SIMPLER = {
 }
 """Shapes of the slow run: others have all that they have."""
 
+ESSENTIAL = list(
+    {(case.op, case.kernel): case for case in CASES if case.default and case.shape not in SIMPLER}.values()
+)
+"""One shape of each kernel, for `make check`."""
+
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=[pytest.mark.slow] * (case.shape in SIMPLER), id=case.name) for case in CASES],
+    slow_but([c for c in CASES if c.shape not in SIMPLER], CASES, core=ESSENTIAL),
+    ids=lambda case: case.name,
 )
 def test_every_case_is_lowered_to_a_kernel(case):
     text = offline.lower(case.function, *case.arguments).as_text()

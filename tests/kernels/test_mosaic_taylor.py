@@ -150,29 +150,39 @@ def test_interpreted(check):
     run_python(f"from tests.kernels.test_mosaic_taylor import {check} as check; check()", devices=8)
 
 
+@jax.jit
+def products_of_features(q, k):
+    scaled = features.weighted(q[None], jnp.arange(16))
+    constant = jnp.eye(1, 16)
+    phi = [
+        features.by_token(x, lambda i, width, y=y: jnp.full((1, width), y[i]), constant)
+        for x, y in ((scaled, q), (features.Scaled(*[k[None]] * 3), k))
+    ]
+    return (phi[0] * phi[1]).sum()
+
+
 @given(st.lists(st.floats(-2, 2), min_size=32, max_size=32))
 def test_features_make_the_polynomial(numbers):
     q, k = np.array(numbers).reshape(2, 16)
     with jax.enable_x64(True):
-        scaled = features.weighted(jnp.asarray(q)[None], jnp.arange(16))
-        constant = jnp.eye(1, 16)
-        phi = [
-            features.by_token(x, lambda i, width, y=y: jnp.full((1, width), y[i]), constant)
-            for x, y in ((scaled, q), (features.Scaled(*[jnp.asarray(k)[None]] * 3), k))
-        ]
         s = q @ k / 4
-        assert_close((phi[0] * phi[1]).sum(), np.float64(1 + s + s**2 / 2), FLOAT64, magnitude=1 + s**2)
+        assert_close(products_of_features(q, k), np.float64(1 + s + s**2 / 2), FLOAT64, magnitude=1 + s**2)
 
 
 def test_states_keep_their_numbers_in_the_other_order():
     """The numbers of a state are sums of products: those of one key here."""
     rng, layout = np.random.default_rng(0), Layout(16, 1)
     kv, z = rng.normal(size=(1, 2, 153, 5)), rng.normal(size=(1, 2, 153))
+
+    @jax.jit
+    def there_and_back(kv, z):
+        there = features.from_portable(*layout.state_to_kernel(kv, z))
+        return there, layout.state_from_kernel(*features.to_portable(*there))
+
     with jax.enable_x64(True):
-        portable = layout.state_to_kernel(jnp.asarray(kv), jnp.asarray(z))
-        back = layout.state_from_kernel(*features.to_portable(*features.from_portable(*portable)))
+        there, back = there_and_back(kv, z)
         assert_close(back, (kv, z), FLOAT64)
-        assert features.from_portable(*portable)[0].shape == (1, 2, 5, 224)
+        assert there[0].shape == (1, 2, 5, 224)
 
 
 SHAPES = [
