@@ -111,7 +111,13 @@ def test_fewer_windows_than_rows_still_make_batches():
 
 
 @pytest.mark.parametrize(
-    ("windows", "batch_size"), [pytest.param(12, 4, marks=pytest.mark.slow), (10, 4), (3, 7), (1, 1)]
+    ("windows", "batch_size"),
+    [
+        pytest.param(12, 4, marks=pytest.mark.slow),
+        (10, 4),
+        pytest.param(3, 7, marks=pytest.mark.release),
+        (1, 1),
+    ],
 )
 def test_resuming_is_exact_from_every_position(windows, batch_size):
     packed = _packed(windows, 3)
@@ -257,6 +263,7 @@ def test_no_thread_is_left_behind():
     assert set(threading.enumerate()) == before
 
 
+@pytest.mark.release
 def test_a_process_ends_by_itself():
     script = """
 from based_jax.data import ByteTokenizer, Document, PackedTokens, train_iterator

@@ -167,6 +167,7 @@ def test_a_segment_is_a_pytree():
     assert paths == [".inputs", ".labels"]
 
 
+@pytest.mark.release
 def test_memory_does_not_depend_on_the_vocabulary():
     """Beside its output, a build takes a few words per row and pair, and one per token of filler."""
 
@@ -180,7 +181,7 @@ def test_memory_does_not_depend_on_the_vocabulary():
     assert large < 3.1 * small
 
 
-@pytest.mark.parametrize(("length", "pairs"), [(64, 4), (1024, 256)])
+@pytest.mark.parametrize(("length", "pairs"), [(64, 4), pytest.param(1024, 256, marks=pytest.mark.release)])
 def test_the_induction_head_recalls_everything(length, pairs):
     """On test segments of the papers, with their random filler."""
     inputs, labels = arrays(MQAR(num_examples=4, length=length, num_pairs=pairs).build(1))

@@ -39,6 +39,12 @@ def mixed(tmp_path_factory) -> Case:
 
 
 @pytest.fixture(scope="session")
+def plain(tmp_path_factory) -> Case:
+    """As above, of one kind of layer: to look at and to damage."""
+    return make_case("A", PLAN, tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="session")
 def small(tmp_path_factory) -> Case:
     """A model that compiles fast: for two rows, with the weights inside."""
     plan = Plan(("cpu",), batch_size=2, prefill_chunk=4, decode_chunk=3, weights="inside")

@@ -19,8 +19,8 @@ from tests.generate.tiny import LENGTH
 
 
 @pytest.fixture
-def copy(mixed: Case, tmp_path) -> Path:
-    return shutil.copytree(mixed.directory, tmp_path / "copy")
+def copy(plain: Case, tmp_path) -> Path:
+    return shutil.copytree(plain.directory, tmp_path / "copy")
 
 
 def edit(directory: Path, *, sign: bool, **entries) -> None:
@@ -30,9 +30,9 @@ def edit(directory: Path, *, sign: bool, **entries) -> None:
     path.write_text(json.dumps(manifest | ({"sha256": runner.digest(manifest)} if sign else {})))
 
 
-def test_manifest_says_what_the_programs_take(mixed):
-    manifest = mixed.exported.manifest
-    config = mixed.tiny.model.config
+def test_manifest_says_what_the_programs_take(plain):
+    manifest = plain.exported.manifest
+    config = plain.tiny.model.config
     assert manifest["platforms"] == ["cpu", "cuda"]
     assert manifest["jax"] == jax.__version__
     assert manifest["disabled_checks"] == {}
@@ -44,11 +44,11 @@ def test_manifest_says_what_the_programs_take(mixed):
     assert values["logits"] == {"shape": ["b", config.padded_vocab_size], "dtype": "float32"}
     assert values["tokens"] == {"shape": ["b", 8], "dtype": "int32"}
     assert values["params"]["embedding"] == {"shape": [config.padded_vocab_size, 16], "dtype": "float32"}
-    assert values["state"]["3/k"]["shape"] == ["b", LENGTH, 2, 8]
+    assert values["state"]["0/k"]["shape"] == ["b", LENGTH, 2, 8]
     assert manifest["programs"]["decode"]["arguments"] == ["params", "state", "token", "active"]
     assert {entry["file"] for entry in manifest["programs"].values()} | {
         "weights.safetensors", "manifest.json", "run.py",
-    } == {path.name for path in mixed.directory.iterdir()}  # fmt: skip
+    } == {path.name for path in plain.directory.iterdir()}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["decode.jaxexport", "weights.safetensors"])

@@ -17,6 +17,7 @@ FUSED = {
 ON_GPU = Plan(("cuda",), kernels="pallas", batch_size=2, prefill_chunk=8, decode_chunk=4)
 
 
+@pytest.mark.release
 def test_kernels_are_inside_and_named(tmp_path):
     """A step has Taylor attention's and the window's, prefill has Taylor attention's alone."""
     tiny = make_tiny("LS", mixers=FUSED)

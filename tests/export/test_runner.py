@@ -49,6 +49,7 @@ def greedy(mixed: Case) -> list[list[int]]:
     return texts
 
 
+@pytest.mark.release
 def test_greedy_tokens(mixed, greedy):
     assert mixed.exported.generate(PROMPTS, NEW) == greedy
 
@@ -56,6 +57,7 @@ def test_greedy_tokens(mixed, greedy):
 PENALTIES = {"repetition_penalty": 1.5, "presence_penalty": 0.4, "frequency_penalty": 0.3}
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "settings",
     [{"temperature": 1.5}, {"temperature": 0.9, "top_k": 9, "top_p": 0.8}, {"temperature": 0.9, **PENALTIES}],
@@ -66,6 +68,7 @@ def test_sampled_tokens(mixed, greedy, settings):
     assert texts == reference(mixed, rng=jax.random.key(7), **settings) != greedy
 
 
+@pytest.mark.release
 def test_an_export_without_penalties(mixed, monkeypatch):
     """Those of earlier versions have none; their other settings work as ever."""
     known = {name: None for name in mixed.exported.manifest["values"]["sampling"] if name != "repetition"}
@@ -75,6 +78,7 @@ def test_an_export_without_penalties(mixed, monkeypatch):
         mixed.exported.generate(PROMPTS, NEW, repetition_penalty=2)
 
 
+@pytest.mark.release
 def test_stop_tokens_end_a_row(mixed, greedy):
     stops = [greedy[0][3], greedy[1][7]]
     ends = [next((i for i, token in enumerate(row) if token in stops), NEW) for row in greedy]
@@ -83,6 +87,7 @@ def test_stop_tokens_end_a_row(mixed, greedy):
     assert min(ends) < NEW
 
 
+@pytest.mark.release
 def test_calls_are_the_model(mixed):
     """Prefill in two pieces, then a step of some rows: logits and states, those of the others untouched."""
     exported = mixed.exported
@@ -106,6 +111,7 @@ def test_calls_are_the_model(mixed):
     assert lengths == [[17, 3, 12]] * len(lengths) != []
 
 
+@pytest.mark.release
 def test_alone_without_the_library(mixed, greedy):
     """run.py in a process that can import nothing of ours: each prompt alone is as it was in the batch."""
     script = f"""

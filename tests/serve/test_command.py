@@ -61,6 +61,7 @@ def serve(directory, monkeypatch) -> Callable[[Callable[[Client], None]], int]:
     return call
 
 
+@pytest.mark.release
 def test_serves_until_it_is_told_to_stop(serve, client, capsys):
     """The answer that is being made when the signal comes is finished; the status is 0."""
     texts: list[str] = []

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.marks import release_but
 from tests.patience import PATIENCE
 from tests.serve.client import post_bytes, serving, slowly, until
 from tests.serve.conftest import LIMITS
@@ -15,7 +16,7 @@ from tests.serve.conftest import LIMITS
 ENDLESS = {"prompt": "a", "max_tokens": 200_000, "temperature": 0}
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", release_but([True], [False, True]))
 def test_a_client_that_goes_frees_its_slot(client, stream):
     cancelled = client.number("engine_cancelled_total")
     with client.raw(post_bytes({**ENDLESS, "stream": stream})):
@@ -25,6 +26,7 @@ def test_a_client_that_goes_frees_its_slot(client, stream):
     client.wait_for("open_completions", 0)
 
 
+@pytest.mark.release
 def test_a_full_queue(make_engine):
     with serving(make_engine(slots=1, max_waiting=2), LIMITS) as client:
         endless = [client.raw(post_bytes(ENDLESS))]
@@ -57,6 +59,7 @@ def hasty(make_engine):
         yield client
 
 
+@pytest.mark.release
 def test_answers_that_take_too_long(hasty):
     assert hasty.error(ENDLESS, 504)["code"] == "timeout"
     response = hasty.send("POST", "/v1/completions", {**ENDLESS, "stream": True})
@@ -68,12 +71,14 @@ def test_answers_that_take_too_long(hasty):
     hasty.wait_until_empty()
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /hea", b"POST /v1/completions HTTP/1.1\r\nhost: a\r\nx: "])
-def test_heads_that_do_not_come(hasty, sent):
-    with hasty.raw(sent) as connection:
-        begin = time.monotonic()
-        assert connection.recv(1000) == b""
-        assert 0.5 < time.monotonic() - begin < LIMITS.head_seconds
+def test_heads_that_do_not_come(hasty):
+    """None of three, which wait at the same time."""
+    begin = time.monotonic()
+    with contextlib.ExitStack() as open_ones:
+        beginnings = (b"", b"GET /hea", b"POST /v1/completions HTTP/1.1\r\nhost: a\r\nx: ")
+        for connection in [open_ones.enter_context(hasty.raw(sent)) for sent in beginnings]:
+            assert connection.recv(1000) == b""
+            assert 0.5 < time.monotonic() - begin < LIMITS.head_seconds
 
 
 def test_more_connections_than_may_be(hasty):
@@ -84,6 +89,7 @@ def test_more_connections_than_may_be(hasty):
     until(lambda: hasty.get("/health").status == 200, "connections are free again")
 
 
+@pytest.mark.release
 def test_a_client_that_does_not_read(make_engine):
     """Its answer is given up; meanwhile the others are answered."""
     limits = LIMITS.__class__(length=300_000, max_tokens=200_000, choices=16, read_seconds=1.0)
