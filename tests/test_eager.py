@@ -181,7 +181,7 @@ CASES = MIXERS | {"conv_basis-bounded": {"max_error": 1.0}, "input_conv": {}}
 FEW = ["delta_net", "linear_attention", "long_conv", "mamba"]
 
 
-@pytest.mark.parametrize("case", slow_but(FEW, CASES))
+@pytest.mark.parametrize("case", slow_but(FEW, CASES, core=["linear_attention", "long_conv"]))
 def test_mixers_compile_once(compilations, case):
     mixer = mixers.make(case.partition("-")[0], d_model=CHANNELS * 3, **CASES[case])
     x = drawn(BATCH, 13, mixer.d_model)

@@ -177,6 +177,7 @@ class TestNothingRuns:
             max_size=12,
         ).map(b"".join)
     )  # fmt: skip
+    @pytest.mark.release
     def test_random_programs(self, tmp_path_factory, code):
         file = tmp_path_factory.getbasetemp() / "random.bin"
         for content in (code, {"w": code}):
