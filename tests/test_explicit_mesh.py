@@ -38,7 +38,9 @@ CONFIG = ModelConfig(
 @pytest.mark.release
 def test_ops_mixers_and_models():
     """Compiling takes most of the time: a few programs here, all of them in the tests below."""
-    inside_a_process(f"ops('Explicit', {OPS}); modules('Explicit', {MIXERS}); model('Explicit')")
+    inside_a_process(
+        f"ops('Explicit', {OPS}); modules('Explicit', {MIXERS}); model('Explicit', schedule='L')"
+    )
 
 
 @pytest.mark.slow
@@ -143,8 +145,8 @@ def sharded(on: jax.sharding.Mesh, variables: Any, x: Any) -> tuple[Any, Any]:
 TOKENS = np.random.default_rng(0).integers(0, 64, (4, 9))
 
 
-def drawn_model() -> tuple[bj.LanguageModel, Any]:
-    model = bj.LanguageModel(CONFIG)
+def drawn_model(schedule: str = CONFIG.schedule) -> tuple[bj.LanguageModel, Any]:
+    model = bj.LanguageModel(CONFIG.replace(schedule=schedule))
     return model, nn.meta.unbox(normals(model.init, jnp.asarray(TOKENS), dtype=jnp.float32))
 
 
@@ -153,9 +155,9 @@ def on_mesh(on: jax.sharding.Mesh, context: bool) -> contextlib.AbstractContextM
     return jax.set_mesh(on) if context else contextlib.nullcontext()
 
 
-def model(types: str, context: bool = True) -> None:
+def model(types: str, context: bool = True, schedule: str = CONFIG.schedule) -> None:
     """Logits, gradients and a continuation."""
-    on, (model, params) = mesh(types), drawn_model()
+    on, (model, params) = mesh(types), drawn_model(schedule)
 
     def loss(params: Any, tokens: Any) -> Any:
         logits, _ = model.apply(params, tokens)

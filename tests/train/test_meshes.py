@@ -17,6 +17,7 @@ MODELS = {
         "L": MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4}),
         "S": MixerSpec("sliding_window", {"num_heads": 2, "left": 7}),
     },
+    "linear attention": {"L": MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4})},
     "Transformer++": {"A": MixerSpec("attention", {"num_heads": 2})},
     "Mamba": {"M": MixerSpec("mamba", {"d_state": 4})},
     "GLA": {"G": MixerSpec("gla", {"num_heads": 2})},
@@ -29,13 +30,16 @@ MESHES_OF_8 = [
 
 
 @pytest.mark.release
-def test_based_on_eight_devices():
-    """Every axis at once but "data", whose program is that of "fsdp" without the gathering of weights."""
-    compare("Based", ["fsdp=2,tensor=2,context=2"])
+def test_linear_attention_on_eight_devices():
+    """Every axis at once but "data", whose program is that of "fsdp" without the gathering of weights.
+
+    Other layers over "context": tests/mixers/test_context_parallel.py.
+    """
+    compare("linear attention", ["fsdp=2,tensor=2,context=2"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [name for name in MODELS if name != "linear attention"])
 @pytest.mark.parametrize("part", range(3))
 def test_every_mesh_of_eight_devices(model, part):
     compare(model, MESHES_OF_8[part::3])
@@ -50,7 +54,7 @@ def inside(model: str, meshes: list[str]) -> None:
     """In a process with the devices."""
     mixers = MODELS[model]
     mlp = "none" if model == "Mamba" else "gated"
-    schedule = "".join(mixers) * (2 if len(mixers) == 1 else 1)
+    schedule = "".join(mixers) * (2 if model in ("Transformer++", "Mamba", "GLA") else 1)
     config = ModelConfig(257, 16, schedule, mixers, mlp_hidden=32, mlp=mlp)
     alone = np.array(list(numbers(config, None)))
     # Recomputed blocks run the collectives again, in programs of other kinds.

@@ -21,8 +21,12 @@ from train.step import build_programs
 
 
 @pytest.mark.release
-def test_traffic_of_known_programs():
-    run_python("from tests.train.test_sharding import known_programs; known_programs()", devices=4)
+def test_memory_and_traffic():
+    """Of known programs, then of sharded parameters."""
+    calls = "known_programs(); sharded_parameters()"
+    run_python(
+        f"from tests.train.test_sharding import known_programs, sharded_parameters; {calls}", devices=8
+    )
 
 
 def known_programs() -> None:
@@ -51,11 +55,6 @@ def known_programs() -> None:
         return lax.fori_loop(0, 5, lambda _, x: ring(jnp.sin(x)), x)
 
     assert found(five_times) == {"collective-permute": (5, 5 * 24)}
-
-
-@pytest.mark.release
-def test_memory_and_traffic_of_sharded_parameters():
-    run_python("from tests.train.test_sharding import sharded_parameters; sharded_parameters()", devices=8)
 
 
 def sharded_parameters() -> None:
