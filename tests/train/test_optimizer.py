@@ -98,10 +98,25 @@ def test_what_describes_a_recurrence_or_a_filter_is_not_decayed(name, decayed, k
 def test_only_decayed_parameters_shrink_without_gradient():
     params = {"params": {"embedding": jnp.ones(3), "dense": {"kernel": jnp.ones(3), "bias": jnp.ones(3)}}}
     optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1, warmup=0.0, weight_decay=0.5), steps=10)
-    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    update = jax.jit(optimizer.update)
+    updates, _ = update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
     np.testing.assert_allclose(updates["params"]["dense"]["kernel"], -0.05, rtol=1e-6)
     assert not np.any(updates["params"]["dense"]["bias"])
     assert not np.any(updates["params"]["embedding"])
+
+
+def test_gradients_are_clipped_by_their_norm():
+    """A norm of 5, clipped to 2, and one of 0.5, which is left as it is; in the first moment."""
+    config = OptimizerConfig(clip=2.0, weight_decay=0.0)
+    optimizer = make_optimizer(config, steps=10)
+    update = jax.jit(optimizer.update)
+    params = {"kernel": np.zeros(2, np.float32)}
+    for scale, expected in ((1.0, [1.2, 1.6]), (0.1, [0.3, 0.4])):
+        gradients = {"kernel": np.float32([3, 4]) * np.float32(scale)}
+        _, state = update(gradients, optimizer.init(params), params)
+        np.testing.assert_allclose(
+            state[1][0].mu["kernel"], (1 - config.beta1) * np.array(expected), rtol=1e-5
+        )
 
 
 def test_filters_may_learn_slowly():
@@ -112,7 +127,7 @@ def test_filters_may_learn_slowly():
         optimizer = make_optimizer(
             OptimizerConfig(warmup=0.0, weight_decay=0.0, filter_learning_rate_share=share), steps=10
         )
-        return optimizer.update(gradients, optimizer.init(params), params)[0]["mixer"]
+        return jax.jit(optimizer.update)(gradients, optimizer.init(params), params)[0]["mixer"]
 
     plain, slow = updates(1.0), updates(1 / 16)
     np.testing.assert_array_equal(slow["out"]["kernel"], plain["out"]["kernel"])
