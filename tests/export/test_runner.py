@@ -13,6 +13,7 @@ from based_jax.export import runner
 from based_jax.generate import generate
 from tests.export.conftest import PLAN, Case, make_case
 from tests.generate.tiny import LENGTH
+from tests.marks import release_but
 from tests.subprocesses import run_python
 from tests.tolerances import FLOAT32, assert_close
 
@@ -170,16 +171,18 @@ def test_models(schedule, tmp_path):
     ],
     ids=str,
 )
-def test_wrong_arguments(mixed, options, message):
+def test_wrong_arguments(plain, options, message):
     with pytest.raises(ValueError, match=message):
-        mixed.exported.generate(**{"prompts": [[1, 2, 3]], "max_new_tokens": 1, **options})
+        plain.exported.generate(**{"prompts": [[1, 2, 3]], "max_new_tokens": 1, **options})
 
 
-def test_the_whole_length_can_be_used(mixed):
+@pytest.mark.parametrize("case", release_but(["plain"], ["plain", "mixed"]))
+def test_the_whole_length_can_be_used(case, request):
     """The last padded piece reaches beyond the caches' end; real tokens fill them."""
+    case = request.getfixturevalue(case)
     prompts = [PROMPTS[1] * 2, PROMPTS[0], PROMPTS[2]]
     count = LENGTH - len(prompts[0])
-    expect_clear_choices(mixed, prompts, mixed.exported.generate(prompts, count))
+    expect_clear_choices(case, prompts, case.exported.generate(prompts, count))
 
 
 @pytest.mark.parametrize("version", ["0.10.1", "0.10.2", "0.12.3", "0.13.0"])

@@ -29,8 +29,11 @@ def directory(model, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def serve(directory, monkeypatch) -> Callable[[Callable[[Client], None]], int]:
-    """Run the command in this thread, which gets the signals, and a visitor in another; the status."""
+def serve(server, directory, monkeypatch) -> Callable[[Callable[[Client], None]], int]:
+    """Run the command in this thread, which gets the signals, and a visitor in another; the status.
+
+    After another server: what the first one imports must not take the streams of a test that captures them.
+    """
 
     def call(visit: Callable[[Client], None]) -> int:
         url, visitors = cli.url, []
