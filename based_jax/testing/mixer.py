@@ -30,7 +30,7 @@ def check_mixer(
         mixer: the class. It must be causal, have a state and need no token ids.
         d_model: width to test with.
         tolerance: largest difference between two ways to compute the same, relative to the largest output.
-        exact: later tokens must not change earlier outputs at all. False allows `tolerance`, which is for mixers
+        exact: later tokens must not change earlier outputs at all; False allows `tolerance`, for those mixers
             that use an FFT of whole rows.
         options: of the mixer.
 
