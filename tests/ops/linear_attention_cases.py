@@ -49,33 +49,37 @@ class Inputs(NamedTuple):
         return f"Inputs({self.placement}, counts={self.counts})"
 
 
-@st.composite
-def inputs(draw_, case: Case) -> Inputs:
-    batch, length, heads, width, value_size = case.sizes
-    rng = np.random.default_rng(draw_(draw.seeds))
+def tokens(rng: np.random.Generator, case: Case, count: int) -> dict[str, np.ndarray]:
+    """q, k and v of so many tokens."""
+    batch, _, heads, width, value_size = case.sizes
+    q, k = rng.normal(size=(2, batch, count, heads, width))
+    if case.op == "linear":  # already mapped: positive, or the normaliser may vanish
+        q, k = abs(q) + 0.1, abs(k) + 0.1
+    return {"q": q, "k": k, "v": rng.normal(size=(batch, count, heads, value_size))}
 
-    def tokens(count: int) -> list[np.ndarray]:
-        q, k = rng.normal(size=(2, batch, count, heads, width))
-        if case.op == "linear":  # already mapped: positive, or the normaliser may vanish
-            q, k = abs(q) + 0.1, abs(k) + 0.1
-        return [q, k, rng.normal(size=(batch, count, heads, value_size))]
 
-    q, k, v = tokens(length)
-    arrays = {"q": q, "k": k, "v": v}
+def decays(rng: np.random.Generator, case: Case) -> dict[str, np.ndarray]:
+    """log_decay, if the case has one."""
+    batch, length, heads = case.sizes[:3]
     if case.decay == "gates":
         gates = rng.choice([0.0, -0.1, -1.0, -20.0], size=(batch, length, heads), p=[0.2, 0.4, 0.3, 0.1])
-        arrays["log_decay"] = gates * rng.random(gates.shape)
+        return {"log_decay": gates * rng.random(gates.shape)}
     if case.decay == "fixed":
-        arrays["log_decay"] = np.log1p(-(2.0 ** -(3 + np.arange(heads))))[None, None]
+        return {"log_decay": np.log1p(-(2.0 ** -(3 + np.arange(heads))))[None, None]}
+    return {}
+
+
+@st.composite
+def inputs(draw_, case: Case) -> Inputs:
+    batch, length, heads, _, value_size = case.sizes
+    rng = np.random.default_rng(draw_(draw.seeds))
+    arrays = tokens(rng, case, length) | decays(rng, case)
 
     placement: dict[str, Any] = {}
     state = None
     if "state" in case.options:  # of rows that have come differently far, some nowhere
-        before_q, before_k, before_v = tokens(4)
-        _, state = oracles.linear_attention(
-            case.phi(before_q), case.phi(before_k), before_v,
-            segment_ids=draw_(draw.segment_ids(batch, 4)), counts=draw_(draw.counts(batch, 4)),
-        )  # fmt: skip
+        ids, seen = draw_(draw.segment_ids(batch, 4)), draw_(draw.counts(batch, 4))
+        _, state = recurrence(case, tokens(rng, case, 4), ids, seen)
         arrays |= {"kv": state.kv, "k_sum": state.k}
         placement["stream"] = tuple(state[2:])
     if "segments" in case.options:
@@ -86,7 +90,7 @@ def inputs(draw_, case: Case) -> Inputs:
         placement["mask"] = draw.mask(counts, length)
 
     weights = {
-        "y": rng.normal(size=v.shape),
+        "y": rng.normal(size=arrays["v"].shape),
         "kv": rng.normal(size=(batch, heads, case.features, value_size)),
         "k": rng.normal(size=(batch, heads, case.features)),
     }
@@ -137,48 +141,23 @@ def place(tree):
     return jax.tree.map(array, tree)
 
 
-def oracle(case: Case, drawn: Inputs, arrays=None) -> tuple[np.ndarray, oracles.Sums]:
-    arrays = drawn.arrays if arrays is None else arrays
-    state = drawn.state
-    if state is not None:
-        state = state._replace(kv=arrays["kv"], k=arrays["k_sum"])
+def recurrence(case: Case, arrays, segment_ids=None, counts=None, state=None):
+    """y and the sums, token by token in NumPy."""
     return oracles.linear_attention(
         case.phi(arrays["q"]), case.phi(arrays["k"]), arrays["v"], log_decay=arrays.get("log_decay"),
-        segment_ids=drawn.placement.get("segment_ids"), counts=drawn.counts, state=state,
-        eps=1e-12 if case.normalize else None,
+        segment_ids=segment_ids, counts=counts, state=state, eps=1e-12 if case.normalize else None,
     )  # fmt: skip
 
 
-def stream_of(state: ops.LinearAttentionState):
-    return state.stream.length, state.stream.start, state.stream.segment
+def oracle(case: Case, drawn: Inputs) -> tuple[np.ndarray, oracles.Sums]:
+    return recurrence(case, drawn.arrays, drawn.placement.get("segment_ids"), drawn.counts, drawn.state)
 
 
 def parts(state: ops.LinearAttentionState):
     """A state as `oracle_parts` shows the oracle's."""
-    return state.kv, state.k, stream_of(state)
+    return state.kv, state.k, (state.stream.length, state.stream.start, state.stream.segment)
 
 
 def oracle_parts(state: oracles.Sums, with_segments: bool):
     segment = state.segment if with_segments else np.zeros_like(state.segment)
     return state.kv, state.k, (state.length, state.start, segment)
-
-
-def in_pieces(case: Case, implementation: str, arrays, placement, lengths):
-    """The op on consecutive pieces, the state handed on; starts from an empty state."""
-    batch, _, heads, width, value_size = case.sizes
-    make = ops.init_taylor_state if case.op == "taylor" else ops.init_linear_attention_state
-    state = make(batch, heads, width, value_size, dtype=arrays["q"].dtype)
-    outputs = []
-    for begin, size in zip(np.cumsum([0, *lengths]), lengths, strict=False):
-        piece = cut((arrays, placement), slice(begin, begin + size))
-        y, state = values(
-            piece[0] | {"kv": state.kv, "k_sum": state.k}, piece[1] | {"stream": stream_of(state)},
-            case=case, implementation=implementation,
-        )  # fmt: skip
-        outputs.append(np.asarray(y))
-    return np.concatenate(outputs, axis=1), state
-
-
-def cut(tree, tokens: slice):
-    """These tokens of every array; in NumPy, where a slice is not one more program."""
-    return jax.tree.map(lambda x: np.asarray(x)[:, tokens], tree)

@@ -1,0 +1,369 @@
+"""The laws of every op on sequences, checked on one compiled program per case, implementation and dtype.
+
+An op's test file subclasses `Contract` and has its cases, its oracle and what is special to it:
+
+    class TestMean(Contract):
+        cases = [Case((2, 7, 3))]  # anything hashable whose `sizes` begin with the batch and the length
+        tokens, state = ("x",), ("sum",)
+
+        def arrays(self, rng, case):
+            batch, length, channels = case.sizes
+            return {"x": rng.normal(size=case.sizes), "sum": rng.normal(size=(batch, channels))}
+
+        def call(self, arrays, at, case, implementation):
+            state = at.after(lambda stream: ops.MeanState(arrays["sum"], stream))
+            y, state = ops.mean(arrays["x"], initial_state=state, return_state=True, **at.context)
+            return y, {"sum": state.sum}, state.stream
+
+        def oracle(self, arrays, at, case):
+            ...  # a loop over rows and tokens in float64 NumPy: y and {"sum": ...}
+
+Segment ids, padding and the initial state are always there and are data: where a law needs none of them, it
+passes ids of 0, a mask of True and the state of rows that have seen nothing. So a row is cut, and a document
+taken out of its pack, by rolling tokens to the front and masking the rest. `test_without_a_placement` passes
+None instead. An op that does not have or promise something sets its test to None: `test_split = None`.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.ops import draw
+from tests.ops.placement import Arrays, Placement, nowhere, roll, where
+from tests.tolerances import (
+    BFLOAT16,
+    FINITE_DIFFERENCE,
+    FLOAT32,
+    FLOAT32_GRADIENT,
+    FLOAT32_STATE,
+    FLOAT64,
+    assert_close,
+)
+
+PREFIX = 5
+"""The most tokens that a drawn initial state has seen."""
+
+STEP = 1e-5
+"""of central differences"""
+
+
+class Result(NamedTuple):
+    y: np.ndarray
+    state: Arrays
+    """the arrays of the final state by the names of the initial one's"""
+    stream: Arrays
+    """of the final state, as fields of `Placement`; empty without a state"""
+    gradients: Arrays
+
+
+class Drawn(NamedTuple):
+    arrays: Arrays
+    at: Placement
+    weights: Arrays
+    """of the outputs and the state in the scalar whose gradient is taken"""
+    y: np.ndarray
+    """what the oracle makes of them"""
+    state: Arrays
+
+    def __repr__(self) -> str:  # what hypothesis reports: the drawn data without the random numbers
+        return f"Drawn({self.at})"
+
+
+@functools.cache
+def program(contract: type["Contract"], case: Any, implementation: str) -> Callable[..., Any]:
+    """Outputs, the state, and the gradients of a weighted sum of both, compiled."""
+
+    @jax.jit
+    def run(arrays, at, weights):
+        def loss(arrays):
+            y, state, stream = contract().call(arrays, at, case, implementation)
+            total = sum((weights[name] * x).sum() for name, x in {"y": y, **state}.items())
+            return total, (y, state, stream)
+
+        (_, outputs), gradients = jax.value_and_grad(loss, has_aux=True)(arrays)
+        return *outputs, gradients
+
+    return run
+
+
+@st.composite
+def examples(draw_, contract: "Contract", case: Any, *, fresh: bool = False, full: bool = False) -> Drawn:
+    """Inputs of a case; `fresh`: no row has seen anything; `full`: nothing is padded."""
+    batch, length = case.sizes[:2]
+    rng = np.random.default_rng(draw_(draw.seeds))
+    arrays = contract.arrays(rng, case)
+    ids = draw_(draw.segment_ids(batch, length))
+    counts = np.full(batch, length) if full else draw_(draw.counts(batch, length))
+    seen = np.zeros(batch, np.int32) if fresh else draw_(draw.counts(batch, PREFIX))
+    start = rng.integers(0, np.maximum(seen, 1)).astype(np.int32)
+    segment = np.where(seen > 0, rng.integers(0, 3, size=batch), 0).astype(np.int32)
+    at = Placement(ids, draw.mask(counts, length), seen, start, segment)
+    for name, nothing in contract.empty(arrays, case).items():
+        arrays[name] = where(seen > 0, arrays[name], nothing)
+    y, state = contract.oracle(arrays, at, case)
+    weights = {name: rng.normal(size=x.shape) for name, x in {"y": y, **state}.items()}
+    weights["y"] = where(at.mask, weights["y"], 0)
+    return Drawn(arrays, at, weights, y, state)
+
+
+class Contract:
+    """Subclassed once per op, or per form of an op; see the module's docstring."""
+
+    cases: ClassVar[Sequence[Any]]
+    """hashable, with the batch and the length first in `sizes`; marked as `tests.marks` does"""
+    tokens: ClassVar[Sequence[str]]
+    """the arrays with the length as their second axis"""
+    state: ClassVar[Sequence[str]] = ()
+    """the arrays of the initial state"""
+    implementations: ClassVar[Sequence[str]] = ("reference", "xla")
+    """the first is checked against differences of the oracle, the gradients of the others against its"""
+    examples: ClassVar[int] = 5
+    zero_padding: ClassVar[bool] = True
+    """outputs at padded tokens are 0, not only finite"""
+    forgets: ClassVar[bool] = True
+    """the arrays of the final state are those of its last segment alone"""
+
+    __test__ = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__test__ = cls.__name__.startswith("Test")
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        for name, values in (("case", self.cases), ("implementation", self.implementations)):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, values, ids=str)
+
+    def arrays(self, rng: np.random.Generator, case: Any) -> Arrays:
+        """Differentiable inputs in float64, arrays of the initial state among them."""
+        raise NotImplementedError
+
+    def call(self, arrays: Any, at: Placement, case: Any, implementation: str) -> tuple[Any, Any, Any]:
+        """The op: y, the arrays of its final state by their names in `arrays`, and its stream or None."""
+        raise NotImplementedError
+
+    def oracle(self, arrays: Arrays, at: Placement, case: Any) -> tuple[np.ndarray, Arrays]:
+        """The definition in float64 NumPy: y, 0 at padded tokens, and the arrays of the final state."""
+        raise NotImplementedError
+
+    def moving(self, arrays: Arrays, case: Any) -> list[str]:
+        """Those of `tokens` that a case has, with numbers of their own for every token."""
+        return [x for x in self.tokens if x in arrays and arrays[x].shape[:2] == tuple(case.sizes[:2])]
+
+    def empty(self, arrays: Arrays, case: Any) -> Arrays:
+        """The state of rows that have seen nothing."""
+        return {name: np.zeros_like(arrays[name]) for name in self.state}
+
+    def law(self, case: Any, check: Callable[..., None], *more: Any, **options: Any) -> None:
+        """Check what hypothesis draws for a case, and `more`."""
+        drawn = given(examples(self, case, **options), *more)
+        settings(max_examples=self.examples)(drawn(check))()
+
+    def run(
+        self, arrays: Arrays, at: Placement, weights: Arrays, case: Any, implementation: str,
+        dtype: str = "float64",
+    ) -> Result:  # fmt: skip
+        """The program's results in NumPy. States are in float32 if not in float64."""
+        wide = dtype if dtype == "float64" else "float32"
+        arrays = {name: np.asarray(x, wide if name in self.state else dtype) for name, x in arrays.items()}
+        weights = {name: np.asarray(x, wide) for name, x in weights.items()}
+        with jax.enable_x64(dtype != "bfloat16"):  # a float32 that becomes float64 is seen
+            compiled = program(type(self), case, implementation)
+            y, state, stream, gradients = jax.tree.map(np.asarray, compiled(arrays, at, weights))
+        stream = {name: getattr(stream, name) for name in nowhere(0)} if stream is not None else {}
+        return Result(y, state, stream, gradients)
+
+    def check(self, result: Result, drawn: Drawn, what: str, dtype: str = "float64") -> None:
+        """Outputs, the state and the stream are the oracle's."""
+        wide, real = dtype == "float64", drawn.at.mask
+        assert_close(where(real, result.y, 0), drawn.y, FLOAT64 if wide else FLOAT32, f"{what}: y")
+        assert_close(result.state, drawn.state, FLOAT64 if wide else FLOAT32_STATE, f"{what}: state")
+        assert np.isfinite(result.y).all(), f"{what}: y at padding"
+        assert not (self.zero_padding and where(real, 0, result.y).any()), f"{what}: y at padding"
+        if result.stream:
+            assert_close(result.stream, drawn.at.moved(), 0, f"{what}: stream")
+
+    def test_values_states_and_gradients(self, case):
+        """Every implementation in float64, all but the first in float32 too, against the oracle."""
+        first, *others = self.implementations
+
+        def law(drawn):
+            exact = None
+            for name, dtype in [(first, "float64"), *itertools.product(others, ("float64", "float32"))]:
+                result, what = self.run(*drawn[:3], case, name, dtype), f"{name} in {dtype}"
+                assert {x.dtype for x in jax.tree.leaves(result._replace(stream=()))} == {np.dtype(dtype)}
+                self.check(result, drawn, what, dtype)
+                if exact is None:
+                    exact = result.gradients
+                    self.check_differences(drawn, exact, case)
+                tolerance = FLOAT64 if dtype == "float64" else FLOAT32_GRADIENT
+                assert_close(result.gradients, exact, tolerance, f"{what}: gradient", magnitude=0.1)
+
+        self.law(case, law)
+
+    def check_differences(self, drawn: Drawn, gradients: Arrays, case: Any) -> None:
+        """The derivative of the oracle along one random direction per argument."""
+        rng = np.random.default_rng(0)
+
+        def loss(arrays):
+            y, state = self.oracle(arrays, drawn.at, case)
+            return sum((drawn.weights[name] * x).sum() for name, x in {"y": y, **state}.items())
+
+        for name, x in drawn.arrays.items():
+            direction = rng.normal(size=x.shape)
+            if name in self.state:  # before the first token nothing else is a state
+                direction = where(drawn.at.length > 0, direction, 0)
+            ahead, behind = (loss(drawn.arrays | {name: x + step * direction}) for step in (STEP, -STEP))
+            products = gradients[name] * direction
+            # Relative to what the sum would be without cancellation.
+            scale = max(np.abs(products).sum(), abs(loss(drawn.arrays)), 1)
+            error = abs(products.sum() - (ahead - behind) / (2 * STEP))
+            assert error < FINITE_DIFFERENCE * scale, f"gradient of {name}"
+
+    def test_split(self, case):
+        """Two calls, each row cut anywhere, also by different implementations, equal one call."""
+
+        def law(drawn, cut):
+            arrays, at, weights = drawn[:3]
+            cut = np.minimum(cut, at.counts)
+            masks = [draw.mask(count, at.mask.shape[1]) for count in (cut, at.counts - cut)]
+            rolled = {name: roll(arrays[name], cut) for name in self.moving(arrays, case)}
+            for names in itertools.product(self.implementations, repeat=2):
+                head = self.run(arrays, at._replace(mask=masks[0]), weights, case, names[0])
+                then = at._replace(segment_ids=roll(at.segment_ids, cut), mask=masks[1], **head.stream)
+                tail = self.run(arrays | rolled | head.state, then, weights, case, names[1])
+                y = where(masks[0], head.y, roll(tail.y, -cut))
+                self.check(tail._replace(y=where(at.mask, y, 0)), drawn, " then ".join(names))
+
+        self.law(case, law, draw.counts(*case.sizes[:2]))
+
+    @pytest.mark.release
+    def test_shorter_calls(self, case, implementation):
+        """Two calls with fewer tokens, the second with one, equal one call."""
+        cut = case.sizes[1] - 1
+
+        def law(drawn):
+            (arrays, at, weights), outputs = drawn[:3], []
+            for part in (slice(cut), slice(cut, None)) if cut else (slice(None),):
+                piece = {name: drawn.arrays[name][:, part] for name in self.moving(arrays, case)}
+                here = at._replace(segment_ids=at.segment_ids[:, part], mask=at.mask[:, part])
+                weigh = weights | {"y": weights["y"][:, part]}
+                result = self.run(arrays | piece, here, weigh, case, implementation)
+                outputs.append(result.y)
+                arrays, at = arrays | result.state, at._replace(**result.stream)
+            self.check(result._replace(y=np.concatenate(outputs, axis=1)), drawn, implementation)
+
+        self.law(case, law)
+
+    def test_segments(self, case):
+        """Packed documents equal each document alone; an id may come back for another document."""
+
+        def law(drawn):
+            arrays, at, weights = drawn[:3]
+            starts = [np.flatnonzero(begins).tolist() for begins in at.begins]
+            packs = {name: self.run(*drawn[:3], case, name) for name in self.implementations}
+            for number in range(max(map(len, starts))):
+                edges = [
+                    [*row, *[count] * (number + 2)][number : number + 2]
+                    for row, count in zip(starts, at.counts, strict=True)
+                ]
+                begin, end = np.array(edges).T
+                rolled = {name: roll(arrays[name], begin) for name in self.moving(arrays, case)}
+                mask = draw.mask(end - begin, at.mask.shape[1])
+                alone = at._replace(segment_ids=roll(at.segment_ids, begin), mask=mask)
+                there = roll(mask, -begin)
+                last = np.array([len(row) == number + 1 for row in starts])
+                for name, pack in packs.items():
+                    document = self.run(arrays | rolled, alone, weights, case, name)
+                    ys = [where(there, y, 0) for y in (roll(document.y, -begin), pack.y)]
+                    assert_close(*ys, FLOAT64, f"{name}: document {number}")
+                    if self.forgets:
+                        states = [
+                            {key: where(last, x, 0) for key, x in result.state.items()}
+                            for result in (document, pack)
+                        ]
+                        assert_close(*states, FLOAT64, f"{name}: state after document {number}")
+
+        self.law(case, law, fresh=True)
+
+    def test_padding(self, case):
+        """What stands at padded tokens, NaN too, changes nothing but the gradients there."""
+
+        def law(drawn, junk):
+            arrays, at, weights = drawn[:3]
+            noisy = arrays | {name: where(at.mask, arrays[name], junk) for name in self.moving(arrays, case)}
+            elsewhere = at._replace(segment_ids=np.where(at.mask, at.segment_ids, 7))
+            for name in self.implementations:
+                clean = self.run(arrays, at, weights, case, name)
+                result = self.run(noisy, elsewhere, weights, case, name)
+                self.check(result, drawn, name)
+                for key in self.moving(arrays, case):
+                    result.gradients[key] = where(at.mask, result.gradients[key], 0)
+                    clean.gradients[key] = where(at.mask, clean.gradients[key], 0)
+                assert_close(result._replace(y=0), clean._replace(y=0), 0, name)
+                assert_close(*(where(at.mask, x.y, 0) for x in (result, clean)), 0, name)
+
+        self.law(case, law, st.sampled_from([np.nan, np.inf, 1e30]))
+
+    def test_causality(self, case):
+        """Other tokens from t on change no output before t, and change the one at t."""
+
+        def law(drawn, t, seed):
+            arrays, at, weights = drawn[:3]
+            others = self.arrays(np.random.default_rng([seed, 1]), case)
+            later = np.arange(case.sizes[1])[None] >= t
+            moving = self.moving(arrays, case)
+            changed = arrays | {name: where(later, others[name], arrays[name]) for name in moving}
+            for name in self.implementations:
+                before, after = (self.run(x, at, weights, case, name).y for x in (arrays, changed))
+                assert np.array_equal(before[:, :t], after[:, :t]), name
+                assert not np.array_equal(before[:, t], after[:, t]), name
+
+        self.law(case, law, st.integers(0, case.sizes[1] - 1), draw.seeds, full=True)
+
+    def first_case(self) -> Any:
+        return getattr(self.cases[0], "values", (self.cases[0],))[0]
+
+    def test_bfloat16(self):
+        """Values of the rounded inputs, sums in float32, and finite gradients."""
+        case, name = self.first_case(), self.implementations[-1]
+
+        def law(drawn):
+            rounded = {
+                name: x if name in self.state else np.asarray(np.asarray(x, "bfloat16"), np.float64)
+                for name, x in drawn.arrays.items()
+            }
+            y, state = self.oracle(rounded, drawn.at, case)
+            result = self.run(*drawn[:3], case, name, "bfloat16")
+            assert result.y.dtype == "bfloat16"
+            assert {x.dtype for x in result.state.values()} <= {np.dtype("float32")}
+            assert_close(where(drawn.at.mask, result.y, 0), y, BFLOAT16)
+            assert_close(result.state, state, FLOAT32_STATE)
+            assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in result.gradients.values())
+
+        self.law(case, law)
+
+    def test_without_a_placement(self):
+        """None for ids, mask and state is what their values are that say nothing."""
+        case, nothing = self.first_case(), nowhere(self.first_case().sizes[0])
+
+        def law(drawn):
+            arrays, at, weights = drawn[:3]
+            at = at._replace(segment_ids=0 * at.segment_ids, **nothing)
+            first, *_, last = self.implementations
+            expected = self.run(arrays, at, weights, case, first)
+            result = self.run(arrays, Placement(), weights, case, last, "float32")
+            for name in self.state:  # that without a placement is not looked at
+                expected.gradients[name] = 0 * expected.gradients[name]
+            assert_close(result.y, expected.y, FLOAT32)
+            assert_close((result.state, result.stream), (expected.state, expected.stream), FLOAT32_STATE)
+            assert_close(result.gradients, expected.gradients, FLOAT32_GRADIENT, magnitude=0.1)
+
+        self.law(case, law, fresh=True, full=True)
