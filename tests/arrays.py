@@ -1,13 +1,31 @@
 """Arrays on the device without a program of their own."""
 
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from based_jax import ops
 from based_jax.testing.arrays import array, normals
 
-__all__ = ["array", "normals", "stream_at"]
+__all__ = ["array", "blank", "normals", "ones", "stream_at", "zeros"]
+
+
+def ones(shape: Any, dtype: Any = np.float32) -> jax.Array:
+    """As `jnp.ones`, which compiles a program for every shape."""
+    return array(np.ones(shape, dtype))
+
+
+def zeros(shape: Any, dtype: Any = np.float32) -> jax.Array:
+    """As `jnp.zeros`, which compiles a program for every shape."""
+    return array(np.zeros(shape, dtype))
+
+
+def blank(make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Zeros in the place of every array that `make` returns: most initial states, without its programs."""
+    shapes = jax.eval_shape(lambda: make(*arguments, **options))
+    return jax.tree.map(lambda leaf: array(np.zeros(leaf.shape, leaf.dtype)), shapes)
 
 
 def stream_at(length: Any, start: Any, segment: Any) -> ops.Stream:

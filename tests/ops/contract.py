@@ -77,20 +77,18 @@ class Drawn(NamedTuple):
 
 
 @functools.cache
-def program(contract: type["Contract"], case: Any, implementation: str) -> Callable[..., Any]:
+def program(
+    contract: type["Contract"], case: Any, implementation: str, gradients: bool = True
+) -> Callable[..., Any]:
     """Outputs, the state, and the gradients of a weighted sum of both, compiled."""
 
-    @jax.jit
-    def run(arrays, at, weights):
-        def loss(arrays):
-            y, state, stream = contract().call(arrays, at, case, implementation)
-            total = sum((weights[name] * x).sum() for name, x in {"y": y, **state}.items())
-            return total, (y, state, stream)
+    def forward(arrays, at, weights):
+        y, state, stream = contract().call(arrays, at, case, implementation)
+        total = sum((weights[name] * x).sum() for name, x in {"y": y, **state}.items())
+        return total, (y, state, stream)
 
-        (_, outputs), gradients = jax.value_and_grad(loss, has_aux=True)(arrays)
-        return *outputs, gradients
-
-    return run
+    run = jax.value_and_grad(forward, has_aux=True) if gradients else lambda *x: (forward(*x), {})
+    return jax.jit(run)
 
 
 @st.composite
@@ -168,17 +166,17 @@ class Contract:
 
     def run(
         self, arrays: Arrays, at: Placement, weights: Arrays, case: Any, implementation: str,
-        dtype: str = "float64",
+        dtype: str = "float64", gradients: bool = True,
     ) -> Result:  # fmt: skip
         """The program's results in NumPy. States are in float32 if not in float64."""
         wide = dtype if dtype == "float64" else "float32"
         arrays = {name: np.asarray(x, wide if name in self.state else dtype) for name, x in arrays.items()}
         weights = {name: np.asarray(x, wide) for name, x in weights.items()}
         with jax.enable_x64(dtype != "bfloat16"):  # a float32 that becomes float64 is seen
-            compiled = program(type(self), case, implementation)
-            y, state, stream, gradients = jax.tree.map(np.asarray, compiled(arrays, at, weights))
+            compiled = program(type(self), case, implementation, gradients)
+            (_, (y, state, stream)), slopes = jax.tree.map(np.asarray, compiled(arrays, at, weights))
         stream = {name: getattr(stream, name) for name in nowhere(0)} if stream is not None else {}
-        return Result(y, state, stream, gradients)
+        return Result(y, state, stream, slopes)
 
     def check(self, result: Result, drawn: Drawn, what: str, dtype: str = "float64") -> None:
         """Outputs, the state and the stream are the oracle's."""
@@ -190,27 +188,10 @@ class Contract:
         if result.stream:
             assert_close(result.stream, drawn.at.moved(), 0, f"{what}: stream")
 
-    def test_values_states_and_gradients(self, case):
-        """Every implementation in float64, all but the first in float32 too, against the oracle."""
-        first, *others = self.implementations
-
-        def law(drawn):
-            exact = None
-            for name, dtype in [(first, "float64"), *itertools.product(others, ("float64", "float32"))]:
-                result, what = self.run(*drawn[:3], case, name, dtype), f"{name} in {dtype}"
-                assert {x.dtype for x in jax.tree.leaves(result._replace(stream=()))} == {np.dtype(dtype)}
-                self.check(result, drawn, what, dtype)
-                if exact is None:
-                    exact = result.gradients
-                    self.check_differences(drawn, exact, case)
-                tolerance = FLOAT64 if dtype == "float64" else FLOAT32_GRADIENT
-                assert_close(result.gradients, exact, tolerance, f"{what}: gradient", magnitude=0.1)
-
-        self.law(case, law)
-
-    def check_differences(self, drawn: Drawn, gradients: Arrays, case: Any) -> None:
-        """The derivative of the oracle along one random direction per argument."""
+    def check_gradients(self, result: Result, drawn: Drawn, case: Any, what: str, dtype: str) -> None:
+        """Along one random direction per argument they are the derivative of the oracle."""
         rng = np.random.default_rng(0)
+        tolerance = FINITE_DIFFERENCE if dtype == "float64" else FLOAT32_GRADIENT
 
         def loss(arrays):
             y, state = self.oracle(arrays, drawn.at, case)
@@ -221,11 +202,56 @@ class Contract:
             if name in self.state:  # before the first token nothing else is a state
                 direction = where(drawn.at.length > 0, direction, 0)
             ahead, behind = (loss(drawn.arrays | {name: x + step * direction}) for step in (STEP, -STEP))
-            products = gradients[name] * direction
+            products = result.gradients[name] * direction
             # Relative to what the sum would be without cancellation.
             scale = max(np.abs(products).sum(), abs(loss(drawn.arrays)), 1)
             error = abs(products.sum() - (ahead - behind) / (2 * STEP))
-            assert error < FINITE_DIFFERENCE * scale, f"gradient of {name}"
+            assert error < tolerance * scale, f"{what}: gradient of {name}, {error:.2e} of {scale:.3g}"
+
+    def check_all(self, drawn: Drawn, case: Any, name: str, dtype: str) -> Result:
+        """One program against the oracle."""
+        result, what = self.run(*drawn[:3], case, name, dtype), f"{name} in {dtype}"
+        assert {x.dtype for x in jax.tree.leaves(result._replace(stream=()))} == {np.dtype(dtype)}
+        self.check(result, drawn, what, dtype)
+        self.check_gradients(result, drawn, case, what, dtype)
+        return result
+
+    def test_the_reference(self):
+        """The first implementation in float64: values, states and gradients are the oracle's."""
+        case = self.first_case()
+
+        def law(drawn):
+            self.check_all(drawn, case, self.implementations[0], "float64")
+
+        self.law(case, law)
+
+    def test_values_states_and_gradients(self, case):
+        """The others in float32, against the oracle."""
+
+        def law(drawn):
+            for name in self.implementations[1:] or self.implementations:
+                self.check_all(drawn, case, name, "float32")
+
+        self.law(case, law)
+
+    @pytest.mark.release
+    def test_in_float64(self, case):
+        """All implementations in float64 against the oracle, and element by element against the first."""
+
+        def law(drawn):
+            first, *others = [self.check_all(drawn, case, x, "float64") for x in self.implementations]
+            low = [self.run(*drawn[:3], case, x, "float32") for x in self.implementations[1:]]
+            for results, tolerance in ((others, FLOAT64), (low, FLOAT32_GRADIENT)):
+                for result in results:
+                    assert_close(result.gradients, first.gradients, tolerance, "gradient", magnitude=0.1)
+
+        self.law(case, law)
+
+    def programs(self, case: Any) -> list[tuple[str, str]]:
+        """Implementations and dtypes that the tests above compile in `make check`."""
+        first, *others = self.implementations
+        reference = [(first, "float64")] if case == self.first_case() else []
+        return reference + [(name, "float32") for name in others or [first]]
 
     def test_split(self, case):
         """Two calls, each row cut anywhere, also by different implementations, equal one call."""
@@ -235,12 +261,13 @@ class Contract:
             cut = np.minimum(cut, at.counts)
             masks = [draw.mask(count, at.mask.shape[1]) for count in (cut, at.counts - cut)]
             rolled = {name: roll(arrays[name], cut) for name in self.moving(arrays, case)}
-            for names in itertools.product(self.implementations, repeat=2):
-                head = self.run(arrays, at._replace(mask=masks[0]), weights, case, names[0])
+            for names in itertools.product(self.programs(case), repeat=2):
+                head = self.run(arrays, at._replace(mask=masks[0]), weights, case, *names[0])
                 then = at._replace(segment_ids=roll(at.segment_ids, cut), mask=masks[1], **head.stream)
-                tail = self.run(arrays | rolled | head.state, then, weights, case, names[1])
+                tail = self.run(arrays | rolled | head.state, then, weights, case, *names[1])
                 y = where(masks[0], head.y, roll(tail.y, -cut))
-                self.check(tail._replace(y=where(at.mask, y, 0)), drawn, " then ".join(names))
+                dtype = min(name[1] for name in names)  # the narrower
+                self.check(tail._replace(y=where(at.mask, y, 0)), drawn, f"{names}", dtype)
 
         self.law(case, law, draw.counts(*case.sizes[:2]))
 
@@ -268,7 +295,7 @@ class Contract:
         def law(drawn):
             arrays, at, weights = drawn[:3]
             starts = [np.flatnonzero(begins).tolist() for begins in at.begins]
-            packs = {name: self.run(*drawn[:3], case, name) for name in self.implementations}
+            packs = {name: self.run(*drawn[:3], case, *name) for name in self.programs(case)}
             for number in range(max(map(len, starts))):
                 edges = [
                     [*row, *[count] * (number + 2)][number : number + 2]
@@ -281,15 +308,16 @@ class Contract:
                 there = roll(mask, -begin)
                 last = np.array([len(row) == number + 1 for row in starts])
                 for name, pack in packs.items():
-                    document = self.run(arrays | rolled, alone, weights, case, name)
+                    document = self.run(arrays | rolled, alone, weights, case, *name)
+                    tolerance = FLOAT64 if name[1] == "float64" else FLOAT32
                     ys = [where(there, y, 0) for y in (roll(document.y, -begin), pack.y)]
-                    assert_close(*ys, FLOAT64, f"{name}: document {number}")
+                    assert_close(*ys, tolerance, f"{name}: document {number}")
                     if self.forgets:
                         states = [
                             {key: where(last, x, 0) for key, x in result.state.items()}
                             for result in (document, pack)
                         ]
-                        assert_close(*states, FLOAT64, f"{name}: state after document {number}")
+                        assert_close(*states, tolerance, f"{name}: state after document {number}")
 
         self.law(case, law, fresh=True)
 
@@ -300,15 +328,15 @@ class Contract:
             arrays, at, weights = drawn[:3]
             noisy = arrays | {name: where(at.mask, arrays[name], junk) for name in self.moving(arrays, case)}
             elsewhere = at._replace(segment_ids=np.where(at.mask, at.segment_ids, 7))
-            for name in self.implementations:
-                clean = self.run(arrays, at, weights, case, name)
-                result = self.run(noisy, elsewhere, weights, case, name)
-                self.check(result, drawn, name)
+            for name in self.programs(case):
+                clean = self.run(arrays, at, weights, case, *name)
+                result = self.run(noisy, elsewhere, weights, case, *name)
+                self.check(result, drawn, *name)
                 for key in self.moving(arrays, case):
                     result.gradients[key] = where(at.mask, result.gradients[key], 0)
                     clean.gradients[key] = where(at.mask, clean.gradients[key], 0)
-                assert_close(result._replace(y=0), clean._replace(y=0), 0, name)
-                assert_close(*(where(at.mask, x.y, 0) for x in (result, clean)), 0, name)
+                assert_close(result._replace(y=0), clean._replace(y=0), 0, f"{name}")
+                assert_close(*(where(at.mask, x.y, 0) for x in (result, clean)), 0, f"{name}")
 
         self.law(case, law, st.sampled_from([np.nan, np.inf, 1e30]))
 
@@ -321,8 +349,8 @@ class Contract:
             later = np.arange(case.sizes[1])[None] >= t
             moving = self.moving(arrays, case)
             changed = arrays | {name: where(later, others[name], arrays[name]) for name in moving}
-            for name in self.implementations:
-                before, after = (self.run(x, at, weights, case, name).y for x in (arrays, changed))
+            for name in self.programs(case):
+                before, after = (self.run(x, at, weights, case, *name).y for x in (arrays, changed))
                 assert np.array_equal(before[:, :t], after[:, :t]), name
                 assert not np.array_equal(before[:, t], after[:, t]), name
 
@@ -331,39 +359,38 @@ class Contract:
     def first_case(self) -> Any:
         return getattr(self.cases[0], "values", (self.cases[0],))[0]
 
-    def test_bfloat16(self):
-        """Values of the rounded inputs, sums in float32, and finite gradients."""
+    def alone(self, at: Placement) -> Placement:
+        """One document in each row from its begin to its end."""
+        ids = 0 * at.segment_ids
+        return at._replace(segment_ids=ids, mask=ids == 0, **nowhere(len(ids)))
+
+    @pytest.mark.parametrize("gradients", [False, pytest.param(True, marks=pytest.mark.release)])
+    def test_bfloat16(self, gradients):
+        """Without ids, mask and state: values of the rounded inputs, sums in float32, finite gradients."""
         case, name = self.first_case(), self.implementations[-1]
 
         def law(drawn):
-            rounded = {
-                name: x if name in self.state else np.asarray(np.asarray(x, "bfloat16"), np.float64)
-                for name, x in drawn.arrays.items()
-            }
-            y, state = self.oracle(rounded, drawn.at, case)
-            result = self.run(*drawn[:3], case, name, "bfloat16")
+            low = {name: np.asarray(x, "bfloat16") for name, x in drawn.arrays.items()}
+            rounded = {name: np.asarray(x, np.float64) for name, x in low.items()}
+            y, state = self.oracle(rounded | self.empty(rounded, case), self.alone(drawn.at), case)
+            result = self.run(low, Placement(), drawn.weights, case, name, "bfloat16", gradients)
             assert result.y.dtype == "bfloat16"
             assert {x.dtype for x in result.state.values()} <= {np.dtype("float32")}
-            assert_close(where(drawn.at.mask, result.y, 0), y, BFLOAT16)
-            assert_close(result.state, state, FLOAT32_STATE)
+            assert_close((result.y, result.state), (y, state), BFLOAT16)
             assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in result.gradients.values())
 
-        self.law(case, law)
+        self.law(case, law, full=True)
 
-    def test_without_a_placement(self):
+    @pytest.mark.release
+    def test_without_a_placement(self, case, implementation):
         """None for ids, mask and state is what their values are that say nothing."""
-        case, nothing = self.first_case(), nowhere(self.first_case().sizes[0])
 
         def law(drawn):
             arrays, at, weights = drawn[:3]
-            at = at._replace(segment_ids=0 * at.segment_ids, **nothing)
-            first, *_, last = self.implementations
-            expected = self.run(arrays, at, weights, case, first)
-            result = self.run(arrays, Placement(), weights, case, last, "float32")
-            for name in self.state:  # that without a placement is not looked at
+            expected = self.run(arrays, self.alone(at), weights, case, implementation)
+            for name in self.state:  # without a placement nothing looks at it
                 expected.gradients[name] = 0 * expected.gradients[name]
-            assert_close(result.y, expected.y, FLOAT32)
-            assert_close((result.state, result.stream), (expected.state, expected.stream), FLOAT32_STATE)
-            assert_close(result.gradients, expected.gradients, FLOAT32_GRADIENT, magnitude=0.1)
+            result = self.run(arrays, Placement(), weights, case, implementation)
+            assert_close(result, expected, FLOAT64, magnitude=0.1)
 
         self.law(case, law, fresh=True, full=True)

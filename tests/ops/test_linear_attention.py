@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from based_jax import ops
 from based_jax.ops.dispatch import KERNELS
-from tests.arrays import array
+from tests.arrays import blank, ones
 from tests.marks import slow_but
 from tests.ops import draw, oracles
 from tests.ops.contract import Contract
@@ -24,13 +24,11 @@ from tests.ops.linear_attention_cases import (
     oracle,
     oracle_parts,
     parts,
-    place,
     recurrence,
     tokens,
     values,
-    values_and_gradients,
 )
-from tests.tolerances import FLOAT32, FLOAT32_STATE, FLOAT64, assert_close
+from tests.tolerances import FLOAT32, FLOAT64, assert_close
 
 # Lengths below and above a chunk and in one, odd ones, one token, one row, one channel.
 CASES = [
@@ -98,102 +96,88 @@ def test_every_chunk_size(decay):
 @pytest.mark.parametrize("shut", [-1e4, -np.inf])
 def test_gates_that_are_shut(shut):
     """Gates of 0, open ones and nothing between: exact in float32, and no NaN backward."""
-    case = Case("taylor", (2, 9, 2, 3, 2), 4, "gates", "state")
+    laws, case = TestLinearAttention(), CASES[0]
 
-    @settings(max_examples=5)
-    @given(inputs(case), draw.seeds)
     def law(drawn, seed):
-        rng = np.random.default_rng(seed)
         shape = drawn.arrays["log_decay"].shape
-        drawn.arrays["log_decay"] = rng.choice([0.0, -0.1, shut], size=shape)
-        expected, state = oracle(case, drawn)
-        for implementation in implementations(case):
-            (y, got), gradients = values_and_gradients(
-                cast(drawn.arrays, jnp.float32), place(drawn.placement), cast(drawn.weights, jnp.float32),
-                case=case, implementation=implementation,
-            )  # fmt: skip
-            assert_close(y, expected, FLOAT32, implementation)
-            assert_close(got.kv, state.kv, FLOAT32_STATE, implementation)
-            assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients)), implementation
+        drawn.arrays["log_decay"] = np.random.default_rng(seed).choice([0.0, -0.1, shut], size=shape)
+        y, state = laws.oracle(drawn.arrays, drawn.at, case)
+        for name, dtype in laws.programs(case):
+            result = laws.run(*drawn[:3], case, name, dtype)
+            laws.check(result, drawn._replace(y=y, state=state), name, dtype)
+            assert all(np.isfinite(x).all() for x in result.gradients.values()), name
 
-    law()
+    laws.law(case, law, draw.seeds)
 
 
-def test_fixed_decay_broadcasts():
+@pytest.mark.parametrize("rows", [1, 2])
+def test_fixed_decay_broadcasts(rows):
     """(1, 1, H) and (B, 1, H) stand for the same numbers at every token."""
-    case = Case("taylor", (2, 5, 2, 2, 2), 2, "gates")
+    case = Case("taylor", (2, 5, 2, 2, 2), 2)
     rng = np.random.default_rng(0)
-    q, k, v = rng.normal(size=(3, 2, 5, 2, 2))
-    per_row = -rng.random((2, 1, 2))
-    for log_decay in (per_row[:1], per_row):
-        everywhere = np.broadcast_to(log_decay, (2, 5, 2))
-        short, long = (
-            values(cast({"q": q, "k": k, "v": v, "log_decay": x}, jnp.float32), {}, case=case,
-                   implementation="xla")
-            for x in (log_decay, everywhere)
-        )  # fmt: skip
-        assert_close(short, long, 0)
+    arrays = tokens(rng, case, 5) | {"log_decay": -rng.random((rows, 1, 2))}
+    y, _ = values(cast(arrays, np.float32), {}, case=case, implementation="xla")
+    assert_close(y, recurrence(case, arrays)[0], FLOAT32)
 
 
 def test_state_of_lower_precision_is_continued_in_float32():
-    rng = np.random.default_rng(0)
-    q, k, v = (array(x, jnp.bfloat16) for x in rng.normal(size=(3, 1, 3, 1, 2)))
-    state = ops.init_linear_attention_state(1, 1, 2, 2, dtype=jnp.bfloat16)
-    run = jax.jit(functools.partial(ops.linear_attention, return_state=True))
-    y, state = run(abs(q), abs(k), v, initial_state=state)
+    q = np.zeros((1, 3, 1, 2), jnp.bfloat16)
+    state = blank(ops.init_linear_attention_state, 1, 1, 2, 2, dtype=jnp.bfloat16)
+    run = functools.partial(ops.linear_attention, return_state=True)
+    y, state = jax.eval_shape(run, q, q, q, initial_state=state)
     assert y.dtype == jnp.bfloat16
     assert state.kv.dtype == state.k.dtype == jnp.float32
 
 
 def _arguments(**changes):
     arguments: dict[str, Any] = {
-        "q": jnp.ones((2, 3, 2, 4)),
-        "k": jnp.ones((2, 3, 2, 4)),
-        "v": jnp.ones((2, 3, 2, 5)),
+        "q": ones((2, 3, 2, 4)),
+        "k": ones((2, 3, 2, 4)),
+        "v": ones((2, 3, 2, 5)),
     }
     return arguments | changes
 
 
 def _state(**changes):
     sizes = {"batch_size": 2, "num_heads": 2, "feature_size": 4, "value_size": 5} | changes
-    return ops.init_linear_attention_state(**sizes)
+    return blank(ops.init_linear_attention_state, **sizes)
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
         ({"q": [1.0]}, TypeError, "q = "),
-        ({"q": jnp.ones((2, 3, 4))}, ValueError, "q has shape"),
-        ({"q": jnp.ones((2, 3, 2, 4), int)}, TypeError, "q has dtype"),
-        ({"q": jnp.ones((2, 0, 2, 4))}, ValueError, r"q has shape \(2, 0, 2, 4\): expected no empty axis"),
-        ({"k": jnp.ones((1, 3, 2, 4))}, ValueError, "k has shape"),
-        ({"k": jnp.ones((2, 3, 2, 3))}, ValueError, "k has shape"),
-        ({"k": jnp.ones((2, 3, 2, 4), bool)}, TypeError, "k has dtype"),
-        ({"v": jnp.ones((2, 4, 2, 5))}, ValueError, "v has shape"),
-        ({"v": jnp.ones((2, 3, 1, 5))}, ValueError, "v has shape"),
-        ({"v": jnp.ones((2, 3, 2, 0))}, ValueError, "v has shape"),
-        ({"log_decay": jnp.ones((2, 3))}, ValueError, "log_decay has shape"),
-        ({"log_decay": jnp.ones((2, 3, 1))}, ValueError, "log_decay has shape"),
-        ({"log_decay": jnp.ones((2, 2, 2))}, ValueError, "log_decay has shape"),
-        ({"log_decay": jnp.ones((2, 3, 2), int)}, TypeError, "log_decay has dtype"),
+        ({"q": ones((2, 3, 4))}, ValueError, "q has shape"),
+        ({"q": ones((2, 3, 2, 4), int)}, TypeError, "q has dtype"),
+        ({"q": ones((2, 0, 2, 4))}, ValueError, r"q has shape \(2, 0, 2, 4\): expected no empty axis"),
+        ({"k": ones((1, 3, 2, 4))}, ValueError, "k has shape"),
+        ({"k": ones((2, 3, 2, 3))}, ValueError, "k has shape"),
+        ({"k": ones((2, 3, 2, 4), bool)}, TypeError, "k has dtype"),
+        ({"v": ones((2, 4, 2, 5))}, ValueError, "v has shape"),
+        ({"v": ones((2, 3, 1, 5))}, ValueError, "v has shape"),
+        ({"v": ones((2, 3, 2, 0))}, ValueError, "v has shape"),
+        ({"log_decay": ones((2, 3))}, ValueError, "log_decay has shape"),
+        ({"log_decay": ones((2, 3, 1))}, ValueError, "log_decay has shape"),
+        ({"log_decay": ones((2, 2, 2))}, ValueError, "log_decay has shape"),
+        ({"log_decay": ones((2, 3, 2), int)}, TypeError, "log_decay has dtype"),
         ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
         ({"implementation": "torch"}, ValueError, "implementation = 'torch'"),
-        ({"segment_ids": jnp.ones((2, 3))}, TypeError, "segment_ids has dtype"),
-        ({"segment_ids": jnp.ones((1, 3), int)}, ValueError, "segment_ids has shape"),
-        ({"mask": jnp.ones((2, 3), int)}, TypeError, "mask has dtype"),
-        ({"mask": jnp.ones((2, 4), bool)}, ValueError, "mask has shape"),
+        ({"segment_ids": ones((2, 3))}, TypeError, "segment_ids has dtype"),
+        ({"segment_ids": ones((1, 3), int)}, ValueError, "segment_ids has shape"),
+        ({"mask": ones((2, 3), int)}, TypeError, "mask has dtype"),
+        ({"mask": ones((2, 4), bool)}, ValueError, "mask has shape"),
         ({"initial_state": _state(batch_size=1)}, ValueError, r"initial_state\.kv has shape"),
         ({"initial_state": _state(num_heads=1)}, ValueError, r"initial_state\.kv has shape"),
         ({"initial_state": _state(feature_size=15)}, ValueError, r"initial_state\.kv has shape"),
         ({"initial_state": _state(value_size=4)}, ValueError, r"initial_state\.kv has shape"),
         ({"initial_state": _state(dtype=jnp.int32)}, TypeError, r"initial_state\.kv has dtype"),
         (
-            {"initial_state": ops.LinearAttentionState(_state().kv, jnp.ones((2, 2, 3)), _state().stream)},
+            {"initial_state": ops.LinearAttentionState(_state().kv, ones((2, 2, 3)), _state().stream)},
             ValueError,
             r"initial_state\.k has shape",
         ),
         (
-            {"initial_state": ops.LinearAttentionState(_state().kv, _state().k, ops.init_stream(3))},
+            {"initial_state": ops.LinearAttentionState(_state().kv, _state().k, blank(ops.init_stream, 3))},
             ValueError,
             "state length has shape",
         ),
@@ -209,4 +193,4 @@ def test_numpy_arrays_are_arrays(unchecked):
     q, k, v = rng.normal(size=(3, 1, 4, 1, 2)).astype(np.float32)
     extras = {"mask": np.ones((1, 4), bool), "segment_ids": np.zeros((1, 4), np.int32)}
     y = jax.jit(lambda: ops.taylor_attention(q, k, v, **extras))()  # constants, not traced arguments
-    assert_close(y, jax.jit(ops.taylor_attention)(q, k, v), FLOAT32)
+    assert_close(y, recurrence(Case("taylor", (1, 4, 1, 2, 2), 4), {"q": q, "k": k, "v": v})[0], FLOAT32)
