@@ -108,6 +108,8 @@ def examples(draw_, contract: "Contract", case: Any, *, fresh: bool = False, ful
     y, state = contract.oracle(arrays, at, case)
     weights = {name: rng.normal(size=x.shape) for name, x in {"y": y, **state}.items()}
     weights["y"] = where(at.mask, weights["y"], 0)
+    for name in state:  # rows that have still seen nothing
+        weights[name] = where(at.moved()["length"] > 0, weights[name], 0)
     return Drawn(arrays, at, weights, y, state)
 
 
@@ -122,6 +124,8 @@ class Contract:
     """the arrays of the initial state"""
     implementations: ClassVar[Sequence[str]] = ("reference", "xla")
     """the first is checked against differences of the oracle, the gradients of the others against its"""
+    bare: ClassVar[Sequence[Any]] = ()
+    """cases of the tests of other programs; the first one if there are none"""
     examples: ClassVar[int] = 5
     zero_padding: ClassVar[bool] = True
     """outputs at padded tokens are 0, not only finite"""
@@ -135,9 +139,10 @@ class Contract:
         cls.__test__ = cls.__name__.startswith("Test")
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        for name, values in (("case", self.cases), ("implementation", self.implementations)):
+        values = {"case": self.cases, "implementation": self.implementations}
+        for name, value in (values | {"one": self.bare or [self.first_case()]}).items():
             if name in metafunc.fixturenames:
-                metafunc.parametrize(name, values, ids=str)
+                metafunc.parametrize(name, value, ids=str)
 
     def arrays(self, rng: np.random.Generator, case: Any) -> Arrays:
         """Differentiable inputs in float64, arrays of the initial state among them."""
@@ -176,13 +181,19 @@ class Contract:
             compiled = program(type(self), case, implementation, gradients)
             (_, (y, state, stream)), slopes = jax.tree.map(np.asarray, compiled(arrays, at, weights))
         stream = {name: getattr(stream, name) for name in nowhere(0)} if stream is not None else {}
+        for name in self.state if gradients and at.length is not None else ():
+            slopes[name] = where(at.length > 0, slopes[name], 0)  # before the first token it is no input
         return Result(y, state, stream, slopes)
 
     def check(self, result: Result, drawn: Drawn, what: str, dtype: str = "float64") -> None:
         """Outputs, the state and the stream are the oracle's."""
-        wide, real = dtype == "float64", drawn.at.mask
+        wide, real, begun = dtype == "float64", drawn.at.mask, drawn.at.moved()["length"] > 0
         assert_close(where(real, result.y, 0), drawn.y, FLOAT64 if wide else FLOAT32, f"{what}: y")
-        assert_close(result.state, drawn.state, FLOAT64 if wide else FLOAT32_STATE, f"{what}: state")
+        for name, got in result.state.items():
+            states = [where(begun, x, 0) for x in (got, drawn.state[name])]
+            assert_close(*states, FLOAT64 if wide else FLOAT32_STATE, f"{what}: {name}")
+            states = [where(begun, 0, x) for x in (got, drawn.state[name])]
+            assert_close(*states, 1e-7, f"{what}: {name} of nothing")
         assert np.isfinite(result.y).all(), f"{what}: y at padding"
         assert not (self.zero_padding and where(real, 0, result.y).any()), f"{what}: y at padding"
         if result.stream:
@@ -199,7 +210,7 @@ class Contract:
 
         for name, x in drawn.arrays.items():
             direction = rng.normal(size=x.shape)
-            if name in self.state:  # before the first token nothing else is a state
+            if name in self.state:
                 direction = where(drawn.at.length > 0, direction, 0)
             ahead, behind = (loss(drawn.arrays | {name: x + step * direction}) for step in (STEP, -STEP))
             products = result.gradients[name] * direction
@@ -272,9 +283,9 @@ class Contract:
         self.law(case, law, draw.counts(*case.sizes[:2]))
 
     @pytest.mark.release
-    def test_shorter_calls(self, case, implementation):
+    def test_shorter_calls(self, one, implementation):
         """Two calls with fewer tokens, the second with one, equal one call."""
-        cut = case.sizes[1] - 1
+        cut, case = one.sizes[1] - 1, one
 
         def law(drawn):
             (arrays, at, weights), outputs = drawn[:3], []
@@ -282,7 +293,7 @@ class Contract:
                 piece = {name: drawn.arrays[name][:, part] for name in self.moving(arrays, case)}
                 here = at._replace(segment_ids=at.segment_ids[:, part], mask=at.mask[:, part])
                 weigh = weights | {"y": weights["y"][:, part]}
-                result = self.run(arrays | piece, here, weigh, case, implementation)
+                result = self.run(arrays | piece, here, weigh, case, implementation, gradients=False)
                 outputs.append(result.y)
                 arrays, at = arrays | result.state, at._replace(**result.stream)
             self.check(result._replace(y=np.concatenate(outputs, axis=1)), drawn, implementation)
@@ -376,21 +387,26 @@ class Contract:
             result = self.run(low, Placement(), drawn.weights, case, name, "bfloat16", gradients)
             assert result.y.dtype == "bfloat16"
             assert {x.dtype for x in result.state.values()} <= {np.dtype("float32")}
-            assert_close((result.y, result.state), (y, state), BFLOAT16)
+            assert_close(
+                (result.y, result.state), (y, {name: state[name] for name in result.state}), BFLOAT16
+            )
             assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in result.gradients.values())
 
         self.law(case, law, full=True)
 
     @pytest.mark.release
-    def test_without_a_placement(self, case, implementation):
+    def test_without_a_placement(self, one, implementation):
         """None for ids, mask and state is what their values are that say nothing."""
 
         def law(drawn):
             arrays, at, weights = drawn[:3]
-            expected = self.run(arrays, self.alone(at), weights, case, implementation)
-            for name in self.state:  # without a placement nothing looks at it
-                expected.gradients[name] = 0 * expected.gradients[name]
-            result = self.run(arrays, Placement(), weights, case, implementation)
+            result = self.run(arrays, Placement(), weights, one, implementation)
+            weights |= {name: 0 * weights[name] for name in self.state if name not in result.state}
+            expected = self.run(arrays, self.alone(at), weights, one, implementation)
+            expected = expected._replace(
+                state={name: expected.state[name] for name in result.state},
+                stream=result.stream and expected.stream,
+            )
             assert_close(result, expected, FLOAT64, magnitude=0.1)
 
-        self.law(case, law, fresh=True, full=True)
+        self.law(one, law, fresh=True, full=True)

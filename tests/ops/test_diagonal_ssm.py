@@ -1,138 +1,90 @@
 """The diagonal state-space model: its definition, its three forms, and the laws of every op with a state."""
 
-import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 from based_jax import ops
 from based_jax.ops.diagonal_ssm import diagonal_ssm_kernel
-from tests.arrays import array
-from tests.ops import draw, oracles
-from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, FLOAT32_STATE, FLOAT64, assert_close
-
-LENGTH, HEADS, CHANNELS, MODES, CHUNK = 23, 2, 2, 3, 8
+from tests.arrays import array, blank, ones
+from tests.ops.contract import Contract, Placement
+from tests.tolerances import FLOAT64, assert_close
 
 
-def numbers(seed):
-    """x, the papers' A (stable), B, C, time steps of the usual sizes, skip; float64."""
-    rng = np.random.default_rng(seed)
-    a, b, c = rng.normal(size=(3, HEADS, MODES, 2))
-    a = np.stack([-np.exp(a[..., 0]) / 2, np.pi * (np.arange(MODES) + a[..., 1] * 0.1)], axis=-1)
-    dt = np.exp(rng.uniform(np.log(1e-3), np.log(0.5), HEADS))
-    x = rng.normal(size=(2, LENGTH, HEADS, CHANNELS))
-    return x, a, b, c, dt, rng.normal(size=HEADS)
+class Case(NamedTuple):
+    sizes: tuple[int, int, int, int, int]  # B, N, H, V, S
+    chunk: int
 
 
-def narrow(arrays):
-    return [array(a, jnp.float32) for a in arrays]
+CASES = [Case((2, 23, 2, 2, 3), 8)]
 
 
-@functools.partial(jax.jit, static_argnames=("implementation", "stateful"))
-def everything(x, a, b, c, dt, skip, ids, mask, weights, implementation, stateful):
-    """Outputs, state and gradients."""
+class TestDiagonalSSM(Contract):
+    """In chunks after a state, by the transform without one; parameters as the papers have them."""
 
-    def loss(x, a, b, c, dt, skip):
-        options = {}
-        if stateful:
-            initial = ops.init_diagonal_ssm_state(2, HEADS, CHANNELS, MODES, x.dtype)
-            options = {"initial_state": initial, "return_state": True, "chunk_size": CHUNK}
+    cases = CASES
+    tokens, state = ("x",), ("modes",)
+    zero_padding = False
+
+    def arrays(self, rng, case):
+        """A (stable), B, C and time steps of the usual sizes."""
+        batch, length, heads, channels, modes = case.sizes
+        a, b, c = rng.normal(size=(3, heads, modes, 2))
+        a = np.stack([-np.exp(a[..., 0]) / 2, np.pi * (np.arange(modes) + a[..., 1] * 0.1)], axis=-1)
+        return {
+            "x": rng.normal(size=(batch, length, heads, channels)),
+            "a": a,
+            "b": b,
+            "c": c,
+            "dt": np.exp(rng.uniform(np.log(1e-3), np.log(0.5), heads)),
+            "skip": rng.normal(size=heads),
+            "modes": rng.normal(size=(batch, heads, channels, modes, 2)),
+        }
+
+    def call(self, arrays, at, case, implementation):
+        log_a, weight = ops.discretize_bilinear(*(arrays[name] for name in ("a", "b", "c", "dt")))
+        before = at.after(lambda stream: ops.DiagonalSSMState(arrays["modes"], stream))
         y = ops.diagonal_ssm(
-            x, *ops.discretize_bilinear(a, b, c, dt),
-            skip=skip, segment_ids=ids, mask=mask, implementation=implementation, **options,
+            arrays["x"], log_a, weight, skip=arrays["skip"], initial_state=before,
+            return_state=before is not None, **at.context, chunk_size=case.chunk,
+            implementation=implementation,
         )  # fmt: skip
-        y, state = y if stateful else (y, None)
-        kept = 0.0 if state is None else (state.modes * 0.1).sum()
-        return (y * weights).sum() + kept, (y, state)
+        return (y[0], {"modes": y[1].modes}, y[1].stream) if before is not None else (y, {}, None)
 
-    run = jax.value_and_grad(loss, tuple(range(6)), has_aux=True)
-    (_, (y, state)), gradients = run(x, a, b, c, dt, skip)
-    return jnp.where(mask[..., None, None], y, 0), state, gradients
+    def oracle(self, arrays, at, case):
+        """h_t = abar h_{t-1} + x_t per segment."""
+        x, dt = arrays["x"], arrays["dt"]
+        a, b, c, h = (arrays[name][..., 0] + 1j * arrays[name][..., 1] for name in ("a", "b", "c", "modes"))
+        abar = (1 + dt[:, None] * a / 2) / (1 - dt[:, None] * a / 2)
+        weight = b * c * dt[:, None] / (1 - dt[:, None] * a / 2)
+        y = np.zeros(x.shape)
+        for row, t in np.argwhere(at.mask):
+            h[row] = abar[:, None] * (0 if at.begins[row, t] else h[row]) + x[row, t][..., None]
+            y[row, t] = 2 * np.einsum("hs,hvs->hv", weight, h[row]).real
+            y[row, t] += arrays["skip"][:, None] * x[row, t]
+        return y, {"modes": np.stack([h.real, h.imag], axis=-1)}
 
+    @pytest.mark.parametrize("segments", [False, pytest.param(True, marks=pytest.mark.release)])
+    def test_the_transform(self, segments):
+        """Without a state, of one document in each row or several."""
+        case = self.cases[0]
 
-def defined(x, a, b, c, dt, skip, ids, counts):
-    """h_t = abar h_{t-1} + x_t per segment, and the modes behind each row's last token."""
-    a, b, c = (z[..., 0] + 1j * z[..., 1] for z in (a, b, c))
-    abar = (1 + dt[:, None] * a / 2) / (1 - dt[:, None] * a / 2)
-    weight = b * c * dt[:, None] / (1 - dt[:, None] * a / 2)
-    y, last = np.zeros(x.shape), np.zeros((2, HEADS, CHANNELS, MODES), complex)
-    for row in range(2):
-        starts = oracles.segment_starts(ids[row][: counts[row]])
-        h = np.zeros((HEADS, CHANNELS, MODES), complex)
-        for t in range(counts[row]):
-            h = abar[:, None] * (0 if starts[t] == t else h) + x[row, t][..., None]
-            y[row, t] = 2 * np.einsum("hs,hvs->hv", weight, h).real + skip[:, None] * x[row, t]
-        last[row] = h
-    return y, np.stack([last.real, last.imag], axis=-1)
+        def law(drawn):
+            at = drawn.at if segments else self.alone(drawn.at)
+            y, _ = self.oracle(drawn.arrays, at, case)
+            weights = drawn.weights | {"modes": 0 * drawn.weights["modes"]}
+            drawn = drawn._replace(at=at, weights=weights, y=y)
+            given = Placement(*at[:2]) if segments else Placement()
+            names, dtype = (self.implementations, "float64") if segments else (["xla"], "float32")
+            for name in names:
+                result = self.run(drawn.arrays, given, weights, case, name, dtype)
+                self.check(result, drawn, name, dtype)
+                self.check_gradients(result, drawn, case, name, dtype)
 
-
-def test_values_states_and_gradients():
-    """The recurrence against its definition, the FFT and the chunks against the recurrence."""
-
-    @given(draw.seeds, draw.segment_ids(2, LENGTH), draw.counts(2, LENGTH))
-    @settings(max_examples=8)
-    def law(seed, ids, counts):
-        arrays, mask = numbers(seed), draw.mask(counts, LENGTH)
-        weights = np.random.default_rng(0).normal(size=arrays[0].shape) * mask[..., None, None]
-        with jax.enable_x64(True):
-            exact = everything(*arrays, ids, mask, weights, "reference", True)
-            y, modes = defined(*arrays, ids, counts)
-            assert_close((exact[0], exact[1].modes), (y, modes), FLOAT64)
-            assert exact[1].stream.length.tolist() == counts.tolist()
-            assert_close(everything(*arrays, ids, mask, weights, "xla", True), exact, FLOAT64)
-            alone = everything(*arrays, ids, mask, weights, "xla", False)
-            assert_close(alone[0], exact[0], FLOAT64)
-        low = everything(*narrow(arrays), ids, mask, weights.astype(np.float32), "xla", True)
-        assert_close(low[0], exact[0], FLOAT32)
-        assert_close(low[1], exact[1], FLOAT32_STATE)
-        assert_close(low[2], exact[2], FLOAT32_GRADIENT)
-
-    law()
-
-
-def test_the_transform_and_its_gradients():
-    """Without segments; the test above leaves this form's gradients out."""
-    arrays = numbers(1)
-
-    @functools.partial(jax.jit, static_argnames="implementation")
-    def run(x, a, b, c, dt, implementation):
-        def loss(x, dt):
-            y = ops.diagonal_ssm(x, *ops.discretize_bilinear(a, b, c, dt), implementation=implementation)
-            return (y**2).sum(), y
-
-        (_, y), gradients = jax.value_and_grad(loss, (0, 1), has_aux=True)(x, dt)
-        return y, gradients
-
-    with jax.enable_x64(True):
-        exact = run(*arrays[:-1], "reference")
-        assert_close(run(*arrays[:-1], "xla"), exact, FLOAT64)
-    y, gradients = run(*narrow(arrays[:-1]), "xla")
-    assert_close(y, exact[0], FLOAT32)
-    assert_close(gradients, exact[1], FLOAT32_GRADIENT)
-
-
-def test_split_law():
-    x, a, b, c, dt, skip = narrow(numbers(2))
-    ids = np.repeat([[4, 2, 2, 4]], [5, 9, 1, 8], axis=1).repeat(2, axis=0).astype(np.int32)
-    log_a, weight = jax.jit(ops.discretize_bilinear)(a, b, c, dt)
-    run = functools.partial(
-        jax.jit(ops.diagonal_ssm, static_argnames=("return_state", "chunk_size")),
-        log_a=log_a, weight=weight, skip=skip, chunk_size=CHUNK,
-    )  # fmt: skip
-    whole = run(x, segment_ids=ids)
-    state = ops.init_diagonal_ssm_state(2, HEADS, CHANNELS, MODES)
-    outputs, begin = [], 0
-    for size in (1, 10, 1, 1, 10):
-        piece = slice(begin, begin + size)
-        y, state = run(
-            np.asarray(x)[:, piece], initial_state=state, return_state=True, segment_ids=ids[:, piece]
-        )
-        outputs.append(y)
-        begin += size
-    assert_close(np.concatenate(outputs, axis=1), whole, FLOAT32)
+        self.law(case, law, fresh=True, full=not segments)
 
 
 def test_long_kernels_keep_their_digits():
@@ -144,7 +96,7 @@ def test_long_kernels_keep_their_digits():
     exact = 2 * (((1 + z) / (1 - z)) ** np.arange(5000)[:, None] * dt / (1 - z)).sum(1).real
     with jax.enable_x64(True):
         assert_close(kernel(a, one, one, dt)[:, 0], exact, FLOAT64)
-    assert_close(kernel(*narrow((a, one, one, dt)))[:, 0], exact, 3e-6)
+    assert_close(kernel(*map(np.float32, (a, one, one, dt)))[:, 0], exact, 3e-6)
 
 
 def test_a_transition_of_zero():
@@ -154,8 +106,8 @@ def test_a_transition_of_zero():
     @jax.jit
     @jax.value_and_grad
     def loss(a):
-        log_a, weight = ops.discretize_bilinear(a, one, one, jnp.ones(1))
-        y = ops.diagonal_ssm(jnp.ones((1, 4, 1, 1)), log_a, weight)
+        log_a, weight = ops.discretize_bilinear(a, one, one, ones(1))
+        y = ops.diagonal_ssm(ones((1, 4, 1, 1)), log_a, weight)
         return (y * jnp.arange(4.0)[:, None, None]).sum()
 
     value, gradient = loss(a)
@@ -163,31 +115,28 @@ def test_a_transition_of_zero():
     assert np.isfinite(gradient).all()
 
 
-def test_low_precision():
-    """bfloat16 in and out, float32 inside."""
-    x, *arrays, _ = narrow(numbers(3))
-    run = jax.jit(lambda x: ops.diagonal_ssm(x, *ops.discretize_bilinear(*arrays)))
-    x = array(x, jnp.bfloat16)
-    y = run(x)
-    assert y.dtype == jnp.bfloat16
-    assert_close(y, run(x.astype(jnp.float32)), 4e-3)
+STATE = blank(ops.init_diagonal_ssm_state, 2, 1, 1, 2)
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"x": jnp.ones((2, 3, 4))}, ValueError, "x has shape"),
-        ({"x": jnp.ones((2, 3, 1, 1), int)}, TypeError, "x has dtype"),
-        ({"log_a": jnp.ones((2, 3, 2))}, ValueError, "log_a has shape"),
-        ({"log_a": jnp.ones((1, 3), complex)}, ValueError, "log_a has shape"),
-        ({"weight": jnp.ones((1, 2, 2))}, ValueError, "weight has shape"),
-        ({"skip": jnp.ones(2)}, ValueError, "skip has shape"),
+        ({"x": ones((2, 3, 4))}, ValueError, "x has shape"),
+        ({"x": ones((2, 3, 1, 1), int)}, TypeError, "x has dtype"),
+        ({"log_a": ones((2, 3, 2))}, ValueError, "log_a has shape"),
+        ({"log_a": ones((1, 3), complex)}, ValueError, "log_a has shape"),
+        ({"weight": ones((1, 2, 2))}, ValueError, "weight has shape"),
+        ({"skip": ones(2)}, ValueError, "skip has shape"),
         ({"chunk_size": 0}, ValueError, "chunk_size = 0: expected at least 1"),
         ({"return_state": True}, ValueError, "return_state = True: expected False without a state"),
-        ({"initial_state": ops.init_diagonal_ssm_state(2, 1, 1, 2)}, ValueError, r"state\.modes has shape"),
+        (
+            {"initial_state": blank(ops.init_diagonal_ssm_state, 2, 1, 1, 2)},
+            ValueError,
+            r"state\.modes has shape",
+        ),
     ],
 )
 def test_errors_name_the_argument(unchecked, changes, error, message):
-    arguments = {"x": jnp.ones((2, 3, 1, 1)), "log_a": jnp.ones((1, 3, 2)), "weight": jnp.ones((1, 3, 2))}
+    arguments = {"x": ones((2, 3, 1, 1)), "log_a": ones((1, 3, 2)), "weight": ones((1, 3, 2))}
     with pytest.raises(error, match=message):
         ops.diagonal_ssm(**arguments | changes)

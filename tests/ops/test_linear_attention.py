@@ -71,7 +71,7 @@ class TestLinearAttention(Contract):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("decay", ["", "gates"])
+@pytest.mark.parametrize("decay", slow_but(["gates"], ["", "gates"]))
 def test_every_chunk_size(decay):
     """Chunks of 1 ... N + 3 tokens, N odd: none divides it but 1 and N."""
     case = Case("taylor", (2, 7, 2, 3, 2), 1, decay, "padded" if decay else "")
