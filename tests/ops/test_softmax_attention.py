@@ -1,198 +1,147 @@
-"""The laws of softmax attention: full and windowed, grouped heads, segments, padding."""
+"""The laws of softmax attention: full and windowed, grouped heads, segments, padding, caches."""
 
-import jax
-import jax.numpy as jnp
+import sys
+from typing import NamedTuple
+from unittest import mock
+
 import numpy as np
-import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax import ops
-from tests.arrays import array
-from tests.marks import slow_but
-from tests.ops import draw, oracles
-from tests.ops.softmax_attention_cases import (
-    CASES,
-    IMPLEMENTATIONS,
-    Case,
-    cast,
-    cut,
-    inputs,
-    oracle,
-    place,
-    values,
-    values_and_gradients,
-)
-from tests.tolerances import (
-    FINITE_DIFFERENCE,
-    FLOAT32,
-    FLOAT32_GRADIENT,
-    FLOAT64,
-    assert_close,
-)
+from based_jax.ops.dispatch import KERNELS
+from tests.marks import release_but, slow_but
+from tests.ops import oracles
+from tests.ops.contract import PREFIX, Contract
+
+MODULE = sys.modules["based_jax.ops.softmax_attention"]  # the package has a function of that name
 
 
-@pytest.mark.parametrize("case", slow_but([*CASES[:3], *CASES[4:9]], CASES), ids=str)
-def test_values_and_gradients(case):
-    """Every implementation, in float64 and float32, against explicit lists of keys and finite differences."""
+class Case(NamedTuple):
+    sizes: tuple[int, int, int, int, int, int]  # B, N, H, G, K, V
+    left: int | None = None
+    block: int = 512
+    """queries per block of full attention; windows get blocks of max(left, block)"""
+    scale: float | None = None
+    causal: bool = True
 
-    @settings(max_examples=5)
-    @given(inputs(case))
-    def law(drawn):
-        expected = oracle(case, drawn)
-        real = draw.mask(drawn.counts, case.sizes[1])[..., None, None]
-        exact = None
-        for implementation in reversed(IMPLEMENTATIONS):  # the reference first
-            with jax.enable_x64(True):
-                y, gradients = values_and_gradients(
-                    cast(drawn.arrays, jnp.float64), place(drawn.placement), array(drawn.weights),
-                    case=case, implementation=implementation,
-                )  # fmt: skip
-            assert np.isfinite(y).all(), "outputs at padding are meaningless but finite"
-            assert_close(np.where(real, y, 0), expected, FLOAT64, implementation)
-            if exact is None:
-                exact = gradients
-                _check_against_differences(case, drawn, gradients)
-            assert_close(gradients, exact, FLOAT64, f"{implementation} gradient", magnitude=0.1)
-            if implementation == "reference":
-                continue
-            y, gradients = values_and_gradients(
-                cast(drawn.arrays, jnp.float32), place(drawn.placement), cast(drawn.weights, jnp.float32),
-                case=case, implementation=implementation,
-            )  # fmt: skip
-            assert y.dtype == jnp.float32
-            assert_close(np.where(real, y, 0), expected, FLOAT32, f"{implementation} in float32")
-            assert_close(
-                gradients, exact, FLOAT32_GRADIENT, f"{implementation} gradient in float32", magnitude=0.1
-            )
+    def __str__(self) -> str:
+        return "x".join(map(str, self.sizes)) + f"-left{self.left}"
 
-    law()
+    @property
+    def slots(self) -> int:
+        return PREFIX + self.sizes[1] if self.left is None else self.left + 1
 
 
-def _check_against_differences(case, drawn, gradients):
-    """The derivative of the oracle along one random direction per argument."""
-    rng = np.random.default_rng(0)
-    step = 1e-5
-    for name, x in drawn.arrays.items():
-        direction = rng.normal(size=x.shape)
-        ahead, behind = (
-            (oracle(case, drawn, drawn.arrays | {name: x + sign * step * direction}) * drawn.weights).sum()
-            for sign in (1, -1)
-        )
-        products = np.asarray(gradients[name]) * direction
-        scale = max(np.abs(products).sum(), 1)
-        assert abs(products.sum() - (ahead - behind) / (2 * step)) < FINITE_DIFFERENCE * scale, name
-
-
-SPLIT_CASES = [
-    Case((2, 6, 2, 1, 2, 2), None, "segments", block=4),
-    Case((2, 6, 1, 1, 2, 2), 2, "segments", block=1),
-    Case((2, 6, 1, 1, 2, 1), 9, block=1),
+# Windows of one key, shorter and longer than the call and than a block; blocks that do not divide the call.
+CASES = [
+    Case((2, 9, 2, 1, 3, 2), block=4),
+    Case((2, 17, 1, 1, 8, 2), 2, block=16),
+    Case((3, 10, 4, 2, 2, 1), 3, block=1),
+    Case((1, 11, 2, 2, 3, 3), 0, block=1),
+    Case((1, 1, 1, 1, 1, 1), 0),
 ]
+CACHES = [
+    Case((2, 6, 2, 1, 2, 2), block=4),
+    Case((3, 9, 2, 1, 2, 2), 4, block=1, scale=2.0),
+    Case((2, 5, 1, 1, 4, 2), 8, block=1),
+    Case((3, 1, 2, 1, 2, 3), 2),
+]
+BIDIRECTIONAL = [Case((2, 7, 2, 2, 2, 3), scale=0.3, causal=False)]
 
 
-@pytest.mark.parametrize("case", SPLIT_CASES, ids=str)
-def test_split_law(case):
-    """Pieces of any length, longer and shorter than the cache, equal one call without a cache."""
-    batch, length, _, kv_heads, width, value_size = case.sizes
+class TestSoftmaxAttention(Contract):
+    cases = slow_but([*CASES[:2], CASES[3]], CASES, core=CASES[:2])
+    bare = release_but(CASES[:2], CASES[:2])
+    tokens = ("q", "k", "v")
+    implementations = [name for name in ops.implementations("softmax_attention") if name not in KERNELS][::-1]
+    zero_padding = False
+    test_split = test_shorter_calls = None
 
-    @settings(max_examples=8)
-    @given(inputs(case), draw.pieces(length))
-    def law(drawn, lengths):
-        expected = oracle(case, drawn)
-        arrays, placement = cast(drawn.arrays, np.float32), drawn.placement
-        for implementation in IMPLEMENTATIONS:
-            slots = length if case.left is None else case.left + 1
-            cache = ops.init_kv_cache(batch, slots, kv_heads, width, value_size)
-            outputs = []
-            for begin, size in zip(np.cumsum([0, *lengths]), lengths, strict=False):
-                piece = cut((arrays, placement), slice(begin, begin + size))
-                stream = (cache.stream.length, cache.stream.start, cache.stream.segment)
-                y, cache = values(
-                    piece[0] | {"keys": cache.k, "values": cache.v}, piece[1] | {"stream": stream},
-                    case=case, implementation=implementation,
-                )  # fmt: skip
-                outputs.append(y)
-            assert_close(np.concatenate(outputs, axis=1), expected, FLOAT32, f"{implementation} {lengths}")
-            assert cache.stream.length.tolist() == [length] * batch
+    def arrays(self, rng, case):
+        batch, length, heads, kv_heads, width, value_size = case.sizes
+        arrays = {
+            "q": 2 * rng.normal(size=(batch, length, heads, width)),
+            "k": rng.normal(size=(batch, length, kv_heads, width)),
+            "v": rng.normal(size=(batch, length, kv_heads, value_size)),
+        }
+        caches = {
+            "keys": rng.normal(size=(batch, case.slots, kv_heads, width)),
+            "values": rng.normal(size=(batch, case.slots, kv_heads, value_size)),
+        }
+        return arrays | {name: caches[name] for name in self.state}
 
-    law()
+    def empty(self, arrays, case):
+        """Slots without a token may hold anything: nobody sees it."""
+        return {}
 
+    def call(self, arrays, at, case, implementation):
+        cache = None
+        if self.state:
+            cache = at.after(lambda stream: ops.KVCache(arrays["keys"], arrays["values"], stream))
+        # Small blocks, so that small inputs have several; while tracing, jit keeps the cases apart.
+        with mock.patch.multiple(MODULE, QUERY_BLOCK=case.block, MIN_WINDOW_BLOCK=case.block):
+            y = ops.softmax_attention(
+                *(arrays[name] for name in "qkv"), causal=case.causal, left=case.left, scale=case.scale,
+                initial_state=cache, return_state=cache is not None, **at.context,
+                implementation=implementation,
+            )  # fmt: skip
+        return (y[0], {"keys": y[1].k, "values": y[1].v}, y[1].stream) if cache is not None else (y, {}, None)
 
-@pytest.mark.parametrize("left", [None, 2])
-def test_segment_law(left):
-    """Packed documents equal each document alone; an id may come back for another document."""
-    case = Case((1, 8, 1, 1, 2, 2), left, "segments", block=4 if left is None else 1)
+    def oracle(self, arrays, at, case):
+        """Each row's whole text by itself, cut to the call's tokens; caches are rings of slots."""
+        batch, length, heads, _, width, value_size = case.sizes
+        y, state = np.zeros((batch, length, heads, value_size)), {x: arrays[x].copy() for x in self.state}
+        for row, count in enumerate(at.counts):
+            seen = at.length[row] if self.state else 0
+            # Tokens that have left the ring are out of every window: any number will do.
+            slots = np.arange(seen) % case.slots
+            before = {"q": np.zeros((seen, heads, width))}
+            before |= {x: arrays[name][row, slots] for x, name in zip("kv", self.state, strict=False)}
+            text = {x: arrays[x][row, :count] for x in "qkv"}
+            if seen:
+                text = {x: np.concatenate([before[x], text[x]]) for x in "qkv"}
+            ids = np.where(np.arange(seen) < at.start[row], -1, at.segment[row])
+            whole = oracles.softmax_attention(
+                *(text[x][None] for x in "qkv"), left=case.left, causal=case.causal, scale=case.scale,
+                segment_ids=np.concatenate([ids, at.segment_ids[row, :count]])[None],
+            )  # fmt: skip
+            y[row, :count] = whole[0, seen:]
+            for x, name in zip("kv", self.state, strict=False):
+                for t in range(count):
+                    state[name][row, (seen + t) % case.slots] = arrays[x][row, t]
+        return y, state
 
-    @settings(max_examples=10)
-    @given(inputs(case))
-    def law(drawn):
-        ids = drawn.placement["segment_ids"][0]
-        begins = sorted(set(oracles.segment_starts(ids)))
-        arrays, placement = cast(drawn.arrays, np.float32), place(drawn.placement)
-        packed = [
-            np.asarray(values(arrays, placement, case=case, implementation=name)) for name in IMPLEMENTATIONS
-        ]
-        for begin, end in zip(begins, [*begins[1:], len(ids)], strict=True):
-            document = cut(drawn.arrays, slice(begin, end))
-            expected = oracles.softmax_attention(*(document[name] for name in "qkv"), left=left)
-            for y in packed:
-                assert_close(y[:, begin:end], expected, FLOAT32, f"document {begin}:{end}")
+    def test_reach(self, case):
+        """Token j reaches the outputs j ... j + left and no others: not one earlier, not one later."""
+        length = case.sizes[1]
 
-    law()
-
-
-@pytest.mark.parametrize("left", [None, 2])
-def test_padding_law(left):
-    """Two calls padded on the right equal one call on each row's real tokens; a row may have none."""
-    case = Case((3, 5, 2, 1, 2, 2), left, "padded", block=4 if left is None else 1)
-    batch, length, _, kv_heads, width, value_size = case.sizes
-
-    @settings(max_examples=10)
-    @given(inputs(case), inputs(case))
-    def law(first, second):
-        for implementation in IMPLEMENTATIONS:
-            slots = 2 * length if left is None else left + 1
-            cache = ops.init_kv_cache(batch, slots, kv_heads, width, value_size)
-            outputs = []
-            for part in (first, second):
-                stream = (cache.stream.length, cache.stream.start, cache.stream.segment)
-                y, cache = values(
-                    cast(part.arrays, jnp.float32) | {"keys": cache.k, "values": cache.v},
-                    place(part.placement) | {"stream": stream}, case=case, implementation=implementation,
-                )  # fmt: skip
-                outputs.append(y)
-            for row, (a, b) in enumerate(zip(first.counts, second.counts, strict=True)):
-                assert cache.stream.length[row] == a + b
-                text = (
-                    np.concatenate([first.arrays[name][[row], :a], second.arrays[name][[row], :b]], axis=1)
-                    for name in "qkv"
+        def law(drawn, j):
+            arrays, at, weights = drawn[:3]
+            changed = arrays | {name: arrays[name].copy() for name in "kv"}
+            for name in "kv":
+                changed[name][:, j] += 1
+            last = length - 1 if case.left is None else min(j + case.left, length - 1)
+            for name in self.programs(case):
+                before, after = (
+                    self.run(x, self.alone(at), weights, case, *name).y for x in (arrays, changed)
                 )
-                expected = oracles.softmax_attention(*text, left=left)[0]
-                y = np.concatenate([outputs[0][row, :a], outputs[1][row, :b]])
-                assert_close(y, expected, FLOAT32, f"{implementation} row {row}")
+                reached = np.flatnonzero((before != after).any((0, 2, 3)))
+                assert reached.tolist() == list(range(j, last + 1)), name
 
-    law()
+        self.law(case, law, st.integers(0, length - 1), full=True)
 
 
-@pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[5]], ids=str)
-def test_reach(case):
-    """Token j reaches the outputs j ... j + left and no others: not one earlier, not one later."""
-    length = case.sizes[1]
+class TestCache(TestSoftmaxAttention):
+    """Rows that have come differently far, some nowhere."""
 
-    @settings(max_examples=10)
-    @given(inputs(case), st.integers(0, length - 1))
-    def law(drawn, j):
-        later = (np.arange(length) == j)[None, :, None, None]
-        arrays = drawn.arrays
-        changed = arrays | {name: arrays[name] + later for name in "kv"}
-        last = length - 1 if case.left is None else min(j + case.left, length - 1)
-        for implementation in IMPLEMENTATIONS:
-            before, after = (
-                np.asarray(values(cast(x, np.float32), {}, case=case, implementation=implementation))
-                for x in (arrays, changed)
-            )
-            reached = np.flatnonzero((before != after).any((0, 2, 3)))
-            assert reached.tolist() == list(range(j, last + 1)), implementation
+    cases = slow_but(CACHES[:3], CACHES, core=CACHES[:2])
+    bare = CACHES[:2]
+    state = ("keys", "values")
+    forgets = False
+    test_split, test_shorter_calls = Contract.test_split, Contract.test_shorter_calls
+    test_reach = test_bfloat16 = test_without_a_placement = None
 
-    law()
+
+class TestBidirectional(TestSoftmaxAttention):
+    cases = bare = BIDIRECTIONAL
+    test_reach = test_causality = test_bfloat16 = None

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from based_jax import ops
+from based_jax.ops.dispatch import KERNELS
 from tests.arrays import array
 from tests.ops import draw, oracles
-from tests.ops.softmax_attention_cases import (
-    IMPLEMENTATIONS,
-)
 from tests.tolerances import (
     BFLOAT16,
     FLOAT32,
     assert_close,
 )
+
+IMPLEMENTATIONS = [name for name in ops.implementations("softmax_attention") if name not in KERNELS]
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
