@@ -7,99 +7,81 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from based_jax import ops
-from tests.arrays import array
-from tests.ops.hyper_attention_cases import (
-    FEATURES,
-    Case,
-    cast,
-    difference,
-    inputs,
-    oracle,
-    slotted,
-    with_gradients,
-)
-from tests.tolerances import FINITE_DIFFERENCE, FLOAT32, FLOAT32_GRADIENT, FLOAT64, assert_close
+from tests.arrays import array, blank, ones
+from tests.marks import release_but, slow_but
+from tests.ops import contract
+from tests.ops.hyper_attention_cases import FEATURES, Case, HyperContract, slotted
+from tests.ops.placement import Placement
+from tests.tolerances import assert_close
 
 MODULE = sys.modules["based_jax.ops.linear_hyper_attention"]  # the package has a function of that name
 
 # Chunks that do not divide the call, of one token and of all.
 CASES = [
-    Case(3, (2, 7, 2, 2, 3), "segments padded", weigh="taylor", normalize="sum", block=3),
-    Case(4, (1, 5, 1, 2, 2), "strict segments", weigh="identity", normalize="count", block=2),
-    Case(3, (2, 6, 1, 2, 2), "shared unordered segments padded", weigh="pos_elu", normalize="sum", block=4),
-    Case(3, (2, 5, 1, 3, 2), "bidirectional strict padded", weigh="identity", normalize="count", block=1),
+    Case(3, (2, 7, 2, 2, 3), weigh="taylor", normalize="sum", block=3),
+    Case(4, (2, 6, 1, 2, 2), "strict", weigh="pos_elu", normalize="sum", block=2),
+    Case(4, (1, 5, 1, 2, 2), "strict", weigh="identity", normalize="count", block=2),
+    Case(3, (2, 6, 1, 2, 2), "shared unordered", weigh="pos_elu", normalize="sum", block=4),
 ]
-IN_FLOAT32 = CASES[0]
-"""one is enough: it takes a program of its own"""
+BIDIRECTIONAL = [
+    Case(3, (2, 5, 1, 3, 2), "bidirectional strict", weigh="identity", normalize="count", block=1)
+]
 
 
-def call(arrays, placement, case: Case, **state):
-    q, ks, vs = slotted(case, arrays)
-    return ops.linear_hyper_attention(
-        q, ks, vs, **case.form, **placement, **state, feature_map=FEATURES[case.weigh](case.order),
-        normalize=case.normalize, scale=0.7, eps=0.0, chunk_size=case.block,
-    )  # fmt: skip
+class TestLinearHyperAttention(HyperContract):
+    cases = slow_but([CASES[0], *CASES[2:]], CASES, core=CASES[:1])
+
+    def call(self, arrays, at, case, implementation, **state):
+        q, ks, vs = slotted(case, arrays)
+        y = ops.linear_hyper_attention(
+            q, ks, vs, **case.form, **at.context, **state, feature_map=FEATURES[case.weigh](case.order),
+            normalize=case.normalize, scale=0.7, eps=0.0, chunk_size=case.block,
+        )  # fmt: skip
+        return y, {}, None
 
 
-values_and_gradients = with_gradients(call)
+class TestBidirectional(TestLinearHyperAttention):
+    """Without segments, which it does not take."""
+
+    cases = release_but([], BIDIRECTIONAL)
+    test_segments = test_causality = test_bfloat16 = test_without_a_placement = test_the_reference = None
+
+    def call(self, arrays, at, case, implementation):
+        return super().call(arrays, at._replace(segment_ids=None), case, implementation)
+
+    def oracle(self, arrays, at, case):
+        return super().oracle(arrays, at._replace(segment_ids=0 * at.segment_ids), case)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_values_and_gradients(case):
-    """float64 against the tuples and finite differences, float32 against float64."""
-
-    @settings(max_examples=5)
-    @given(inputs(case))
-    def law(drawn):
-        expected = oracle(case, drawn)
-        placement = jax.tree.map(array, drawn.placement)
-        with jax.enable_x64(True):
-            y, gradients = values_and_gradients(
-                cast(drawn.arrays, jnp.float64), placement, drawn.weights, case=case
-            )
-        assert_close(y, expected, FLOAT64)
-        for name in ("q", "ks", "vs"):
-            direction, slope = difference(case, drawn, name, 0)
-            products = np.asarray(gradients[name] if name == "q" else gradients[name][0]) * direction
-            scale = max(np.abs(products).sum(), 1)
-            assert abs(products.sum() - slope) < FINITE_DIFFERENCE * scale, name
-        if case != IN_FLOAT32:
-            return
-        y, low = values_and_gradients(
-            cast(drawn.arrays, jnp.float32), placement, cast(drawn.weights, jnp.float32), case=case
-        )
-        assert y.dtype == jnp.float32
-        assert_close(y, expected, FLOAT32, "float32")
-        assert_close(low, gradients, FLOAT32_GRADIENT, "float32 gradient", magnitude=0.1)
-
-    law()
-
-
-PIECES = Case(4, (2, 6, 1, 2, 2), "strict segments", weigh="pos_elu", normalize="sum", block=2)
+PIECES = CASES[1]
 
 
 @jax.jit
-def piece(arrays, placement, state):
-    return call(arrays, placement, PIECES, initial_state=state, return_state=True)
+def piece(arrays, at, state):
+    laws = TestLinearHyperAttention()
+    return laws.call(arrays, at, PIECES, "xla", initial_state=state, return_state=True)[0]
 
 
-@settings(max_examples=4)
-@given(inputs(PIECES), st.sampled_from([[1] * 6, [1, 4, 1], [4, 1, 1]]))
-def test_pieces_are_the_parallel_form(drawn, sizes):
+def test_pieces_are_the_parallel_form():
     """float64, cut anywhere, token by token too."""
-    with jax.enable_x64(True):
-        state = ops.init_linear_hyper_state(2, 1, 3, 2, 2, normalize="sum", dtype=jnp.float64)
-        outputs, begin = [], 0
-        for size in sizes:
-            part = jax.tree.map(lambda x: x[:, begin : begin + size], (drawn.arrays, drawn.placement))  # noqa: B023
-            y, state = piece(*part, state)
-            outputs.append(y)
-            begin += size
-    assert_close(np.concatenate(outputs, axis=1), oracle(PIECES, drawn), 1e-12)
+    laws = TestLinearHyperAttention()
+
+    def law(drawn, sizes):
+        with jax.enable_x64(True):
+            state = blank(ops.init_linear_hyper_state, 2, 1, 3, 2, 2, normalize="sum", dtype=jnp.float64)
+            outputs, begin = [], 0
+            for size in sizes:
+                part = {name: x[:, begin : begin + size] for name, x in drawn.arrays.items()}
+                at = Placement(*(x[:, begin : begin + size] for x in drawn.at[:2]))
+                y, state = piece(part, at, state)
+                outputs.append(y)
+                begin += size
+        assert_close(np.concatenate(outputs, axis=1), drawn.y, 1e-12)
+
+    laws.law(PIECES, law, st.sampled_from([[1] * 6, [1, 4, 1], [4, 1, 1]]), fresh=True)
 
 
 def sums_of(arrays: Any, strict: bool) -> list[np.ndarray]:
@@ -224,37 +206,38 @@ def test_memory_is_not_a_matrix_per_token():
     """512 tokens of two matrices each would be 4 MiB; the gradient keeps those between chunks."""
     x = jax.ShapeDtypeStruct((1, 512, 1, 32), jnp.float32)
     case = Case(3, (1, 512, 1, 32, 32), "shared", weigh="identity", block=32)
-    program = values_and_gradients.lower({"q": x, "ks": (x,), "vs": (x,)}, {}, x, case=case)
+    arrays = {"q": x, "k0": x, "v0": x}
+    program = contract.program(TestLinearHyperAttention, case, "xla").lower(arrays, Placement(), {"y": x})
     assert program.compile().memory_analysis().temp_size_in_bytes < 2**21
 
 
 def _arguments(**changes):
-    x = jnp.ones((2, 3, 2, 4))
+    x = ones((2, 3, 2, 4))
     return {"q": x, "ks": (x, x), "vs": (x, x)} | changes
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"q": jnp.ones((2, 3, 4))}, ValueError, "q has shape"),
-        ({"ks": (jnp.ones((2, 3, 2, 4)),)}, ValueError, "number of vs = 2: expected 1"),
+        ({"q": ones((2, 3, 4))}, ValueError, "q has shape"),
+        ({"ks": (ones((2, 3, 2, 4)),)}, ValueError, "number of vs = 2: expected 1"),
         ({"normalize": "rms"}, ValueError, "normalize = 'rms': expected one of 'none'"),
         ({"ordered": False, "strict": True}, ValueError, "strict = True: expected False where ordered"),
         ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
         (
-            {"causal": False, "segment_ids": jnp.ones((2, 3), int)},
+            {"causal": False, "segment_ids": ones((2, 3), int)},
             ValueError,
             "segment_ids = .* when causal is F",
         ),
         ({"causal": False, "return_state": True}, ValueError, "return_state = True"),
-        ({"mask": jnp.ones((2, 3), int)}, TypeError, "mask has dtype"),
+        ({"mask": ones((2, 3), int)}, TypeError, "mask has dtype"),
         (
-            {"initial_state": ops.init_linear_hyper_state(2, 2, 2, 4, 4), "normalize": "sum"},
+            {"initial_state": blank(ops.init_linear_hyper_state, 2, 2, 2, 4, 4), "normalize": "sum"},
             ValueError,
             r"initial_state\.sums has shape \(2, 2, 2, 4, 4\): expected \(2, 2, 2, 4, 5\)",
         ),
         (
-            {"initial_state": ops.init_linear_hyper_state(2, 2, 2, 4, 4), "causal": False},
+            {"initial_state": blank(ops.init_linear_hyper_state, 2, 2, 2, 4, 4), "causal": False},
             ValueError,
             "initial_state = 'LinearHyperState': expected None when causal is False",
         ),
