@@ -40,7 +40,7 @@ class TestHyperAttention(HyperContract):
 
 class TestBidirectional(TestHyperAttention):
     cases = BIDIRECTIONAL
-    test_causality = test_bfloat16 = test_without_a_placement = test_the_reference = None
+    test_causality = test_bfloat16 = test_without_a_placement = None
 
 
 def test_outputs_without_a_tuple_are_zero():

@@ -47,13 +47,8 @@ class TestBidirectional(TestLinearHyperAttention):
     """Without segments, which it does not take."""
 
     cases = release_but([], BIDIRECTIONAL)
-    test_segments = test_causality = test_bfloat16 = test_without_a_placement = test_the_reference = None
-
-    def call(self, arrays, at, case, implementation):
-        return super().call(arrays, at._replace(segment_ids=None), case, implementation)
-
-    def oracle(self, arrays, at, case):
-        return super().oracle(arrays, at._replace(segment_ids=0 * at.segment_ids), case)
+    segments = False
+    test_segments = test_causality = test_bfloat16 = test_without_a_placement = None
 
 
 PIECES = CASES[1]
