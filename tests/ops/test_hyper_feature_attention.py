@@ -8,31 +8,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from based_jax import ops
-from tests.ops import draw, oracles
-from tests.tolerances import (
-    BFLOAT16,
-    FINITE_DIFFERENCE,
-    FLOAT32,
-    FLOAT32_GRADIENT,
-    FLOAT64,
-    assert_close,
-)
+from tests.arrays import array, blank, ones
+from tests.marks import release_but
+from tests.ops import oracles
+from tests.ops.contract import Contract
+from tests.ops.placement import Placement
+from tests.tolerances import BFLOAT16, FLOAT32, assert_close
 
 RECURRENT = 1e-12
 """float64: sums of some 60 terms below 100 in another order"""
 
 
 class Case(NamedTuple):
-    """One compiled program: sizes and the optional arguments that are present."""
+    """Sizes and forms."""
 
     sizes: tuple[int, int, int, int]  # B, N, H, V
     widths: tuple[int, ...]
     kind: str
-    options: str = ""  # of "bidirectional normalized segments padded"
+    options: str = ""  # of "bidirectional normalized"
     chunk: int | None = None
     scale: Any = 1.0
 
@@ -42,183 +37,111 @@ class Case(NamedTuple):
 
 
 CASES = [
+    Case((2, 9, 2, 3), (2, 1, 3), "softmax", "", 4, (0.5, 3.0, 1.0)),
+    Case((2, 9, 2, 3), (2, 1, 3), "linear", "", 4, (0.5, 3.0, 1.0)),
+    Case((2, 7, 1, 2), (2, 2), "linear", "normalized", None, 0.5),
     Case((1, 1, 1, 1), (1, 1), "softmax"),
-    Case((2, 9, 2, 3), (2, 1, 3), "softmax", "segments padded", 4, (0.5, 3.0, 1.0)),
-    Case((2, 5, 1, 2), (2, 2), "softmax", "bidirectional segments padded", 2),
-    Case((2, 9, 2, 3), (2, 1, 3), "linear", "segments padded", 4, (0.5, 3.0, 1.0)),
-    Case((2, 7, 1, 2), (2, 2), "linear", "normalized segments", None, 0.5),
-    Case((2, 5, 1, 2), (2, 2), "linear", "bidirectional segments padded", 2),
+]
+BIDIRECTIONAL = [
+    Case((2, 5, 1, 2), (2, 2), "softmax", "bidirectional", 2),
+    Case((2, 5, 1, 2), (2, 2), "linear", "bidirectional", 2),
 ]
 
 
-class Inputs(NamedTuple):
-    arrays: dict[str, Any]
-    """differentiable: the tuples qs and ks, and v"""
-    placement: dict[str, Any]
-    """segment_ids, mask"""
-    weights: np.ndarray
-    """of the real tokens' outputs in the scalar whose gradient is taken"""
-
-    def __repr__(self) -> str:  # what hypothesis reports: the drawn data without the random numbers
-        return f"Inputs({self.placement})"
+def factors(arrays, name):
+    return tuple(arrays[f"{name}{place}"] for place in range(4) if f"{name}{place}" in arrays)
 
 
-@st.composite
-def inputs(draw_, case: Case) -> Inputs:
-    batch, length, heads, value_size = case.sizes
-    rng = np.random.default_rng(draw_(draw.seeds))
+class TestHyperFeatureAttention(Contract):
+    """The module's formulas, query by query, over an explicit list of keys."""
 
-    def factors() -> tuple[np.ndarray, ...]:
-        drawn = (rng.normal(size=(batch, length, heads, width)) for width in case.widths)
-        return tuple(np.abs(x) if "normalized" in case.options else x for x in drawn)
+    cases = release_but(CASES[:2], CASES)
+    bare = release_but([], CASES[:2])
+    tokens = ("v", *(f"{name}{place}" for name in "qk" for place in range(4)))
+    implementations = ("xla",)
+    zero_padding = False
+    test_the_reference = test_split = test_shorter_calls = test_bfloat16 = None
 
-    arrays = {"qs": factors(), "ks": factors(), "v": rng.normal(size=(batch, length, heads, value_size))}
-    placement: dict[str, Any] = {}
-    weights = rng.normal(size=arrays["v"].shape)
-    if "segments" in case.options:
-        placement["segment_ids"] = draw_(draw.segment_ids(batch, length))
-    if "padded" in case.options:
-        placement["mask"] = draw.mask(draw_(draw.counts(batch, length)), length)
-        weights = np.where(placement["mask"][..., None, None], weights, 0)
-    return Inputs(arrays, placement, weights)
+    def arrays(self, rng, case):
+        batch, length, heads, value_size = case.sizes
+        arrays = {"v": rng.normal(size=(batch, length, heads, value_size))}
+        for name in "qk":
+            for place, width in enumerate(case.widths):
+                x = rng.normal(size=(batch, length, heads, width))
+                arrays[f"{name}{place}"] = np.abs(x) if "normalized" in case.options else x
+        return arrays
 
+    def call(self, arrays, at, case, implementation, **state):
+        y = ops.hyper_feature_attention(
+            factors(arrays, "q"), factors(arrays, "k"), arrays["v"], "bidirectional" not in case.options,
+            case.kind, scale=case.scale, normalize="normalized" in case.options, chunk_size=case.chunk,
+            **at.context, **state,
+        )  # fmt: skip
+        return y, {}, None
 
-def call(arrays, placement, *, case: Case, **more):
-    return ops.hyper_feature_attention(
-        *(arrays[name] for name in ("qs", "ks", "v")),
-        "bidirectional" not in case.options,
-        case.kind,
-        scale=case.scale,
-        normalize="normalized" in case.options,
-        chunk_size=case.chunk,
-        **placement,
-        **more,
-    )
-
-
-@functools.partial(jax.jit, static_argnames="case")
-def values_and_gradients(arrays, placement, weights, *, case: Case):
-    def loss(arrays):
-        y = call(arrays, placement, case=case)
-        return (weights * y).sum(), y
-
-    (_, y), gradients = jax.value_and_grad(loss, has_aux=True)(arrays)
-    return y, gradients
-
-
-def loop(case: Case, arrays: dict[str, Any], placement: dict[str, Any]) -> np.ndarray:
-    """The module's formulas, query by query, over an explicit list of keys; 0 at padding."""
-    batch, length, heads, _ = case.sizes
-    scales = np.broadcast_to(case.scale, len(case.widths))
-    y = np.zeros(arrays["v"].shape)
-    for row in range(batch):
-        count = placement["mask"][row].sum() if "mask" in placement else length
-        ids = placement["segment_ids"][row] if "segment_ids" in placement else np.zeros(length)
-        starts = oracles.segment_starts(ids)
-        for i in range(count):
-            last = count if "bidirectional" in case.options else i + 1
-            keys = [j for j in range(last) if starts[j] == starts[i]]
-            for head in range(heads):
-                scores = np.ones(len(keys))
-                for scale, q, k in zip(scales, arrays["qs"], arrays["ks"], strict=True):
-                    scores = scores * (k[row, keys, head] @ q[row, i, head]) * scale
-                if case.kind == "softmax":
-                    scores = np.exp(scores - scores.max())
-                    scores = scores / scores.sum()
-                if "normalized" in case.options:
-                    scores = scores / (scores.sum() + 1e-12)
-                y[row, i, head] = scores @ arrays["v"][row, keys, head]
-    return y
+    def oracle(self, arrays, at, case):
+        scales = np.broadcast_to(case.scale, len(case.widths))
+        qs, ks, v = factors(arrays, "q"), factors(arrays, "k"), arrays["v"]
+        y = np.zeros(v.shape)
+        for row, count in enumerate(at.counts):
+            starts = oracles.segment_starts(at.segment_ids[row])
+            for i in range(count):
+                last = count if "bidirectional" in case.options else i + 1
+                keys = [j for j in range(last) if starts[j] == starts[i]]
+                for head in range(case.sizes[2]):
+                    scores = np.ones(len(keys))
+                    for scale, q, k in zip(scales, qs, ks, strict=True):
+                        scores = scores * (k[row, keys, head] @ q[row, i, head]) * scale
+                    if case.kind == "softmax":
+                        scores = np.exp(scores - scores.max())
+                        scores = scores / scores.sum()
+                    if "normalized" in case.options:
+                        scores = scores / (scores.sum() + 1e-12)
+                    y[row, i, head] = scores @ v[row, keys, head]
+        return y, {}
 
 
-def cast(tree, dtype):
-    return jax.tree.map(lambda x: np.asarray(x, dtype), tree)
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_values_and_gradients(case):
-    """In float64 and, the largest cases, in float32, against loops and their finite differences."""
-
-    @settings(max_examples=4)
-    @given(inputs(case))
-    def law(drawn):
-        expected = loop(case, drawn.arrays, drawn.placement)
-        real = drawn.placement.get("mask", np.ones(case.sizes[:2], bool))[..., None, None]
-        with jax.enable_x64(True):
-            y, exact = values_and_gradients(drawn.arrays, drawn.placement, drawn.weights, case=case)
-        assert np.isfinite(y).all(), "outputs at padding are meaningless but finite"
-        assert_close(np.where(real, y, 0), expected, FLOAT64)
-        _check_against_differences(case, drawn, exact)
-        if case.chunk != 4:
-            return
-        y, gradients = values_and_gradients(
-            cast(drawn.arrays, np.float32), drawn.placement, cast(drawn.weights, np.float32), case=case
-        )
-        assert_close(np.where(real, y, 0), expected, FLOAT32, "float32")
-        assert_close(gradients, exact, FLOAT32_GRADIENT, "float32 gradient", magnitude=0.1)
-
-    law()
-
-
-def _check_against_differences(case, drawn, gradients):
-    """The derivative of the loops along one random direction of all arguments together."""
-    rng = np.random.default_rng(0)
-    step = 1e-5
-    direction = jax.tree.map(lambda x: rng.normal(size=x.shape), drawn.arrays)
-    ahead, behind = (
-        (loop(case, _moved(drawn.arrays, direction, sign * step), drawn.placement) * drawn.weights).sum()
-        for sign in (1, -1)
-    )
-    products = jax.tree.leaves(jax.tree.map(lambda x, y: np.asarray(x) * y, gradients, direction))
-    scale = max(sum(np.abs(x).sum() for x in products), 1)
-    assert abs(sum(x.sum() for x in products) - (ahead - behind) / (2 * step)) < FINITE_DIFFERENCE * scale
-
-
-def _moved(arrays, direction, step):
-    return jax.tree.map(lambda x, along: x + step * along, arrays, direction)
+class TestBidirectional(TestHyperFeatureAttention):
+    cases = release_but(BIDIRECTIONAL[:1], BIDIRECTIONAL)
+    test_causality = test_without_a_placement = None
 
 
 LENGTH = 11
 CUTS = [0, 5, 6, 11]
 
 
-@pytest.mark.parametrize("kind", ["softmax", "linear"])
+@pytest.mark.parametrize("kind", release_but(["linear"], ["softmax", "linear"]))
 def test_pieces_continue_each_other(kind):
-    """Calls behind a state, a single token among them, equal the loops over all pairs, in float64."""
-    case = Case((2, LENGTH, 1, 2), (2, 3), kind)
+    """Calls after a state, a single token among them, equal the loops over all pairs, in float64."""
+    laws, case = TestHyperFeatureAttention(), Case((2, LENGTH, 1, 2), (2, 3), kind)
 
-    @settings(max_examples=3)
-    @given(inputs(case), draw.segment_ids(2, LENGTH), draw.counts(2, 5))
-    def law(drawn, ids, counts):
-        mask = draw.mask(counts + 6, LENGTH)
-        context = {"segment_ids": ids, "mask": mask}
-        expected = np.where(mask[..., None, None], loop(case, drawn.arrays, context), 0)
+    def law(drawn):
+        real = drawn.at.mask[..., None, None]
         with jax.enable_x64(True):
-            state: Any = ops.init_kv_cache(2, LENGTH, 1, 5, 2, jnp.float64)
+            state: Any = blank(ops.init_kv_cache, 2, LENGTH, 1, 5, 2, jnp.float64)
             if kind == "linear":
-                state = ops.init_linear_attention_state(2, 1, 6, 2, jnp.float64)
+                state = blank(ops.init_linear_attention_state, 2, 1, 6, 2, jnp.float64)
             outputs = []
             for begin, end in pairwise(CUTS):
-                part = jax.tree.map(lambda x: x[:, begin:end], (drawn.arrays, context))  # noqa: B023
-                y, state = continued(*part, state, case=case)
+                at = Placement(*(x[:, begin:end] for x in drawn.at[:2]))
+                arrays = {name: x[:, begin:end] for name, x in drawn.arrays.items()}
+                y, state = continued(arrays, at, state, case=case)
                 outputs.append(y)
-            y = np.where(mask[..., None, None], np.concatenate(outputs, axis=1), 0)
-            assert_close(y, expected, RECURRENT)
-            assert np.array_equal(state.stream.length, counts + 6)
+            y = np.where(real, np.concatenate(outputs, axis=1), 0)
+        assert_close(y, drawn.y, RECURRENT)
+        assert np.array_equal(state.stream.length, drawn.at.counts)
 
-    law()
+    laws.law(case, law, fresh=True)
 
 
 @functools.partial(jax.jit, static_argnames="case")
-def continued(arrays, context, state, *, case: Case):
-    return call(arrays, context, case=case, initial_state=state, return_state=True)
+def continued(arrays, at, state, *, case: Case):
+    laws = TestHyperFeatureAttention()
+    return laws.call(arrays, at, case, "xla", initial_state=state, return_state=True)[0]
 
 
-values = jax.jit(call, static_argnames="case")
-
-
-def numbers(*shape: int, seed: int = 0) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def test_one_factor_is_softmax_attention():
@@ -248,10 +171,17 @@ def test_sketched_products_are_right_on_average():
     """The mean of 2000 sketches of one feature, which is a sketch of 2000: within 5 standard errors."""
     rng = np.random.default_rng(0)
     (q1, k1), (q2, k2) = rng.normal(size=(2, 3)), rng.normal(size=(2, 5))
-    q, k = jnp.asarray(np.concatenate([q1, q2])), jnp.asarray(np.concatenate([k1, k2]))
-    phi = ops.sketched_product_map(jax.random.key(0), [3, 5], 2000)
-    assert phi.size(8) == phi.features(q).shape[-1] == 2000
-    terms = np.asarray(phi.features(q) * phi.features(k)) * 2000
+    q, k = np.float32(np.concatenate([q1, q2])), np.float32(np.concatenate([k1, k2]))
+
+    @jax.jit
+    def features(q, k):
+        phi = ops.sketched_product_map(jax.random.key(0), [3, 5], 2000)
+        assert phi.size(8) == 2000
+        return phi.features(q), phi.features(k)
+
+    phi_q, phi_k = features(q, k)
+    assert phi_q.shape == (2000,)
+    terms = np.asarray(phi_q) * np.asarray(phi_k) * 2000
     error = terms.std() / 2000**0.5
     assert abs(terms.mean() - (q1 @ k1) * (q2 @ k2)) < 5 * error
     assert error < 0.2 * np.linalg.norm(q1) * np.linalg.norm(k1) * np.linalg.norm(q2) * np.linalg.norm(k2)
@@ -259,27 +189,30 @@ def test_sketched_products_are_right_on_average():
 
 def test_sketched_linear_attention_comes_near_the_products():
     (q1, q2, k1, k2), v = numbers(4, 1, 9, 2, 4), numbers(1, 9, 2, 3, seed=1)
-    exact = ops.hyper_feature_attention((q1, q2), (k1, k2), v, kind="linear")
-    q, k = jnp.concatenate([q1, q2], axis=-1), jnp.concatenate([k1, k2], axis=-1)
 
-    def error(size):
-        phi = ops.sketched_product_map(jax.random.key(1), [4, 4], size)
-        y = ops.linear_attention(q, k, v, feature_map=phi, normalize=False)
-        return float(jnp.linalg.norm(y - exact) / jnp.linalg.norm(exact))
+    @jax.jit
+    def sketched(q1, q2, k1, k2, v):
+        exact = ops.hyper_feature_attention((q1, q2), (k1, k2), v, kind="linear")
+        q, k = jnp.concatenate([q1, q2], axis=-1), jnp.concatenate([k1, k2], axis=-1)
+        maps = (ops.sketched_product_map(jax.random.key(1), [4, 4], size) for size in (64, 4096))
+        return exact, [ops.linear_attention(q, k, v, feature_map=phi, normalize=False) for phi in maps]
 
-    assert error(4096) < 0.2
-    assert error(4096) < 0.5 * error(64)  # an eighth on average
+    exact, outputs = sketched(q1, q2, k1, k2, v)
+    coarse, fine = (np.linalg.norm(y - exact) / np.linalg.norm(exact) for y in outputs)
+    assert fine < 0.2
+    assert fine < 0.5 * coarse  # an eighth on average
 
 
 @pytest.mark.parametrize("kind", ["softmax", "linear"])
 def test_bfloat16_scores_are_multiplied_in_float32(kind):
     """Inputs, weights of the softmax and outputs are rounded to 8 bits; four products are not."""
-    case = Case((2, 9, 1, 3), (4, 4, 4, 4), kind)
-    drawn = cast({"qs": numbers(4, 2, 9, 1, 4), "ks": numbers(4, 2, 9, 1, 4, seed=1)}, jnp.bfloat16)
-    arrays = jax.tree.map(tuple, drawn) | {"v": np.asarray(numbers(2, 9, 1, 3, seed=2), jnp.bfloat16)}
-    y = values(arrays, {}, case=case)
+    laws, case = TestHyperFeatureAttention(), Case((2, 9, 1, 3), (4, 4, 4, 4), kind)
+    low = {name: x.astype(jnp.bfloat16) for name, x in laws.arrays(np.random.default_rng(0), case).items()}
+    y = jax.jit(lambda arrays: laws.call(arrays, Placement(), case, "xla")[0])(low)
     assert y.dtype == jnp.bfloat16
-    assert_close(y, loop(case, cast(arrays, np.float64), {}), BFLOAT16)
+    at = laws.alone(Placement(np.zeros((2, 9), np.int32)))
+    rounded = {name: x.astype(np.float64) for name, x in low.items()}
+    assert_close(y, laws.oracle(rounded, at, case)[0], BFLOAT16)
 
 
 def temporary_bytes(order: int, length: int, width: int = 32) -> int:
@@ -291,6 +224,7 @@ def temporary_bytes(order: int, length: int, width: int = 32) -> int:
     return compiled.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.release
 def test_memory_does_not_grow_with_the_factors():
     """Forward and backward; and with twice the length it is twice as large, as no (N, N) scores are."""
     one, four = (temporary_bytes(order, 2048) for order in (1, 4))
@@ -299,9 +233,9 @@ def test_memory_does_not_grow_with_the_factors():
 
 
 def test_a_cache_is_as_large_as_attentions_and_overflows_to_nan():
-    cache = ops.init_kv_cache(1, 3, 1, 6, 4)
-    qs = ks = tuple(numbers(3, 1, 2, 1, 2))
-    v = numbers(1, 2, 1, 4)
+    cache = blank(ops.init_kv_cache, 1, 3, 1, 6, 4)
+    qs = ks = tuple(map(array, numbers(3, 1, 2, 1, 2)))
+    v = array(numbers(1, 2, 1, 4))
     step = jax.jit(
         functools.partial(ops.hyper_feature_attention, return_state=True), static_argnames="causal"
     )
@@ -313,23 +247,24 @@ def test_a_cache_is_as_large_as_attentions_and_overflows_to_nan():
 
 
 def _arguments(**changes):
-    x = jnp.ones((2, 3, 2, 4))
-    return {"qs": (x, x), "ks": (x, x), "v": jnp.ones((2, 3, 2, 5))} | changes
+    x = ones((2, 3, 2, 4))
+    return {"qs": (x, x), "ks": (x, x), "v": ones((2, 3, 2, 5))} | changes
 
 
-CACHE = ops.init_kv_cache(2, 4, 2, 8, 5)
-SUMS = ops.init_linear_attention_state(2, 2, 16, 5)
+CACHE = blank(ops.init_kv_cache, 2, 4, 2, 8, 5)
+NARROW = blank(ops.init_kv_cache, 2, 4, 2, 4, 5)
+SUMS = blank(ops.init_linear_attention_state, 2, 2, 16, 5)
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
         ({"qs": ()}, ValueError, "factors in qs = 0: expected at least 1"),
-        ({"ks": (jnp.ones((2, 3, 2, 4)),)}, ValueError, "factors in ks = 1: expected as many as in qs, 2"),
-        ({"ks": (jnp.ones((2, 3, 2, 4)), jnp.ones((2, 3, 2, 3)))}, ValueError, r"ks\[1\] has shape"),
-        ({"qs": (jnp.ones((2, 3, 2, 4)), jnp.ones((2, 3, 1, 4)))}, ValueError, r"qs\[1\] has shape"),
-        ({"qs": (jnp.ones((2, 3, 2, 4), int),) * 2}, TypeError, r"qs\[0\] has dtype"),
-        ({"v": jnp.ones((2, 3, 5))}, ValueError, "v has shape"),
+        ({"ks": (ones((2, 3, 2, 4)),)}, ValueError, "factors in ks = 1: expected as many as in qs, 2"),
+        ({"ks": (ones((2, 3, 2, 4)), ones((2, 3, 2, 3)))}, ValueError, r"ks\[1\] has shape"),
+        ({"qs": (ones((2, 3, 2, 4)), ones((2, 3, 1, 4)))}, ValueError, r"qs\[1\] has shape"),
+        ({"qs": (ones((2, 3, 2, 4), int),) * 2}, TypeError, r"qs\[0\] has dtype"),
+        ({"v": ones((2, 3, 5))}, ValueError, "v has shape"),
         ({"kind": "cosine"}, ValueError, "kind = 'cosine': expected one of 'softmax', 'linear'"),
         ({"scale": (1.0,)}, ValueError, r"scale = \(1.0,\): expected a number or one for each of the 2"),
         ({"chunk_size": 0}, ValueError, "chunk_size = 0"),
@@ -339,9 +274,13 @@ SUMS = ops.init_linear_attention_state(2, 2, 16, 5)
         ({"causal": False, "initial_state": CACHE}, ValueError, "causal = False: expected True"),
         ({"kind": "linear", "initial_state": CACHE}, ValueError, "initial_state = 'KVCache': expected a Lin"),
         ({"initial_state": SUMS}, ValueError, "'LinearAttentionState': expected a KVCache with kind = 'soft"),
-        ({"initial_state": ops.init_kv_cache(2, 4, 2, 4, 5)}, ValueError, r"initial_state\.k has shape"),
-        ({"mask": jnp.ones((2, 3), int)}, TypeError, "mask has dtype"),
-        ({"segment_ids": jnp.ones((1, 3), int)}, ValueError, "segment_ids has shape"),
+        (
+            {"initial_state": NARROW},
+            ValueError,
+            r"initial_state\.k has shape",
+        ),
+        ({"mask": ones((2, 3), int)}, TypeError, "mask has dtype"),
+        ({"segment_ids": ones((1, 3), int)}, ValueError, "segment_ids has shape"),
     ],
 )
 def test_errors_name_the_argument(unchecked, changes, error, message):

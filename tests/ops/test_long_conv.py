@@ -9,7 +9,7 @@ import pytest
 
 from based_jax import ops
 from tests.arrays import array, blank, ones
-from tests.marks import release_but
+from tests.marks import release_but, slow_but
 from tests.ops import oracles
 from tests.ops.contract import PREFIX, Contract
 from tests.tolerances import FLOAT32, assert_close
@@ -80,7 +80,7 @@ class TestLongConv(Contract):
 class TestContinued(TestLongConv):
     """In blocks after a state, a ring of the last inputs."""
 
-    cases = release_but(CASES[1:], [*CASES[::-1], ONE_TAP])
+    cases = slow_but(CASES[::-1], [*CASES[::-1], ONE_TAP], core=CASES[1:])
     bare = CASES
     state = ("inputs",)
     forgets = False

@@ -10,7 +10,8 @@ from tests.arrays import array
 from tests.marks import slow_but
 from tests.tolerances import assert_close
 
-MASK = np.arange(7) < np.array([[7], [4]])
+REAL = np.arange(7) < np.array([[7], [4]])
+MASK = array(REAL)
 GENERATOR = np.random.default_rng(0)
 Q, K = (GENERATOR.normal(size=(2, 7, 2, 3)).astype(np.float32) for _ in range(2))
 V = GENERATOR.normal(size=(2, 7, 2, 4)).astype(np.float32)
@@ -66,7 +67,7 @@ def under_mask(x, value):
     if x.shape[:2] != (2, 7):
         return x
     xp = np if isinstance(x, np.ndarray) else jnp  # NumPy compiles nothing
-    return xp.where(MASK.reshape(2, 7, *[1] * (x.ndim - 2)), x, xp.asarray(value, x.dtype))
+    return xp.where(REAL.reshape(2, 7, *[1] * (x.ndim - 2)), x, xp.asarray(value, x.dtype))
 
 
 @pytest.mark.parametrize("name", slow_but(QUICK, CALLS, core=["conv_attention", "short_conv"]))

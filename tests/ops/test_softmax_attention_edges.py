@@ -111,6 +111,7 @@ def temporary_bytes(function, length: int) -> int:
     return jax.jit(function).lower(array, array, array).compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.release
 def test_memory_is_linear_in_the_length_forward_and_backward():
     """Four times the tokens, about four times the bytes: no (N, N) matrix exists, in a window or in full."""
 

@@ -160,6 +160,7 @@ def temporary_bytes(function, *shapes) -> int:
     return jax.jit(function).lower(*arrays).compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.release
 def test_memory_is_linear_in_the_length_forward_and_backward():
     """Four times the tokens, four times the bytes; never the features of all tokens at once."""
     heads, width, value_size = 2, 16, 16
