@@ -63,6 +63,7 @@ def test_the_surrogate_is_attentions_gradient(rope, monkeypatch):
     assert_close(run(dtype=np.float32), rope.exact, FLOAT32_GRADIENT)
 
 
+@pytest.mark.release
 def test_the_gradient_through_anchors_is_that_of_the_outputs(rope, by_fft):
     """Some rows go by FFT, some do not; it is not attention's, but for v."""
     run = functools.partial(rope.gradients, starts=(0, 9, 25), gradient="anchors")
@@ -86,6 +87,7 @@ def test_the_gradient_through_anchors_is_that_of_the_outputs(rope, by_fft):
         assert np.abs(of_attention - of_anchors).max() > 0.5 * np.abs(of_attention).max()
 
 
+@pytest.mark.release
 def test_the_papers_training_loss(rope, x64, by_fft):
     """L(X) = |f A_3 Y - E|^2 / 2 with dL/dX = A_1^T (p_1 - p_2) A_2 (lemma B.9; the paper prints a plus)."""
     case = rope.case
@@ -95,6 +97,7 @@ def test_the_papers_training_loss(rope, x64, by_fft):
     a1, a2 = case.q @ x.T, case.k
 
     @jax.jit
+    @jax.value_and_grad
     def loss(x):
         f_h = ops.conv_attention(*in_one_head_of_jax(a1 @ x, a2, a3 @ y), starts=(0, 9, 25), scale=1.0)
         return 0.5 * jnp.sum((f_h[0, :, 0] - e) ** 2)
@@ -103,8 +106,8 @@ def test_the_papers_training_loss(rope, x64, by_fft):
     c = f @ h - e
     p1 = f * (c @ h.T)
     p2 = f * p1.sum(1, keepdims=True)
-    assert_close(loss(x), 0.5 * (c**2).sum(), FLOAT64)
-    gradient = jax.grad(loss)(x)
+    value, gradient = loss(x)
+    assert_close(value, 0.5 * (c**2).sum(), FLOAT64)
     assert_close(gradient, a1.T @ (p1 - p2) @ a2, FLOAT64)
     assert np.abs(gradient - a1.T @ (p1 + p2) @ a2).max() > 0.1 * np.abs(gradient).max()
 

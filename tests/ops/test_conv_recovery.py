@@ -206,6 +206,7 @@ def test_a_kernel_that_returns():
         assert score_error(case, starts[0, 0], anchors[0, 0]) == pytest.approx(error, abs=0.01)
 
 
+@pytest.mark.release
 def test_too_many_and_too_few_terms():
     """Too many: exact columns at the end, then empty segments. Too few: the last goes on, and is off."""
     case = full_rank(12, [0, 3, 7])
@@ -293,6 +294,7 @@ def test_rows_and_heads_are_apart():
         assert_close(anchors[row, head], case.anchors, FLOAT32)
 
 
+@pytest.mark.release
 def test_gradients_flow_through_anchors_only():
     """The same as with the starts given."""
     rng = np.random.default_rng(0)

@@ -27,6 +27,7 @@ class TestDiagonalSSM(Contract):
 
     cases = CASES
     tokens, state = ("x",), ("modes",)
+    wide = ("a", "b", "c", "dt", "skip")
     zero_padding = False
 
     def arrays(self, rng, case):

@@ -71,13 +71,19 @@ class TestLinearAttention(Contract):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("decay", slow_but(["gates"], ["", "gates"]))
-def test_every_chunk_size(decay):
+@pytest.mark.parametrize(
+    ("decay", "chunks"),
+    [
+        ("gates", (2, 4, 7)),
+        *(pytest.param(decay, range(1, 11), marks=pytest.mark.slow) for decay in ("", "gates")),
+    ],
+    ids=str,
+)
+def test_every_chunk_size(decay, chunks):
     """Chunks of 1 ... N + 3 tokens, N odd: none divides it but 1 and N."""
     case = Case("taylor", (2, 7, 2, 3, 2), 1, decay, "padded" if decay else "")
     programs = {
-        chunk: functools.partial(values, case=case, implementation="xla", chunk=chunk)
-        for chunk in range(1, case.sizes[1] + 4)
+        chunk: functools.partial(values, case=case, implementation="xla", chunk=chunk) for chunk in chunks
     }
 
     @settings(max_examples=5)

@@ -52,20 +52,21 @@ def test_the_causal_form_is_its_equation(x64):
     whole = landmarks_by_hand(*arrays, piece, np.zeros((2, 13), int))
     for implementation in ("xla", "reference"):
         assert_close(run(q, k, v, piece=piece, implementation=implementation), whole, FLOAT64)
-    assert_close(run(*(x.astype(np.float32) for x in (q, k, v)), piece=piece), whole, FLOAT32)
+    assert_close(run(*(x.astype(np.float32) for x in arrays), piece=piece), whole, FLOAT32)
     packed = run(q, k, v, piece=piece, segment_ids=array(IDS))
     assert_close(packed, landmarks_by_hand(*arrays, piece, IDS), FLOAT64)
 
 
 def test_pieces_of_one_token_or_of_equal_keys_are_exact(x64):
-    q, k, v = drawn(length=12)
+    q, k, v = (np.asarray(x) for x in drawn(length=12))
     exact = jax.jit(ops.softmax_attention)
     landmarks = jax.jit(ops.landmark_attention, static_argnames="piece")
     assert_close(landmarks(q, k, v, piece=1), exact(q, k, v), FLOAT64)
-    k = jnp.repeat(k[:, ::4], 4, axis=1)
+    k = np.repeat(k[:, ::4], 4, axis=1)
     assert_close(landmarks(q, k, v, piece=4), exact(q, k, v), FLOAT64)
 
 
+@pytest.mark.release
 def test_large_scores_stay_finite():
     q, k, v = drawn(jnp.bfloat16, scale=300.0)
     run = jax.jit(
@@ -84,9 +85,10 @@ def test_the_iteration_inverts(x64):
 def test_zoologys_form_is_attention_when_landmarks_suffice_and_leaks_else():
     q, k, v = drawn(np.float32)
     run = jax.jit(ops.nystrom_attention, static_argnames="num_landmarks")
-    assert_close(run(q, k, v, num_landmarks=13), ops.softmax_attention(q, k, v), FLOAT32)
-    later = [jnp.concatenate([x[:, :12], x[:, 12:] + 1], axis=1) for x in (q, k, v)]
-    moved = np.abs(run(*later, num_landmarks=5) - run(q, k, v, num_landmarks=5))
+    assert_close(run(q, k, v, num_landmarks=13), jax.jit(ops.softmax_attention)(q, k, v), FLOAT32)
+    later = [np.asarray(x) + (np.arange(13) == 12)[:, None, None] for x in (q, k, v)]
+    later = [x.astype(np.float32) for x in later]
+    moved = np.abs(np.asarray(run(*later, num_landmarks=5)) - run(q, k, v, num_landmarks=5))
     assert moved[:, :12].max() > 1e-3
 
 

@@ -23,7 +23,10 @@ def truncated(s, degree):
     return sum(s**m / math.factorial(m) for m in range(degree + 1))
 
 
-@pytest.mark.parametrize(("width", "degree"), [(1, 0), (1, 5), (2, 1), (3, 4), (4, 2)])
+@pytest.mark.parametrize(
+    ("width", "degree"),
+    [(3, 4), *(pytest.param(*case, marks=pytest.mark.release) for case in ((1, 0), (1, 5), (2, 1), (4, 2)))],
+)
 def test_one_feature_for_each_monomial(x64, width, degree):
     """Rank binomial(K + g, g), no less; products are the polynomial, as the similarity is."""
     phi = ops.polynomial_map(degree)
@@ -84,7 +87,9 @@ def softmax(q, k, v, dense):
     return np.einsum("bhij,bjhv->bihv", weights / weights.sum(-1, keepdims=True), v)
 
 
-@pytest.mark.parametrize(("degree", "mask"), [(4, "block"), (6, "band")])
+@pytest.mark.parametrize(
+    ("degree", "mask"), [pytest.param(4, "block", marks=pytest.mark.release), (6, "band")]
+)
 def test_attention_within_the_bound(degree, mask):
     """Theorem 6.5: 4 eps max|v|, eps < 0.1, for masks of LongLoRA."""
     mask = ops.band_mask(11, 4) if mask == "band" else ops.row_change_mask(ops.block_mask(11, 4, shift=2))

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from based_jax import ops
 from based_jax.ops.dispatch import KERNELS
-from tests.arrays import array
+from tests.arrays import array, blank, ones
+from tests.marks import release_but
 from tests.ops import draw, oracles
 from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close
 
@@ -86,12 +87,12 @@ def test_steps_under_scan_equal_the_recurrence_and_one_call(implementation):
 def test_vmap_over_rows_equals_the_batch():
     """States are pytrees: rows can be mapped, and a batch is its rows stacked."""
     rng = np.random.default_rng(0)
-    q, k, v = (array(x, jnp.float32) for x in rng.normal(size=(3, 3, 6, 1, 2)))
+    q, k, v = rng.normal(size=(3, 3, 6, 1, 2)).astype(np.float32)
     call = functools.partial(ops.taylor_attention, return_state=True, chunk_size=4)
     y, state = jax.jit(call)(q, k, v)
     rows, states = jax.jit(jax.vmap(call))(q[:, None], k[:, None], v[:, None])
-    assert_close(rows[:, 0], y, FLOAT32)
-    assert_close(jax.tree.map(lambda x: x[:, 0], states), state, FLOAT32)
+    assert_close(np.asarray(rows)[:, 0], y, FLOAT32)
+    assert_close(jax.tree.map(lambda x: np.asarray(x)[:, 0], states), state, FLOAT32)
 
 
 def extremes(rng: np.random.Generator, kind: str):
@@ -120,7 +121,7 @@ def value_and_gradient(q, k, v, *, implementation: str):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("dtype", release_but([jnp.bfloat16], [jnp.float32, jnp.bfloat16, jnp.float16]))
 def test_extreme_values(implementation, dtype):
     """Finite forward and backward, and right, in every dtype: sums are kept in float32."""
     kinds = ["keys of norm 1e3", "queries and keys of norm 1e3", "equal keys", "zeros", "opposite", "plain"]
@@ -180,8 +181,8 @@ def test_memory_is_linear_in_the_length_forward_and_backward():
 @pytest.mark.parametrize(
     ("name", "changes", "error", "message"),
     [
-        ("attention", {"q": jnp.ones((1, 3, 4))}, ValueError, "q has shape"),
-        ("attention", {"k": jnp.ones((1, 3, 2, 3))}, ValueError, "k has shape"),
+        ("attention", {"q": ones((1, 3, 4))}, ValueError, "q has shape"),
+        ("attention", {"k": ones((1, 3, 2, 3))}, ValueError, "k has shape"),
         (
             "attention",
             {"implementation": "cuda"},
@@ -191,21 +192,26 @@ def test_memory_is_linear_in_the_length_forward_and_backward():
         ("attention", {"chunk_size": -1}, ValueError, "chunk_size = -1"),
         (
             "attention",
-            {"initial_state": ops.init_linear_attention_state(1, 2, ops.taylor_size(4), 5)},
+            {"initial_state": blank(ops.init_linear_attention_state, 1, 2, ops.taylor_size(4), 5)},
             ValueError,
             r"initial_state\.kv has shape \(1, 2, 21, 5\): expected \(1, 2, 15, 5\)",
         ),
-        ("step", {"q": jnp.ones((1, 1, 2, 4))}, ValueError, "q has shape"),
-        ("step", {"k": jnp.ones((2, 4))}, ValueError, "k has shape"),
-        ("step", {"v": jnp.ones((1, 2, 5), int)}, TypeError, "v has dtype"),
-        ("step", {"state": ops.init_taylor_state(2, 2, 4, 5)}, ValueError, r"initial_state\.kv has shape"),
+        ("step", {"q": ones((1, 1, 2, 4))}, ValueError, "q has shape"),
+        ("step", {"k": ones((2, 4))}, ValueError, "k has shape"),
+        ("step", {"v": ones((1, 2, 5), int)}, TypeError, "v has dtype"),
+        (
+            "step",
+            {"state": blank(ops.init_taylor_state, 2, 2, 4, 5)},
+            ValueError,
+            r"initial_state\.kv has shape",
+        ),
         ("step", {"implementation": "quadratic"}, ValueError, "implementation = 'quadratic'"),
     ],
 )
 def test_errors_name_the_argument(unchecked, name, changes, error, message):
     tokens = (1, 2) if name == "step" else (1, 3, 2)
-    arguments = {"q": jnp.ones((*tokens, 4)), "k": jnp.ones((*tokens, 4)), "v": jnp.ones((*tokens, 5))}
+    arguments = {"q": ones((*tokens, 4)), "k": ones((*tokens, 4)), "v": ones((*tokens, 5))}
     if name == "step":
-        arguments["state"] = ops.init_taylor_state(1, 2, 4, 5)
+        arguments["state"] = blank(ops.init_taylor_state, 1, 2, 4, 5)
     with pytest.raises(error, match=message):
         getattr(ops, f"taylor_{name}")(**arguments | changes)
