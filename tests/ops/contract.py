@@ -148,7 +148,7 @@ class Contract:
         cls.__test__ = cls.__name__.startswith("Test")
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        core = [case for case in self.cases if not hasattr(case, "marks")]
+        core = [case for case in self.cases if not hasattr(case, "marks")] or self.cases
         values = {"case": core, "any_case": self.cases, "bare": self.bare or core[:1]}
         for name in values.keys() & set(metafunc.fixturenames):
             metafunc.parametrize(name, values[name], ids=str)

@@ -91,9 +91,8 @@ def test_no_array_of_all_logits_is_made(monkeypatch):
 def test_bfloat16_sums_in_float32():
     hidden, embedding, targets, weights = drawn()
     hidden = array(hidden, jnp.bfloat16)
-    value, grads = jax.jit(jax.value_and_grad(ops.cross_entropy, argnums=(0, 1)))(
-        hidden, embedding, targets, weights
-    )
+    run = jax.jit(jax.value_and_grad(ops.cross_entropy, argnums=(0, 1)))
+    value, grads = run(hidden, embedding, targets, weights)
     assert (value.dtype, grads[0].dtype, grads[1].dtype) == (jnp.float32, jnp.bfloat16, jnp.float32)
     rounded = np.asarray(np.asarray(embedding, jnp.bfloat16), np.float64)
     exact, _ = definition(np.asarray(hidden, np.float64), rounded, targets, weights)
