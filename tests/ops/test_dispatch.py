@@ -8,6 +8,7 @@ import pytest
 import pallas_kernels
 from based_jax import ops
 from based_jax.ops import dispatch
+from tests.arrays import ones
 
 OPS = [
     "linear_attention",
@@ -25,7 +26,7 @@ WITH_KERNELS = ["taylor_attention", *STEPS]
 def arrays(op, dtype=jnp.float32, key_size=4):
     """q, k, v as the op takes them."""
     shape = (1, 3) if op in STEPS else (1, 2, 3)
-    return [jnp.ones((*shape, size), dtype) for size in (key_size, key_size, 5)]
+    return [ones((*shape, size), dtype) for size in (key_size, key_size, 5)]
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -100,7 +101,7 @@ def test_unknown_op():
 def test_outside_jit_the_arrays_device_decides(monkeypatch):
     """Arrays on a CPU beside a GPU: what is compiled for the call does not see them, and must be told."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    q = jnp.ones((1, 3, 1, 4))
+    q = ones((1, 3, 1, 4))
     with pytest.raises(ValueError, match="these arrays are on 'cpu'"):
         ops.taylor_attention(q, q, q, implementation="pallas")
     assert jnp.isfinite(ops.taylor_attention(q, q, q)).all()

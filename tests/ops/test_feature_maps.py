@@ -127,7 +127,7 @@ def ours(name, projections) -> ops.FeatureMap:
         case "all_poly":
             return ops.all_poly_map(*projections)
         case "cosformer":  # of whole rows that are half as long as the longest
-            positions = jnp.arange(LENGTH)[None]
+            positions = array(np.arange(LENGTH, dtype=np.int32)[None])
             return ops.FeatureMap(
                 lambda x: ops.cosformer_features(x, positions, 2 * LENGTH), None, lambda width: 2 * width
             )
@@ -242,7 +242,9 @@ def test_attention_with_a_map(name):
 EXTREMES = np.array([0.0, 1e-8, -1e-8, 20.0, -20.0, 1e3, -1e3], np.float32)
 
 
-@pytest.mark.parametrize("name", sorted(set(FORMULAS) - {"all_poly", "identity"}))
+@pytest.mark.parametrize(
+    "name", release_but(["cosformer", "performer"], sorted(set(FORMULAS) - {"all_poly", "identity"}))
+)
 def test_extreme_queries_and_keys(name):
     """Features that vanish or saturate: everything is finite, gradients too, and y is an average of v."""
     rng = np.random.default_rng(0)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from based_jax import ops
 from based_jax.ops import kv_cache
+from tests.arrays import blank
 from tests.ops import draw
 
 BATCH, SLOTS = 3, 4
@@ -34,7 +35,7 @@ slot_index = jax.jit(kv_cache.slot_index, static_argnums=1)
 )
 def test_the_last_tokens_are_kept(calls):
     """Calls shorter and longer than the ring, wraps, padding: what is kept is the end of each row's list."""
-    cache = ops.init_kv_cache(BATCH, SLOTS, 2, 1, 1)
+    cache = blank(ops.init_kv_cache, BATCH, SLOTS, 2, 1, 1)
     assert cache.slots == SLOTS
     rows: list[list[float]] = [[] for _ in range(BATCH)]
     token = 0.0

@@ -135,6 +135,7 @@ def test_tap_0_is_the_present_and_nothing_wraps_around():
     np.testing.assert_allclose(y[0, :, 0], [0, 0, 0, 1, 2], atol=1e-6)
 
 
+@pytest.mark.release
 def test_packed_rows_are_causal_and_separate_to_the_last_bit():
     """Their transforms never contain a later token, or one of another segment: not even NaN passes."""
     x, kernel, _ = numbers(1, 1, LENGTH, LENGTH)

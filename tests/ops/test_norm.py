@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax import ops
+from tests.arrays import ones
 from tests.ops import draw
 from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close
 
@@ -55,7 +56,7 @@ def test_squares_do_not_overflow_in_low_precision(dtype, tolerance, magnitude):
 
 def test_zeros_and_constants_have_finite_gradients():
     for norm in (ops.rms_norm, ops.layer_norm):
-        run = jax.jit(jax.value_and_grad(lambda x, norm=norm: norm(x, jnp.ones(4)).sum()))
+        run = jax.jit(jax.value_and_grad(lambda x, norm=norm: norm(x, ones(4)).sum()))
         for x in np.zeros((2, 4), np.float32), np.ones((2, 4), np.float32):
             y, gradient = run(x)
             assert np.isfinite(y)
@@ -65,9 +66,9 @@ def test_zeros_and_constants_have_finite_gradients():
 @pytest.mark.parametrize("norm", [ops.rms_norm, ops.layer_norm])
 def test_errors_name_the_argument(unchecked, norm):
     with pytest.raises(ValueError, match=r"scale has shape \(1,\): expected \(4,?\)"):
-        norm(jnp.ones((2, 4)), jnp.ones(1))
+        norm(ones((2, 4)), ones(1))
     with pytest.raises(TypeError, match="scale has dtype int32"):
-        norm(jnp.ones((2, 4)), jnp.ones(4, jnp.int32))
+        norm(ones((2, 4)), ones(4, jnp.int32))
 
 
 def test_scales_of_several_axes_norm_each_head_by_itself():
@@ -80,7 +81,7 @@ def test_scales_of_several_axes_norm_each_head_by_itself():
 
 def test_layer_norm_names_its_bias(unchecked):
     with pytest.raises(ValueError, match=r"bias has shape \(1,\): expected \(4,?\)"):
-        ops.layer_norm(jnp.ones((2, 4)), jnp.ones(4), jnp.ones(1))
+        ops.layer_norm(ones((2, 4)), ones(4), ones(1))
 
 
 def test_l2_norm():

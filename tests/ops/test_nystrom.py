@@ -57,6 +57,7 @@ def test_the_causal_form_is_its_equation(x64):
     assert_close(packed, landmarks_by_hand(*arrays, piece, IDS), FLOAT64)
 
 
+@pytest.mark.release
 def test_pieces_of_one_token_or_of_equal_keys_are_exact(x64):
     q, k, v = (np.asarray(x) for x in drawn(length=12))
     exact = jax.jit(ops.softmax_attention)

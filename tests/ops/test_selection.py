@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax import ops
-from tests.arrays import array
+from tests.arrays import array, zeros
 from tests.ops import draw, oracles
 from tests.tolerances import FLOAT32, FLOAT64, assert_close
 
@@ -62,11 +62,10 @@ def test_every_segment_is_looked_at_by_itself(data, seed):
 
 def test_a_running_sum_continues(x64):
     scores = np.random.default_rng(0).normal(size=(2, 8)) * 30
-    ids = jnp.array([[0] * 8, [0, 0, 1, 1, 1, 2, 2, 2]])
+    ids = array(np.int32([[0] * 8, [0, 0, 1, 1, 1, 2, 2, 2]]))
     scores = array(scores)
-    nothing = jnp.full(2, ops.NOTHING)
+    nothing = array(np.full(2, ops.NOTHING))
 
-    @jax.jit
     def continued(scores, before):
         stream, parts = None, []
         for piece in (slice(0, 3), slice(3, 4), slice(4, 8)):
@@ -79,9 +78,17 @@ def test_a_running_sum_continues(x64):
     def whole(scores, before):
         return ops.running_log_sum(scores, before, ops.advance(None, 2, 8, ids)[0])[0]
 
-    assert_close(continued(scores, nothing), whole(scores, nothing), FLOAT64)
-    gradient = jax.jit(jax.grad(lambda *args: jnp.sum(continued(*args)), (0, 1)))
-    assert all(np.all(np.isfinite(leaf)) for leaf in gradient(scores, nothing))
+    @jax.jit
+    def with_gradients(*arguments):
+        def loss(*arguments):
+            sums = continued(*arguments)
+            return jnp.sum(sums), sums
+
+        return jax.grad(loss, (0, 1), has_aux=True)(*arguments)
+
+    gradients, sums = with_gradients(scores, nothing)
+    assert_close(sums, whole(scores, nothing), FLOAT64)
+    assert all(np.all(np.isfinite(leaf)) for leaf in gradients)
 
 
 def test_chosen_queries_attend_as_in_full_attention(x64):
@@ -89,7 +96,7 @@ def test_chosen_queries_attend_as_in_full_attention(x64):
     q, k, v = (array(generator.normal(size=(2, 9, heads, 3))) for heads in (4, 2, 2))
     chosen = np.zeros((2, 9), bool)
     chosen[0, [1, 5, 8]], chosen[1, 0] = True, True
-    mask = jnp.arange(9) < np.array([[9], [4]])
+    mask = array(np.arange(9) < np.array([[9], [4]]))
     run = jax.jit(ops.attention_of_some, static_argnums=4)
     full = jax.jit(ops.softmax_attention)(q, k, v, mask=mask)
     expected = np.where(chosen[..., None, None], full, 0)
@@ -100,10 +107,10 @@ def test_chosen_queries_attend_as_in_full_attention(x64):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: ops.repeated(jnp.zeros((1, 3))), TypeError, "tokens has dtype float32"),
-        (lambda: ops.repeated(jnp.zeros((1, 3), int), 0), ValueError, "order = 0: expected at least 1 token"),
+        (lambda: ops.repeated(zeros((1, 3))), TypeError, "tokens has dtype float32"),
+        (lambda: ops.repeated(zeros((1, 3), int), 0), ValueError, "order = 0: expected at least 1 token"),
         (
-            lambda: ops.attention_of_some(*[jnp.zeros((1, 3, 1, 2))] * 3, jnp.zeros((1, 3), bool), 4),
+            lambda: ops.attention_of_some(*[zeros((1, 3, 1, 2))] * 3, zeros((1, 3), bool), 4),
             ValueError,
             "count = 4: expected 1 to N = 3",
         ),

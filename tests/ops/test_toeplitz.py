@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from based_jax import ops
 from based_jax.ops.toeplitz import fft_size
-from tests.arrays import array
+from tests.arrays import array, ones
 from tests.ops import draw
 from tests.ops.conv_basis_cases import dense_conv
 from tests.tolerances import BFLOAT16, FLOAT32, assert_close
@@ -179,4 +179,4 @@ def test_no_transform_is_much_longer_than_needed():
 )
 def test_errors_name_the_argument(unchecked, call, error, message):
     with pytest.raises(error, match=message):
-        call(jnp.ones(5), jnp.ones((5, 2)))
+        call(ones(5), ones((5, 2)))

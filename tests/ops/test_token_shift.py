@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from based_jax import ops
-from tests.arrays import array
+from tests.arrays import array, blank, ones
 from tests.ops import draw
 
 
@@ -33,8 +33,8 @@ def shift(x, state, ids, mask):
 
 
 def test_state_and_dtype():
-    state = ops.init_token_shift_state(2, 3, jnp.bfloat16)
-    y, after = ops.token_shift(jnp.ones((2, 1, 3), jnp.bfloat16), initial_state=state, return_state=True)
+    state = blank(ops.init_token_shift_state, 2, 3, jnp.bfloat16)
+    y, after = ops.token_shift(ones((2, 1, 3), jnp.bfloat16), initial_state=state, return_state=True)
     assert y.dtype == after.inputs.dtype == jnp.bfloat16
     assert not np.any(y)
     assert after.inputs.shape == (2, 1, 3)
@@ -42,6 +42,6 @@ def test_state_and_dtype():
 
 def test_errors_name_the_argument(unchecked):
     with pytest.raises(ValueError, match="x has shape"):
-        ops.token_shift(jnp.ones((2, 3)))
+        ops.token_shift(ones((2, 3)))
     with pytest.raises(ValueError, match=r"initial_state\.inputs has shape"):
-        ops.token_shift(jnp.ones((2, 3, 4)), initial_state=ops.init_token_shift_state(2, 5))
+        ops.token_shift(ones((2, 3, 4)), initial_state=blank(ops.init_token_shift_state, 2, 5))
