@@ -21,7 +21,7 @@ class Implementation(NamedTuple):
 
     function: Callable[..., Any]
     supports: Callable[..., str | None]
-    priority: float | None
+    priority: int | None
 
 
 _REGISTERED: dict[str, dict[str, Implementation]] = {}
@@ -34,7 +34,7 @@ def register(
     function: Callable[..., Any],
     *,
     supports: Callable[..., str | None] | None = None,
-    priority: float | None = None,
+    priority: int | None = None,
 ) -> None:
     """Add an implementation to an op. A name that was registered before is replaced.
 
