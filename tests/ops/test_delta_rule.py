@@ -4,6 +4,7 @@ import functools
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -93,6 +94,26 @@ class TestDeltaRule(Contract):
                 kv[row, head] = new
                 y[here] = arrays["q"][here] @ new / np.sqrt(width)
         return y, {"kv": kv}
+
+
+@pytest.mark.release
+def test_gradients_in_bfloat16():
+    """With segments, padding and a state: values close to those of the rounded inputs, gradients finite."""
+    laws, case = TestDeltaRule(), CASES[0]
+
+    def law(drawn):
+        rounded = {name: np.asarray(x, jnp.bfloat16) for name, x in drawn.arrays.items()}
+        rounded = {name: np.asarray(x, np.float64) for name, x in rounded.items()} | {
+            "kv": drawn.arrays["kv"]
+        }
+        y, state = laws.oracle(rounded, drawn.at, case)
+        result = laws.run(*drawn[:3], case, "xla", "bfloat16")
+        assert result.y.dtype == jnp.bfloat16
+        assert result.state["kv"].dtype == np.float32
+        assert_close((result.y, result.state), (y, state), BFLOAT16)
+        assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in result.gradients.values())
+
+    laws.law(case, law)
 
 
 @pytest.mark.release

@@ -10,7 +10,8 @@ import pytest
 from based_jax import ops
 from based_jax.ops.diagonal_ssm import diagonal_ssm_kernel
 from tests.arrays import array, blank, ones
-from tests.ops.contract import Contract, Placement
+from tests.ops.contract import Contract
+from tests.ops.placement import Placement
 from tests.tolerances import FLOAT64, assert_close
 
 

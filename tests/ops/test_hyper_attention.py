@@ -11,7 +11,7 @@ import pytest
 from based_jax import ops
 from tests.arrays import blank, ones
 from tests.marks import release_but
-from tests.ops import contract
+from tests.ops.declared import program
 from tests.ops.hyper_attention_cases import Case, HyperContract, slotted
 from tests.ops.placement import Placement
 
@@ -69,8 +69,8 @@ def test_memory_is_that_of_a_block_of_queries():
     case = Case(3, (1, 64, 1, 4, 4), "shared", block=2**14)
     x = jax.ShapeDtypeStruct((1, 64, 1, 4), jnp.float32)
     arrays = {"q": x, "k0": x, "v0": x}
-    program = contract.program(TestHyperAttention, case, "xla").lower(arrays, Placement(), {"y": x})
-    memory = program.compile().memory_analysis()
+    lowered = program(TestHyperAttention, case, "xla").lower(arrays, Placement(), {"y": x})
+    memory = lowered.compile().memory_analysis()
     assert memory.temp_size_in_bytes < 2**20
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from based_jax import ops
 from tests.arrays import array, blank, ones
 from tests.marks import release_but, slow_but
-from tests.ops import contract
+from tests.ops.declared import program
 from tests.ops.hyper_attention_cases import FEATURES, Case, HyperContract, slotted
 from tests.ops.placement import Placement
 from tests.tolerances import assert_close
@@ -202,8 +202,8 @@ def test_memory_is_not_a_matrix_per_token():
     x = jax.ShapeDtypeStruct((1, 512, 1, 32), jnp.float32)
     case = Case(3, (1, 512, 1, 32, 32), "shared", weigh="identity", block=32)
     arrays = {"q": x, "k0": x, "v0": x}
-    program = contract.program(TestLinearHyperAttention, case, "xla").lower(arrays, Placement(), {"y": x})
-    assert program.compile().memory_analysis().temp_size_in_bytes < 2**21
+    lowered = program(TestLinearHyperAttention, case, "xla").lower(arrays, Placement(), {"y": x})
+    assert lowered.compile().memory_analysis().temp_size_in_bytes < 2**21
 
 
 def _arguments(**changes):

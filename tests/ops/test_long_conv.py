@@ -11,7 +11,8 @@ from based_jax import ops
 from tests.arrays import array, blank, ones
 from tests.marks import release_but, slow_but
 from tests.ops import oracles
-from tests.ops.contract import PREFIX, Contract
+from tests.ops.contract import Contract
+from tests.ops.declared import PREFIX
 from tests.tolerances import FLOAT32, assert_close
 
 conv = functools.partial(jax.jit, static_argnames=("return_state", "implementation"))(ops.long_conv)
@@ -81,7 +82,7 @@ class TestContinued(TestLongConv):
     """In blocks after a state, a ring of the last inputs."""
 
     cases = slow_but(CASES[::-1], [*CASES[::-1], ONE_TAP], core=CASES[1:])
-    bare = CASES
+    bare = CASES[1:]
     state = ("inputs",)
     forgets = False
     test_split, test_shorter_calls = Contract.test_split, Contract.test_shorter_calls

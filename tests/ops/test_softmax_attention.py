@@ -11,7 +11,8 @@ from based_jax import ops
 from based_jax.ops.dispatch import KERNELS
 from tests.marks import release_but, slow_but
 from tests.ops import oracles
-from tests.ops.contract import PREFIX, Contract
+from tests.ops.contract import Contract
+from tests.ops.declared import PREFIX
 
 MODULE = sys.modules["based_jax.ops.softmax_attention"]  # the package has a function of that name
 
