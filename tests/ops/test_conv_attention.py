@@ -247,6 +247,7 @@ def test_found_starts_go_on_frozen(x64):
     assert_close(np.concatenate(outputs, axis=1), exact, 1e-12)
 
 
+@pytest.mark.release
 def test_the_surrogate_does_not_pass_through_a_state():
     q, k, v = numbers(0, dtype=np.float32)
 

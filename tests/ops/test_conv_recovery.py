@@ -194,6 +194,7 @@ def score_error(case, starts, anchors):
     return np.abs(ops.conv_matrix(anchors, starts) - case.scores).max()
 
 
+@pytest.mark.release
 def test_a_kernel_that_returns():
     """Without separation the probes mislead a binary search; those that look at all columns are exact."""
     case = degenerate()

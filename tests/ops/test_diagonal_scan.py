@@ -83,6 +83,7 @@ def test_extreme_gates(dtype):
     assert all(np.isfinite(array).all() for array in jax.tree.leaves((y.astype(jnp.float32), gradients)))
 
 
+@pytest.mark.release
 def test_the_history_of_states_is_never_in_memory():
     """The backward pass included: a state per chunk, and one chunk's insides."""
     length, channels, states = 8192, 8, 16

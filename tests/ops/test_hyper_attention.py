@@ -64,6 +64,7 @@ def test_order_two_is_softmax_attention():
     assert str(one) == str(other)
 
 
+@pytest.mark.release
 def test_memory_is_that_of_a_block_of_queries():
     """Gradients of 64^3 scores, 1 MiB of them, in blocks of 4 queries: less is kept than the scores alone."""
     case = Case(3, (1, 64, 1, 4, 4), "shared", block=2**14)

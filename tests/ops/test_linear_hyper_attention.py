@@ -197,6 +197,7 @@ def test_the_number_of_tuples_divides_a_sum_of_ones():
         np.testing.assert_allclose(y[0, :, 0, 0], there_are, rtol=1e-6)  # float32
 
 
+@pytest.mark.release
 def test_memory_is_not_a_matrix_per_token():
     """512 tokens of two matrices each would be 4 MiB; the gradient keeps those between chunks."""
     x = jax.ShapeDtypeStruct((1, 512, 1, 32), jnp.float32)

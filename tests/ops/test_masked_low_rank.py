@@ -147,6 +147,7 @@ def test_interval_sums(length):
     law()
 
 
+@pytest.mark.release
 def test_a_tree_does_not_cancel():
     """Sums over 8 of 4096 positive numbers, relative to themselves: 3 roundings, or those of thousands."""
     x = np.random.default_rng(0).uniform(size=(1, 4096, 1)).astype(np.float32)

@@ -45,16 +45,22 @@ def landmarks_by_hand(q, k, v, piece, ids):
     return y
 
 
-def test_the_causal_form_is_its_equation(x64):
-    (q, k, v), piece = drawn(), 3
+@pytest.mark.parametrize(
+    ("implementation", "dtype", "ids"),
+    [
+        ("xla", np.float64, IDS),
+        *(
+            pytest.param(*case, None, marks=pytest.mark.release)
+            for case in (("xla", np.float64), ("reference", np.float64), ("xla", np.float32))
+        ),
+    ],
+)
+def test_the_causal_form_is_its_equation(implementation, dtype, ids, x64):
+    arrays, piece = [np.asarray(x) for x in drawn()], 3
     run = jax.jit(ops.landmark_attention, static_argnames=("piece", "implementation"))
-    arrays = [np.asarray(x) for x in (q, k, v)]
-    whole = landmarks_by_hand(*arrays, piece, np.zeros((2, 13), int))
-    for implementation in ("xla", "reference"):
-        assert_close(run(q, k, v, piece=piece, implementation=implementation), whole, FLOAT64)
-    assert_close(run(*(x.astype(np.float32) for x in arrays), piece=piece), whole, FLOAT32)
-    packed = run(q, k, v, piece=piece, segment_ids=array(IDS))
-    assert_close(packed, landmarks_by_hand(*arrays, piece, IDS), FLOAT64)
+    y = run(*(x.astype(dtype) for x in arrays), piece=piece, implementation=implementation, segment_ids=ids)
+    expected = landmarks_by_hand(*arrays, piece, np.zeros((2, 13), int) if ids is None else ids)
+    assert_close(y, expected, FLOAT64 if dtype == np.float64 else FLOAT32)
 
 
 @pytest.mark.release

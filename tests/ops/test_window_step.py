@@ -11,7 +11,6 @@ import pytest
 import pallas_kernels
 from based_jax import mixers, ops
 from tests.arrays import array, normals, ones, stream_at, zeros
-from tests.marks import release_but
 from tests.ops import oracles
 from tests.tolerances import FLOAT32, FLOAT32_ANGLE, assert_close
 
@@ -58,7 +57,8 @@ def test_rotates_at_each_rows_position(implementation, positions):
         assert_close(y[row], oracles.softmax_attention(queries, keys, values)[0, -1], tolerance)
 
 
-@pytest.mark.parametrize("fraction", release_but([0.5], [0.0, 0.5]))
+@pytest.mark.release
+@pytest.mark.parametrize("fraction", [0.0, 0.5])
 def test_the_mixer_decodes_the_same_with_the_kernel(fraction):
     """A prompt, then token by token past a wrap of the ring; and as one parallel pass."""
     options = {"d_model": 16, "num_heads": 4, "num_kv_heads": 2, "left": 4, "rotary_fraction": fraction}
