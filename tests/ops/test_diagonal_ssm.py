@@ -1,5 +1,6 @@
 """The diagonal state-space model: its definition, its three forms, and the laws of every op with a state."""
 
+import itertools
 from typing import NamedTuple
 
 import jax
@@ -80,8 +81,10 @@ class TestDiagonalSSM(Contract):
             weights = drawn.weights | {"modes": 0 * drawn.weights["modes"]}
             drawn = drawn._replace(at=at, weights=weights, y=y)
             given = Placement(*at[:2]) if segments else Placement()
-            names, dtype = (self.implementations, "float64") if segments else (["xla"], "float32")
-            for name in names:
+            names, dtypes = (
+                (self.implementations, ("float64", "float32")) if segments else (["xla"], ["float32"])
+            )
+            for name, dtype in itertools.product(names, dtypes):
                 result = self.run(drawn.arrays, given, weights, case, name, dtype)
                 self.check(result, drawn, name, dtype)
                 self.check_gradients(result, drawn, case, name, dtype)
