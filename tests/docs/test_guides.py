@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from based_jax.mixers import registry
 from based_jax.models import presets
 from tests.marks import slow_but
 
@@ -15,10 +16,17 @@ SLOW = ("export", "generation", "kernels", "theory")
 
 
 @pytest.fixture
-def shallow(monkeypatch):
-    """The smallest preset with one layer: compiling the others takes most of a page's time."""
+def shallow(monkeypatch, request):
+    """The smallest preset with one layer, or in the slow run one of each kind: they take long to compile."""
     tiny = presets.get("based-tiny")
-    monkeypatch.setitem(presets._PRESETS, "based-tiny", tiny.replace(schedule="L"))
+    schedule = "".join(sorted(tiny.mixers)) if request.config.getoption("--run-slow") else "L"
+    monkeypatch.setitem(presets._PRESETS, "based-tiny", tiny.replace(schedule=schedule))
+
+
+@pytest.fixture
+def registry_of_its_own(monkeypatch):
+    """What a page registers is forgotten after it."""
+    monkeypatch.setattr(registry, "_MIXERS", dict(registry._MIXERS))
 
 
 @pytest.mark.parametrize(
@@ -26,7 +34,7 @@ def shallow(monkeypatch):
     slow_but([page.name for page in PAGES if page.stem not in SLOW], PAGES, lambda page: page.name),
     ids=lambda page: page.name,
 )
-def test_python_blocks_run(page, unchecked, shallow):
+def test_python_blocks_run(page, unchecked, shallow, registry_of_its_own):
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S):
         exec(compile(block, str(page), "exec"), names)
