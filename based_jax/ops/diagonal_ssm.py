@@ -215,7 +215,8 @@ def _token_by_token(x, log_a, weight, modes, start, mask, chunk_size):
     batch, length = x.shape[:2]
     begins = jnp.broadcast_to(-1 if start is None else start, (batch, length)) == jnp.arange(length)
     real = jnp.ones((batch, length), bool) if mask is None else mask
-    transition, readout = (z[:, None] for z in (_powers(log_a, jnp.ones((), log_a.dtype)), 2 * _conjugate(weight)))
+    one = jnp.ones((), log_a.dtype)
+    transition, readout = (z[:, None] for z in (_powers(log_a, one), 2 * _conjugate(weight)))
 
     def step(modes, token):
         x, begins, real = token
