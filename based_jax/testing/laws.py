@@ -29,6 +29,9 @@ state (`packed`), rows that continue (`continued`), both with masks and segment 
 (`stepped`). Rows are cut by masks."""
 
 
+PACKED = np.repeat([[3, 1, 3, 0]], [4, 3, 1, 5], axis=1).repeat(ROWS, axis=0)
+"""segment ids of rows with four documents, of which one's id comes back"""
+
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """Options for the compiler: these programs run a few times, optimizing takes most of the time"""
 

@@ -114,14 +114,11 @@ def test_split_law(run, sizes):
     laws.split_law(run, drawn(1), sizes)
 
 
-PACKED = np.repeat([[3, 1, 3, 0]], [4, 3, 1, 5], axis=1).repeat(laws.ROWS, axis=0)
-
-
 @pytest.mark.parametrize("sizes", [[6, 7], [7, 6], [8, 5], [1] * 13], ids=str)
 def test_split_law_inside_packed_documents(run, sizes):
     """Cuts inside a document, at its border, and just behind it; the second row ends in its last one."""
     mask = np.arange(laws.LENGTH) < np.array([[laws.LENGTH], [11]])
-    laws.split_law(run, drawn(2), sizes, mask=mask, segment_ids=PACKED)
+    laws.split_law(run, drawn(2), sizes, mask=mask, segment_ids=laws.PACKED)
 
 
 def test_a_continued_row_stays_in_its_segment_without_ids(run):
@@ -141,8 +138,8 @@ def test_calls_without_masks_and_ids_and_of_other_lengths(run_of_kind):
     second, state = run(x[:, 6:12], state)
     third, _ = run(x[:, 12:], state)
     laws.assert_close(np.concatenate([first, second, third], axis=1), laws.packed(run, x), laws.TOLERANCE)
-    tokens, _ = laws.stepped(run, x, segment_ids=PACKED)
-    laws.assert_close(tokens, laws.packed(run, x, segment_ids=PACKED), laws.TOLERANCE)
+    tokens, _ = laws.stepped(run, x, segment_ids=laws.PACKED)
+    laws.assert_close(tokens, laws.packed(run, x, segment_ids=laws.PACKED), laws.TOLERANCE)
 
 
 @pytest.mark.parametrize("lengths", [[1, 12], [6, 1, 6], [13], [3, 3, 3, 4]], ids=str)
