@@ -31,6 +31,7 @@ lint: $(VENV)/.installed-test ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --pythonpath $(BIN)/python -p pyright.strict.json
 
 check: lint ## five minutes: lint, types and the core tests
 	$(PYTEST) --core $(TESTS)

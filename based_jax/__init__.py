@@ -10,6 +10,8 @@ from based_jax.convert import load_pretrained, save_pretrained  # noqa: E402
 from based_jax.generate import generate, stream  # noqa: E402
 from based_jax.models import LanguageModel, ModelConfig, param_count, presets  # noqa: E402
 
+__version__ = "0.1.0"
+
 # `generate` is the function here; the package of the same name stays importable as `based_jax.generate`.
 __all__ = [
     "LanguageModel",

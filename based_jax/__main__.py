@@ -1,9 +1,53 @@
-"""The list of commands: ``python -m based_jax``."""
+"""The console command ``based-jax NAME FLAGS``; ``python -m based_jax NAME FLAGS`` is the same."""
 
-from based_jax import command_list
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-REMARKS = """Models are trained by the commands that python -m train lists, and times are measured by those of
-python -m benchmarks --help. docs/guide.md is about Python."""
+import based_jax
+from based_jax.command import fail, run
+from based_jax.command_list import console_commands, table
+from based_jax.validate import nearest
+from pallas_kernels.flags import CONSOLE
+
+USAGE = f"""{CONSOLE} NAME [flags], where NAME is one of these; each explains its flags with --help.
+
+{{}}
+
+{CONSOLE} --version prints the version. docs/guide.md is about Python, docs/training.md about a first run."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that the first one or two words name; returns the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words == ["--version"]:
+        print(based_jax.__version__)
+        return 0
+    known = console_commands(Path(__file__).parent)
+    for count in (2, 1):
+        name = " ".join(words[:count])
+        if name in known:
+            sys.argv = [f"{CONSOLE} {name}", *words[count:]]  # what messages begin with
+            run(sys.argv[0], functools.partial(_main_of(known[name][0]), words[count:]))
+    group = "".join(word for word in words[:1] if not word.startswith("-"))
+    inside = {name: text for name, (_, text) in known.items() if not group or name.split()[0] == group}
+    if inside and words[bool(group) :] in ([], ["-h"], ["--help"]):
+        print(USAGE.format(table(inside, " ")))
+        return 0
+    wrong = " ".join(words[: 2 if inside else 1])
+    choices = inside if group and inside else dict.fromkeys(name.split()[0] for name in known)
+    fail(CONSOLE, f"{wrong}: expected one of {', '.join(choices)}{nearest(wrong, [*choices, *known])}")
+
+
+def _main_of(module: str) -> Callable[[Sequence[str]], int | None]:
+    """The function that a command's module runs; a study of recall is run by that of all studies."""
+    command = importlib.import_module(module)
+    if hasattr(command, "main"):
+        return command.main
+    return functools.partial(importlib.import_module("based_jax.experiments.study").main, command.STUDY)
+
 
 if __name__ == "__main__":
-    command_list.run("based_jax", __file__, REMARKS)
+    sys.exit(main())

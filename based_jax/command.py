@@ -8,9 +8,9 @@ from typing import NoReturn, TypeVar, cast
 from based_jax.compilation_cache import keep_programs
 from based_jax.grouped_help import grouped_help
 from pallas_kernels import flags
-from pallas_kernels.flags import fail
+from pallas_kernels.flags import fail, name_of
 
-__all__ = ["fail", "find_value", "parse", "run"]
+__all__ = ["fail", "find_value", "name_of", "parse", "run"]
 
 Options = TypeVar("Options")
 
@@ -25,14 +25,11 @@ def parse(
 ) -> Options:
     """Build `options` (a dataclass) from flags; a switch ``--x`` comes with its opposite, ``--no-x``.
 
-    Other arguments and errors are those of `pallas_kernels.flags.parse`.
-
-    Args:
-        groups: title -> fields, for a help in groups.
+    With `groups`, title -> fields, the help is in groups. All else is as in `pallas_kernels.flags.parse`.
     """
     words = sys.argv[1:] if argv is None else argv
     if groups is not None and {"-h", "--help"} & set(words):
-        print(grouped_help(prog, cast(type, options), groups))
+        print(grouped_help(name_of(prog), cast(type, options), groups))
         raise SystemExit(0)
     return flags.parse(options, argv, prog, default=default, pairs=True)
 
@@ -51,9 +48,6 @@ def find_value(words: Sequence[str], flag: str) -> str | None:
 
 
 def run(prog: str, main: Callable[[], int | None]) -> NoReturn:
-    """Run a command with compiled programs kept on disk, and exit with its status.
-
-    Errors are those of `pallas_kernels.flags.run`.
-    """
+    """Run a command as `pallas_kernels.flags.run` does, with compiled programs kept on disk."""
     keep_programs()
     flags.run(prog, main)

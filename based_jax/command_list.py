@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import functools
 import re
 import sys
 import textwrap
@@ -11,6 +12,10 @@ from pathlib import Path
 from based_jax.command import fail
 
 _IS_COMMAND = re.compile(r'^if __name__ == "__main__":', re.M)
+_HAS_MAIN = re.compile(r"^def main\(argv\b|^STUDY = ", re.M)
+_GROUPS = {"": "", "train": "training/commands", "eval": "evals", "experiments": "experiments"}
+"""first word of a console command -> directory of its files"""
+_NOT_LISTED = ("based_jax", "published")  # the console command, and what writes a page of this repository
 _NO_COMMANDS = ("runner.py",)  # runs as run.py of an exported directory
 _CODE = re.compile(r"``.*?``")
 _WIDTH = 80
@@ -24,18 +29,27 @@ def commands(package: str, root: Path) -> dict[str, str]:
         parts = path.relative_to(root).with_suffix("").parts
         name = ".".join([package, *(part for part in parts if part != "__main__")])
         if name != package and path.name not in _NO_COMMANDS and _IS_COMMAND.search(text):
-            found[name] = _purpose(ast.get_docstring(ast.parse(text)) or "")
+            found[name] = _purpose(text)
+    return found
+
+
+def console_commands(root: Path) -> dict[str, tuple[str, str]]:
+    """Name, such as "train lm" -> module and purpose, of based_jax, whose directory is `root`; no imports."""
+    found = {}
+    for group, folder in _GROUPS.items():
+        for path in sorted([*(root / folder).glob("*.py"), *(root / folder).glob("*/__main__.py")]):
+            name = path.parent.name if path.stem == "__main__" else path.stem
+            text = path.read_text(encoding="utf-8")
+            if name not in _NOT_LISTED and _HAS_MAIN.search(text):
+                parts = path.relative_to(root).with_suffix("").parts
+                found[f"{group} {name}".strip()] = ".".join(["based_jax", *parts]), _purpose(text)
     return found
 
 
 def main(package: str, root: Path, remarks: str, argv: Sequence[str]) -> int:
-    """Print a package's commands; returns the exit status.
+    """Print the commands of a package below `root`, then `remarks`; return the exit status.
 
-    Args:
-        package: its name.
-        root: its directory.
-        remarks: printed after the list.
-        argv: ``--help`` or nothing; anything else is an error that names the nearest command.
+    `argv` is ``--help`` or nothing; anything else is an error that names the nearest command.
     """
     found = commands(package, root)
     if argv and argv[0] not in ("-h", "--help"):
@@ -46,27 +60,22 @@ def main(package: str, root: Path, remarks: str, argv: Sequence[str]) -> int:
     return 0
 
 
-def table(found: dict[str, str]) -> str:
+def table(found: dict[str, str], dot: str = ".") -> str:
     """The commands in 80 columns, those directly below the package first, then group by group."""
     groups: dict[str, list[str]] = {}
-    for name in sorted(found, key=lambda name: (name.count("."), name)):
-        groups.setdefault(name.rpartition(".")[0], []).append(name)
-    return "\n\n".join("\n".join(_rows(names, found)) for names in groups.values())
+    for name in sorted(found, key=lambda name: (name.count(dot), name)):
+        groups.setdefault(name.rpartition(dot)[0], []).append(name)
+    texts = []
+    for names in groups.values():
+        width = max(map(len, names)) + 2
+        fill = functools.partial(textwrap.fill, width=_WIDTH, subsequent_indent=" " * width)
+        texts.append("\n".join(fill(found[name], initial_indent=f"{name:{width}}") for name in names))
+    return "\n\n".join(texts)
 
 
-def _rows(names: Sequence[str], found: dict[str, str]) -> list[str]:
-    width = max(map(len, names)) + 2
-    return [
-        line
-        for name in names
-        for line in textwrap.wrap(
-            found[name], _WIDTH, initial_indent=f"{name:{width}}", subsequent_indent=" " * width
-        )
-    ]
-
-
-def _purpose(docstring: str) -> str:
-    """The first line of a docstring without the command itself: the text before it, else the text after."""
+def _purpose(source: str) -> str:
+    """Return a docstring's first line without the command itself: the text before it, else the text after."""
+    docstring = ast.get_docstring(ast.parse(source)) or ""
     parts = _CODE.split(docstring.partition("\n")[0])
     text = next(filter(None, (part.strip(" :.") for part in parts)), "")
     return text[:1].upper() + text[1:]

@@ -13,9 +13,8 @@ import jax
 from jax._src import core, xla_bridge
 from jax._src.interpreters import ad, batching
 
+# jaxlib from the first to before the second; later ones were not there to be tried in November 2026.
 _MISCOMPILING = ((0, 10, 2), (0, 13))
-"""jaxlib from the first to before the second; later ones were not there to be tried in November 2026."""
-
 _FLAG = "--xla_cpu_experimental_ynn_fusion_type"
 
 
@@ -28,7 +27,8 @@ def avoid_broken_fusions() -> None:
     says so. A user's own value of the flag stays.
     """
     low, high = _MISCOMPILING
-    if not low <= _version() < high or _FLAG in os.environ.get("XLA_FLAGS", ""):
+    version = tuple(int(part) for part in re.findall(r"\d+", metadata.version("jaxlib"))[:3])
+    if not low <= version < high or _FLAG in os.environ.get("XLA_FLAGS", ""):
         return
     if not xla_bridge.backends_are_initialized():
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=".strip()
@@ -75,7 +75,3 @@ def current_trace() -> Any:
 def is_intercepted() -> bool:
     """Whether somebody watches Flax's calls of methods (`nn.intercept_methods`) and must see each."""
     return bool(getattr(sys.modules.get("flax.linen.module"), "_global_interceptor_stack", ()))
-
-
-def _version() -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", metadata.version("jaxlib"))[:3])

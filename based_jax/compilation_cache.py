@@ -18,17 +18,13 @@ from typing import Any
 import jax
 from jaxlib import utils  # pyright: ignore[reportAttributeAccessIssue]
 
-MAX_BYTES = 2 * 2**30
-"""More than this is removed at the start of a command, least recently used first."""
+MAX_BYTES = 2 * 2**30  # more than this is removed at the start of a command, least recently used first
 
-_SETTINGS = {
-    # Every program, not only those that take a second to compile: the small ones take 2 to 10 kB each.
-    "jax_persistent_cache_min_compile_time_secs": 0.0,
-    "jax_persistent_cache_min_entry_size_bytes": -1,
-}
-
+# Every program, not only those that take a second to compile: the small ones take 2 to 10 kB each.
+_PREFIX = "jax_persistent_cache_min_"
+_SETTINGS = {f"{_PREFIX}compile_time_secs": 0.0, f"{_PREFIX}entry_size_bytes": -1}
+# Lines of /proc/cpuinfo that are the same on processors of one kind: x86, then ARM.
 _KIND = ("model name", "flags", "CPU part", "Features")
-"""Lines of /proc/cpuinfo that are the same on processors of one kind: x86, then ARM."""
 
 
 def keep_programs() -> None:
@@ -63,9 +59,7 @@ def default_directory() -> Path:
     """``~/.cache/based_jax/compilation/CPU`` or below XDG_CACHE_HOME; CPU: a digest of the processor's kind.
 
     Programs for a CPU use what that processor has: machines that share a home directory keep them apart.
-
-    Raises:
-        RuntimeError: there is no home directory.
+    RuntimeError: there is no home directory.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The specification of XDG directories has relative paths ignored.
@@ -91,7 +85,7 @@ def prune(directory: Path, max_bytes: int) -> None:
 
 
 def _processor() -> str:
-    """What tells processors with other instructions apart."""
+    """Return what distinguishes processors with other instructions."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return "\n".join(sorted({line for line in lines if line.startswith(_KIND)}))

@@ -21,8 +21,7 @@ from typing import IO, NamedTuple
 
 FILE = "run.lock"
 
-BEAT = 10.0
-"""seconds between two signs of life"""
+BEAT = 10.0  # seconds between two signs of life
 SILENCE = 60.0
 """seconds without one after which a process on another machine counts as dead; NFS may show times as late"""
 
@@ -36,12 +35,10 @@ class DirectoryInUse(OSError):
 class _Holder(NamedTuple):
     """A process, as the lock's text describes it."""
 
-    machine: str
-    """the kernel's boot id, or the host's name: flock reaches all processes that have the same"""
+    machine: str  # the kernel's boot id, or the host's name: flock reaches all processes that have the same
     host: str
     pid: int
-    started: str
-    """time with its zone"""
+    started: str  # time with its zone
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}, which started at {self.started}"
@@ -51,9 +48,7 @@ class _Holder(NamedTuple):
 def sole_writer(directory: Path, *, silence: float = SILENCE) -> Iterator[None]:
     """Hold the lock of `directory`, which is created if need be and removed again if it stays empty.
 
-    Args:
-        directory: what the block writes to.
-        silence: seconds to wait for a sign of life of a holder that flock does not reach.
+    `silence` are the seconds to wait for a sign of life of a holder that flock does not reach.
 
     Raises:
         DirectoryInUse: another process, or another block of this one, holds it.
@@ -71,12 +66,11 @@ def sole_writer(directory: Path, *, silence: float = SILENCE) -> Iterator[None]:
     finally:
         ended.set()
         beat.join()
-        with contextlib.suppress(OSError):
+        with file, contextlib.suppress(OSError):
             if _is_at(path, file):
                 path.unlink()
-        file.close()
-        if is_new:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if is_new:
                 directory.rmdir()
 
 
@@ -100,7 +94,9 @@ def _take(path: Path, silence: float) -> IO[str]:
                     raise _in_use(path, holder)
                 _LOGGER.warning("%s: no sign of life of %s; taking over", path, holder)
             file.truncate(0)
-            file.write(json.dumps(_ourselves()._asdict()) + "\n")
+            now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+            ourselves = _Holder(_machine(), platform.node(), os.getpid(), now)
+            file.write(json.dumps(ourselves._asdict()) + "\n")
             file.flush()
             os.fsync(file.fileno())
         except BaseException:
@@ -166,11 +162,6 @@ def _in_use(path: Path, holder: _Holder | None) -> DirectoryInUse:
         f"{path.parent} is in use by {holder or 'another process'}: expected one writer; wait for it, "
         f"stop it, or choose another directory ({path.name} in it is the lock)"
     )
-
-
-def _ourselves() -> _Holder:
-    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    return _Holder(_machine(), platform.node(), os.getpid(), now)
 
 
 def _machine() -> str:

@@ -34,28 +34,19 @@ MAX_LENGTH = 1 << 20
 MAX_STATES = 1 << 10
 MAX_REPEATS = 1 << 8
 
-Size: TypeAlias = Annotated[int, Between(1, MAX_SIZE)]
-"""size of an axis, or a number of tokens"""
-Count: TypeAlias = Annotated[int, Between(0, MAX_SIZE)]
-"""a size that may be nothing, or an index"""
-Length: TypeAlias = Annotated[int, Between(1, MAX_LENGTH)]
-"""tokens that a table or a filter is computed for"""
-States: TypeAlias = Annotated[int, Between(1, MAX_STATES)]
-"""states of a channel or features of a key, whose square is tabulated"""
-Repeats: TypeAlias = Annotated[int, Between(1, MAX_REPEATS)]
-"""how often a program does something, such as taps and orders"""
-Epsilon: TypeAlias = Annotated[float, Between(0, 1)]
-"""what keeps a division from zero"""
-Share: TypeAlias = Annotated[float, Between(0, 1)]
-"""a part of something"""
-Positive: TypeAlias = Annotated[float, Between(sys.float_info.min, 1e12)]
-"""a base, rate or frequency"""
-Factor: TypeAlias = Annotated[float, Between(sys.float_info.min, MAX_REPEATS)]
-"""how many times wider one axis is than another"""
-AtLeastZero: TypeAlias = Annotated[float, Between(0, 1e12)]
-"""a standard deviation, weight or bound"""
-Dtype: TypeAlias = Annotated[Any, FloatingDtype()]
-"""a floating dtype, or its name"""
+Size: TypeAlias = Annotated[int, Between(1, MAX_SIZE)]  # size of an axis, or a number of tokens
+Count: TypeAlias = Annotated[int, Between(0, MAX_SIZE)]  # a size that may be nothing, or an index
+Length: TypeAlias = Annotated[int, Between(1, MAX_LENGTH)]  # tokens that a table or a filter is computed for
+States: TypeAlias = Annotated[
+    int, Between(1, MAX_STATES)
+]  # of a channel, features of a key: tabulated squared
+Repeats: TypeAlias = Annotated[int, Between(1, MAX_REPEATS)]  # how often something is done: taps, orders
+Epsilon: TypeAlias = Annotated[float, Between(0, 1)]  # what keeps a division from zero
+Share: TypeAlias = Annotated[float, Between(0, 1)]  # a part of something
+Positive: TypeAlias = Annotated[float, Between(sys.float_info.min, 1e12)]  # a base, rate or frequency
+Factor: TypeAlias = Annotated[float, Between(sys.float_info.min, MAX_REPEATS)]  # ratio of two axes' widths
+AtLeastZero: TypeAlias = Annotated[float, Between(0, 1e12)]  # a standard deviation, weight or bound
+Dtype: TypeAlias = Annotated[Any, FloatingDtype()]  # a floating dtype, or its name
 
 
 def expect_fields(cls: type, values: Mapping[str, Any]) -> None:
@@ -72,9 +63,7 @@ def expect_fields(cls: type, values: Mapping[str, Any]) -> None:
         expect(_fits(value, hints[name]), name, value, _describe(hints[name]))
 
 
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls, include_extras=True)
+_hints = functools.cache(functools.partial(get_type_hints, include_extras=True))
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -85,7 +74,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(_fits(value, argument) for argument in arguments)
     if hint in _KINDS:
-        return _KINDS[hint].accepts(value)
+        return _KINDS[hint][1](value)
     if origin in (tuple, Sequence):
         return isinstance(value, tuple | list) and all(_fits(item, arguments[0]) for item in value)
     if origin is Mapping:
@@ -108,12 +97,18 @@ def _within(value: Any, limit: Any) -> bool:
 def _describe(hint: Any) -> str:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _describe_within(*arguments[:2])
+        base, limit, *_ = arguments
+        if isinstance(limit, FloatingDtype):
+            return "a floating dtype"
+        if not isinstance(limit, Between):
+            return _describe(base)
+        least = "above 0" if limit.low == sys.float_info.min else f"at least {limit.low}"
+        return f"{least} and at most {limit.high}, {'an integer' if base is int else 'a number'}"
     if origin in (Union, types.UnionType):
         # None first, since a range has a comma at its end.
         return " or ".join(sorted(map(_describe, arguments), key=lambda text: text != "None"))
     if hint in _KINDS:
-        return _KINDS[hint].name
+        return _KINDS[hint][0]
     if origin in (tuple, Sequence):
         return f"a list in which each item is {_describe(arguments[0])}"
     if origin is Mapping:
@@ -121,38 +116,21 @@ def _describe(hint: Any) -> str:
     return f"a value of type {getattr(hint, '__name__', hint)}"
 
 
-def _describe_within(base: Any, limit: Any) -> str:
-    if isinstance(limit, FloatingDtype):
-        return "a floating dtype"
-    if not isinstance(limit, Between):
-        return _describe(base)
-    low, high = limit
-    least = "above 0" if low == sys.float_info.min else f"at least {low}"
-    return f"{least} and at most {high}, {'an integer' if base is int else 'a number'}"
-
-
-class _Kind(NamedTuple):
-    """A plain type: which values have it, and its name in a message."""
-
-    accepts: Callable[[Any], bool]
-    name: str
-
-
 def _is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _is_finite(value: Any) -> bool:
-    is_number = isinstance(value, Integral | float | np.floating) and not isinstance(value, bool)
-    number: Any = value
-    return is_number and bool(abs(number) <= sys.float_info.max)
+    is_number = isinstance(value, float | np.floating) or _is_integer(value)
+    return is_number and bool(abs(value) <= sys.float_info.max)
 
 
-_KINDS: dict[Any, _Kind] = {
-    Any: _Kind(lambda value: True, "anything"),
-    bool: _Kind(lambda value: isinstance(value, bool | np.bool_), "true or false"),
-    int: _Kind(_is_integer, "an integer"),
-    float: _Kind(_is_finite, "a finite number"),
-    str: _Kind(lambda value: isinstance(value, str), "a text"),
-    type(None): _Kind(lambda value: value is None, "None"),
+_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    Any: ("anything", lambda value: True),
+    bool: ("true or false", lambda value: isinstance(value, bool | np.bool_)),
+    int: ("an integer", _is_integer),
+    float: ("a finite number", _is_finite),
+    str: ("a text", lambda value: isinstance(value, str)),
+    type(None): ("None", lambda value: value is None),
 }
+"""Plain types: the name in a message, and which values have it."""

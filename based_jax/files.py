@@ -9,23 +9,18 @@ import json
 import os
 import stat
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 MAX_BYTES = 8 << 20
 """Largest small file. Python needs up to 25 bytes for one of JSON, so this is what 200 MiB can hold."""
 
-MAX_DEPTH = 64
-"""Most levels of lists and tables in each other: far below where Python's own recursion ends."""
+MAX_DEPTH = 64  # most levels of lists and tables in each other: far below where Python's own recursion ends
 
 
 def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, encoding: str = "utf-8") -> str:
-    """Return the text of a small file.
-
-    Args:
-        path: a regular file, or a link to one.
-        max_bytes: size of the largest file that is read.
-        encoding: "utf-8", or "utf-8-sig" to drop a byte order mark.
+    """Return the text of a small file; the encoding "utf-8-sig" drops a byte order mark.
 
     Raises:
         OSError: no such file, or one that cannot be opened.
@@ -47,29 +42,20 @@ def read_text(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES, encod
 def read_json(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> Any:
     """Return the content of a small JSON file; a key that an object has twice is an error.
 
-    Raises:
-        OSError, ValueError: as `read_text`; not JSON, or more than `MAX_DEPTH` levels.
+    Errors are those of `read_text` and `parse_json`.
     """
     return parse_json(read_text(path, max_bytes=max_bytes), str(path), unique_keys=True)
 
 
 def read_json_lines(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> list[Any]:
-    """Return what each line of a small file holds; blank lines are left out.
-
-    Raises:
-        OSError, ValueError: as `read_json`; the error names the line.
-    """
+    """Return what each line of a small file holds; blank lines are left out. Errors name the line."""
     lines = read_text(path, max_bytes=max_bytes).split("\n")
     numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
     return [parse_json(line, f"{path}, line {number}") for number, line in numbered]
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the content of a small TOML file.
-
-    Raises:
-        OSError, ValueError: as `read_text`; not TOML, or more than `MAX_DEPTH` levels.
-    """
+    """Return the content of a small TOML file; errors are those of `read_text` and `parse_json`."""
     return _parsed(tomllib.loads, read_text(path), str(path), "TOML")
 
 
@@ -105,9 +91,7 @@ def _children(value: Any) -> Iterator[Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise ValueError(f"the key {twice!r:.100} is there twice")
-    return content
+    for key, count in Counter(key for key, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"the key {key!r:.100} is there twice")
+    return dict(pairs)

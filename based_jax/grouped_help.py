@@ -18,21 +18,16 @@ _WIDEST = 110
 class Flag(typing.NamedTuple):
     """A flag and its help."""
 
-    name: str
-    """without dashes in front"""
-    kind: str
-    """of the value, such as INT; empty for a switch"""
-    default: str
-    """empty where there is none, or where `text` gives it"""
+    name: str  # without dashes in front
+    kind: str  # of the value, such as INT; empty for a switch
+    default: str  # empty where there is none, or where `text` gives it
     text: str
 
 
 def flags(settings: type, names: Sequence[str] | None = None) -> Iterator[Flag]:
-    """Yield the flags of a dataclass; a field that is a dataclass itself stands for its fields.
+    """Yield the flags of a dataclass (the docstrings of its fields are their help), or of some fields of it.
 
-    Args:
-        settings: dataclass whose fields are flags and whose field docstrings are their help.
-        names: fields to take, in this order; default: all.
+    A field that is a dataclass itself stands for its fields.
     """
     hints, texts = typing.get_type_hints(settings), field_texts(settings)
     fields = {field.name: field for field in dataclasses.fields(settings)}
@@ -49,13 +44,7 @@ def flags(settings: type, names: Sequence[str] | None = None) -> Iterator[Flag]:
 
 
 def grouped_help(prog: str, settings: type, groups: Mapping[str, Sequence[str]]) -> str:
-    """Return the help of a command whose flags are `settings`.
-
-    Args:
-        prog: name of the command.
-        settings: see `flags`.
-        groups: title -> fields of `settings`.
-    """
+    """Return the help of the command `prog`, whose flags are `settings`; `groups` is title -> fields."""
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     required = [f"--{flag.name} {flag.kind}" for flag in flags(settings) if flag.default == "required"]
     usage = f"usage: {' '.join([prog, *required])} [flags]"

@@ -6,8 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-PATIENCE = 1.0
-"""Seconds before a phase is worth a line in a log."""
+PATIENCE = 1.0  # seconds before a phase is worth a line in a log
 
 
 @contextlib.contextmanager
@@ -16,15 +15,11 @@ def phase(text: str, *, patience: float | None = None) -> Iterator[None]:
 
     On a terminal a line with the seconds so far, which is gone afterwards. Elsewhere one line that stays, and
     only if the block lasts for `patience` seconds: logs of fast phases and one-line errors stay as they are.
-    The block may print whole lines, but draw no progress bar.
-
-    Args:
-        text: what is done.
-        patience: default: `PATIENCE`; 0 logs at once, `math.inf` on a terminal alone.
+    The block may print whole lines, but draw no progress bar. By default `patience` is `PATIENCE`; 0 logs at
+    once, `math.inf` on a terminal alone.
     """
-    with (
-        _transient(text) if sys.stderr.isatty() else _plain(text, PATIENCE if patience is None else patience)
-    ):
+    patience = PATIENCE if patience is None else patience
+    with _transient(text) if sys.stderr.isatty() else _plain(text, patience):
         yield
 
 

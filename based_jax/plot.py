@@ -12,21 +12,32 @@ from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
-FAMILIES: tuple[str, ...] = (
-    "Attention", "Based", "Sliding window", "Mamba", "Mamba-2", "GLA", "DeltaNet", "Gated DeltaNet", "RWKV-7",
-    "H3", "Hyena", "RWKV-4", "RetNet", "BaseConv", "BigBird", "ScatterBrain", "Nystromformer",
-)  # fmt: skip
-"""In this order they take the colours, so that a family looks the same in every figure."""
+_LOOKS = {
+    "Attention": ("#222222", "o"),
+    "Based": ("#D55E00", "s"),
+    "Sliding window": ("#0072B2", "D"),
+    "Mamba": ("#009E73", "v"),
+    "Mamba-2": ("#56B4E9", "^"),
+    "GLA": ("#E69F00", "P"),
+    "DeltaNet": ("#CC79A7", "*"),
+    "Gated DeltaNet": ("#882255", "X"),
+    "RWKV-7": ("#6A3D9A", "p"),
+    "H3": ("#999933", "<"),
+    "Hyena": ("#8C564B", ">"),
+    "RWKV-4": ("#44AA99", "h"),
+    "RetNet": ("#1F3B73", "d"),
+    "BaseConv": ("#E377C2", "8"),
+    "BigBird": ("#7F7F7F", "H"),
+    "ScatterBrain": ("#17BECF", "o"),
+    "Nystromformer": ("#BCBD22", "D"),
+}
+"""Colour and marker, so that a family looks the same in every figure."""
 
-_COLORS = (
-    "#222222", "#D55E00", "#0072B2", "#009E73", "#56B4E9", "#E69F00", "#CC79A7", "#882255", "#6A3D9A",
-    "#999933", "#8C564B", "#44AA99", "#1F3B73", "#E377C2", "#7F7F7F", "#17BECF", "#BCBD22",
-)  # fmt: skip
-_MARKERS = "osDv^P*Xp<>hd8HoD"
+FAMILIES = tuple(_LOOKS)
+
 _DASHES = (0, (3, 2))
 
-Tick = Callable[[float], str]
-"""What an axis says at a value."""
+Tick = Callable[[float], str]  # the label of a value on an axis
 
 
 def count(value: float) -> str:
@@ -60,12 +71,9 @@ class Line:
 
     family: str
     points: Sequence[tuple[float, float]]
-    published: bool = False
-    """whether they are a paper's"""
-    frontier: bool = False
-    """join only the points that beat all with a smaller x, not all of them"""
-    curve: bool = False
-    """whether it is a formula's, drawn without markers"""
+    published: bool = False  # whether they are a paper's
+    frontier: bool = False  # join only the points that beat all with a smaller x, not all of them
+    curve: bool = False  # whether it is a formula's, drawn without markers
 
     @property
     def path(self) -> list[tuple[float, float]]:
@@ -84,19 +92,13 @@ class Panel:
     x_label: str
     lines: Sequence[Line]
     y_label: str = "recall (accuracy)"
-    y_limits: tuple[float, float] | None = (-0.03, 1.04)
-    """None shows all points"""
-    y_log: bool = False
-    """whether y is in logarithms too"""
+    y_limits: tuple[float, float] | None = (-0.03, 1.04)  # None shows all points
+    y_log: bool = False  # whether y is in logarithms too
     x_tick: Tick = count
-    y_tick: Tick | None = None
-    """None leaves the labels to matplotlib"""
-    ticks: Sequence[float] = ()
-    """x ticks, where the powers of two in sight would be too many or too few"""
-    counts: Sequence[tuple[float, float]] = ()
-    """how many values each x stands for: grey bars on an axis of their own at the right"""
-    counts_label: str = ""
-    """of that axis"""
+    y_tick: Tick | None = None  # None leaves the labels to matplotlib
+    ticks: Sequence[float] = ()  # x ticks, where the powers of two in sight would be too many or too few
+    counts: Sequence[tuple[float, float]] = ()  # values that each x stands for: grey bars, axis at the right
+    counts_label: str = ""  # of that axis
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,7 @@ class Bars:
     title: str
     x_label: str
     values: Mapping[str, float]
-    y_label: str
-    """what a family is; the legend names them"""
+    y_label: str  # what a family is; the legend names them
 
 
 def missing() -> str | None:
@@ -134,7 +135,10 @@ def draw(
         is_named = len(y_axes) > 1 or ax.get_subplotspec().is_first_col()
         frame(ax, panel.title, panel.x_label, panel.y_label if is_named else "")
         if isinstance(panel, Bars):
-            _bars(ax, panel, styles)
+            colors = [styles[family][0] for family in panel.values]
+            ax.barh(range(len(colors)), list(panel.values.values()), color=colors, height=0.7)
+            ax.set_yticks([])  # the legend names the colours
+            ax.invert_yaxis()  # the first on top
         else:
             _panel(ax, panel, styles)
     for ax in list(grid.flat)[len(shown) :]:
@@ -174,13 +178,9 @@ def matrix(
     bar_ticks: Sequence[float] | None = None,
     **look: Any,
 ) -> None:
-    """Show a matrix with names of its columns and rows, and a colour bar with a name.
+    """Show a matrix (rows, columns) with the names of x and y, and a colour bar.
 
     Args:
-        ax: to draw on.
-        values: (rows, columns).
-        title: of the panel.
-        axes: names of x and y.
         bar: what the colours are; no bar is drawn without a name.
         bar_ticks: values named on it; None leaves them to matplotlib.
         **look: of `imshow`.
@@ -235,10 +235,9 @@ def _families(panel: Panel | Bars) -> list[str]:
 
 def _styles(families: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Colour and marker; families beyond the known take what those leave."""
-    looks = dict(zip(FAMILIES, zip(_COLORS, _MARKERS, strict=True), strict=True))
-    taken = {looks[family] for family in families if family in looks}
-    others = cycle([look for look in looks.values() if look not in taken] or list(looks.values()))
-    return {family: looks.get(family) or next(others) for family in dict.fromkeys(families)}
+    taken = {_LOOKS[family] for family in families if family in _LOOKS}
+    others = cycle([look for look in _LOOKS.values() if look not in taken] or list(_LOOKS.values()))
+    return {family: _LOOKS.get(family) or next(others) for family in dict.fromkeys(families)}
 
 
 def _legend(
@@ -248,21 +247,23 @@ def _legend(
     from matplotlib.lines import Line2D
 
     drawn = [line for panel in panels if isinstance(panel, Panel) for line in panel.lines]
-    theirs = {line.family for line in drawn} - {line.family for line in drawn if not line.published}
+    ours = {line.family for line in drawn if not line.published}
+    theirs = {line.family for line in drawn} - ours
     curves = {line.family for line in drawn if line.curve}
-    entries = []
-
-    def add(label: str, dashes: Any, **look: Any) -> None:
-        entries.append(Line2D([], [], label=label, linestyle=dashes, **look))
-
-    for family, (color, marker) in styles.items():
-        face, dashes = ("white", _DASHES) if family in theirs else (color, "-")
-        add(family, dashes, color=color, marker="" if family in curves else marker, markerfacecolor=face)
+    entries = [
+        (family, color, "" if family in curves else marker, family in theirs)
+        for family, (color, marker) in styles.items()
+    ]
     if any(line.published for line in drawn):
-        add("hollow: the paper's", _DASHES, color="#777777", marker="o", markerfacecolor="white")
-    if entries:
-        columns = -(-len(entries) // -(-len(entries) // ncols))
-        figure.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+        entries.append(("hollow: the paper's", "#777777", "o", True))
+    handles = []
+    for label, color, marker, hollow in entries:
+        face, dashes = ("white", _DASHES) if hollow else (color, "-")
+        look: Any = {"color": color, "marker": marker, "markerfacecolor": face}
+        handles.append(Line2D([], [], label=label, linestyle=dashes, **look))
+    if handles:
+        columns = -(-len(handles) // -(-len(handles) // ncols))
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
 
 
 def _panel(ax: Any, panel: Panel, styles: dict[str, tuple[str, str]]) -> None:
@@ -290,10 +291,8 @@ def _counts(ax: Any, panel: Panel) -> None:
     from matplotlib.ticker import FuncFormatter
 
     right = ax.twinx()
-    edges = [x for x, _ in panel.counts]
-    widths = [0.8 * (high - low) for low, high in pairwise(edges)]
-    widths.append(0.8 * edges[-1])
-    values = [value for _, value in panel.counts]
+    edges, values = zip(*panel.counts, strict=True)
+    widths = [0.8 * (high - low) for low, high in pairwise((*edges, 2 * edges[-1]))]
     right.bar(edges, values, widths, align="edge", color="#E4E4E4")
     right.set_yscale("log")
     right.set_ylim(0.5, max(2, *values) * 4)
@@ -305,23 +304,11 @@ def _counts(ax: Any, panel: Panel) -> None:
     ax.patch.set_visible(False)
 
 
-def _bars(ax: Any, bars: Bars, styles: dict[str, tuple[str, str]]) -> None:
-    colors = [styles[family][0] for family in bars.values]
-    ax.barh(range(len(bars.values)), list(bars.values.values()), color=colors, height=0.7)
-    ax.set_yticks([])  # the legend names the colours
-    ax.invert_yaxis()  # the first on top
-
-
 def _line(ax: Any, line: Line, color: str, marker: str) -> None:
-    path, dashes = line.path, _DASHES if line.published else "-"
+    dashes, width = (_DASHES, 1.1) if line.published else ("-", 1.8)
     face = "white" if line.published else color
-    ax.plot(
-        [x for x, _ in path], [y for _, y in path], color=color, linestyle=dashes,
-        marker="" if line.curve else marker, markersize=5.5, linewidth=1.1 if line.published else 1.8,
-        markerfacecolor=face, zorder=3,
-    )  # fmt: skip
-    rest = sorted(set(line.points) - set(path))
-    ax.plot(
-        [x for x, _ in rest], [y for _, y in rest], color=color, linestyle="none", marker=marker,
-        markersize=5.5, markerfacecolor=face, zorder=3,
-    )  # fmt: skip
+    rest = sorted(set(line.points) - set(line.path))
+    joined = {"linestyle": dashes, "linewidth": width, "marker": "" if line.curve else marker}
+    for points, look in ((line.path, joined), (rest, {"linestyle": "none", "marker": marker})):
+        x, y = [x for x, _ in points], [y for _, y in points]
+        ax.plot(x, y, color=color, markersize=5.5, markerfacecolor=face, zorder=3, **look)

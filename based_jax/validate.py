@@ -8,8 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-_MOST_SHOWN = 500
-"""characters of a value in a message"""
+_MOST_SHOWN = 500  # characters of a value in a message
+_ARTICLES = {"floating": "a floating", "integer": "an integer", "bool": "a bool"}
 
 
 def expect(condition: bool, argument: str, value: Any, expected: str) -> None:
@@ -32,17 +32,21 @@ def shown_name(name: str) -> str:
     return name if name.isprintable() and 0 < len(name) <= _MOST_SHOWN else shown(name)
 
 
-INT32_MAX = 2**31 - 1
-"""The largest number of tokens, steps or rows: they are counted in int32 on the device."""
-
-UINT32_MAX = 2**32 - 1
-"""The largest seed."""
+INT32_MAX = 2**31 - 1  # the largest number of tokens, steps or rows: they are counted in int32 on the device
+UINT32_MAX = 2**32 - 1  # the largest seed
 
 
 def expect_range(argument: str, value: float, least: float, most: float = INT32_MAX) -> None:
     """Check that a number is in [least, most]; the error names the end that it is beyond."""
     expect(value >= least, argument, value, f"at least {least}")
     expect(value <= most, argument, value, f"at most {most}")
+
+
+def expect_ranges(settings: Any, least: float, *names: str) -> None:
+    """Check these attributes as `expect_range` does; None is a setting that is not given."""
+    for name in names:
+        if (value := getattr(settings, name)) is not None:
+            expect_range(name, value, least)
 
 
 def expect_integer(argument: str, value: Any, least: int, most: int | None = None) -> None:
@@ -63,8 +67,6 @@ def expect_array(
     """Check an array's shape and kind of dtype.
 
     Args:
-        argument: name used in the message.
-        array: anything with ``shape`` and ``dtype``.
         shape: one entry per axis: a number that must match, or a name (any size, shown in the message).
         kind: "floating", "integer" or "bool"; None accepts any dtype.
 
@@ -99,9 +101,6 @@ def nearest(value: Any, choices: Sequence[Any]) -> str:
     names = [choice for choice in choices if isinstance(choice, str)]
     found = difflib.get_close_matches(value, names, 1) if isinstance(value, str) else []
     return f"; did you mean {found[0]!r}?" if found else ""
-
-
-_ARTICLES = {"floating": "a floating", "integer": "an integer", "bool": "a bool"}
 
 
 def expect_divisible(argument: str, value: int, divisor_name: str, divisor: int) -> None:

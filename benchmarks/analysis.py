@@ -10,9 +10,9 @@ Row = Mapping[str, Any]
 """One measured case; see `report.new_report` for the keys."""
 
 
-def series(rows: Iterable[Row], contestant: str, direction: str, key: str = "seconds") -> dict[int, float]:
-    """Length -> value of `key` where one contestant has it, in order of length."""
-    chosen = (row for row in rows if (row["contestant"], row["pass"]) == (contestant, direction))
+def series(rows: Iterable[Row], candidate: str, direction: str, key: str = "seconds") -> dict[int, float]:
+    """Length -> value of `key` where one candidate has it, in order of length."""
+    chosen = (row for row in rows if (row["contestant"], row["pass"]) == (candidate, direction))
     return {row["length"]: row[key] for row in sorted(chosen, key=_length) if row.get(key)}
 
 
@@ -65,13 +65,13 @@ def break_even(times: Mapping[int, Mapping[int, float]], length: int, exact: flo
 
 
 def summarize(
-    rows: Sequence[Row], contestants: Sequence[str], directions: Sequence[str], ours: str, start: int
+    rows: Sequence[Row], candidates: Sequence[str], directions: Sequence[str], ours: str, start: int
 ) -> dict[str, Any]:
-    """The report's summary: growth of every contestant from `start` up, and `ours` against each other one."""
+    """The report's summary: growth of every candidate from `start` up, and `ours` against each other one."""
     against = []
-    for name in contestants:
+    for name in candidates:
         for direction in directions:
-            if name == ours or ours not in contestants:
+            if name == ours or ours not in candidates:
                 continue
             times, theirs = series(rows, ours, direction), series(rows, name, direction)
             against.append(
@@ -83,15 +83,15 @@ def summarize(
                     "ratios": [{"length": n, "ratio": ratio} for n, ratio in ratios(times, theirs).items()],
                 }
             )
-    return {**growth(rows, contestants, directions, start), "against": against}
+    return {**growth(rows, candidates, directions, start), "against": against}
 
 
 def growth(
-    rows: Sequence[Row], contestants: Sequence[str], directions: Sequence[str], start: int
+    rows: Sequence[Row], candidates: Sequence[str], directions: Sequence[str], start: int
 ) -> dict[str, Any]:
-    """Exponents of time and scratch memory of every contestant and pass, fitted from `start` tokens up."""
+    """Exponents of time and scratch memory of every candidate and pass, fitted from `start` tokens up."""
     entries = []
-    for name in contestants:
+    for name in candidates:
         for direction in directions:
             times = series(rows, name, direction)
             entries.append(

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import report
-from benchmarks.contestants import Contestant
+from benchmarks.candidates import Candidate
 from benchmarks.machine import cores
 from benchmarks.study import INTERRUPTED
 
@@ -17,7 +17,7 @@ def make_report(
     name: str,
     command: str,
     settings: dict[str, Any],
-    contestants: Iterable[Contestant],
+    candidates: Iterable[Candidate],
     measure: Callable[[dict[str, Any], Console], bool],
     tables: ModuleType,
     *,
@@ -28,7 +28,7 @@ def make_report(
 
     Args:
         name, command, settings: of the benchmark.
-        contestants: those that the report describes.
+        candidates: those that the report describes.
         measure: fills the report's rows and its agreement; False if Ctrl-C came first.
         tables: `show(report)` and `insert(page, report)`.
         json, markdown: files to write.
@@ -36,7 +36,7 @@ def make_report(
     Returns:
         The exit status: 0, 1 if JAX and torch disagree, 130 after Ctrl-C.
     """
-    described = [{"name": c.name, "label": c.label, "framework": c.framework} for c in contestants]
+    described = [{"name": c.name, "label": c.label, "framework": c.framework} for c in candidates]
     notes: list[str] = []
     results = report.new_report(name, command, settings, described, notes)
     if (load := results["machine"]["load_average"] or 0) > cores() / 4:

@@ -9,13 +9,13 @@ from rich.console import Console
 from based_jax.validate import expect
 from benchmarks import conv_basis_figure, conv_basis_tables, report
 from benchmarks.analysis import break_even, growth, series
-from benchmarks.contestants import PASSES
-from benchmarks.conv_basis_contestants import (
+from benchmarks.candidates import PASSES
+from benchmarks.conv_basis_candidates import (
     EXACT,
     GRADIENTS,
     ConvInputs,
     always_by_fft,
-    contestants,
+    candidates,
     terms_of,
 )
 from benchmarks.flags import StudyFlags, comma_list
@@ -59,7 +59,7 @@ class ConvBasis(StudyFlags):
             "terms": sorted(set(self.terms)), "lengths": lengths, "repeats": self.repeats,
             "seconds_budget": self.seconds, "memory_limit_gib": round(limit / GIB, 3),
         }  # fmt: skip
-        entries = contestants(settings["terms"])
+        entries = candidates(settings["terms"])
         described = [{"name": c.name, "label": c.label, "terms": terms_of(c.name)} for c in entries]
         notes: list[str] = []
         results = report.new_report("conv_basis", command, settings, described, notes)
@@ -84,7 +84,7 @@ class ConvBasis(StudyFlags):
 
     def _collect(self, results: dict[str, Any], study: Study) -> None:
         """Bring the report up to date and write it: even a killed run leaves its numbers behind."""
-        rows, names = study.rows(), [contestant.name for contestant in study.contestants]
+        rows, names = study.rows(), [candidate.name for candidate in study.candidates]
         exact = {direction: series(rows, EXACT, direction) for direction in PASSES}
         by_terms = {
             (kind, direction): {

@@ -6,8 +6,8 @@ from typing import Any
 
 from based_jax import plot
 from benchmarks.analysis import series
-from benchmarks.contestants import FORWARD
-from benchmarks.conv_basis_contestants import DENSE, EXACT, FFT
+from benchmarks.candidates import FORWARD
+from benchmarks.conv_basis_candidates import DENSE, EXACT, FFT
 from benchmarks.figure import TITLES, facts, log_axes
 
 COLORS = ("#56B4E9", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#000000")
@@ -47,8 +47,8 @@ def product_operations(name: str, length: int) -> float:
 def _attention(axes: Any, report: dict[str, Any], direction: str) -> None:
     log_axes(axes, report["settings"]["lengths"], f"attention, {TITLES[direction]}")
     colors = dict(zip(report["settings"]["terms"], COLORS, strict=False))
-    for contestant in report["contestants"]:
-        name, terms = contestant["name"], contestant["terms"]
+    for candidate in report["contestants"]:
+        name, terms = candidate["name"], candidate["terms"]
         if name != EXACT and terms is None:
             continue
         through_anchors = name.startswith("anchors")

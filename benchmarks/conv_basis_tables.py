@@ -8,12 +8,11 @@ from rich.console import Console
 
 from benchmarks import pages
 from benchmarks.analysis import series
-from benchmarks.contestants import FORWARD, PASSES
-from benchmarks.conv_basis_contestants import DENSE, FFT, has_pass
+from benchmarks.candidates import FORWARD, PASSES
+from benchmarks.conv_basis_candidates import DENSE, FFT, has_pass
+from benchmarks.pages import MISSING
 from benchmarks.rounding import exponent, significant
 from benchmarks.tables import PASS_TITLES, show_markdown
-
-MISSING = "\N{EN DASH}"
 
 
 def show(report: dict[str, Any], console: Console | None = None) -> None:
@@ -33,7 +32,7 @@ def insert(page: str, report: dict[str, Any] | None) -> str:
 def markdown(report: dict[str, Any]) -> str:
     """Milliseconds by length and their growth, one table per pass; break-even k; the products."""
     settings, machine = report["settings"], report["machine"]
-    lengths = settings["lengths"]
+    columns = [*(f"{length:,}" for length in settings["lengths"]), "growth"]
     lines = [
         f"{settings['dtype']}, batch {settings['batch']}, {settings['heads']} head(s) of "
         f"{settings['head_dim']} channels; {machine['cpu']}, {machine['cores']} cores; "
@@ -41,30 +40,24 @@ def markdown(report: dict[str, Any]) -> str:
         f"{report['summary']['growth_from_length']} tokens up.",
     ]
     for direction in PASSES:
-        lines += ["", *_table(PASS_TITLES[direction], lengths, [*_times(report, direction)])]
-    lines += ["", *_table("break-even k", lengths, [*_break_even(report)])]
-    lines += ["", *_table("one product, µs", lengths, [*_products(report)])]
+        lines += ["", pages.table([PASS_TITLES[direction], *columns], _times(report, direction))]
+    lines += ["", pages.table(["break-even k", *columns], _break_even(report))]
+    lines += ["", pages.table(["one product, µs", *columns], _products(report))]
     if missing := _missing(report):
         lines += ["", "; ".join(missing) + "."]
     return "\n".join(lines) + "\n"
 
 
-def _table(title: str, lengths: Iterable[int], rows: list[list[str]]) -> list[str]:
-    columns = [title, *(f"{length:,}" for length in lengths), "growth"]
-    lines = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
-    return lines + ["| " + " | ".join(row) + " |" for row in rows]
-
-
 def _times(report: dict[str, Any], direction: str) -> Iterable[list[str]]:
-    for contestant in report["contestants"]:
-        if contestant["name"] in (DENSE, FFT):
+    for candidate in report["contestants"]:
+        if candidate["name"] in (DENSE, FFT):
             continue
-        kind, _, terms = contestant["name"].partition("_")
-        if not has_pass(contestant["name"], direction):
+        kind, _, terms = candidate["name"].partition("_")
+        if not has_pass(candidate["name"], direction):
             continue
-        label = "exact softmax" if contestant["terms"] is None else f"k = {terms}"
+        label = "exact softmax" if candidate["terms"] is None else f"k = {terms}"
         label += ", through anchors" * (kind == "anchors")
-        yield [label, *_row(report, contestant["name"], direction, 1e3)]
+        yield [label, *_row(report, candidate["name"], direction, 1e3)]
 
 
 def _break_even(report: dict[str, Any]) -> Iterable[list[str]]:
@@ -126,9 +119,7 @@ def _row(report: dict[str, Any], name: str, direction: str, unit: float) -> list
 
 def _missing(report: dict[str, Any]) -> list[str]:
     """A phrase for each case without a time, but those that are another's or that there are not."""
-    return [
-        f"{row['contestant']} {PASS_TITLES[row['pass']]} at {row['length']:,} tokens {row['status']}"
-        + (f": {row['reason']}" if row["reason"] else "")
-        for row in report["rows"]
-        if row["seconds"] is None and has_pass(row["contestant"], row["pass"])
-    ]
+    return pages.not_measured(
+        (row for row in report["rows"] if has_pass(row["contestant"], row["pass"])),
+        lambda row: f"{row['contestant']} {PASS_TITLES[row['pass']]} at {row['length']:,} tokens",
+    )

@@ -1,4 +1,4 @@
-"""`decode`: what a token costs behind ever longer contexts, for ever larger batches, and in memory."""
+"""`decode`: what a token costs after ever longer contexts, for ever larger batches, and in memory."""
 
 import math
 import sys
@@ -198,7 +198,7 @@ class Decode(StudyFlags):
         }
         for part in parts:
             study = Study(
-                lambda value: value, part.contestants(list(decoders.values())), part.passes, self.samples,
+                lambda value: value, part.candidates(list(decoders.values())), part.passes, self.samples,
                 self.seconds, settings["memory_limit_gib"] * GIB,
                 lambda line, part=part: _say(f"{part.name} {line}"),
                 device=jax.devices()[0], goes_on=True, past=progress.history(part.name),
@@ -219,11 +219,11 @@ class Decode(StudyFlags):
     def _cases(self, study: Study, part: Part, value: int, progress: Progress) -> tuple[list[Case], bool]:
         """Measure one value; also whether it was measured to its end."""
         if progress.is_broken(part.name, value):
-            pairs = [(model, direction) for model in study.contestants for direction in study.passes]
+            pairs = [(model, direction) for model in study.candidates for direction in study.passes]
             return [Case(*pair, value, Timing(0.0), skipped=BROKE) for pair in pairs], True
         progress.start(part.name, value)
         first = len(study.cases)
-        study.budget = min(self.seconds, progress.left() / len(study.contestants) / len(study.passes))
+        study.budget = min(self.seconds, progress.left() / len(study.candidates) / len(study.passes))
         complete = study.measure([value], lambda: None)
         for case in study.cases[first:]:
             if case.failed:

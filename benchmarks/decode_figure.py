@@ -76,7 +76,7 @@ def _draw_panel(axes: Any, report: dict[str, Any], panel: Panel) -> None:
     last = max(
         (row["length"] for row in rows if row["pass"] == panel.direction and row.get(panel.key)), default=0
     )
-    for name in (contestant["name"] for contestant in report["contestants"]):
+    for name in (candidate["name"] for candidate in report["contestants"]):
         color, marker, line = STYLES[name]
         found = series(rows, name, panel.direction, panel.key)
         axes.plot(

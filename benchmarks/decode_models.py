@@ -22,7 +22,7 @@ from based_jax.typing import Params
 BASED, ATTENTION, CUDNN, MAMBA = "based", "attention", "attention_cudnn", "mamba"
 
 LABELS = {BASED: "Based", ATTENTION: "Transformer++", CUDNN: "Transformer++, cuDNN", MAMBA: "Mamba"}
-"""Contestants -> their names in the paper."""
+"""Candidates -> their names in the paper."""
 
 MODELS = (BASED, ATTENTION, MAMBA)
 """What is compared by default."""

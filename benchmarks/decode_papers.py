@@ -3,16 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from based_jax import published
+from based_jax.published.throughput import throughput
 from benchmarks.analysis import series
-from benchmarks.decode_models import ATTENTION, BASED, LABELS, MAMBA
+from benchmarks.decode_models import BASED, LABELS
 from benchmarks.decode_parts import BATCHES, GENERATE, PREFILL, READ
-
-ROWS = {
-    "360m": ({ATTENTION: "360m/10b", BASED: "363m/10b", MAMBA: "358m/10b"}, "16,384"),
-    "1.3b": ({ATTENTION: "1.33b/10b", BASED: "1.35b/10b", MAMBA: "1.32b/10b"}, "4,096"),
-}
-"""Sizes -> the table's rows, and the tokens of its prompts; it generates 2,048 tokens at either size."""
 
 
 def columns(report: dict[str, Any]) -> dict[str, Mapping[str, float]]:
@@ -37,17 +31,10 @@ def ratio(column: Mapping[str, float], other: str) -> float | None:
 
 
 def _printed() -> dict[str, Mapping[str, float]]:
-    table = published.table("based", 1)
+    names = {label: name for name, label in LABELS.items()}
     return {
-        title: {
-            name: published.number(table.row(model=LABELS[name], size=row), column)
-            for name, row in rows.items()
-        }
-        for size, (rows, length) in ROWS.items()
-        for column, title in (
-            ("prefill", f"prefill of {length} tokens, {size}, paper"),
-            ("generate", f"generation, {size}, paper"),
-        )
+        title: {names[label]: speed for label, speed in column.items()}
+        for title, column in throughput().items()
     }
 
 

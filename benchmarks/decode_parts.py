@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from benchmarks.contestants import Contestant, Program
+from benchmarks.candidates import Candidate, Program
 from benchmarks.decode_models import LABELS, state_bytes
 from benchmarks.decode_programs import Decoder, Work
 
@@ -24,14 +24,14 @@ class Part(NamedTuple):
     work: Callable[[int, str], Work]
     """what a call does at a value, in a pass"""
 
-    def contestants(self, decoders: Sequence[Decoder]) -> list[Contestant]:
+    def candidates(self, decoders: Sequence[Decoder]) -> list[Candidate]:
         """The models, whose inputs are the values themselves."""
 
         def prepare(decoder: Decoder, value: int, direction: str) -> Program:
             return decoder.program(self.work(value, direction))
 
         return [
-            Contestant(
+            Candidate(
                 d.name, LABELS[d.name], "jax", None, partial(prepare, d),
                 lacks=dict.fromkeys(self.passes, d.lacks) if d.lacks else {},
             )

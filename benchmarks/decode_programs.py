@@ -1,4 +1,4 @@
-"""What `decode` times: reading a prompt, and making tokens behind one, each as one compiled program."""
+"""What `decode` times: reading a prompt, and making tokens after one, each as one compiled program."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -10,8 +10,8 @@ from jax import lax
 
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.typing import Array, Int, Params, State
-from benchmarks.contestants import Program, compile_jitted
-from benchmarks.mixer_contestants import map_streams
+from benchmarks.candidates import Program, compile_jitted
+from benchmarks.mixer_candidates import map_streams
 
 
 class Work(NamedTuple):
@@ -20,7 +20,7 @@ class Work(NamedTuple):
     batch: int
     """rows"""
     start: int
-    """tokens in front of the call; with none it reads a prompt, else it makes tokens one by one"""
+    """tokens before the call; with none it reads a prompt, else it makes tokens one by one"""
     tokens: int
     """tokens that it reads or makes"""
     capacity: int
@@ -63,7 +63,7 @@ def decode_arguments(config: ModelConfig, params: Params, work: Work) -> list[An
 def decoding(config: ModelConfig, steps: int) -> Any:
     """A jitted function that makes `steps` tokens greedily and updates the state in place.
 
-    Its arguments: parameters; the last tokens, int32 (B,); the state; the number of tokens behind which it
+    Its arguments: parameters; the last tokens, int32 (B,); the state; the number of tokens after which it
     begins, so that every call with the state of the last one does the same work. It returns the tokens,
     int32 (steps, B), and the state.
     """
@@ -85,7 +85,7 @@ def decoding(config: ModelConfig, steps: int) -> Any:
 
 @functools.cache
 def reading(config: ModelConfig, capacity: int) -> Any:
-    """A jitted function of parameters and prompts (B, N): each row's next token, and the state behind."""
+    """A jitted function of parameters and prompts (B, N): each row's next token, and the state after."""
 
     model = LanguageModel(config)
 
@@ -119,5 +119,5 @@ def filled(state: State) -> State:
 
 
 def placed(state: State, length: Int[Array, ""]) -> State:
-    """The state with every row behind `length` tokens, as far as positions go."""
+    """The state with every row after `length` tokens, as far as positions go."""
     return map_streams(state, lambda stream: replace(stream, length=jnp.full_like(stream.length, length)))

@@ -1,6 +1,6 @@
 """The `decode` report as tables, on a terminal and in Markdown."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from benchmarks import decode_papers, pages
@@ -8,9 +8,8 @@ from benchmarks.analysis import series
 from benchmarks.decode_models import BASED
 from benchmarks.decode_parts import BATCHES, CONTEXTS, FIRST, GENERATE, PREFILL
 from benchmarks.memory import MIB
+from benchmarks.pages import MISSING
 from benchmarks.rounding import exponent, significant
-
-MISSING = "\N{EN DASH}"
 
 
 def show(report: dict[str, Any]) -> None:
@@ -25,7 +24,7 @@ def show(report: dict[str, Any]) -> None:
 
 def _labels(report: dict[str, Any]) -> dict[str, str]:
     """Model -> its name in the tables."""
-    return {contestant["name"]: contestant["label"] for contestant in report["contestants"]}
+    return {candidate["name"]: candidate["label"] for candidate in report["contestants"]}
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:
@@ -61,13 +60,6 @@ def _facts(report: dict[str, Any]) -> str:
     )
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table: the first column on the left, numbers on the right."""
-    header = [title, *columns]
-    lines = ["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-
-
 def _counts(values: Iterable[int]) -> list[str]:
     return [f"{value:,}" for value in values]
 
@@ -100,7 +92,7 @@ def _growing(
         [label, *_cells(series(rows, name, direction, key), lengths, show), _power(powers[name])]
         for name, label in _labels(report).items()
     ]
-    return table(title, [*_counts(lengths), "growth"], body)
+    return pages.table([title, *_counts(lengths), "growth"], body)
 
 
 def _power(value: float | None) -> str:
@@ -127,7 +119,7 @@ def _contexts(report: dict[str, Any]) -> Iterable[str]:
     if not rows:
         return
     steps = report["settings"]["steps"]
-    yield f"**Time per token behind a context**, the last {steps} tokens of it, milliseconds by tokens:"
+    yield f"**Time per token after a context**, the last {steps} tokens of it, milliseconds by tokens:"
     passes = list(dict.fromkeys(row["pass"] for row in rows))
     for direction in passes:
         yield _growing(report, CONTEXTS, direction, direction, "seconds_per_token", _milliseconds)
@@ -152,7 +144,7 @@ def _batches(report: dict[str, Any]) -> Iterable[str]:
     batches = sorted({row["length"] for row in rows})
     states = {row["contestant"]: row["state_bytes"] for row in rows}
     yield (
-        f"**Generation by batch**: {settings['tokens']:,} new tokens per row behind a prompt of "
+        f"**Generation by batch**: {settings['tokens']:,} new tokens per row after a prompt of "
         f"{settings['prompt']:,}:"
     )
     speeds = [
@@ -163,12 +155,12 @@ def _batches(report: dict[str, Any]) -> Iterable[str]:
         ]
         for name, label in _labels(report).items()
     ]
-    yield table("tokens per second", [*_counts(batches), "state of a sequence, MiB"], speeds)
+    yield pages.table(["tokens per second", *_counts(batches), "state of a sequence, MiB"], speeds)
     firsts = [
         [label, *_cells(series(rows, name, FIRST), batches, _milliseconds)]
         for name, label in _labels(report).items()
     ]
-    yield table("time to the first token, ms", _counts(batches), firsts)
+    yield pages.table(["time to the first token, ms", *_counts(batches)], firsts)
 
 
 def _memory(report: dict[str, Any]) -> Iterable[str]:
@@ -193,7 +185,7 @@ def _memory(report: dict[str, Any]) -> Iterable[str]:
             weights = significant(of_model[contexts[0]]["weight_bytes"] / MIB)
             cells = (show(row[key]) for row in of_model.values())
             body.append([f"{_labels(report)[name]} {size}", weights, *cells])
-        yield table(title, ["weights, MiB", *_counts(contexts)], body)
+        yield pages.table([title, "weights, MiB", *_counts(contexts)], body)
 
 
 def _mebibytes(size: float) -> str:
@@ -218,7 +210,7 @@ def _papers(report: dict[str, Any]) -> Iterable[str]:
         [label, *(_cells(column, [name], significant)[0] for column in columns.values())]
         for name, label in _labels(report).items()
     ]
-    yield table("", columns, [*speeds, *shares])
+    yield pages.table(["", *columns], [*speeds, *shares])
 
 
 def _ratio(column: Mapping[str, float], other: str) -> str:
@@ -228,11 +220,9 @@ def _ratio(column: Mapping[str, float], other: str) -> str:
 
 def _missing(report: dict[str, Any]) -> Iterable[str]:
     labels = _labels(report)
-    lines = [
-        f"{labels[row['contestant']]}, {row['part']}, {row['pass']} at {row['length']:,} {row['status']}"
-        + (f": {row['reason']}" if row["reason"] else "")
-        for row in report["rows"]
-        if row["seconds"] is None
-    ]
+    lines = pages.not_measured(
+        report["rows"],
+        lambda row: f"{labels[row['contestant']]}, {row['part']}, {row['pass']} at {row['length']:,}",
+    )
     if lines:
         yield "; ".join(lines) + "."

@@ -8,7 +8,7 @@ from benchmarks.analysis import series
 
 
 class Style(NamedTuple):
-    """How one contestant is drawn. Colours: Okabe and Ito's, safe for colour-blind readers."""
+    """How one candidate is drawn. Colours: Okabe and Ito's, safe for colour-blind readers."""
 
     label: str
     color: str
@@ -64,9 +64,9 @@ def _panel(axes: Any, report: dict[str, Any], direction: str) -> None:
     from matplotlib.patheffects import withStroke
 
     log_axes(axes, report["settings"]["lengths"], TITLES[direction])
-    for contestant in report["contestants"]:
-        style = STYLES[contestant["name"]]
-        times = series(report["rows"], contestant["name"], direction)
+    for candidate in report["contestants"]:
+        style = STYLES[candidate["name"]]
+        times = series(report["rows"], candidate["name"], direction)
         if times:
             axes.plot(
                 list(times), list(times.values()), label=style.label, color=style.color, marker=style.marker,

@@ -159,7 +159,7 @@ class Gpu:
 NO_GPU = "a GPU; `--quick --interpret` tries the command without one"
 
 NOTE = (
-    "seconds are medians per operation; ratio_to_first is over the first contestant of the step (ours); "
+    "seconds are medians per operation; ratio_to_first is over the first candidate of the step (ours); "
     "bound_fraction is the least time that the measured copy bandwidth and matmul rate allow for the bytes "
     "and FLOPs of our kernels (of softmax for softmax), over the time."
 )

@@ -14,7 +14,7 @@ FLOAT32 = 4
 """Bytes of a running sum, a normaliser or its gradient, whatever the inputs' dtype."""
 
 STATE_ROWS = ((8, 32, 32), (16, 128, 32), (24, 320, 64), (32, 512, 64))
-"""Key sizes up to the first number: rows of pure products, and rows of the mixed tile behind them."""
+"""Key sizes up to the first number: rows of pure products, and rows of the mixed tile after them."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from based_jax import plot
 from benchmarks.analysis import series
-from benchmarks.contestants import FORWARD_BACKWARD
+from benchmarks.candidates import FORWARD_BACKWARD
 from benchmarks.figure import facts, log_axes
 
 
@@ -99,8 +99,8 @@ def draw(report: dict[str, Any], path: Path) -> None:
     axes = figure.subplots()
     log_axes(axes, settings["lengths"], y_label="time per call, forward + backward")
     lines, groups = [], set()
-    for contestant in report["contestants"]:
-        name = contestant["name"]
+    for candidate in report["contestants"]:
+        name = candidate["name"]
         times = series(report["rows"], name, FORWARD_BACKWARD)
         if not times:
             continue

@@ -3,20 +3,18 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import pages
 from benchmarks.analysis import series
-from benchmarks.contestants import FORWARD, FORWARD_BACKWARD
-from benchmarks.mixer_contestants import DECODE, PASSES
+from benchmarks.candidates import FORWARD, FORWARD_BACKWARD
+from benchmarks.mixer_candidates import DECODE, PASSES
+from benchmarks.pages import MISSING
 from benchmarks.rounding import exponent, significant
-from benchmarks.tables import PASS_TITLES, time_and_spread, wide_console
+from benchmarks.tables import PASS_TITLES, grid, time_and_spread, wide_console
 
 TITLES = PASS_TITLES | {DECODE: "step"}
-
-MISSING = "\N{EN DASH}"
 
 
 def show(report: dict[str, Any], console: Console | None = None) -> None:
@@ -24,22 +22,19 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
     console = console or wide_console()
     console.print(f"\n[bold]Sequence mixers on CPU[/], {_facts(report)}", highlight=False)
     console.print(_table(report))
-    for contestant in report["contestants"]:
-        options = ", ".join(f"{key} = {value}" for key, value in contestant["options"].items())
+    for candidate in report["contestants"]:
+        options = ", ".join(f"{key} = {value}" for key, value in candidate["options"].items())
         if options:
-            console.print(f"  {contestant['name']}: {options}", highlight=False)
+            console.print(f"  {candidate['name']}: {options}", highlight=False)
     for line in (*_missing(report), *report["notes"]):
         console.print(line, highlight=False)
 
 
 def _missing(report: dict[str, Any]) -> list[str]:
-    """A line for each case without a time, with the reason: too wide for the table's cells."""
-    return [
-        f"{row['contestant']} {TITLES[row['pass']]} at {row['length']:,} tokens {row['status']}"
-        + (f": {row['reason']}" if row["reason"] else "")
-        for row in report["rows"]
-        if row["seconds"] is None
-    ]
+    return pages.not_measured(
+        report["rows"],
+        lambda row: f"{row['contestant']} {TITLES[row['pass']]} at {row['length']:,} tokens",
+    )
 
 
 def _facts(report: dict[str, Any]) -> str:
@@ -53,28 +48,23 @@ def _facts(report: dict[str, Any]) -> str:
 def _table(report: dict[str, Any]) -> Table:
     """One row per mixer and length, the passes beside each other; growth in each mixer's last row."""
     settings = report["settings"]
-    table = Table(
-        box=SIMPLE_HEAD,
-        title="Median time per call, quartile range, throughput, state",
-        caption=(
+    passes = [column for title in TITLES.values() for column in (f"{title} ms", "±", "tokens/s")]
+    table = grid(
+        "Median time per call, quartile range, throughput, state",
+        (
             f"N^p: time grows as tokens^p, least squares of log on log from "
             f"{report['summary']['growth_from_length']} tokens up ('-': fewer than two lengths). step: one "
-            f"token behind N - 1 others. state: allocated for N tokens; floats: by the papers' formula. "
+            f"token after N - 1 others. state: allocated for N tokens; floats: by the papers' formula. "
             f"{settings['samples']} interleaved samples per case, fewer (n) where "
             f"{settings['seconds_budget']:g} s are spent; skipped above that or "
             f"{settings['memory_limit_gib']:.3g} GiB (reasons below)."
         ),
-        title_justify="left",
-        caption_justify="left",
+        left=["mixer"],
+        right=["tokens", *passes, "state KiB", "floats"],
     )
-    table.add_column("mixer", no_wrap=True)
-    for column in ("tokens", *(c for title in TITLES.values() for c in (f"{title} ms", "±", "tokens/s"))):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("state KiB", justify="right", no_wrap=True)
-    table.add_column("floats", justify="right", no_wrap=True)
     cases = {(row["contestant"], row["length"], row["pass"]): row for row in report["rows"]}
-    for contestant in report["contestants"]:
-        name = contestant["name"]
+    for candidate in report["contestants"]:
+        name = candidate["name"]
         for position, length in enumerate(sorted({row["length"] for row in report["rows"]})):
             rows = [cases.get((name, length, direction)) for direction in PASSES]
             cells = [cell for row in rows for cell in _cells(row, settings["samples"])]
@@ -122,31 +112,26 @@ def markdown(report: dict[str, Any]) -> str:
     """Milliseconds of forward and backward at every length; the rest at the longest one."""
     lengths = report["settings"]["lengths"]
     longest = lengths[-1]
-    columns = [
-        *(f"{n:,}" for n in lengths), "fwd+bwd ~", "forward ~", "forward, tokens/s", "step, ms", "step ~",
-        "state, KiB", "floats",
-    ]  # fmt: skip
+    powers_and_steps = "fwd+bwd ~", "forward ~", "forward, tokens/s", "step, ms", "step ~"
+    columns = ["mixer", *(f"{n:,}" for n in lengths), *powers_and_steps, "state, KiB", "floats"]
+    rows, body = report["rows"], []
+    for candidate in report["contestants"]:
+        name = candidate["name"]
+        times = {direction: series(rows, name, direction) for direction in PASSES}
+        forward, both, step = _powers(report, name)
+        speed = series(rows, name, FORWARD, "tokens_per_second").get(longest)
+        last = next((r for r in rows if (r["contestant"], r["length"]) == (name, longest)), None)
+        both_by_length = (_milliseconds(times[FORWARD_BACKWARD].get(n)) for n in lengths)
+        of_forward = both, forward, _count(speed) if speed else MISSING
+        of_step = _milliseconds(times[DECODE].get(longest)), step
+        body.append([name, *both_by_length, *of_forward, *of_step, *_state(last)])
     lines = [
         f"{_facts(report)}.",
         "",
         f"Forward and backward in milliseconds by tokens; the rest at {longest:,} tokens.",
         "",
-        "| mixer | " + " | ".join(columns) + " |",
-        "|---|" + "---:|" * len(columns),
+        pages.table(columns, body),
     ]
-    rows = report["rows"]
-    for contestant in report["contestants"]:
-        name = contestant["name"]
-        times = {direction: series(rows, name, direction) for direction in PASSES}
-        forward, both, step = _powers(report, name)
-        speed = series(rows, name, FORWARD, "tokens_per_second").get(longest)
-        last = next((r for r in rows if (r["contestant"], r["length"]) == (name, longest)), None)
-        cells = [
-            *(_milliseconds(times[FORWARD_BACKWARD].get(n)) for n in lengths), both, forward,
-            _count(speed) if speed else MISSING, _milliseconds(times[DECODE].get(longest)), step,
-            *_state(last),
-        ]  # fmt: skip
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     if missing := _missing(report):
         lines += ["", "; ".join(missing) + "."]
     return "\n".join(lines) + "\n"

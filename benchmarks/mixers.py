@@ -13,7 +13,7 @@ from benchmarks import mixer_figure, mixer_tables, report
 from benchmarks.analysis import growth
 from benchmarks.flags import StudyFlags, comma_list
 from benchmarks.memory import GIB
-from benchmarks.mixer_contestants import DECODE, PASSES, entry
+from benchmarks.mixer_candidates import DECODE, PASSES, entry
 from benchmarks.study import INTERRUPTED, Study
 
 
@@ -22,7 +22,7 @@ class Mixers(StudyFlags):
     """Time, growth and state of every sequence mixer against length, on CPU in float32, batch 1.
 
     Forward; forward+backward (gradients of the sum of squares by parameters and input); one decoding step
-    (a token behind a text of that length). Beside them the bytes of the state as allocated and its floats
+    (a token after a text of that length). Beside them the bytes of the state as allocated and its floats
     by the papers' formulas. All mixers take turns in one run. What would not fit in memory or in the time
     budget is skipped, and the table says so. Ctrl-C keeps what was measured.
     """
@@ -53,15 +53,15 @@ class Mixers(StudyFlags):
             "samples": self.samples, "seconds_budget": self.seconds,
             "memory_limit_gib": round(limit / GIB, 3),
         }  # fmt: skip
-        contestants = [entry.contestant() for entry in entries]
+        candidates = [entry.candidate() for entry in entries]
         described = [
-            {"name": entry.name, "label": contestant.label, "options": entry.options}
-            for entry, contestant in zip(entries, contestants, strict=True)
+            {"name": entry.name, "label": candidate.label, "options": entry.options}
+            for entry, candidate in zip(entries, candidates, strict=True)
         ]
         notes: list[str] = []
         results = report.new_report("mixers", command, settings, described, notes)
         progress = Console(stderr=True, highlight=False)
-        study = Study(self._inputs, contestants, PASSES, self.samples, self.seconds, limit, progress.print)
+        study = Study(self._inputs, candidates, PASSES, self.samples, self.seconds, limit, progress.print)
         states = {(entry.name, length): entry.state(length) for entry in entries for length in lengths}
         results["complete"] = study.measure(lengths, lambda: self._collect(results, study, states))
         if not results["complete"]:
@@ -81,7 +81,7 @@ class Mixers(StudyFlags):
 
     def _collect(self, results: dict[str, Any], study: Study, states: dict[tuple[str, int], Any]) -> None:
         """Bring the report up to date and write it: even a killed run leaves its numbers behind."""
-        names = [contestant.name for contestant in study.contestants]
+        names = [candidate.name for candidate in study.candidates]
         rows = [
             row | {"tokens_per_second": _throughput(row)} | states[row["contestant"], row["length"]]
             for row in study.rows()

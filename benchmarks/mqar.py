@@ -14,7 +14,7 @@ from based_jax.models.backbones import ALIASES
 from based_jax.validate import expect, expect_choice
 from benchmarks import mqar_tables, report
 from benchmarks.beside_torch import make_report
-from benchmarks.contestants import Contestant, Program
+from benchmarks.candidates import Candidate, Program
 from benchmarks.flags import comma_list, expect_writable
 from benchmarks.memory import GIB, available_bytes
 from benchmarks.mqar_workload import Recipe, Workload
@@ -43,7 +43,7 @@ class Mqar(Recipe):
 
     The papers' two-layer models: the sweep's own program with one learning rate, which is one model after
     the other, and with more of them at once; beside it one model in torch, if that is installed. All
-    contestants of a mixer take turns. Compile times are apart: a sweep compiles once, however many its
+    candidates of a mixer take turns. Compile times are apart: a sweep compiles once, however many its
     learning rates. The losses in JAX and torch without dropout have to agree, or the exit status is 1.
     """
 
@@ -52,9 +52,9 @@ class Mqar(Recipe):
     lanes: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (1, 2, 4)
     """Learning rates that are trained at once; 1 is one by one."""
     samples: int = 7
-    """Timed calls per contestant; the table shows their median and quartile range."""
+    """Timed calls per candidate; the table shows their median and quartile range."""
     seconds: float = 30.0
-    """Time budget per contestant, in seconds: fewer samples where it would be exceeded."""
+    """Time budget per candidate, in seconds: fewer samples where it would be exceeded."""
     json: Path | None = None
     """Write every number here, with the facts about the machine."""
     markdown: Path | None = None
@@ -67,7 +67,7 @@ class Mqar(Recipe):
             ValueError: a flag makes no sense, or JAX does not compute on one CPU.
         """
         self._check()
-        contestants = self._contestants(self.mixers[0])
+        candidates = self._candidates(self.mixers[0])
         limit = available_bytes() / 2
         settings = {
             "d_model": self.d_model, "vocab_size": self.vocab_size, "length": self.length,
@@ -77,7 +77,7 @@ class Mqar(Recipe):
             "memory_limit_gib": round(limit / GIB, 3),
         }  # fmt: skip
         return make_report(
-            "mqar", command, settings, contestants,
+            "mqar", command, settings, candidates,
             lambda results, progress: self._measure(results, limit, progress), mqar_tables,
             json=self.json, markdown=self.markdown,
         )  # fmt: skip
@@ -96,7 +96,7 @@ class Mqar(Recipe):
                 workload = Workload(self, mixer)
                 study = Study(
                     lambda _, workload=workload: workload,
-                    self._contestants(mixer), (TRAIN,), self.samples, self.seconds, limit,
+                    self._candidates(mixer), (TRAIN,), self.samples, self.seconds, limit,
                     lambda line, mixer=mixer: progress.print(f"{mixer} {line}"),
                     compilers=1,
                 )  # fmt: skip
@@ -136,7 +136,7 @@ class Mqar(Recipe):
             "examples_per_second_per_model": each,
         }
 
-    def _contestants(self, mixer: str) -> list[Contestant]:
+    def _candidates(self, mixer: str) -> list[Candidate]:
         """JAX with each number of lanes, then torch."""
         rows = []
         for count in sorted(self.lanes):
@@ -145,7 +145,7 @@ class Mqar(Recipe):
             def prepare(workload: Workload, _: str, count: int = count) -> Program:
                 return workload.program(count)
 
-            rows.append(Contestant(f"jax_{count}", label, "jax", None, prepare))
+            rows.append(Candidate(f"jax_{count}", label, "jax", None, prepare))
         reason = missing_torch()
         if ALIASES.get(mixer, mixer) not in TORCH_MIXERS:
             reason = f"there is no {mixer} in torch here"
@@ -157,7 +157,7 @@ class Mqar(Recipe):
                 return mqar_torch.program(workload, everywhere)
 
             lacks = {TRAIN: reason} if reason else {}
-            rows.append(Contestant(name, label, "torch", None, prepare_torch, lacks))
+            rows.append(Candidate(name, label, "torch", None, prepare_torch, lacks))
         return rows
 
     def _save(self, results: dict[str, Any]) -> None:
@@ -187,12 +187,12 @@ class Mqar(Recipe):
         expect(devices == ["cpu"], "JAX devices", ",".join(devices), "one CPU, as with JAX_PLATFORMS=cpu")
 
 
-def _agreement(mixer: str, contestant: str, ours: list[float], theirs: list[float]) -> dict[str, Any]:
-    """Losses of the first steps from the same parameters, in JAX and of a contestant."""
+def _agreement(mixer: str, candidate: str, ours: list[float], theirs: list[float]) -> dict[str, Any]:
+    """Losses of the first steps from the same parameters, in JAX and of a candidate."""
     error = relative_error([np.array(ours)], [np.array(theirs)])
     return {
         "mixer": mixer,
-        "contestant": contestant,
+        "contestant": candidate,
         "other": "jax_1",
         "losses": theirs,
         "other_losses": ours,

@@ -3,23 +3,21 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import pages
 from benchmarks.memory import MIB
+from benchmarks.pages import MISSING
 from benchmarks.rounding import significant
-from benchmarks.tables import time_and_spread, wide_console
+from benchmarks.tables import grid, time_and_spread, wide_console
 
 BASES = {"jax_1": "one by one", "torch_labels": "torch, labels", "torch_all": "torch, all"}
-"""Contestants that the others are compared with."""
-
-MISSING = "\N{EN DASH}"
+"""Candidates that the others are compared with."""
 
 
 def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Examples per second, all models together, of each contestant over those of each of `BASES`."""
+    """Examples per second, all models together, of each candidate over those of each of `BASES`."""
     speeds = {(row["mixer"], row["contestant"]): row["examples_per_second"] for row in rows}
     return [
         {"mixer": mixer, "contestant": name, "other": base, "ratio": speed / other}
@@ -34,8 +32,8 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
     console = console or wide_console()
     console.print(f"\n[bold]Training on MQAR, CPU[/], {_facts(report)}", highlight=False)
     console.print(_table(report))
-    for contestant in report["contestants"]:
-        console.print(f"  {contestant['name']:<12} {contestant['label']}", highlight=False)
+    for candidate in report["contestants"]:
+        console.print(f"  {candidate['name']:<12} {candidate['label']}", highlight=False)
     for line in (*_missing(report), *_agreement(report), *report["notes"]):
         console.print(line, highlight=False)
 
@@ -51,26 +49,21 @@ def _facts(report: dict[str, Any]) -> str:
 
 
 def _table(report: dict[str, Any]) -> Table:
-    """One row per mixer and contestant."""
+    """One row per mixer and candidate."""
     settings = report["settings"]
-    table = Table(
-        box=SIMPLE_HEAD,
-        title="Examples per second in training, and what was compiled for it",
-        caption=(
+    against = (f"x {title}" for title in BASES.values())
+    table = grid(
+        "Examples per second in training, and what was compiled for it",
+        (
             f"each: per learning rate; all: of all learning rates together, and how many times those of the "
             f"others. compile: tracing and compiling, once per program. peak: rise of the process's resident "
             f"memory at the first call. {settings['samples']} samples of {settings['steps']} steps in turns, "
             f"fewer (n) where {settings['seconds_budget']:g} s are spent; skipped above "
             f"{settings['memory_limit_gib']:.3g} GiB."
         ),
-        title_justify="left",
-        caption_justify="left",
+        left=["mixer", "candidate"],
+        right=["models", "compile s", "each", "step ms", "±", "each/s", "all/s", *against, "peak MiB"],
     )
-    for column in ("mixer", "contestant"):
-        table.add_column(column, no_wrap=True)
-    against = (f"x {title}" for title in BASES.values())
-    for column in ("models", "compile s", "each", "step ms", "±", "each/s", "all/s", *against, "peak MiB"):
-        table.add_column(column, justify="right", no_wrap=True)
     previous = None
     for row in report["rows"]:
         if previous not in (None, row["mixer"]):
@@ -110,13 +103,7 @@ def _against(row: dict[str, Any], report: dict[str, Any], none: str) -> Iterable
 
 
 def _missing(report: dict[str, Any]) -> list[str]:
-    """A line for each row without a time, with the reason: too wide for the table's cells."""
-    return [
-        f"{row['mixer']} {row['contestant']} {row['status']}"
-        + (f": {row['reason']}" if row["reason"] else "")
-        for row in report["rows"]
-        if row["seconds"] is None
-    ]
+    return pages.not_measured(report["rows"], lambda row: f"{row['mixer']} {row['contestant']}")
 
 
 def _agreement(report: dict[str, Any]) -> Iterable[str]:
@@ -144,13 +131,8 @@ def _markdown(report: dict[str, Any]) -> str:
         "compile, s", "per model", "step, ms", "examples/s per model", "examples/s",
         *(f"x {title}" for title in BASES.values()),
     )  # fmt: skip
-    labels = {contestant["name"]: contestant["label"] for contestant in report["contestants"]}
-    lines = [
-        f"{_facts(report)}.",
-        "",
-        "| mixer | contestant | " + " | ".join(columns) + " |",
-        "|---|---|" + "---:|" * len(columns),
-    ]
+    labels = {candidate["name"]: candidate["label"] for candidate in report["contestants"]}
+    rows = []
     for row in report["rows"]:
         if row["seconds"] is None:
             cells: list[str] = [MISSING] * len(columns)
@@ -158,7 +140,8 @@ def _markdown(report: dict[str, Any]) -> str:
             compile_cells = [cell or MISSING for cell in _compile(row)]
             step = significant(1000 * row["step_seconds"])
             cells = [*compile_cells, step, *_speeds(row), *_against(row, report, MISSING)]
-        lines.append(f"| {row['mixer']} | {labels[row['contestant']]} | " + " | ".join(cells) + " |")
+        rows.append([row["mixer"], labels[row["contestant"]], *cells])
+    lines = [f"{_facts(report)}.", "", pages.table(["mixer", "candidate", *columns], rows, left=2)]
     for sentences in (_missing(report), list(_agreement(report))):
         if sentences:
             lines += ["", "; ".join(sentences) + "."]

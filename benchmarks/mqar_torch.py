@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from based_jax.convert.references.mixer.convolutions import BASE_CONV
 from torch import nn
 from torch.nn import functional as F
 
-from based_jax.convert.baselines.convolutions import BASE_CONV
 from based_jax.convert.layouts import Rules, flatten, renamed, same, to_tensors, under
 from based_jax.convert.tables import LINEAR_ATTENTION, NORM, SOFTMAX_ATTENTION, block_rules
 from based_jax.data.tasks import IGNORE
 from based_jax.models import ModelConfig
 from based_jax.typing import Params
-from benchmarks.contestants import Program
+from benchmarks.candidates import Program
 from benchmarks.machine import cores
 from benchmarks.mqar_workload import Workload
 from benchmarks.torch_reference.layers import taylor_attention
@@ -145,7 +145,7 @@ def trainer(workload: Workload, dropout: float, everywhere: bool) -> Callable[[i
     batches = workload.part.batches
     inputs, places, targets = (
         torch.from_numpy(array[0].astype(np.int64))
-        for array in (batches.inputs, batches.places, batches.targets)
+        for array in (batches.inputs, batches.positions, batches.targets)
     )
     labels = torch.full_like(inputs, IGNORE).scatter_(2, places, targets)
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from based_jax.data.tasks import MQAR
 from based_jax.models import LanguageModel, ModelConfig, mqar_backbone
-from benchmarks.contestants import Program, compile_jitted
-from train.mqar_data import Part, load
-from train.mqar_grid import Grid, GridState, Lanes
+from based_jax.training.mqar.data import Part, load
+from based_jax.training.mqar.grid import Grid, GridState, VmappedRuns
+from benchmarks.candidates import Program, compile_jitted
 
 SEED = 0
 """Of the data, the initialisation and the dropout."""
@@ -48,7 +48,7 @@ class Recipe:
 
 
 class Workload:
-    """What every contestant of one mixer trains."""
+    """What every candidate of one mixer trains."""
 
     def __init__(self, recipe: Recipe, mixer: str):
         self.recipe = recipe
@@ -91,8 +91,8 @@ class Workload:
         return Grid(LanguageModel(architecture), self.recipe.length, self.recipe.weight_decay)
 
 
-def _lanes(models: int) -> Lanes:
+def _lanes(models: int) -> VmappedRuns:
     """Learning rates from 1e-3 up to Based's largest, all with one seed."""
     zeros = np.zeros(models)
     rates = np.logspace(-3, -1.5, models, dtype=np.float32)
-    return Lanes(rates, zeros.astype(np.uint32) + SEED, zeros.astype(np.int32))
+    return VmappedRuns(rates, zeros.astype(np.uint32) + SEED, zeros.astype(np.int32))

@@ -6,19 +6,19 @@ from typing import Annotated, Any
 from rich.console import Console
 
 from based_jax.validate import expect_choice
-from benchmarks import figure, report, tables
+from benchmarks import figure, ops_tables, report
 from benchmarks.analysis import summarize
-from benchmarks.contestants import JAX_CONTESTANTS, PASSES, Contestant, Inputs
+from benchmarks.candidates import JAX_CANDIDATES, PASSES, Candidate, Inputs
 from benchmarks.flags import StudyFlags, comma_list
 from benchmarks.memory import GIB
 from benchmarks.shapes import SHAPES, OpShape
 from benchmarks.study import INTERRUPTED, Study
 from benchmarks.torch_ops import NAMES as TORCH_NAMES
 from benchmarks.torch_ops import missing as missing_torch
-from benchmarks.torch_ops import torch_contestants
+from benchmarks.torch_ops import torch_candidates
 
 OURS = "taylor_xla"
-"""The contestant that the summary compares with the others."""
+"""The candidate that the summary compares with the others."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Ops(StudyFlags):
     def run(self, command: str) -> int:
         """Measure, show, write; 0, or 130 after Ctrl-C. Raises ValueError for a senseless flag."""
         shape = self._check()
-        contestants, notes = self._contestants()
+        candidates, notes = self._candidates()
         lengths = sorted(set(self.lengths))
         limit = self.memory_bytes(Inputs.bytes_at(shape, lengths[-1]))
         settings = {
@@ -57,19 +57,19 @@ class Ops(StudyFlags):
         rows = [
             {"name": c.name, "label": c.label, "framework": c.framework, "family": c.family,
              "query_key_channels": c.key_size(shape), "value_channels": shape.value_size}
-            for c in contestants
+            for c in candidates
         ]  # fmt: skip
         results = report.new_report("ops", command, settings, rows, notes)
         progress = Console(stderr=True, highlight=False)
         study = Study(
-            lambda length: Inputs(shape, length), contestants, PASSES,
+            lambda length: Inputs(shape, length), candidates, PASSES,
             self.repeats, self.seconds, limit, progress.print,
         )  # fmt: skip
         results["complete"] = study.measure(lengths, lambda: self._collect(results, study))
         if not results["complete"]:
             notes.append(INTERRUPTED)
         self._collect(results, study)
-        tables.show(results)
+        ops_tables.show(results)
         if self.plot:
             figure.draw(results, self.plot)
         for path in filter(None, (self.json, self.plot)):
@@ -78,7 +78,7 @@ class Ops(StudyFlags):
 
     def _collect(self, results: dict[str, Any], study: Study) -> None:
         """Bring the report up to date and write it: even a killed run leaves its numbers behind."""
-        names = [contestant.name for contestant in study.contestants]
+        names = [candidate.name for candidate in study.candidates]
         rows = study.rows()
         results |= {
             "rows": rows,
@@ -95,13 +95,13 @@ class Ops(StudyFlags):
         given = {name: value for name in ("batch", "heads") if (value := getattr(self, name)) is not None}
         return replace(SHAPES[self.shape], **given)
 
-    def _contestants(self) -> tuple[list[Contestant], list[str]]:
+    def _candidates(self) -> tuple[list[Candidate], list[str]]:
         """Those asked for, in the table's order, and what there is to say about the others."""
-        known = (*(contestant.name for contestant in JAX_CONTESTANTS), *TORCH_NAMES)
+        known = (*(candidate.name for candidate in JAX_CANDIDATES), *TORCH_NAMES)
         for name in self.contestants:
             expect_choice("--contestants", name, known)
         wanted = self.contestants or known
-        chosen = [contestant for contestant in JAX_CONTESTANTS if contestant.name in wanted]
+        chosen = [candidate for candidate in JAX_CANDIDATES if candidate.name in wanted]
         if not set(wanted) & set(TORCH_NAMES):
             return chosen, []
         reason = missing_torch()
@@ -109,4 +109,4 @@ class Ops(StudyFlags):
             raise ValueError(f"--contestants {','.join(self.contestants)}: {reason}")
         if reason:
             return chosen, [f"Torch rows ({', '.join(TORCH_NAMES)}) are left out: {reason}."]
-        return [*chosen, *(contestant for contestant in torch_contestants() if contestant.name in wanted)], []
+        return [*chosen, *(candidate for candidate in torch_candidates() if candidate.name in wanted)], []

@@ -10,7 +10,7 @@ from based_jax.experiments.mqar_tradeoff import STUDY
 from based_jax.experiments.panels import STATE_AXIS, Line, Panel, lines, state_bytes
 from based_jax.experiments.results import Results, best
 from benchmarks.analysis import series
-from benchmarks.contestants import FORWARD_BACKWARD
+from benchmarks.candidates import FORWARD_BACKWARD
 from benchmarks.flags import expect_figure
 from benchmarks.redraw import read
 from pallas_kernels.checks import expect
@@ -20,7 +20,7 @@ OPS = {
     "dot_product_attention": "Attention",
     "torch_sdpa": "Attention (torch's fused)",
 }
-"""Contestants of `ops` that are shown -> families, so that both panels have one legend."""
+"""Candidates of `ops` that are shown -> families, so that both panels have one legend."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,28 @@
-"""Where a benchmark's table stands in a Markdown page: between two comments with the benchmark's name."""
+"""Tables in Markdown, and where they stand in a page: between two comments with the benchmark's name."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from based_jax.validate import expect
+
+MISSING = "\N{EN DASH}"
+"""A cell without a number."""
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A Markdown table: the first `left` columns are text, the others numbers, on the right."""
+    rule = "|" + "---|" * left + "---:|" * (len(columns) - left)
+    head, *body = (f"| {' | '.join(cells)} |" for cells in (columns, *rows))
+    return "\n".join([head, rule, *body])
+
+
+def not_measured(rows: Iterable[dict[str, Any]], label: Callable[[dict[str, Any]], str]) -> list[str]:
+    """A line for each row without a time, with the reason: too wide for a table's cells."""
+    return [
+        f"{label(row)} {row['status']}" + (f": {row['reason']}" if row["reason"] else "")
+        for row in rows
+        if row["seconds"] is None
+    ]
 
 
 def insert(page: str, name: str, table: str | None) -> str:

@@ -12,13 +12,13 @@ def new_report(
     benchmark: str,
     command: str,
     settings: dict[str, Any],
-    contestants: list[dict[str, Any]],
+    candidates: list[dict[str, Any]],
     notes: list[str],
 ) -> dict[str, Any]:
     """An empty report: what is going to be measured, where, and how to do it again.
 
     Keys: benchmark, schema, complete (False until the run reaches its end), command, machine, settings,
-    contestants, rows (one object per case), agreement, summary, notes (sentences for the reader).
+    candidates, rows (one object per case), agreement, summary, notes (sentences for the reader).
     """
     return {
         "benchmark": benchmark,
@@ -27,7 +27,7 @@ def new_report(
         "command": command,
         "machine": facts(),
         "settings": settings,
-        "contestants": contestants,
+        "contestants": candidates,
         "rows": [],
         "agreement": [],
         "summary": {},

@@ -1,4 +1,4 @@
-"""Measure contestants over lengths: compile, decide what can run, warm up, take turns, keep every number."""
+"""Measure candidates over lengths: compile, decide what can run, warm up, take turns, keep every number."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.contestants import FORWARD_BACKWARD, Contestant, Program
+from benchmarks.candidates import FORWARD_BACKWARD, Candidate, Program
 from benchmarks.machine import cores
 from benchmarks.memory import with_peak
 from benchmarks.timing import Timing, extrapolate, interleave, skip_reason
@@ -22,9 +22,9 @@ INTERRUPTED = "Interrupted by Ctrl-C: this is what was measured until then."
 
 @dataclass
 class Case:
-    """One contestant at one length in one pass."""
+    """One candidate at one length in one pass."""
 
-    contestant: Contestant
+    candidate: Candidate
     direction: str
     length: int
     timing: Timing
@@ -41,7 +41,7 @@ class Case:
         status = "failed" if self.failed else "skipped" if self.skipped else status
         program = self.program or Program(call=lambda: None, to_numpy=list)
         return {
-            "contestant": self.contestant.name,
+            "contestant": self.candidate.name,
             "pass": self.direction,
             "length": self.length,
             "status": status,
@@ -59,8 +59,8 @@ class Study:
     """What to measure, under which limits, and what was measured so far (also after an interruption)."""
 
     inputs: Callable[[int], Any]
-    """length -> what the contestants' `prepare` takes"""
-    contestants: Sequence[Contestant]
+    """length -> what the candidates' `prepare` takes"""
+    candidates: Sequence[Candidate]
     passes: Sequence[str]
     repeats: int
     budget: float
@@ -76,7 +76,7 @@ class Study:
     goes_on: bool = False
     """keep what the compiler or the device refuses as a failed case; by default it ends the run"""
     past: Mapping[tuple[str, str], Sequence[tuple[int, float]]] = field(default_factory=dict)
-    """(contestant, pass) -> (length, median seconds) that an earlier run has measured"""
+    """(candidate, pass) -> (length, median seconds) that an earlier run has measured"""
     cases: list[Case] = field(default_factory=list)
     agreement: list[dict[str, Any]] = field(default_factory=list)
     """how far the members of a family differ, at each length"""
@@ -97,8 +97,8 @@ class Study:
         inputs = self.inputs(length)
         live, firsts = [], {}
         cases = [
-            Case(contestant, direction, length, Timing(self.budget))
-            for contestant in self.contestants
+            Case(candidate, direction, length, Timing(self.budget))
+            for candidate in self.candidates
             for direction in self.passes
         ]
         for case, program in zip(cases, self._compile(cases, inputs), strict=True):
@@ -107,9 +107,9 @@ class Study:
                 with self._guarded(case):
                     self._warm_up(case, program, firsts)
             if case.failed:
-                self.tell(f"N={length} {case.contestant.name} {case.direction}: FAILED, {case.failed}")
+                self.tell(f"N={length} {case.candidate.name} {case.direction}: FAILED, {case.failed}")
             elif case.skipped:
-                self.tell(f"N={length} {case.contestant.name} {case.direction}: skipped, {case.skipped}")
+                self.tell(f"N={length} {case.candidate.name} {case.direction}: skipped, {case.skipped}")
             elif program:
                 live.append((case.timing, program.call))
         self.tell(f"N={length}: {len(live)} programs compiled and warm, now in turns")
@@ -131,11 +131,11 @@ class Study:
 
     def _prepare(self, case: Case, inputs: Any) -> Program | None:
         """Compile, unless it cannot run. The case keeps the program's facts, not its arrays and code."""
-        case.skipped = case.contestant.lacks.get(case.direction)
+        case.skipped = case.candidate.lacks.get(case.direction)
         if case.skipped:
             return None
-        expected = extrapolate(self._history(case.contestant, case.direction), case.length)
-        program = case.contestant.prepare(inputs, case.direction)
+        expected = extrapolate(self._history(case.candidate, case.direction), case.length)
+        program = case.candidate.prepare(inputs, case.direction)
         case.program = replace(program, call=lambda: None, to_numpy=list)
         case.skipped = skip_reason(program.needed_bytes, self.memory_limit, expected, self.budget)
         return None if case.skipped else program
@@ -149,9 +149,9 @@ class Study:
                 raise
             case.skipped = "out of memory"
             return
-        family = case.contestant.family
+        family = case.candidate.family
         if case.direction == FORWARD_BACKWARD and family:
-            name, arrays = case.contestant.name, program.to_numpy(result)
+            name, arrays = case.candidate.name, program.to_numpy(result)
             first, wanted = firsts.setdefault(family, (name, arrays))
             if first != name:
                 error = relative_error(wanted, arrays)
@@ -174,14 +174,14 @@ class Study:
     def _on_device(self) -> Any:
         return jax.default_device(self.device or jax.devices("cpu")[0])
 
-    def _history(self, contestant: Contestant, direction: str) -> list[tuple[int, float]]:
+    def _history(self, candidate: Candidate, direction: str) -> list[tuple[int, float]]:
         """(length, median seconds) of the lengths before."""
         return [
-            *self.past.get((contestant.name, direction), ()),
+            *self.past.get((candidate.name, direction), ()),
             *(
                 (case.length, float(np.median(case.timing.samples)))
                 for case in self.cases
-                if case.contestant is contestant and case.direction == direction and case.timing.samples
+                if case.candidate is candidate and case.direction == direction and case.timing.samples
             ),
         ]
 

@@ -1,6 +1,5 @@
-"""The `ops` report on a terminal: timings, growth, crossovers and ratios as tables."""
+"""The tables of every report on a terminal; `pages` has those in Markdown."""
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,39 +8,12 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from benchmarks.memory import MIB
-from benchmarks.rounding import exponent, significant
+from benchmarks.rounding import significant
 
 MIN_WIDTH = 160
 """Columns that the widest table takes; a narrower terminal scrolls or wraps, the numbers stay whole."""
 
-AGREEMENT = 1e-3
-"""Allowed difference within a family relative to its largest value: float32 sums in another order."""
-
 PASS_TITLES = {"forward": "forward", "forward_backward": "fwd+bwd"}
-
-
-def show(report: dict[str, Any], console: Console | None = None) -> None:
-    """Print a whole report."""
-    console = console or wide_console()
-    settings, machine = report["settings"], report["machine"]
-    console.print(
-        f"\n[bold]Causal attention on CPU[/], {settings['dtype']}: batch {settings['batch']}, "
-        f"{settings['heads']} heads, Taylor q and k {settings['key_size']}, values {settings['value_size']} "
-        f"channels per head\n{machine['cpu']}, {machine['cores']} cores; jax {machine['jax']}, "
-        f"python {machine['python']}, torch {machine['torch'] or 'not installed'}; {machine['date']}",
-        highlight=False,
-    )
-    console.print(_timings(report))
-    for contestant in report["contestants"]:
-        console.print(
-            f"  {contestant['name']:<22} {contestant['label']}; q and k have "
-            f"{contestant['query_key_channels']}, v {contestant['value_channels']} channels per head",
-            highlight=False,
-        )
-    console.print(*_growth(report), *_comparison(report))
-    for line in (*_headline(report), *_agreement(report), *report["notes"]):
-        console.print(line, highlight=False)
 
 
 def show_markdown(title: str, text: str, notes: Iterable[str], console: Console | None = None) -> None:
@@ -59,44 +31,14 @@ def wide_console() -> Console:
     return console
 
 
-def _timings(report: dict[str, Any]) -> Table:
-    """One row per length and contestant, both passes beside each other."""
-    settings = report["settings"]
-    table = Table(
-        box=SIMPLE_HEAD,
-        title="Median time per call, quartile range, memory",
-        caption=(
-            f"scratch: temporary memory that XLA planned; peak: rise of the process's resident memory "
-            f"(coarse below 10 MiB). {settings['repeats']} interleaved samples per case, fewer (n) where "
-            f"{settings['seconds_budget']:g} s are spent; skipped above that or "
-            f"{settings['memory_limit_gib']:.3g} GiB."
-        ),
-        title_justify="left",
-        caption_justify="left",
-    )
-    table.add_column("tokens", justify="right", no_wrap=True)
-    table.add_column("contestant", no_wrap=True)
-    for title in PASS_TITLES.values():
-        for column in (f"{title} ms", "±", "scratch MiB", "peak MiB"):
-            table.add_column(column, justify="right", no_wrap=True)
-    cases = {(row["length"], row["contestant"], row["pass"]): row for row in report["rows"]}
-    for length in sorted({row["length"] for row in report["rows"]}):
-        for position, contestant in enumerate(report["contestants"]):
-            name = contestant["name"]
-            rows = [cases.get((length, name, direction)) for direction in PASS_TITLES]
-            last = position == len(report["contestants"]) - 1
-            cells = [cell for row in rows for cell in _cells(row, settings["repeats"])]
-            table.add_row("" if position else str(length), name, *cells, end_section=last)
+def grid(title: str | None, caption: str, left: Iterable[str] = (), right: Iterable[str] = ()) -> Table:
+    """An empty table: columns of text on the left, then columns of numbers."""
+    table = Table(box=SIMPLE_HEAD, title=title, caption=caption, title_justify="left", caption_justify="left")
+    for column in left:
+        table.add_column(column, no_wrap=True)
+    for column in right:
+        table.add_column(column, justify="right", no_wrap=True)
     return table
-
-
-def _cells(row: dict[str, Any] | None, repeats: int) -> Iterable[str]:
-    if row is None:
-        return "", "", "", ""
-    memory = _mebibytes(row["temp_bytes"]), _mebibytes(row["peak_rss_bytes"])
-    if row["seconds"] is None:
-        return f"[dim]{row['status']}: {row['reason']}[/]" if row["reason"] else row["status"], "", *memory
-    return *time_and_spread(row, repeats), *memory
 
 
 def time_and_spread(row: dict[str, Any], repeats: int) -> tuple[str, str]:
@@ -104,93 +46,3 @@ def time_and_spread(row: dict[str, Any], repeats: int) -> tuple[str, str]:
     few = row["samples"] < repeats
     time = f"{'(n=' + str(row['samples']) + ') ' if few else ''}{significant(1000 * row['seconds'])}"
     return time, "cold" if row["cold"] else f"{100 * row['spread']:.0f}%"
-
-
-def _growth(report: dict[str, Any]) -> Iterable[Table]:
-    """The fitted exponents, if there are any: it takes two lengths."""
-    start = report["summary"]["growth_from_length"]
-    if all(entry["time_exponent"] is None for entry in report["summary"]["growth"]):
-        return
-    table = Table(
-        box=SIMPLE_HEAD,
-        title=f"Growth exponents p of time and scratch memory ~ tokens^p, fitted from {start} tokens up",
-        caption="1 is linear, 2 quadratic; least squares of log on log; '-': fewer than two lengths.",
-        title_justify="left",
-        caption_justify="left",
-    )
-    table.add_column("contestant")
-    for title in PASS_TITLES.values():
-        for column in (f"{title} time", f"{title} scratch", f"{title} lengths"):
-            table.add_column(column, justify="right")
-    growth = {(entry["contestant"], entry["pass"]): entry for entry in report["summary"]["growth"]}
-    for contestant in report["contestants"]:
-        cells = []
-        for direction in PASS_TITLES:
-            entry = growth[contestant["name"], direction]
-            cells += [exponent(entry["time_exponent"]), exponent(entry["memory_exponent"])]
-            cells.append(f"{min(entry['lengths'])}-{max(entry['lengths'])}" if entry["lengths"] else "-")
-        table.add_row(contestant["name"], *cells)
-    yield table
-
-
-def _comparison(report: dict[str, Any]) -> Iterable[Table]:
-    """Ratios at each length and the crossover, if our contestant took part."""
-    entries = report["summary"]["against"]
-    if not entries:
-        return
-    ours = entries[0]["contestant"]
-    table = Table(
-        box=SIMPLE_HEAD,
-        title=f"How many times faster {ours} is than the others, by tokens",
-        caption="faster from: first measured length from which it stays faster ('-': not at the longest).",
-        title_justify="left",
-        caption_justify="left",
-    )
-    lengths = sorted({point["length"] for entry in entries for point in entry["ratios"]})
-    for column in ("than", "pass"):
-        table.add_column(column)
-    for column in ("faster from", *map(str, lengths)):
-        table.add_column(column, justify="right")
-    for entry in entries:
-        points = {point["length"]: point["ratio"] for point in entry["ratios"]}
-        cells = [f"{points[length]:.2f}x" if length in points else "" for length in lengths]
-        title = PASS_TITLES[entry["pass"]]
-        table.add_row(entry["other"], title, str(entry["crossover_length"] or "-"), *cells)
-    yield table
-
-
-def _headline(report: dict[str, Any]) -> Iterable[str]:
-    """How our contestant grows, and from where it beats JAX's own softmax attention, in words."""
-    summary = report["summary"]
-    for entry in summary["against"]:
-        if entry["other"] != "dot_product_attention":
-            continue
-        ours, direction, title = entry["contestant"], entry["pass"], PASS_TITLES[entry["pass"]]
-        (growth,) = (g for g in summary["growth"] if (g["contestant"], g["pass"]) == (ours, direction))
-        start = entry["crossover_length"]
-        crossing = f"from {start} tokens up" if start else "at no measured length to the end"
-        fitted = ""
-        if growth["time_exponent"] is not None:
-            fitted = (
-                f"time ~ N^{exponent(growth['time_exponent'])}, scratch memory ~ "
-                f"N^{exponent(growth['memory_exponent'])} from {summary['growth_from_length']} tokens up; "
-            )
-        yield f"{ours}, {title}: {fitted}faster than {entry['other']} {crossing}"
-
-
-def _agreement(report: dict[str, Any]) -> Iterable[str]:
-    """One sentence per pair: the worst length decides."""
-    pairs: dict[tuple[str, str], list[float]] = {}
-    for entry in report["agreement"]:
-        error = math.nan if entry["relative_error"] is None else entry["relative_error"]
-        pairs.setdefault((entry["contestant"], entry["other"]), []).append(error)
-    for (name, other), errors in pairs.items():
-        good = all(error <= AGREEMENT for error in errors)
-        yield (
-            f"{name} {'agrees' if good else '[bold red]DISAGREES[/]'} with {other}: outputs and gradients "
-            f"differ by at most {max(errors):.0e} of their largest value"
-        )
-
-
-def _mebibytes(value: int | None) -> str:
-    return "" if value is None else significant(value / MIB)

@@ -1,6 +1,6 @@
-"""Fair wall-clock timing: warm up, interleave the contestants, stop at a budget, skip the hopeless.
+"""Fair wall-clock timing: warm up, interleave the candidates, stop at a budget, skip the hopeless.
 
-The contestants of one size take turns, one sample each per round in a rotating order, so that a noisy
+The candidates of one size take turns, one sample each per round in a rotating order, so that a noisy
 minute of the machine hits all alike. A sample of a quick program is the mean of several calls.
 """
 
@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,8 +18,11 @@ MIN_SAMPLE_SECONDS = 0.02
 """A sample lasts at least this long (one call, or the mean of several)."""
 
 PAUSE_SECONDS = 0.02
-"""Least pause behind a sample: thread pools spin on and scratch memory is freed in the background, which
-would happen in the next contestant's time. Long samples pause for a tenth of theirs."""
+"""Least pause after a sample: thread pools spin on and scratch memory is freed in the background, which
+would happen in the next candidate's time. Long samples pause for a tenth of theirs."""
+
+
+_Entry = TypeVar("_Entry")
 
 
 @dataclass
@@ -41,13 +44,13 @@ class Timing:
         result, seconds = self._timed(call)
         if self.spent + seconds > self.budget:
             self.samples, self.cold = [seconds], True
-        self.calls = _calls_per_sample(seconds)
+        self.calls = calls_per_sample(seconds)
         return result
 
     def second_call(self, call: Callable[[], Any]) -> None:
         """Choose the calls per sample again where cheap: the first paid for fresh pages and threads."""
         if self.spent < self.budget / 10:
-            self.calls = _calls_per_sample(self._timed(call)[1])
+            self.calls = calls_per_sample(self._timed(call)[1])
 
     def sample(self, call: Callable[[], Any]) -> None:
         """One more sample, unless the budget is spent."""
@@ -85,8 +88,24 @@ class Timing:
         }
 
 
-def _calls_per_sample(seconds: float) -> int:
-    return min(100, math.ceil(MIN_SAMPLE_SECONDS / max(seconds, 1e-9)))
+def calls_per_sample(seconds: float, most: int = 100) -> int:
+    """How many calls of so many seconds a sample takes: 1 to `most`."""
+    return min(most, math.ceil(MIN_SAMPLE_SECONDS / max(seconds, 1e-9)))
+
+
+def in_turn(entries: Sequence[_Entry], turn: int) -> list[_Entry]:
+    """The entries in the order of a turn: each begins one further on."""
+    first = turn % max(1, len(entries))
+    return [*entries[first:], *entries[:first]]
+
+
+def seconds_per_call(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int) -> float:
+    """Mean seconds of calls that only start something, ended by one wait for the last one's result."""
+    start, result = time.perf_counter(), None
+    for _ in range(calls):
+        result = call()
+    wait(result)
+    return (time.perf_counter() - start) / calls
 
 
 def interleave(
@@ -96,8 +115,7 @@ def interleave(
 ) -> None:
     """Up to `repeats` samples of each (warmed-up) entry, in turns that begin elsewhere each round."""
     for turn in range(repeats):
-        first = turn % max(1, len(entries))
-        for timing, call in [*entries[first:], *entries[:first]]:
+        for timing, call in in_turn(entries, turn):
             before = timing.spent
             timing.sample(call)
             sleep(min(max(PAUSE_SECONDS, 0.1 * (timing.spent - before)), 2.0))
@@ -106,7 +124,7 @@ def interleave(
 def extrapolate(history: Sequence[tuple[int, float]], length: int) -> float | None:
     """Seconds to expect at `length` by the power law through the last two measured (length, seconds).
 
-    Quadratic growth, the worst of the contestants, with one measurement; None with none.
+    Quadratic growth, the worst of the candidates, with one measurement; None with none.
     """
     if not history:
         return None

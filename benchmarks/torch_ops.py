@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.contestants import FORWARD, SOFTMAX, TAYLOR, Contestant, Inputs, Program
+from benchmarks.candidates import FORWARD, SOFTMAX, TAYLOR, Candidate, Inputs, Program
 from benchmarks.machine import cores
 
 NAMES = ("torch_taylor", "torch_sdpa")
@@ -23,7 +23,7 @@ def missing() -> str | None:
     return None if importlib.util.find_spec("torch") else "torch is not installed"
 
 
-def torch_contestants() -> tuple[Contestant, ...]:
+def torch_candidates() -> tuple[Candidate, ...]:
     """Both rows, on as many threads as this process has cores.
 
     Raises:
@@ -38,15 +38,15 @@ def torch_contestants() -> tuple[Contestant, ...]:
     def sdpa(q, k, v):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-    def contestant(name: str, label: str, family: str, function: Callable[..., Any]) -> Contestant:
+    def candidate(name: str, label: str, family: str, function: Callable[..., Any]) -> Candidate:
         def prepare(inputs: Inputs, direction: str) -> Program:
             return _program(name, function, inputs, direction, family)
 
-        return Contestant(name, label, "torch", family, prepare)
+        return Candidate(name, label, "torch", family, prepare)
 
     return (
-        contestant("torch_taylor", "Taylor, quadratic (torch)", TAYLOR, taylor_attention),
-        contestant("torch_sdpa", "softmax (torch scaled_dot_product_attention)", SOFTMAX, sdpa),
+        candidate("torch_taylor", "Taylor, quadratic (torch)", TAYLOR, taylor_attention),
+        candidate("torch_sdpa", "softmax (torch scaled_dot_product_attention)", SOFTMAX, sdpa),
     )
 
 

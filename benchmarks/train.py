@@ -13,7 +13,7 @@ from based_jax.models import param_count
 from based_jax.validate import expect, expect_choice
 from benchmarks import report, train_tables
 from benchmarks.beside_torch import make_report
-from benchmarks.contestants import Contestant, Program
+from benchmarks.candidates import Candidate, Program
 from benchmarks.flags import comma_list, expect_writable
 from benchmarks.memory import GIB, available_bytes
 from benchmarks.study import Study, relative_error
@@ -37,7 +37,7 @@ class Train(Sizes):
     """Training throughput and memory of small language models, on CPU in float32.
 
     Whole steps of `python -m train.lm` (loss, gradients, clipping, AdamW) on random tokens, with its ways to
-    save memory, beside the same models in torch, if that is installed. All contestants of a model take turns.
+    save memory, beside the same models in torch, if that is installed. All candidates of a model take turns.
     JAX and torch have to compute the same losses from the same parameters, or the exit status is 1.
     """
 
@@ -46,9 +46,9 @@ class Train(Sizes):
     variants: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(VARIANTS)
     """Ways to train in JAX."""
     samples: int = 5
-    """Timed calls per contestant; the table shows their median and quartile range."""
+    """Timed calls per candidate; the table shows their median and quartile range."""
     seconds: float = 30.0
-    """Time budget per contestant, in seconds: fewer samples where it would be exceeded."""
+    """Time budget per candidate, in seconds: fewer samples where it would be exceeded."""
     json: Path | None = None
     """Write every number here, with the facts about the machine."""
     markdown: Path | None = None
@@ -76,7 +76,7 @@ class Train(Sizes):
             "memory_limit_gib": round(limit / GIB, 3),
         }  # fmt: skip
         return make_report(
-            "train", command, settings, self._contestants(),
+            "train", command, settings, self._candidates(),
             lambda results, progress: self._measure(results, limit, progress), train_tables,
             json=self.json, markdown=self.markdown,
         )  # fmt: skip
@@ -96,7 +96,7 @@ class Train(Sizes):
                 results["agreement"] += _agreement(model, workload)
                 study = Study(
                     lambda _, workload=workload: workload,
-                    self._contestants(), (STEP,), self.samples, self.seconds, limit,
+                    self._candidates(), (STEP,), self.samples, self.seconds, limit,
                     lambda line, model=model: progress.print(f"{model} {line}"),
                     compilers=1,
                 )  # fmt: skip
@@ -116,7 +116,7 @@ class Train(Sizes):
         speed = None if step is None else tokens / step
         return {"model": model, **row, "step_seconds": step, "tokens_per_second": speed}
 
-    def _contestants(self) -> list[Contestant]:
+    def _candidates(self) -> list[Candidate]:
         """JAX in each way, then torch."""
         rows = []
         for name in self.variants:
@@ -124,7 +124,7 @@ class Train(Sizes):
             def prepare(workload: Workload, _: str, variant: Variant = VARIANTS[name]) -> Program:
                 return workload.program(variant)
 
-            rows.append(Contestant(name, VARIANTS[name].label, "jax", None, prepare))
+            rows.append(Candidate(name, VARIANTS[name].label, "jax", None, prepare))
         reason = missing_torch()
         for name, (label, compiled) in TORCH.items():
 
@@ -134,7 +134,7 @@ class Train(Sizes):
                 return train_torch.program(workload, compiled)
 
             rows.append(
-                Contestant(name, label, "torch", None, prepare_torch, {STEP: reason} if reason else {})
+                Candidate(name, label, "torch", None, prepare_torch, {STEP: reason} if reason else {})
             )
         return rows
 

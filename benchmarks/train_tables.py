@@ -4,17 +4,16 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks import pages
 from benchmarks.memory import MIB
+from benchmarks.pages import MISSING
 from benchmarks.rounding import significant
-from benchmarks.tables import wide_console
+from benchmarks.tables import grid, wide_console
 
 BASES = {"jax": "based_jax", "torch": "torch", "torch_compile": "torch.compile"}
-"""Contestants that the others are compared with."""
+"""Candidates that the others are compared with."""
 
 COLUMNS = (
     "compile, s", "step, ms", "±", "tokens/s", *(f"x {title}" for title in BASES.values()),
@@ -27,11 +26,9 @@ EXPLAINED = (
     "memory at the first call, parameters not counted."
 )
 
-MISSING = "\N{EN DASH}"
-
 
 def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tokens per second of each contestant over those of each of `BASES`, and the relative spread of that."""
+    """Tokens per second of each candidate over those of each of `BASES`, and the relative spread of that."""
     found = {(row["model"], row["contestant"]): row for row in rows if row["seconds"]}
     return [
         {
@@ -56,16 +53,12 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
         f" {settings['samples']} samples of {settings['steps']} steps in turns, fewer where "
         f"{settings['seconds_budget']:g} s are spent; skipped above {settings['memory_limit_gib']:.3g} GiB."
     )
-    table = Table(box=SIMPLE_HEAD, caption=EXPLAINED + limits, caption_justify="left")
-    for column in ("model", "contestant"):
-        table.add_column(column, no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
+    table = grid(None, EXPLAINED + limits, left=["model", "candidate"], right=COLUMNS)
     for row in report["rows"]:
         table.add_row(row["model"], row["contestant"], *_cells(row, report))
     console.print(table)
-    for contestant in report["contestants"]:
-        console.print(f"  {contestant['name']:<16} {contestant['label']}", highlight=False)
+    for candidate in report["contestants"]:
+        console.print(f"  {candidate['name']:<16} {candidate['label']}", highlight=False)
     for line in (*_missing(report), *_agreement(report), *report["notes"]):
         console.print(line, highlight=False)
 
@@ -112,13 +105,7 @@ def _against(row: dict[str, Any], report: dict[str, Any]) -> Iterable[str]:
 
 
 def _missing(report: dict[str, Any]) -> list[str]:
-    """A line for each row without a time, with the reason."""
-    return [
-        f"{row['model']} {row['contestant']} {row['status']}"
-        + (f": {row['reason']}" if row["reason"] else "")
-        for row in report["rows"]
-        if row["seconds"] is None
-    ]
+    return pages.not_measured(report["rows"], lambda row: f"{row['model']} {row['contestant']}")
 
 
 def _agreement(report: dict[str, Any]) -> list[str]:
@@ -144,17 +131,15 @@ def insert(page: str, report: dict[str, Any] | None) -> str:
 
 
 def _markdown(report: dict[str, Any]) -> str:
-    labels = {contestant["name"]: contestant["label"] for contestant in report["contestants"]}
+    labels = {candidate["name"]: candidate["label"] for candidate in report["contestants"]}
+    rows = [[row["model"], labels[row["contestant"]], *_cells(row, report)] for row in report["rows"]]
     lines = [
         f"{_facts(report)}.",
         "",
-        "| model | contestant | " + " | ".join(COLUMNS) + " |",
-        "|---|---|" + "---:|" * len(COLUMNS),
+        pages.table(["model", "candidate", *COLUMNS], rows, left=2),
+        "",
+        EXPLAINED,
     ]
-    for row in report["rows"]:
-        cells = " | ".join(_cells(row, report))
-        lines.append(f"| {row['model']} | {labels[row['contestant']]} | {cells} |")
-    lines += ["", EXPLAINED]
     for sentences in (_missing(report), _agreement(report)):
         if sentences:
             lines += ["", "; ".join(sentences) + "."]

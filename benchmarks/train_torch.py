@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from benchmarks.contestants import Program
+from benchmarks.candidates import Program
 from benchmarks.torch_reference.language_model import LanguageModel
 from benchmarks.torch_reference.training import make_step
 from benchmarks.train_workload import Workload

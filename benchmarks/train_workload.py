@@ -12,9 +12,9 @@ import numpy as np
 
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig
 from based_jax.ops.softmax_attention import left_from_paper_window
-from benchmarks.contestants import Program, compile_jitted
-from train.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
-from train.step import Batch, Programs, TrainState, build_programs
+from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
+from based_jax.training.step import Batch, Programs, TrainState, build_programs
+from benchmarks.candidates import Program, compile_jitted
 
 SEED = 0
 """Of the data and the initialisation."""
@@ -79,7 +79,7 @@ class Sizes:
 
 
 class Workload:
-    """What every contestant of one model trains."""
+    """What every candidate of one model trains."""
 
     optimizer = OptimizerConfig(learning_rate=1e-3, warmup=0.0, final_learning_rate_share=1.0)
 
@@ -91,7 +91,7 @@ class Workload:
         self.batches = {"inputs": tokens[..., :-1], "targets": tokens[..., 1:]}
 
     def program(self, variant: Variant) -> Program:
-        """A call makes `steps` steps of `train.step`, as the training command compiles it."""
+        """A call makes `steps` steps of `based_jax.training.step`, as the training command compiles it."""
         programs = self._programs(variant)
         with _logits_at_a_time(self._logits // variant.logits):
             program = compile_jitted(programs.train, [self._start(), self._batch(0)], carried=0, result=0)

@@ -90,8 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Raises:
-        SystemExit: status 2 for flags that do not parse, 0 after `--help`.
-        ValueError: something in the directory is no report of a GPU; nothing has been written then.
+        ValueError: something in the directory is no report of a GPU, two reports have one name, or one lacks
+            what it should have; nothing has been written then.
         OSError: a file cannot be read or written.
     """
     words = list(sys.argv[1:] if argv is None else argv)
@@ -115,11 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read(folder: Path, rehearsal: bool) -> list[Report]:
-    """Every report in a directory and those in it, the oldest first.
-
-    Raises:
-        ValueError: there is none, or one that is not to be adopted.
-    """
+    """Every report in a directory and those in it, the oldest first."""
     paths = sorted(folder.rglob("*.json"))
     expect(len(paths) > 0, "DIR", str(folder), "a directory with reports, NAME.json")
     reports = [Report(path, journal.load(path, READ)) for path in paths]
@@ -130,11 +126,7 @@ def read(folder: Path, rehearsal: bool) -> list[Report]:
 
 
 def results(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
-    """Copies of the reports, in a folder for each device.
-
-    Raises:
-        ValueError: two reports would get the same name.
-    """
+    """Copies of the reports, in a folder for each device."""
     copies: dict[Path, str] = {}
     for report in reports:
         path = tree / RESULTS / measured_pages.folder(report.device) / report.path.name
@@ -144,11 +136,7 @@ def results(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
 
 
 def tables(reports: Sequence[Report], tree: Path) -> dict[Path, str]:
-    """The tables of block sizes and of backends with the faster ones.
-
-    Raises:
-        ValueError: a report does not have what it should have.
-    """
+    """The tables of block sizes and of backends with the faster ones."""
     found: dict[Path, list[dict[str, Any]]] = {}
 
     def table(op: str, name: str) -> tuple[Path, list[dict[str, Any]]]:

@@ -58,12 +58,7 @@ class Backends(MeasuringFlags):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; see `measuring.run` for the exit status.
-
-    Raises:
-        SystemExit: status 2 for flags that do not parse, 0 after `--help`.
-        ValueError: this is no Hopper GPU, jax is too old, or --out holds an earlier run's report.
-    """
+    """Run the command; see `measuring.run` for the exit status and errors."""
     flags = parse(Backends, argv, PROGRAM)
     flags.check()
     sensible = len(flags.value_sizes) > 0 and min(flags.value_sizes) >= 1
@@ -97,11 +92,8 @@ def trial(size: Size, backend: str) -> Trial:
         jax.ShapeDtypeStruct((size.rows_and_heads // heads, size.length, heads, channels), "bfloat16")
         for channels in (mosaic_support.KEY_SIZE, mosaic_support.KEY_SIZE, size.value_size)
     )
-    when = {
-        "rows_and_heads": _from(ROWS_AND_HEADS, size.rows_and_heads),
-        "length": _from(LENGTHS, size.length),
-        "value_size": size.value_size,
-    }
+    rows = _from(ROWS_AND_HEADS, size.rows_and_heads)
+    when = size._asdict() | {"rows_and_heads": rows, "length": _from(LENGTHS, size.length)}
     name = f"{OP} R{size.rows_and_heads} N{size.length} V{size.value_size}"
     return Trial(name, backend, function(backend), arguments, {"backend": backend}, {"when": when})
 

@@ -1,9 +1,13 @@
 """Every kernel on realistic shapes: one list for the lowering tests, `inspect` and `tune`.
 
-The `cases.py` of an op has `cases() -> list[Case]`, and it may have
+The `cases.py` of an op has
 
+    cases() -> list[Case]
     candidates(case) -> list[Case]   the variants worth measuring on the case's shape
     facts(case) -> dict              what the op asks its tuning table with for this shape
+
+and may have
+
     alternatives(case) -> list[Case] variants that need other numbers of registers, for `inspect --explain`
     CARRIED: dict[int, int]          argument -> the result that replaces it in the next call, in place
 """
@@ -31,8 +35,7 @@ def on_hopper(match: str = "") -> list[Case]:
 
 def candidates(case: Case) -> list[Case]:
     """The case's kernel and shape with each variant worth measuring; the case itself first."""
-    listed = getattr(_module(case.op), "candidates", lambda _: [])(case)
-    return [case, *(other for other in listed if other.variant != case.variant)]
+    return [case, *(other for other in _module(case.op).candidates(case) if other.variant != case.variant)]
 
 
 def alternatives(case: Case) -> list[Case]:
@@ -41,15 +44,8 @@ def alternatives(case: Case) -> list[Case]:
 
 
 def facts(case: Case) -> dict[str, int | str]:
-    """What the op asks its tuning table with for this shape.
-
-    Raises:
-        ValueError: the op's `cases.py` does not say.
-    """
-    module = _module(case.op)
-    if not hasattr(module, "facts"):
-        raise ValueError(f"{module.__name__} has no facts(case), which are the conditions of a row")
-    return dict(module.facts(case))
+    """What the op asks its tuning table with for this shape."""
+    return _module(case.op).facts(case)
 
 
 def carried(case: Case) -> dict[int, int]:

@@ -21,12 +21,10 @@ def expect_array(argument: str, array: Any, shape: Sequence[int], dtypes: Sequen
     expect(jnp.dtype(array.dtype).name in dtypes, f"dtype of {argument}", str(array.dtype), _either(dtypes))
 
 
-def unsupported(arrays: dict[str, Any], rank: int, sizes: dict[str, tuple[int, int]]) -> str | None:
-    """Why a kernel cannot take these arrays, or None.
+def unsupported(arrays: dict[str, Any], rank: int, largest: dict[str, int]) -> str | None:
+    """Why a kernel cannot take these arrays of `rank` axes and one of `FLOATS`, or None.
 
-    Args:
-        arrays: by name; all of `rank` axes and one of `FLOATS`.
-        sizes: name of an array -> size that the kernel limits (its last axis), and the limit.
+    `largest` is how long the last axis of an array may be.
     """
     for name, array in arrays.items():
         if len(array.shape) != rank:
@@ -35,8 +33,8 @@ def unsupported(arrays: dict[str, Any], rank: int, sizes: dict[str, tuple[int, i
             return f"{name} has shape {tuple(array.shape)}; the kernel takes no empty axis"
         if jnp.dtype(array.dtype).name not in FLOATS:
             return f"{name} has dtype {array.dtype}; the kernel takes {_either(FLOATS)}"
-    for name, (size, limit) in sizes.items():
-        if size > limit:
+    for name, limit in largest.items():
+        if (size := arrays[name].shape[-1]) > limit:
             return f"the last axis of {name} is {size} long; the kernel takes up to {limit}"
     return None
 

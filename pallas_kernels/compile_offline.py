@@ -3,7 +3,7 @@
 The lowered program holds the Triton IR of every kernel. XLA's own Triton compiles it where jax still offers
 that (0.10); from 0.11 on only XLA's whole compiler does (`xla_report`). The `triton` package takes it, too,
 but is not the same: registers and spills may differ. Needs the wheels of the extra `inspect`, no GPU and no
-driver; times nothing.
+driver; times nothing. A missing wheel is an ImportError, a refusal of a compiler a RuntimeError.
 """
 
 import functools
@@ -14,21 +14,21 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 
-from pallas_kernels import sass
+from pallas_kernels import devices, sass
 from pallas_kernels.topology import INSTALL, PLUGINS, load_plugins
 
 ARCHITECTURE = "sm_90a"
 
 Compiler = Literal["xla", "triton"]
 
-_CUSTOM_CALL = "__gpu$xla.gpu.triton"
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -70,52 +70,50 @@ class Resources:
     """release of the assembler, which decides the registers"""
 
 
-def kernels(lowered: jax.stages.Lowered) -> list[Kernel]:
-    """The Triton kernels of a program from `offline.lower`, in order of appearance.
+def custom_calls(lowered: jax.stages.Lowered, target: str, read: Callable[[Any], Found]) -> list[Found]:
+    """What `read` makes of each call of `target` in a lowered program, in order of appearance.
 
     Raises:
         LookupError: there are none.
     """
     from jaxlib.mlir import ir
 
-    found: list[Kernel] = []
+    found: list[Found] = []
 
     def visit(operation: Any) -> Any:
-        attributes = operation.attributes
         is_call = operation.name == "stablehlo.custom_call"
-        if is_call and ir.StringAttr(attributes["call_target_name"]).value == _CUSTOM_CALL:
-            config = ir.DictAttr(attributes["mhlo.backend_config"])
-            found.append(
-                Kernel(
-                    name=_name(operation) or ir.StringAttr(config["name"]).value,
-                    code=ir.StringAttr(config["ir"]).value_bytes,
-                    warps=ir.IntegerAttr(config["num_warps"]).value,
-                    stages=ir.IntegerAttr(config["num_stages"]).value,
-                )
-            )
+        if is_call and ir.StringAttr(operation.attributes["call_target_name"]).value == target:
+            found.append(read(operation))
         return ir.WalkResult.ADVANCE
 
     module: Any = lowered.compiler_ir("stablehlo")
     module.operation.walk(visit)
     if not found:
-        raise LookupError(
-            f"no {_CUSTOM_CALL} in the lowered program: jax {jax.__version__} may name it otherwise"
-        )
+        raise LookupError(f"no {target} in the lowered program: jax {jax.__version__} may name it otherwise")
     return found
 
 
-def _name(operation: Any) -> str:
-    """The `name` of the launch, from the operation's location: the IR itself has the name of the body."""
-    found = re.search(r'([^"/]+)/pallas_call"', str(operation.location))
-    return found[1] if found else ""
+def kernels(lowered: jax.stages.Lowered) -> list[Kernel]:
+    """The Triton kernels of a program from `offline.lower`."""
+    return custom_calls(lowered, "__gpu$xla.gpu.triton", _kernel)
+
+
+def _kernel(operation: Any) -> Kernel:
+    from jaxlib.mlir import ir
+
+    config = ir.DictAttr(operation.attributes["mhlo.backend_config"])
+    # The `name` of the launch: the IR itself has the name of the body.
+    location = re.search(r'([^"/]+)/pallas_call"', str(operation.location))
+    return Kernel(
+        name=location[1] if location else ir.StringAttr(config["name"]).value,
+        code=ir.StringAttr(config["ir"]).value_bytes,
+        warps=ir.IntegerAttr(config["num_warps"]).value,
+        stages=ir.IntegerAttr(config["num_stages"]).value,
+    )
 
 
 def compiler() -> Compiler:
-    """Which compiler `compile_kernel` uses unless told.
-
-    Raises:
-        ImportError: no wheel that has one.
-    """
+    """Which compiler `compile_kernel` uses by default."""
     if any(map(importlib.util.find_spec, PLUGINS)):
         return "xla"
     if importlib.util.find_spec("triton"):
@@ -126,12 +124,10 @@ def compiler() -> Compiler:
 def toolchain(used: Compiler) -> dict[str, str]:
     """Names and versions of what decides the numbers of a report, besides the assembler."""
     packages = ["jax", "jaxlib", *(name.replace("_", "-") for name in PLUGINS), "triton"]
-    versions = {name: version for name in packages if (version := _version(name))}
-    return {
-        "target": ARCHITECTURE,
-        "compiler": {"xla": "XLA", "triton": "the triton package"}[used],
-        **versions,
-    }
+    installed = {package.name: package.version for package in importlib.metadata.distributions()}
+    versions = {name: installed[name] for name in packages if name in installed}
+    name = {"xla": "XLA", "triton": "the triton package"}[used]
+    return {"target": ARCHITECTURE, "compiler": name, **versions}
 
 
 def offers_kernels() -> bool:
@@ -139,14 +135,8 @@ def offers_kernels() -> bool:
     return _xla_triton() is not None
 
 
-def compile_kernel(kernel: Kernel, used: Compiler | None = None) -> Resources:
-    """Compile one kernel down to machine code.
-
-    Raises:
-        ImportError: a wheel is missing.
-        RuntimeError: the compiler refuses the kernel.
-    """
-    used = used or compiler()
+def compile_kernel(kernel: Kernel, used: Compiler) -> Resources:
+    """Compile one kernel down to machine code."""
     ptx, shared = _ptx_of_xla(kernel) if used == "xla" else _ptx_of_triton(kernel)
     return assemble(kernel.name, ptx, kernel.warps, kernel.stages, shared, used)
 
@@ -157,10 +147,6 @@ def assemble(name: str, ptx: str, warps: int, stages: int, shared: int, used: Co
     Args:
         shared: bytes of dynamic shared memory, which PTX does not say.
         used: the compiler whose assembler is tried first.
-
-    Raises:
-        ImportError: no assembler.
-        RuntimeError: the assembler refuses the kernel.
     """
     target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
     architecture = target[1] if target else ARCHITECTURE
@@ -173,46 +159,13 @@ def assemble(name: str, ptx: str, warps: int, stages: int, shared: int, used: Co
     registers = _number(r"Used (\d+) registers", report)
     if not registers:
         raise RuntimeError(f"ptxas {_release(assembler)} did not say how many registers it used")
-    shared += _number(r"(\d+) bytes smem", report)
-    return Resources(
-        kernel=name,
-        warps=warps,
-        stages=stages,
-        registers=registers,
-        stack=_number(r"(\d+) bytes stack frame", report),
-        spill_stores=_number(r"(\d+) bytes spill stores", report),
-        spill_loads=_number(r"(\d+) bytes spill loads", report),
-        shared=shared,
-        blocks_per_sm=blocks_per_sm(registers, warps, shared, architecture),
-        wgmma=ptx.count("wgmma.mma_async"),
-        mma=ptx.count("mma.sync"),
-        loop=loop,
-        ptxas=_release(assembler),
-    )
-
-
-@dataclass(frozen=True)
-class Multiprocessor:
-    """What the programs on one multiprocessor share."""
-
-    warps: int = 64
-    programs: int = 32
-    shared: int = 233472
-    """bytes of shared memory"""
-
-    @property
-    def shared_limit(self) -> int:
-        """Bytes of shared memory that one program may have: each costs the system another 1024."""
-        return self.shared - 1024
-
-
-MULTIPROCESSORS = {
-    "sm_80": Multiprocessor(shared=167936),
-    "sm_89": Multiprocessor(warps=48, programs=24, shared=102400),
-    "sm_90a": Multiprocessor(),
-    "sm_100a": Multiprocessor(),
-}
-"""By architecture (CUDA C++ Programming Guide, technical specifications per compute capability)."""
+    kinds = ("stack frame", "spill stores", "spill loads", "smem")
+    *local, own_shared = (_number(rf"(\d+) bytes {kind}", report) for kind in kinds)
+    shared += own_shared
+    programs = blocks_per_sm(registers, warps, shared, architecture)
+    products = (ptx.count(name) for name in ("wgmma.mma_async", "mma.sync"))
+    taken = registers, *local, shared, programs, *products
+    return Resources(name, warps, stages, *taken, loop=loop, ptxas=_release(assembler))
 
 
 def blocks_per_sm(registers: int, warps: int, shared: int, architecture: str = ARCHITECTURE) -> int:
@@ -220,17 +173,18 @@ def blocks_per_sm(registers: int, warps: int, shared: int, architecture: str = A
 
     Args:
         registers: per thread; given out to warps in units of 256 from four files of 16384.
-        shared: bytes, besides the system's.
+        shared: bytes, besides the system's, which takes 1024 of each program's.
     """
-    have = MULTIPROCESSORS[architecture]
+    number = re.sub(r"\D", "", architecture)  # "sm_90a" is of capability 9.0
+    have = next(x for x in devices.FAMILIES if x.capability == f"{number[:-1]}.{number[-1]}")
     per_warp = -(-registers * 32 // 256) * 256
     by_registers = 4 * (16384 // per_warp) // warps
-    by_shared = have.shared // (-(-(shared + 1024) // 128) * 128)
+    by_shared = (have.shared + 1024) // (-(-(shared + 1024) // 128) * 128)
     return min(by_registers, by_shared, have.warps // warps, have.programs)
 
 
 def _xla_triton() -> Any:
-    """jax's door to XLA's Triton (private; gone in 0.11), or None."""
+    """XLA's Triton as jax offers it (private; gone in 0.11), or None."""
     if not any(map(importlib.util.find_spec, PLUGINS)):
         return None
     try:
@@ -239,7 +193,7 @@ def _xla_triton() -> Any:
         return None
     if not hasattr(triton, "compile"):
         return None
-    load_plugins()  # they open the door
+    load_plugins()  # which register the compiler
     return triton if triton.has_compilation_handler("cuda") else None
 
 
@@ -248,9 +202,8 @@ def _ptx_of_xla(kernel: Kernel) -> tuple[str, int]:
     triton = _xla_triton()
     if triton is None:
         raise ImportError(f"XLA's Triton needs jax 0.10 with its CUDA plugin ({INSTALL})")
-    result = triton.compile(
-        "cuda", kernel.code, "9.0", num_warps=kernel.warps, num_ctas=1, num_stages=kernel.stages
-    )
+    options = {"num_warps": kernel.warps, "num_ctas": 1, "num_stages": kernel.stages}
+    result = triton.compile("cuda", kernel.code, "9.0", **options)
     return result.asm, result.smem_bytes
 
 
@@ -264,12 +217,9 @@ def _ptx_of_triton(kernel: Kernel) -> tuple[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ttir")
         source.write_text(_text(kernel.code))
-        result: Any = triton.compile(
-            str(source),
-            target=GPUTarget("cuda", 90, 32),
-            # XLA's Triton keeps products and sums apart, and it is the one that runs these kernels.
-            options={"num_warps": kernel.warps, "num_stages": kernel.stages, "enable_fp_fusion": False},
-        )
+        # XLA's Triton keeps products and sums apart, and it is the one that runs these kernels.
+        options = {"num_warps": kernel.warps, "num_stages": kernel.stages, "enable_fp_fusion": False}
+        result: Any = triton.compile(str(source), target=GPUTarget("cuda", 90, 32), options=options)
     return result.asm["ptx"], result.metadata.shared
 
 
@@ -290,9 +240,8 @@ def _assemble(
     """What `ptxas -v` said, by the first assembler that knows this version of PTX, and that assembler."""
     refusals = []
     for tool in _programs("ptxas", used):
-        done = subprocess.run(
-            [tool, "-v", f"-arch={architecture}", source, "-o", binary], capture_output=True, text=True
-        )
+        words = [tool, "-v", f"-arch={architecture}", source, "-o", binary]
+        done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode == 0:
             return done.stdout + done.stderr, tool
         refusals.append(f"{_release(tool)}: {(done.stderr or done.stdout).strip().splitlines()[0]}")
@@ -302,15 +251,10 @@ def _assemble(
 
 
 def assembler(used: Compiler) -> str:
-    """Path of the `ptxas` that belongs to a compiler.
-
-    Raises:
-        ImportError: there is none.
-    """
-    tool = next(_programs("ptxas", used), None)
-    if tool is None:
-        raise ImportError(f"no ptxas ({INSTALL})")
-    return tool
+    """Path of the `ptxas` that belongs to a compiler."""
+    for tool in _programs("ptxas", used):
+        return tool
+    raise ImportError(f"no ptxas ({INSTALL})")
 
 
 def _programs(name: str, used: Compiler) -> Iterator[str]:
@@ -321,9 +265,8 @@ def _programs(name: str, used: Compiler) -> Iterator[str]:
         spec = importlib.util.find_spec(package)
         for place in (spec.submodule_search_locations or []) if spec else []:
             # A second assembler of the triton wheel is called ptxas-blackwell; it knows Hopper too.
-            yield from sorted(
-                str(tool) for tool in Path(place).glob(f"{below}/{name}*") if os.access(tool, os.X_OK)
-            )
+            found = Path(place).glob(f"{below}/{name}*")
+            yield from sorted(str(tool) for tool in found if os.access(tool, os.X_OK))
     if on_path := shutil.which(name):
         yield on_path
 
@@ -337,13 +280,6 @@ def _release(tool: str) -> str:
 
 def _run(tool: str, *arguments: Any) -> str:
     return subprocess.run([tool, *arguments], capture_output=True, text=True).stdout
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _number(pattern: str, text: str) -> int:

@@ -24,19 +24,23 @@ class Family:
     """bytes of shared memory that one program may have (CUDA Programming Guide, "Compute Capabilities")"""
     names: tuple[str, ...]
     """how the names of such GPUs begin; jax can lower for the first one without having it"""
+    warps: int = 64
+    """that one multiprocessor holds at a time"""
+    programs: int = 32
+    """that one multiprocessor holds at a time"""
 
 
 FAMILIES = (
     Family("7.0", 98_304, ("Tesla V100",)),
-    Family("7.5", 65_536, ("Tesla T4", "NVIDIA T4")),
+    Family("7.5", 65_536, ("Tesla T4", "NVIDIA T4"), 32, 16),
     Family("8.0", 166_912, ("NVIDIA A100", "NVIDIA A30", "NVIDIA A800")),
-    Family("8.6", 101_376, ("NVIDIA A10", "NVIDIA A10G", "NVIDIA A40", "NVIDIA GeForce RTX 3090")),
-    Family("8.9", 101_376, ("NVIDIA L4", "NVIDIA L40", "NVIDIA L40S", "NVIDIA GeForce RTX 4090")),
+    Family("8.6", 101_376, ("NVIDIA A10", "NVIDIA A10G", "NVIDIA A40", "NVIDIA GeForce RTX 3090"), 48, 16),
+    Family("8.9", 101_376, ("NVIDIA L4", "NVIDIA L40", "NVIDIA L40S", "NVIDIA GeForce RTX 4090"), 48, 24),
     Family("9.0", 232_448, ("NVIDIA H100", "NVIDIA H200", "NVIDIA GH200", "NVIDIA H800", "NVIDIA H20")),
     Family("10.0", 232_448, ("NVIDIA B200", "NVIDIA GB200")),
     Family("10.3", 232_448, ("NVIDIA B300", "NVIDIA GB300")),
-    Family("12.0", 101_376, ("NVIDIA RTX PRO 6000", "NVIDIA GeForce RTX 5090")),
-    Family("12.1", 101_376, ("NVIDIA GB10",)),
+    Family("12.0", 101_376, ("NVIDIA RTX PRO 6000", "NVIDIA GeForce RTX 5090"), 48, 24),
+    Family("12.1", 101_376, ("NVIDIA GB10",), 48, 24),
 )
 """A GPU that is there reports its own capability: the names are for those that are only compiled for."""
 
@@ -113,9 +117,8 @@ def cannot_run() -> str | None:
         return None
     numbers = re.fullmatch(r"(\d+)\.(\d+)", gpu.capability or "")  # AMD's are as "gfx942"
     if numbers is None or (int(numbers[1]), int(numbers[2])) < OLDEST:
-        return (
-            f"runs on NVIDIA GPUs of compute capability {OLDEST[0]}.{OLDEST[1]} and newer, and this is {gpu}"
-        )
+        oldest = ".".join(map(str, OLDEST))
+        return f"runs on NVIDIA GPUs of compute capability {oldest} and newer, and this is {gpu}"
     if not gpu.kind.startswith("NVIDIA "):  # as drivers named GPUs until 2020
         return f"jax lowers kernels for GPUs whose name begins with 'NVIDIA', and this is {gpu.kind!r}"
     return None

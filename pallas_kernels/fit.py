@@ -13,16 +13,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import pallas_kernels
-from pallas_kernels import catalog, devices, tuning
+from pallas_kernels import catalog, devices, markdown, tuning
 from pallas_kernels.case import Case
 from pallas_kernels.flags import run
 from pallas_kernels.offline import lowering_for
 from pallas_kernels.taylor_attention.cases import at_highest_precision
-from pallas_kernels.topology import compile_program, topology, use_cpu
+from pallas_kernels.topology import compile_program, placed, use_cpu
 
 PROGRAM = "python -m pallas_kernels.fit"
 
@@ -45,17 +43,13 @@ CALLS = {
 
 
 def main() -> int:
-    """Compile everything and write the numbers.
-
-    Raises:
-        ImportError: jax's CUDA plugin is missing.
-    """
+    """Compile everything and write the numbers."""
     use_cpu()
     found: dict[str, dict[str, int]] = {}
     for kind in KINDS:
         print(f"compiling for {kind}", file=sys.stderr)
         for name, count in measured(kind).items():
-            found.setdefault(name, {})[_capability(kind)] = count
+            found.setdefault(name, {})[_family(kind).capability] = count
     tuning.path("", "shared_memory.json").write_text(as_json(found))
     print("\n".join(table()))
     return 0
@@ -69,20 +63,11 @@ def as_json(found: dict[str, dict[str, int]]) -> str:
 
 def recorded() -> dict[str, dict[str, int]]:
     """Name of a case, as a GPU gets it -> compute capability -> bytes of shared memory per program."""
-    return _record()["bytes"]
-
-
-def recorded_with() -> str:
-    """The release of jax that compiled what is `recorded`."""
-    return _record()["jax"]
+    return record()["bytes"]
 
 
 def measured(kind: str, match: str = "") -> dict[str, int]:
-    """Name of a case, as this GPU gets it -> bytes of shared memory that a program of it needs.
-
-    Raises:
-        ImportError: jax's CUDA plugin is missing.
-    """
+    """Name of a case, as this GPU gets it -> bytes of shared memory that a program of it needs."""
     found = cases(kind, match)
     return {case.name: shared_memory(kind, case.function, *case.arguments) for case in found}
 
@@ -100,7 +85,7 @@ def shared_memory(kind: str, function: Callable[..., Any], *arguments: jax.Shape
     The compiler reports them where they are not there, so it compiles for a GPU with a single byte.
     """
     try:
-        compile_program(function, *placed(arguments, topology(1, kind, shared=1)))
+        compile_program(function, *placed(arguments, kind, shared=1))
     except jax.errors.JaxRuntimeError as error:
         found = re.search(r"Shared memory size limit exceeded: requested (\d+), available: 1\b", str(error))
         if found is None:
@@ -109,25 +94,18 @@ def shared_memory(kind: str, function: Callable[..., Any], *arguments: jax.Shape
     return 0
 
 
-def placed(arguments: Any, on: Any) -> list[jax.ShapeDtypeStruct]:
-    """The arguments, whole on virtual GPUs."""
-    whole = NamedSharding(Mesh(np.array(on), ("device",)), PartitionSpec())
-    return [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole) for x in arguments]
-
-
 def table() -> list[str]:
     """Lines of markdown: which kernel runs on which GPU, and the most shared memory that it takes there."""
     headings = ["GPUs", "compute capability", "kB per program", *CALLS, "decoding steps"]
-    rows = [headings, ["---"] + ["---:"] * (len(headings) - 1)]
+    rows = []
     for kind, names in KINDS.items():
-        family = devices.family(kind)
-        assert family is not None
+        family = _family(kind)
         with lowering_for(kind):
             cells = [_cell(family.capability, *call) for call in CALLS.values()]
             steps = "yes" if devices.cannot_run() is None else "xla"
-        rows.append([names, family.capability, f"{family.shared // 1024}", *cells, steps])
+        rows.append([names, family.capability, family.shared // 1024, *cells, steps])
     rows.append(["V100, T4; AMD", "below 8.0; none", "", *["xla"] * (len(CALLS) + 1)])
-    return [f"| {' | '.join(row)} |" for row in rows]
+    return markdown.table(headings, rows)
 
 
 def _cell(capability: str, key_size: int, dtype: str) -> str:
@@ -136,25 +114,23 @@ def _cell(capability: str, key_size: int, dtype: str) -> str:
     if pallas_kernels.supports_taylor_attention(q, q, v):
         return "xla"
     shape = f"taylor_attention/.* K{key_size} V64 {dtype}( packed)? Variant"
-    counts = {
-        name: found[capability]
-        for name, found in recorded().items()
-        if capability in found and re.match(shape, name)
-    }
+    fitting = {name: found for name, found in recorded().items() if re.match(shape, name)}
+    counts = {name: found[capability] for name, found in fitting.items() if capability in found}
     text = f"{max(counts.values()) / 1024:.0f}"
     if pallas_kernels.is_slow_taylor_attention(q, q, v):
         return f"({text})"
     return text + (" \\*" if any("hoist=False" in name for name in counts) else "")
 
 
-def _record() -> dict[str, Any]:
+def record() -> dict[str, Any]:
+    """What is `recorded`, and the release of jax that compiled it."""
     return json.loads(tuning.path("", "shared_memory.json").read_text())
 
 
-def _capability(kind: str) -> str:
+def _family(kind: str) -> devices.Family:
     found = devices.family(kind)
     assert found is not None
-    return found.capability
+    return found
 
 
 if __name__ == "__main__":

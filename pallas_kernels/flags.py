@@ -18,6 +18,9 @@ from pallas_kernels import plain_flags
 
 Options = TypeVar("Options")
 
+CONSOLE = "based-jax"
+"""The console command, which starts others: the process is then named "based-jax train lm", say."""
+
 
 def parse(
     options: Callable[..., Options],
@@ -39,6 +42,7 @@ def parse(
     Raises:
         SystemExit: status 0 after --help, 2 after a wrong flag (one line on stderr).
     """
+    prog = name_of(prog)
     try:
         import tyro
     except ImportError:
@@ -71,7 +75,7 @@ def run(prog: str, main: Callable[[], int | None]) -> NoReturn:
         fail(prog, str(error) or type(error).__name__)
     except KeyboardInterrupt:
         # At once: the interpreter would wait for a compilation that another thread goes on with, and crash.
-        print(f"{prog}: interrupted", file=sys.stderr)
+        print(f"{name_of(prog)}: interrupted", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(130)
@@ -80,8 +84,13 @@ def run(prog: str, main: Callable[[], int | None]) -> NoReturn:
 
 def fail(prog: str, message: str, status: int = 2) -> NoReturn:
     """Print `message` in one line on stderr and exit."""
-    print(f"{prog}: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{name_of(prog)}: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(status)
+
+
+def name_of(prog: str) -> str:
+    """What a command calls itself: `prog`, or the words by which the console command started it."""
+    return sys.argv[0] if sys.argv[0].startswith(f"{CONSOLE} ") else prog
 
 
 def one_line(error: BaseException) -> str:

@@ -14,6 +14,7 @@ import dataclasses
 import importlib.util
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,10 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Kernels that run on request only may spill; the report says which do.
 
     Raises:
-        SystemExit: status 2 for flags that do not parse, 0 after `--help`.
         ImportError: a wheel of the extra `inspect` is missing.
         OSError: a report or a page cannot be read or written.
-        ValueError: no case matches, or a page to update has no markers.
+        ValueError: flags contradict each other, no case matches, or a page to update has no markers.
     """
     options = parse(Inspect, argv, PROGRAM)
     use_cpu()
@@ -133,11 +133,7 @@ def compile_report(options: Inspect, stderr: Console) -> pages.Report:
 
 
 def choose(options: Inspect) -> list[Case]:
-    """The cases that the flags ask for.
-
-    Raises:
-        ValueError: flags that contradict each other, or nothing matches.
-    """
+    """The cases that the flags ask for."""
     if options.all and options.defaults:
         raise ValueError("--all and --defaults: expected one of them")
     cases = [case for case in catalog.cases(options.match) if case.default or not options.defaults]
@@ -151,11 +147,7 @@ def choose(options: Inspect) -> list[Case]:
 
 
 def inspect(case: Case, used: Compiler) -> Entry:
-    """Lower and compile one case; what the compilers refuse is an entry, too.
-
-    Raises:
-        ImportError: a wheel of the extra `inspect` is missing.
-    """
+    """Lower and compile one case; what the compilers refuse is an entry, too."""
     try:
         return Entry(case, tuple(resources(case, used)))
     except ImportError:
@@ -165,11 +157,7 @@ def inspect(case: Case, used: Compiler) -> Entry:
 
 
 def resources(case: Case, used: Compiler) -> list[Resources]:
-    """What the kernels of one case take.
-
-    Raises:
-        Exception: a compiler refuses.
-    """
+    """What the kernels of one case take."""
     if case.backend == "mosaic":
         return mosaic_report.report(case.function, *case.arguments)
     if used == "xla" and not compile_offline.offers_kernels():
@@ -179,11 +167,7 @@ def resources(case: Case, used: Compiler) -> list[Resources]:
 
 
 def inspect_sharded(devices: int) -> int:
-    """Compile the public calls with rows and heads over virtual H200s; returns 1 if any of them communicates.
-
-    Raises:
-        ImportError: a wheel of the extra `inspect` is missing.
-    """
+    """Compile the public calls with rows and heads over virtual H200s; return 1 if any communicates."""
     mesh = sharded.mesh(topology(devices))
     shape = " x ".join(f"{size} {name}" for name, size in mesh.shape.items())
     calls = [*sharded.calls(), *sharded.hopper_calls()]
@@ -191,11 +175,9 @@ def inspect_sharded(devices: int) -> int:
     moves = False
     for call in track(calls, "compiling", console=Console(stderr=True), transient=True):
         program = compile_program(call.function, *call.sharded(mesh))
-        found = collectives(program.as_text() or "")
+        found = Counter(sorted(collectives(program.as_text() or "")))
         moves |= bool(found)
-        table.add_row(
-            call.name, ", ".join(f"{found.count(name)} {name}" for name in sorted(set(found))) or "none"
-        )
+        table.add_row(call.name, ", ".join(f"{count} {name}" for name, count in found.items()) or "none")
     console = Console()
     console.print(table)
     console.print(f"jax {jax.__version__}")
@@ -204,18 +186,11 @@ def inspect_sharded(devices: int) -> int:
 
 def as_dict(entry: Entry) -> dict[str, Any]:
     """The entry as JSON holds it."""
-    case = entry.case
-    return {
-        "op": case.op,
-        "kernel": case.kernel,
-        "shape": case.shape,
-        "variant": dataclasses.asdict(case.variant),
-        "default": case.default,
-        "on_request": case.on_request,
-        "rounds": case.rounds,
-        "error": entry.error,
-        "kernels": [dataclasses.asdict(kernel) for kernel in entry.kernels],
-    }
+    fields = ("op", "kernel", "shape", "variant", "default", "on_request", "rounds")
+    found = {name: getattr(entry.case, name) for name in fields}
+    kernels = [dataclasses.asdict(kernel) for kernel in entry.kernels]
+    variant = dataclasses.asdict(entry.case.variant)
+    return found | {"variant": variant, "error": entry.error, "kernels": kernels}
 
 
 def _table(cases: Sequence[dict[str, Any]]) -> Table:

@@ -57,17 +57,6 @@ def require() -> ModuleType:
         ) from error
 
 
-def missing() -> str | None:
-    """Why no kernel can be launched here, or None; the interpreter launches them without the backend."""
-    if is_interpreted():
-        return None
-    try:
-        require()
-    except ImportError as error:
-        return str(error)
-    return None
-
-
 def launch(
     body: Callable[..., None],
     *operands: jax.Array,

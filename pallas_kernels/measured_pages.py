@@ -7,6 +7,8 @@ a page they stand between ``<!-- measured:NAME -->`` and ``<!-- /measured:NAME -
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pallas_kernels import markdown
+
 TABLES = {"targets": "wanted", "expected": "expected"}
 """Name of a table -> the heading of its second column."""
 
@@ -21,11 +23,8 @@ def updated(page: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link:
         link: from the page to the folder that has a folder of reports for each device.
     """
     for name in TABLES:
-        opening, closing = f"<!-- measured:{name} -->", f"<!-- /measured:{name} -->"
-        before, begin, rest = page.partition(opening)
-        _, end, after = rest.partition(closing)
-        if begin and end:
-            page = "".join((before, begin, "\n", table(name, reports, link), end, after))
+        text = table(name, reports, link).removesuffix("\n")
+        page = markdown.between_markers(page, f"measured:{name}", text) or page
     return page
 
 
@@ -45,11 +44,8 @@ def table(name: str, reports: Mapping[str, Sequence[Mapping[str, Any]]], link: s
     devices = [device for device in reports if any(device == other for _, other in measured)]
     shown = devices or [""]
     headings = ["", TABLES[name], *(f"measured, {device}" if device else "measured" for device in shown)]
-    lines = [headings, ["---", *["---:"] * (len(headings) - 1)]]
-    lines += [
-        [what, want, *(measured.get((what, device), "") for device in shown)] for what, want in wanted.items()
-    ]
-    text = "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
+    rows = [[*pair, *(measured.get((pair[0], device), "") for device in shown)] for pair in wanted.items()]
+    text = "\n".join(markdown.table(headings, rows)).replace("|  |", "| |")
     return f"{text}\n\n{_source(reports, devices, link)}\n"
 
 

@@ -75,10 +75,8 @@ def run(
     """
     argv = [word for word in (sys.argv[1:] if argv is None else argv) if word != "--resume"]
     path = flags.out / f"{name}.json"
-    expect(
-        flags.resume or not path.exists(), "--out", str(flags.out),
-        f"a directory without {path.name}; --resume goes on with the one that is there",
-    )  # fmt: skip
+    fresh = f"a directory without {path.name}; --resume goes on with the one that is there"
+    expect(flags.resume or not path.exists(), "--out", str(flags.out), fresh)
     flags.out.mkdir(parents=True, exist_ok=True)
     module = f"pallas_kernels.{name}"
     if flags.until is not None:
@@ -88,14 +86,7 @@ def run(
     return supervisor.watch(command, path, stuck, tell, flags.resume, 60 * flags.minutes)
 
 
-def _work(
-    name: str,
-    flags: MeasuringFlags,
-    command: str,
-    cases: Callable[[], Sequence[Sequence[Trial]]],
-    cannot_run: Callable[[], str | None],
-    path: Path,
-) -> int:
+def _work(name: str, flags: MeasuringFlags, command: str, cases: Any, cannot_run: Any, path: Path) -> int:
     with launching(flags.interpret):
         if reason := cannot_run():
             raise ValueError(reason)
@@ -103,10 +94,12 @@ def _work(
         order = Order([[trial.variant for trial in trials] for trials in listed])
         count = sum(map(len, listed))
         tell(f"{count} candidates of {len(listed)} cases, first {order.first} present choices and neighbours")
-        trials = Trials(
-            listed, order, report, path, flags.until or math.inf, flags.seconds, tell,
-            stuck=math.inf if flags.interpret else HANG_SECONDS, threads=_threads(),
-        )  # fmt: skip
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        # One core launches the kernels that are measured, the others compile.
+        threads = max(1, min(8, cores - 1))
+        limits = {"stuck": math.inf if flags.interpret else HANG_SECONDS, "threads": threads}
+        ends = flags.until or math.inf
+        trials = Trials(listed, order, report, path, ends, flags.seconds, tell, **limits)
         try:
             report["complete"] = trials.run()
         except KeyboardInterrupt:
@@ -124,14 +117,10 @@ def _work(
 
 def _report(name: str, flags: MeasuringFlags, command: str, path: Path) -> dict[str, Any]:
     """A new report, or the one that is there."""
-    skipped = ("out", "resume", "until")
-    values = {field.name: getattr(flags, field.name) for field in dataclasses.fields(flags)}
-    fresh = {
-        "benchmark": name, "schema": journal.SCHEMA, "complete": False, "command": command,
-        "machine": journal.machine(),
-        "settings": {key: value for key, value in values.items() if key not in skipped},
-        **STATE, "rows": [],
-    }  # fmt: skip
+    names = [field.name for field in dataclasses.fields(flags)]
+    settings = {key: getattr(flags, key) for key in names if key not in ("out", "resume", "until")}
+    fresh = {"benchmark": name, "schema": journal.SCHEMA, "complete": False, "command": command}
+    fresh |= {"machine": journal.machine(), "settings": settings, **STATE, "rows": []}
     if not (flags.resume and path.exists()):
         return fresh
     old = journal.load(path, [name])
@@ -171,9 +160,3 @@ def no_gpu() -> str | None:
 def tell(text: str) -> None:
     """Print a line of progress."""
     print(text, flush=True)
-
-
-def _threads() -> int:
-    """Compilations at a time; one core launches the kernels that are measured."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(8, cores - 1))

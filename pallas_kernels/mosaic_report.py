@@ -4,20 +4,18 @@ Mosaic GPU makes PTX when XLA compiles the program, and writes it to files where
 that. Needs jax's CUDA plugin and an assembler (extra `inspect`).
 """
 
-import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels.compile_offline import Resources, assemble
-from pallas_kernels.topology import compile_program, topology, uncached
+from pallas_kernels.topology import compile_program, placed, uncached
 
 WARPS = 8
 STAGES = 2
@@ -27,15 +25,12 @@ def report(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> li
     """Compile `function` for an H200 and assemble the kernels that it launches through Mosaic GPU.
 
     Raises:
-        ImportError: a wheel is missing.
         LookupError: `function` launches no such kernel.
     """
-    mesh = Mesh(np.array(topology()), ("device",))
-    whole = NamedSharding(mesh, PartitionSpec())
-    placed = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole) for x in arguments]
     with tempfile.TemporaryDirectory() as folder:
-        with _written_to(folder), uncached():
-            compile_program(function, *placed)
+        wanted = dict.fromkeys(("MOSAIC_GPU_DUMP_PTX", "MOSAIC_GPU_DUMP_MLIR_PASSES"), "1")
+        with mock.patch.dict(os.environ, wanted, MOSAIC_GPU_DUMP_TO=folder), uncached():
+            compile_program(function, *placed(arguments))
         found = sorted(Path(folder).glob("*.ptx"))
         if not found:
             raise LookupError("no PTX of Mosaic GPU was written while the program was compiled")
@@ -50,19 +45,3 @@ def _assemble(path: Path) -> Resources:
     # The file ends with the number of the kernel in this process.
     name = re.sub(r"_\d+$", "", path.stem)
     return assemble(name, path.read_text(), WARPS, STAGES, int(shared[1]), "triton")
-
-
-@contextlib.contextmanager
-def _written_to(folder: str) -> Iterator[None]:
-    """Compiling inside writes what Mosaic GPU makes."""
-    wanted = {"MOSAIC_GPU_DUMP_TO": folder, "MOSAIC_GPU_DUMP_PTX": "1", "MOSAIC_GPU_DUMP_MLIR_PASSES": "1"}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

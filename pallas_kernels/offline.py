@@ -26,12 +26,10 @@ def capability() -> int | None:
     if not is_lowered_for_gpu():
         return None
     gpu = devices.current()
-    found = None if gpu is None else gpu.capability
-    if found is None:
-        raise ValueError(
-            f"device_kind = {devices.TARGET.get()!r}: expected the name of a GPU in devices.FAMILIES"
-        )
-    return int(found.replace(".", ""))
+    if gpu is None or gpu.capability is None:
+        wanted = "expected the name of a GPU in devices.FAMILIES"
+        raise ValueError(f"device_kind = {devices.TARGET.get()!r}: {wanted}")
+    return int(gpu.capability.replace(".", ""))
 
 
 @contextlib.contextmanager

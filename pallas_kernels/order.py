@@ -22,17 +22,14 @@ class Order:
     def __init__(self, cases: Sequence[Sequence[Mapping[str, Any]]]) -> None:
         """Take the fields of each candidate, as ``[[{"chunk": 64, "warps": 4}, ...], ...]``."""
         self._features = [_features(candidates) for candidates in cases]
-        self._first = [
-            (case, i)
-            for case, candidates in enumerate(cases)
-            for i, candidate in enumerate(candidates)
-            if sum(candidate[name] != candidates[0][name] for name in candidate) <= 1
-        ]
-        neighbours = set(self._first)
-        self._rest = [
-            [i for i in range(len(candidates)) if (case, i) not in neighbours]
-            for case, candidates in enumerate(cases)
-        ]
+        self._first: list[tuple[int, int]] = []
+        self._rest: list[list[int]] = [[] for _ in cases]
+        for case, candidates in enumerate(cases):
+            for i, candidate in enumerate(candidates):
+                if sum(candidate[name] != candidates[0][name] for name in candidate) <= 1:
+                    self._first.append((case, i))
+                else:
+                    self._rest[case].append(i)
         self._seen: list[dict[int, float]] = [{} for _ in cases]
         self._predicted: dict[int, np.ndarray] = {}
 
@@ -45,12 +42,10 @@ class Order:
         """Return (case, candidate) that nobody took yet, the best one; None when there is no other."""
         if self._first:
             return self._first.pop(0)
-        promising = [
-            (self._prediction(case)[i], case, i) for case, rest in enumerate(self._rest) for i in rest
-        ]
-        if not promising:
+        left = [(case, i) for case, rest in enumerate(self._rest) for i in rest]
+        if not left:
             return None
-        _, case, i = min(promising)
+        case, i = min(left, key=lambda each: (self._prediction(each[0])[each[1]], each))
         self._rest[case].remove(i)
         return case, i
 
@@ -72,8 +67,6 @@ class Order:
 def _features(candidates: Sequence[Mapping[str, Any]]) -> np.ndarray:
     """(candidates, values that differ from the present choice's): 1 where a candidate has the value."""
     present = candidates[0]
-    values = sorted(
-        {(name, value) for other in candidates for name, value in other.items() if value != present[name]},
-        key=str,
-    )
+    pairs = {pair for other in candidates for pair in other.items()}
+    values = sorted(pairs - set(present.items()), key=str)
     return np.array([[float(other[name] == value) for name, value in values] for other in candidates])

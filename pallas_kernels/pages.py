@@ -4,28 +4,29 @@ A report is ``{"toolchain": {name: version}, "cases": [...]}``, as `inspect --js
 those of `inspect.as_dict`.
 """
 
-import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pallas_kernels import markdown
+
 Report = dict[str, Any]
 
-COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], Any]], ...] = (
-    ("registers", "per thread, at most 255", lambda kernel: kernel["registers"]),
-    ("stack B", "bytes of local memory per thread, for registers that did not suffice", lambda k: k["stack"]),
-    ("spill B", "bytes stored / loaded there, each instruction counted once",
-     lambda k: f"{k['spill_stores']}/{k['spill_loads']}"),
-    ("shared kB", "shared memory per program, of 227", lambda kernel: f"{kernel['shared'] / 1024:.1f}"),
-    ("per SM", "programs that fit on a multiprocessor at a time", lambda kernel: kernel["blocks_per_sm"]),
-    ("wgmma", "tensor-core instructions of warp groups", lambda kernel: kernel["wgmma"]),
-    ("mma", "slower tensor-core instructions of single warps", lambda kernel: kernel["mma"]),
-    ("issue", "cycles to issue a round of the main loop for a program", lambda k: _of_loop(k, "issue_slots")),
-    ("tensor", "cycles of the tensor cores in that round", lambda k: _of_loop(k, "tensor_cycles")),
-    ("local", "loads and stores of spilled registers in that loop", lambda k: _of_loop(k, "local")),
-    ("barriers", "waits for all warps in that loop", lambda k: _of_loop(k, "barriers")),
-)  # fmt: skip
-"""Heading, meaning, text for one kernel."""
+COLUMNS = (
+    ("registers", "per thread, at most 255", "{registers}"),
+    ("stack B", "bytes of local memory per thread, for registers that did not suffice", "{stack}"),
+    ("spill B", "bytes stored / loaded there, each instruction counted once", "{spill_stores}/{spill_loads}"),
+    ("shared kB", "shared memory per program, of 227", "{shared_kb:.1f}"),
+    ("per SM", "programs that fit on a multiprocessor at a time", "{blocks_per_sm}"),
+    ("wgmma", "tensor-core instructions of warp groups", "{wgmma}"),
+    ("mma", "slower tensor-core instructions of single warps", "{mma}"),
+    ("issue", "cycles to issue a round of the main loop for a program", "{loop[issue_slots]}"),
+    ("tensor", "cycles of the tensor cores in that round", "{loop[tensor_cycles]}"),
+    ("local", "loads and stores of spilled registers in that loop", "{loop[local]}"),
+    ("barriers", "waits for all warps in that loop", "{loop[barriers]}"),
+)
+"""Heading, meaning, format of one kernel."""
 
 COMPARED = ("registers", "stack B", "spill B", "shared kB", "per SM", "issue", "tensor")
 """Columns that each version has in a page of several."""
@@ -37,8 +38,9 @@ PEAK_SHARE = 0.55
 """Of the bound that kernels of this kind reach."""
 
 
-def _of_loop(kernel: dict[str, Any], name: str) -> Any:
-    return kernel["loop"][name] if kernel["loop"] else "-"
+def _cell(text: str, kernel: dict[str, Any]) -> str:
+    loop = kernel["loop"] or defaultdict(lambda: "-")
+    return text.format_map(kernel | {"shared_kb": kernel["shared"] / 1024, "loop": loop})
 
 
 def version(report: Report) -> str:
@@ -65,9 +67,9 @@ def rows_of(case: dict[str, Any], columns: Sequence[str]) -> list[list[str]]:
     texts = [text for heading, _, text in COLUMNS if heading in columns]
     if case["error"]:
         return [[title(case), "fails", *[""] * (len(texts) - 1)]]
-    several = len(case["kernels"]) > 1
+    name = "{}: {}" if len(case["kernels"]) > 1 else "{}"
     return [
-        [title(case) + (f": {kernel['kernel']}" if several else ""), *(str(text(kernel)) for text in texts)]
+        [name.format(title(case), kernel["kernel"]), *(_cell(text, kernel) for text in texts)]
         for kernel in case["kernels"]
     ]
 
@@ -144,10 +146,7 @@ def as_markdown(reports: Sequence[Report], spill: int = 0) -> str:
         "",
         "Written by `python -m pallas_kernels.inspect --markdown`. Compiled, not run: no GPU was used.",
         "",
-        *(
-            f"- Compiled with {', '.join(f'{name} {value}' for name, value in report['toolchain'].items())}."
-            for report in reports
-        ),
+        *(f"- Compiled with {', '.join(map(' '.join, x['toolchain'].items()))}." for x in reports),
         "",
         *(f"- {heading}: {meaning}" for heading, meaning, _ in COLUMNS if heading in columns),
         "- spilled because: what spills cost in that loop, and what the best variant without any would cost",
@@ -190,18 +189,12 @@ def _table(reports: Sequence[Report], columns: Sequence[str]) -> list[str]:
                 cells.setdefault(key, {})[index] = row
                 if text := reason(case, report):
                     reasons.setdefault(key, []).append(f"{version(report)}: {text}" if several else text)
-    headings = [
-        f"{heading}, {version(report)}" if several else heading for report in reports for heading in columns
-    ]
-    missing = [""] * len(columns)
-    rows = [["case", "variant", *headings, "spilled because"]]
-    rows.append(["---", "---", *["---:"] * len(headings), "---"])
-    rows += [
-        [*key, *(text for index in range(len(reports)) for text in found.get(index, missing)),
-         "; ".join(reasons.get(key, []))]
-        for key, found in cells.items()
-    ]  # fmt: skip
-    return [f"| {' | '.join(row)} |" for row in rows]
+    headings = [f"{heading}, {version(x)}" if several else heading for x in reports for heading in columns]
+    rows = []
+    for key, found in cells.items():
+        texts = [text for index in range(len(reports)) for text in found.get(index, [""] * len(columns))]
+        rows.append([*key, *texts, "; ".join(reasons.get(key, []))])
+    return markdown.table(["case", "variant", *headings, "spilled because"], rows, words=(0, 1, -1))
 
 
 CHUNKS = 131_072
@@ -213,47 +206,40 @@ SLOTS_PER_MILLISECOND = 132 * 1.7e6
 
 def expected(reports: Sequence[Report]) -> list[str]:
     """What to expect of the passes of Taylor attention at K 16, V 64 in bfloat16."""
-    headings = ["registers", "stack B", "programs per SM", "issue slots", "tensor cycles"]
-    rows = [["kernel", "jax", *headings, "bound, ms", f"at {PEAK_SHARE * 100:.0f} %, ms"]]
-    rows.append(["---", "---", *["---:"] * (len(rows[0]) - 2)])
-    for kernel in ("key_sums", "outputs", "query_sums", "dq", "dk", "dv"):
+    headings = ["registers", "stack B", "programs per SM", "issue slots", "tensor cycles", "bound, ms"]
+    rows = []
+    for name in ("key_sums", "outputs", "query_sums", "dq", "dk", "dv"):
         for report in reports:
-            case = _picked(report, f"taylor_attention/{kernel} K16 V64 bfloat16")
-            (found,) = case["kernels"]
-            issue, tensor = (found["loop"][x] * case["rounds"] for x in ("issue_slots", "tensor_cycles"))
+            kernel, issue, tensor = _picked(report, f"taylor_attention/{name} K16 V64 bfloat16")
             bound = max(issue, tensor) * CHUNKS / SLOTS_PER_MILLISECOND
-            rows.append(
-                [f"`{kernel}`", version(report), str(found["registers"]), str(found["stack"]),
-                 str(found["blocks_per_sm"]), f"{issue:,.0f}", f"{tensor:,.0f}", f"{bound:.2f}",
-                 f"{bound / PEAK_SHARE:.1f}"]
-            )  # fmt: skip
-    return [f"| {' | '.join(row)} |" for row in rows]
+            taken = (kernel[key] for key in ("registers", "stack", "blocks_per_sm"))
+            times = f"{issue:,.0f}", f"{tensor:,.0f}", f"{bound:.2f}", f"{bound / PEAK_SHARE:.1f}"
+            rows.append([f"`{name}`", version(report), *taken, *times])
+    headings = ["kernel", "jax", *headings, f"at {PEAK_SHARE * 100:.0f} %, ms"]
+    return markdown.table(headings, rows, words=(0, 1))
 
 
 def hopper(reports: Sequence[Report]) -> list[str]:
     """The forward pass on Hopper's own instructions beside the portable one, for 128 tokens."""
-    rows = [["`outputs`, K 16, V 64", "jax", "registers", "stack B", "issue slots", "tensor cycles"]]
-    rows.append(["---", "---", *["---:"] * 4])
+    rows = []
     for packed in ("", " packed"):
-        for kernel, name in (("outputs", "portable"), ("outputs_mosaic", "Mosaic GPU")):
+        for name, words in (("outputs", "portable"), ("outputs_mosaic", "Mosaic GPU")):
             for report in reports:
-                case = _picked(report, f"taylor_attention/{kernel} K16 V64 bfloat16{packed}")
-                (found,) = case["kernels"]
-                numbers = (found["loop"][x] * case["rounds"] * 2 for x in ("issue_slots", "tensor_cycles"))
-                cells = [
-                    name + packed.replace(" ", ", "),
-                    version(report),
-                    found["registers"],
-                    found["stack"],
-                ]
-                rows.append([*map(str, cells), *(f"{number:,.0f}" for number in numbers)])
-    return [f"| {' | '.join(row)} |" for row in rows]
+                case = f"taylor_attention/{name} K16 V64 bfloat16{packed}"
+                kernel, issue, tensor = _picked(report, case)
+                cells = [words + packed.replace(" ", ", "), version(report), kernel["registers"]]
+                rows.append([*cells, kernel["stack"], f"{2 * issue:,.0f}", f"{2 * tensor:,.0f}"])
+    headings = ["`outputs`, K 16, V 64", "jax", "registers", "stack B", "issue slots", "tensor cycles"]
+    return markdown.table(headings, rows, words=(0, 1))
 
 
-def _picked(report: Report, name: str) -> dict[str, Any]:
+def _picked(report: Report, name: str) -> tuple[dict[str, Any], float, float]:
+    """The one kernel of a case; its main loop's issue slots and tensor cycles for 64 tokens, all values."""
     for case in report["cases"]:
         if case["default"] and title(case) == name and not case["error"]:
-            return case
+            (kernel,) = case["kernels"]
+            loop, rounds = kernel["loop"], case["rounds"]
+            return kernel, loop["issue_slots"] * rounds, loop["tensor_cycles"] * rounds
     raise ValueError(f"the report of jax {version(report)} has no {name} that compiles")
 
 
@@ -268,12 +254,10 @@ def update(page: Path, reports: Sequence[Report]) -> None:
         ValueError: the page has no such markers, or a report lacks what the table shows.
     """
     text = page.read_text()
-    patterns = {name: re.compile(f"<!-- {name} -->.*?<!-- /{name} -->", re.DOTALL) for name in TABLES}
-    found = {name: pattern for name, pattern in patterns.items() if pattern.search(text)}
+    found = [name for name in TABLES if markdown.between_markers(text, name, "") is not None]
     if not found:
         markers = ", ".join(f"<!-- {name} --> ... <!-- /{name} -->" for name in TABLES)
         raise ValueError(f"{page} has none of the markers {markers}")
-    for name, pattern in found.items():
-        table = "\n".join([f"<!-- {name} -->", *TABLES[name](reports), f"<!-- /{name} -->"])
-        text = pattern.sub(lambda _, table=table: table, text)
+    for name in found:
+        text = markdown.between_markers(text, name, "\n".join(TABLES[name](reports))) or text
     page.write_text(text)

@@ -33,7 +33,7 @@ def per_row_and_head(
         function: arrays to a tuple of arrays; row i, head j of each result depends on row i, head j only.
         operands, results: the axes of each array in order, one letter or word each, as "b n h k"; the first
             is always "b". Axes with one name have one size.
-        constants: further arrays that `function` takes behind the operands and every device needs whole;
+        constants: further arrays that `function` takes after the operands and every device needs whole;
             it cannot create arrays from NumPy ones itself.
     """
     constant_axes = [" ".join(f"c{i}_{axis}" for axis in range(x.ndim)) for i, x in enumerate(constants)]
@@ -62,11 +62,21 @@ def per_row_and_head(
 
     @batched.def_vmap
     def _fold_into_rows(size: int, is_mapped: Sequence[bool], *arrays: jax.Array) -> tuple[Any, Any]:
-        rows = [
-            x if mapped else jnp.broadcast_to(x, (size, *x.shape))
-            for x, mapped in zip(arrays, is_mapped, strict=True)
-        ]
+        pairs = zip(arrays, is_mapped, strict=True)
+        rows = (x if mapped else jnp.broadcast_to(x, (size, *x.shape)) for x, mapped in pairs)
         outputs = batched(*(x.reshape(-1, *x.shape[2:]) for x in rows))
         return tuple(y.reshape(size, -1, *y.shape[1:]) for y in outputs), (True,) * len(outputs)
 
     return batched
+
+
+def with_gradient_of(
+    formula: Callable[..., Any], function: Callable[..., tuple[jax.Array, ...]]
+) -> Callable[..., Any]:
+    """`function`, differentiated through `formula`, which computes the same in plain operations, anew."""
+    differentiable = jax.custom_vjp(function)
+    differentiable.defvjp(
+        lambda *arrays: (function(*arrays), arrays),
+        lambda arrays, cotangents: jax.vjp(formula, *arrays)[1](cotangents),
+    )
+    return differentiable

@@ -47,7 +47,12 @@ def parse(
     for field in dataclasses.fields(cls):
         value = _default(field) if default is None else getattr(default, field.name)
         _add(parser, field.name, hints[field.name], value, texts.get(field.name, ""), pairs)
-    return cls(**vars(parser.parse_args(argv)))
+    values = vars(parser.parse_args(argv))
+    for name, value in values.items():
+        if isinstance(value, list):  # of words, not a default
+            spec = _spec(hints[name])
+            values[name] = tuple(value) if spec is None else spec.instance_from_str(value)
+    return cls(**values)
 
 
 def field_texts(cls: type) -> dict[str, str]:
@@ -59,17 +64,13 @@ def field_texts(cls: type) -> dict[str, str]:
             body = getattr(tree, "body", [])
             for field, text in itertools.pairwise(body):
                 match field, text:
-                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
-                        value=ast.Constant(value=str(words))
-                    ):
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(words))):
                         texts[name] = inspect.cleandoc(words)
     return texts
 
 
 def _default(field: Any) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def _add(parser: argparse.ArgumentParser, name: str, hint: Any, value: Any, text: str, pairs: bool) -> None:
@@ -81,8 +82,7 @@ def _add(parser: argparse.ArgumentParser, name: str, hint: Any, value: Any, text
     keywords: dict[str, Any] = {"dest": name, "required": required, "default": None if required else value}
     keywords["help"] = f"{text} ({shown})".strip().replace("%", "%%")
     if spec is not None:
-        action = _reading(spec)
-        parser.add_argument(flag, nargs=spec.nargs, metavar=spec.metavar, action=action, **keywords)
+        parser.add_argument(flag, nargs=spec.nargs, metavar=spec.metavar, **keywords)
         return
     kind, several, choices = _kind(hint)
     if kind is bool and pairs:
@@ -91,7 +91,7 @@ def _add(parser: argparse.ArgumentParser, name: str, hint: Any, value: Any, text
         flag, action = (f"--no-{flag[2:]}", "store_false") if value is True else (flag, "store_true")
         parser.add_argument(flag, action=action, **keywords)
     elif several:
-        parser.add_argument(flag, nargs="*", type=kind, action=_reading(None), **keywords)
+        parser.add_argument(flag, nargs="*", type=kind, **keywords)
     else:
         parser.add_argument(flag, type=kind, choices=choices, **keywords)
 
@@ -114,18 +114,6 @@ def _kind(hint: Any) -> tuple[Any, bool, Sequence[Any] | None]:
     if typing.get_origin(hint) is tuple:
         return typing.get_args(hint)[0], True, None
     return hint, False, None
-
-
-def _reading(spec: Any) -> type[argparse.Action]:
-    """Store the words after a flag as the tuple that `spec` makes of them."""
-
-    class Reading(argparse.Action):
-        def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-            setattr(
-                namespace, self.dest, tuple(values) if spec is None else spec.instance_from_str(list(values))
-            )
-
-    return Reading
 
 
 def _shown(value: Any, spec: Any) -> str:

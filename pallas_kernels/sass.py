@@ -32,16 +32,11 @@ def main_loop(text: str, warps: int) -> Loop | None:
     if not loops:
         return None
     # Of nested loops with the same tensor-core work the inner one is the short one.
-    body = max(
-        loops, key=lambda loop: (_tensor_cycles(loop), -len(loop) if _tensor_cycles(loop) else len(loop))
-    )
-    return Loop(
-        instructions=len(body),
-        issue_slots=len(body) * warps // 4,
-        tensor_cycles=round(_tensor_cycles(body) * warps / 4),
-        local=_count(r"\b(LDL|STL)\b", body),
-        barriers=_count(r"\bBAR\.SYNC\b", body),
-    )
+    weighed = [(_tensor_cycles(loop), loop) for loop in loops]
+    _, body = max(weighed, key=lambda pair: (pair[0], -len(pair[1]) if pair[0] else len(pair[1])))
+    local, barriers = (_count(pattern, body) for pattern in (r"\b(LDL|STL)\b", r"\bBAR\.SYNC\b"))
+    tensor_cycles = round(_tensor_cycles(body) * warps / 4)
+    return Loop(len(body), len(body) * warps // 4, tensor_cycles, local, barriers)
 
 
 def _parse(text: str) -> tuple[list[int], list[str], dict[str, int]]:
@@ -63,10 +58,8 @@ def _parse(text: str) -> tuple[list[int], list[str], dict[str, int]]:
 
 def _tensor_cycles(body: list[str]) -> float:
     """Per warp group: a 64 x n x 16 product takes n/2 cycles, the 16 x 8 x 16 one of each of its warps 4."""
-    text = "\n".join(body)
-    return sum(int(n) / 2 for n in re.findall(r"\bHGMMA\.\d+x(\d+)x\d+", text)) + 4 * _count(
-        r"\bHMMA\.16816\b", body
-    )
+    widths = re.findall(r"\bHGMMA\.\d+x(\d+)x\d+", "\n".join(body))
+    return sum(int(n) / 2 for n in widths) + 4 * _count(r"\bHMMA\.16816\b", body)
 
 
 def _count(pattern: str, body: list[str]) -> int:

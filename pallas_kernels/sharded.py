@@ -1,5 +1,6 @@
 """The public calls with rows over "data" and heads over "tensor": none may move anything between devices."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ class Call:
 
     def shardings(self, mesh: Mesh) -> tuple[NamedSharding, ...]:
         """One per argument."""
-        specs = [PartitionSpec(*map(MESH_AXES.get, axes.split())) for axes in self.axes]
+        specs = (PartitionSpec(*map(MESH_AXES.get, axes.split())) for axes in self.axes)
         return tuple(NamedSharding(mesh, spec) for spec in specs)
 
     def sharded(self, mesh: Mesh) -> tuple[jax.ShapeDtypeStruct, ...]:
@@ -39,30 +40,35 @@ class Call:
         )
 
 
+def _call(name: str, function: Callable[..., Any], *described: tuple[str, Any], **sizes: int) -> Call:
+    """Of (axes, dtype) per argument, and the size of each axis."""
+    sizes = {"k": 16, "v": 64, "f": 153, "w": 64} | sizes
+    arguments = [jax.ShapeDtypeStruct([sizes[a] for a in axes.split()], dtype) for axes, dtype in described]
+    return Call(name, function, tuple(arguments), tuple(axes for axes, _ in described))
+
+
 def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jnp.bfloat16) -> list[Call]:
     """Forward and backward of `taylor_attention`, and the decoding steps."""
-    tokens = {"b": batch, "n": length, "h": heads, "k": 16, "v": 64, "f": 153, "w": 64}
-
-    def call(name: str, function: Callable[..., Any], *described: tuple[str, Any]) -> Call:
-        arguments = [
-            jax.ShapeDtypeStruct([tokens[a] for a in axes.split()], dtype) for axes, dtype in described
-        ]
-        return Call(name, function, tuple(arguments), tuple(axes for axes, _ in described))
-
-    keys, values = ("b n h k", dtype), ("b n h v", dtype)
+    call = functools.partial(_call, b=batch, n=length, h=heads)
+    keys, values, packing = ("b n h k", dtype), ("b n h v", dtype), ("b n", jnp.int32)
     key, value, ring = ("b h k", dtype), ("b h v", dtype), ("b w h v", dtype)
+    state, rings = [("b h f v", jnp.float32), ("b h f", jnp.float32)], [ring, ring, ("b", jnp.int32)]
+    with_state = functools.partial(taylor_attention, return_state=True)
+
+    def packed(q: jax.Array, k: jax.Array, v: jax.Array, starts: jax.Array) -> Any:
+        return taylor_attention(q, k, v, starts=starts)
+
+    def backward(q: jax.Array, k: jax.Array, v: jax.Array, gradient: jax.Array) -> Any:
+        return jax.vjp(taylor_attention, q, k, v)[1](gradient)
+
     rotary = Rotary(dim=32, base=10000.0, interleaved=False)
     return [
         call("taylor_attention", taylor_attention, keys, keys, values),
-        call("taylor_attention with state", _attention_with_state, keys, keys, values),
-        call("taylor_attention packed", _attention_packed, keys, keys, values, ("b n", jnp.int32)),
-        call("taylor_attention backward", _attention_backward, keys, keys, values, values),
-        call("taylor_step", taylor_step, key, key, value, ("b h f v", jnp.float32), ("b h f", jnp.float32)),
-        call(
-            "window_step",
-            lambda *arrays: window_step(*arrays, rotary=rotary),
-            *(value, value, value, ring, ring, ("b", jnp.int32)),
-        ),
+        call("taylor_attention with state", with_state, keys, keys, values),
+        call("taylor_attention packed", packed, keys, keys, values, packing),
+        call("taylor_attention backward", backward, keys, keys, values, values),
+        call("taylor_step", taylor_step, key, key, value, *state),
+        call("window_step", functools.partial(window_step, rotary=rotary), value, value, value, *rings),
     ]
 
 
@@ -70,31 +76,13 @@ def hopper_calls(batch: int = 128, heads: int = 16, length: int = 2048) -> list[
     """The Mosaic kernels: one block per row and head, and the three passes; none where jax is too old."""
     if (mosaic_support.cannot_run() or "").startswith("needs jax"):
         return []
-
-    def call(name: str, batch: int) -> Call:
-        def function(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
-            return taylor_attention(q, k, v, return_state=True, backend="mosaic")
-
-        shapes = [(batch, length, heads, size) for size in (16, 16, 64)]
-        arguments = tuple(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
-        return Call(name, function, arguments, ("b n h k", "b n h k", "b n h v"))
-
-    return [call("taylor_attention mosaic", batch), call("taylor_attention mosaic, blocks", batch // 16)]
+    function = functools.partial(taylor_attention, return_state=True, backend="mosaic")
+    described = [(axes, jnp.bfloat16) for axes in ("b n h k", "b n h k", "b n h v")]
+    rows = {"taylor_attention mosaic": batch, "taylor_attention mosaic, blocks": batch // 16}
+    return [_call(name, function, *described, b=b, n=length, h=heads) for name, b in rows.items()]
 
 
 def mesh(devices: Sequence[Any]) -> Mesh:
     """Two devices over heads where there are so many, the others over rows."""
     tensor = 2 if len(devices) % 2 == 0 else 1
     return Mesh(np.array(devices).reshape(-1, tensor), tuple(MESH_AXES.values()))
-
-
-def _attention_with_state(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
-    return taylor_attention(q, k, v, return_state=True)
-
-
-def _attention_packed(q: jax.Array, k: jax.Array, v: jax.Array, starts: jax.Array) -> Any:
-    return taylor_attention(q, k, v, starts=starts)
-
-
-def _attention_backward(q: jax.Array, k: jax.Array, v: jax.Array, gradient: jax.Array) -> Any:
-    return jax.vjp(taylor_attention, q, k, v)[1](gradient)

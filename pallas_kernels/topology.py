@@ -15,7 +15,8 @@ from importlib import resources
 from typing import Any
 
 import jax
-from jax.sharding import use_abstract_mesh
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
 from pallas_kernels import devices as gpus
 from pallas_kernels.offline import H200
@@ -61,20 +62,13 @@ def topology(devices: int = 1, kind: str = H200, shared: int | None = None) -> t
         raise ImportError(f"compiling for {devices} GPU(s) needs jax's CUDA plugin ({INSTALL})")
     load_plugins()
     config = target_config(kind, shared)
+    options = {"topology_name": "gpu", "topology": f"1x1x{devices}", "target_config": config}
     with _muted():
-        return tuple(
-            topologies.get_topology_desc(
-                platform="cuda", topology_name="gpu", topology=f"1x1x{devices}", target_config=config
-            ).devices
-        )
+        return tuple(topologies.get_topology_desc(platform="cuda", **options).devices)
 
 
 def target_config(kind: str, shared: int | None = None) -> str:
-    """XLA's description of a GPU: what decides how kernels compile is its own, the rest an H200's.
-
-    Raises:
-        ValueError: no such GPU.
-    """
+    """XLA's description of a GPU: what decides how kernels compile is its own, the rest an H200's."""
     family = gpus.family(kind)
     if family is None:
         raise ValueError(f"kind = {kind!r}: expected the name of a GPU in devices.FAMILIES")
@@ -90,6 +84,13 @@ def target_config(kind: str, shared: int | None = None) -> str:
     )
 
 
+def placed(arguments: Any, kind: str = H200, shared: int | None = None) -> list[jax.ShapeDtypeStruct]:
+    """The arguments, whole on one virtual GPU, see `topology`."""
+    mesh = Mesh(np.array(topology(1, kind, shared)), ("device",))
+    whole = NamedSharding(mesh, PartitionSpec())
+    return [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole) for x in arguments]
+
+
 def lower_program(function: Callable[..., Any], *arguments: Any) -> jax.stages.Lowered:
     """`function` lowered for virtual H200s; `arguments` say by their shardings on which `topology`."""
     mesh = next(x.sharding.mesh for x in jax.tree.leaves(arguments))
@@ -98,10 +99,7 @@ def lower_program(function: Callable[..., Any], *arguments: Any) -> jax.stages.L
 
 
 def compile_lowered(lowered: jax.stages.Lowered, **options: Any) -> jax.stages.Compiled:
-    """What `lower_program` returned through XLA's whole GPU compiler, which may take `options`.
-
-    This is the compiler that runs on a GPU: it knows the limit of shared memory and it partitions.
-    """
+    """Compile what `lower_program` returned as on a GPU: the compiler knows the limits and partitions."""
     with _muted():
         return lowered.compile(compiler_options=options)
 

@@ -79,11 +79,8 @@ class Trials:
 
     def __post_init__(self) -> None:
         self._rows = {(row["case"], row["candidate"]): row for row in self.report["rows"]}
-        self._index = {
-            (trial.case, trial.candidate): (case, i)
-            for case, trials in enumerate(self.cases)
-            for i, trial in enumerate(trials)
-        }
+        taken = [(case, i) for case, trials in enumerate(self.cases) for i in range(len(trials))]
+        self._index = {self._key(*each): each for each in taken}
         self._references: dict[int, Future[Any]] = {}
         self._ready: OrderedDict[int, tuple[list[jax.Array], Any]] = OrderedDict()
         self._ahead: deque[tuple[int, int, Future[Any]]] = deque()
@@ -256,10 +253,7 @@ class Trials:
     @contextmanager
     def _watchdog(self, case: int, i: int) -> Iterator[None]:
         """End this process if what is inside takes too long: nothing else ends a kernel that hangs."""
-        if self.stuck == math.inf:
-            yield
-            return
-        timer = threading.Timer(self.stuck, self._hangs, (case, i))
+        timer = threading.Timer(min(self.stuck, threading.TIMEOUT_MAX), self._hangs, (case, i))
         timer.daemon = True
         timer.start()
         try:

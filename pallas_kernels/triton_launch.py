@@ -10,12 +10,10 @@ from typing import Any
 
 import jax
 
+from pallas_kernels import launch as portable
 from pallas_kernels.checks import expect
-from pallas_kernels.launch import is_interpreted, missing
+from pallas_kernels.launch import is_interpreted
 from pallas_kernels.offline import capability
-
-BACKENDS = ("pallas", "triton")
-"""Names of the ways to launch a kernel, for the argument `backend`."""
 
 PACKAGES = ("triton", "jax_triton")
 
@@ -29,31 +27,27 @@ def expect_backend(backend: str) -> None:
         ValueError: no such backend, or the interpreter of Pallas is asked for the kernels of another.
         ImportError: a package is missing, or this release of jax has no Triton backend for Pallas.
     """
-    expect(backend in BACKENDS, "backend", backend, "'pallas' or 'triton'")
+    expect(backend in ("pallas", "triton"), "backend", backend, "'pallas' or 'triton'")
     if backend == "triton":
         expect(not is_interpreted(), "backend", backend, "'pallas', the only one that `interpreted` runs")
         require()
-    elif reason := missing():
+    elif reason := cannot_launch(backend):
         raise ImportError(f"backend = 'pallas': {reason}")
 
 
 def cannot_launch(backend: str) -> str | None:
-    """Why no kernel of "pallas" or "triton" can be launched here, or None."""
-    if backend == "pallas":
-        return missing()
+    """Why no kernel of "pallas" (interpreted: never) or "triton" can be launched here, or None."""
+    if backend == "pallas" and is_interpreted():
+        return None
     try:
-        require()
+        portable.require() if backend == "pallas" else require()
     except ImportError as error:
         return str(error)
     return None
 
 
 def require() -> None:
-    """Import what the twins need.
-
-    Raises:
-        ImportError: a package is missing, or jax has no GPU plugin.
-    """
+    """Import what the twins need, or raise ImportError: a package is missing, or jax has no GPU plugin."""
     for package in PACKAGES:
         try:
             importlib.import_module(package)
@@ -62,11 +56,7 @@ def require() -> None:
 
 
 def kernels(module: str) -> ModuleType:
-    """A module of `triton.jit` functions, below this package.
-
-    Raises:
-        ImportError: as `require`.
-    """
+    """A module of `triton.jit` functions, below this package, or the error of `require`."""
     require()
     return importlib.import_module(f"pallas_kernels.{module}")
 
@@ -86,13 +76,9 @@ def launch(
 
     Args:
         kernel: takes a pointer per operand, then one per output, then `constants` by name.
-        grid: up to three axes.
         out_shape: shape and dtype of each output.
-        warps: warps of 32 threads per program.
-        stages: depth of the software pipeline of loads.
-        aliases: operand number -> output number that may share its memory.
-        name: shown by profilers.
         constants: hashable; the kernel is compiled for them. None for a pointer that is not there.
+        grid, warps, stages, aliases, name: as for `launch.launch`.
     """
     import jax_triton
 

@@ -7,19 +7,15 @@ assembler is left. Needs `triton`, `jax_triton`, jax's CUDA plugin and an assemb
 import functools
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from pallas_kernels import offline
-from pallas_kernels.compile_offline import Resources, assemble
-
-_CUSTOM_CALL = "triton_kernel_call"
+from pallas_kernels.compile_offline import Resources, assemble, custom_calls
 
 
-@dataclass(frozen=True)
-class Compiled:
+class Compiled(NamedTuple):
     """One kernel of a lowered program."""
 
     name: str
@@ -44,8 +40,6 @@ def report(
         LookupError: `function` launches no kernel through jax-triton.
     """
     found = kernels(offline.lower(function, *arguments, device_kind=device_kind))
-    if not found:
-        raise LookupError(f"no {_CUSTOM_CALL} in the lowered program")
     # XLA's assembler comes first: it is the one that a GPU's process uses, for these kernels too.
     once = functools.cache(assemble)  # a pass may launch one kernel several times
     return [once(k.name, k.ptx, k.warps, stages, k.shared, "xla") for k in found]
@@ -53,24 +47,14 @@ def report(
 
 def kernels(lowered: jax.stages.Lowered) -> list[Compiled]:
     """The kernels of a program from `offline.lower` that are launched through jax-triton, in order."""
+    return custom_calls(lowered, "triton_kernel_call", _decode)
+
+
+def _decode(operation: Any) -> Compiled:
+    """jaxlib's TritonAnyKernelCall: field 1 is the call, its field 1 the kernel."""
     from jaxlib.mlir import ir
 
-    found: list[Compiled] = []
-
-    def visit(operation: Any) -> Any:
-        attributes = operation.attributes
-        is_call = operation.name == "stablehlo.custom_call"
-        if is_call and ir.StringAttr(attributes["call_target_name"]).value == _CUSTOM_CALL:
-            found.append(_decode(ir.StringAttr(attributes["backend_config"]).value_bytes))
-        return ir.WalkResult.ADVANCE
-
-    module: Any = lowered.compiler_ir("stablehlo")
-    module.operation.walk(visit)
-    return found
-
-
-def _decode(config: bytes) -> Compiled:
-    """jaxlib's TritonAnyKernelCall: field 1 is the call, its field 1 the kernel."""
+    config = ir.StringAttr(operation.attributes["backend_config"]).value_bytes
     call = dict(_fields(zlib.decompress(config)))[1]
     kernel = dict(_fields(dict(_fields(call))[1]))
     # A field that is 0 is left out.

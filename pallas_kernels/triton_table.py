@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from pallas_kernels import topology, triton_report
+from pallas_kernels import markdown, topology, triton_report
 from pallas_kernels.compile_offline import Resources
 from pallas_kernels.flags import one_line
 from pallas_kernels.taylor_attention import taylor_attention
@@ -53,15 +53,14 @@ def step(key_size: int, value_size: int, dtype: str, device_kind: str) -> list[R
     return triton_report.report(function, *arrays, device_kind=device_kind)
 
 
-def table(key_sizes: Sequence[int], devices: Sequence[str] = DEVICES) -> str:
+def table(key_sizes: Sequence[int]) -> str:
     """A row per key size and kernel, a column per GPU: registers / bytes spilled per thread / kB shared."""
-    lines = [f"| K | kernel | {' | '.join(devices)} |", f"|---|---|{'---|' * len(devices)}"]
+    rows = []
     for key_size in key_sizes:
-        columns = [_column(key_size, device) for device in devices]
+        columns = [_column(key_size, device) for device in DEVICES]
         for kernel in dict.fromkeys(name for column in columns for name in column):
-            cells = [column.get(kernel, "") for column in columns]
-            lines.append(f"| {key_size} | `{kernel}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            rows.append([key_size, f"`{kernel}`", *(column.get(kernel, "") for column in columns)])
+    return "\n".join(markdown.table(["K", "kernel", *DEVICES], rows, words=range(2 + len(DEVICES))))
 
 
 def _column(key_size: int, device: str) -> dict[str, str]:

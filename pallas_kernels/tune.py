@@ -40,12 +40,7 @@ class Tune(MeasuringFlags):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; see `measuring.run` for the exit status.
-
-    Raises:
-        SystemExit: status 2 for flags that do not parse, 0 after `--help`.
-        ValueError: there is no GPU, no case matches, or --out holds an earlier run's report.
-    """
+    """Run the command; see `measuring.run` for the exit status and errors."""
     flags = parse(Tune, argv, PROGRAM)
     flags.check()
     expect(flags.op in (None, *catalog.OPS), "--op", flags.op, f"one of {', '.join(catalog.OPS)}")
@@ -53,11 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def trials(flags: Tune) -> list[list[Trial]]:
-    """The candidates of each case, the present choice first; the most important cases first.
-
-    Raises:
-        ValueError: no case matches.
-    """
+    """The candidates of each case, the present choice first; the most important cases first."""
     cases = catalog.cases(flags.match) if not flags.quick else quick(flags.match)
     wanted = [case for case in cases if case.default and flags.op in (None, case.op)]
     listed = [candidates(case, flags.quick) for case in sorted(wanted, key=rank)]
@@ -93,11 +84,9 @@ def rank(case: Case) -> tuple[int, int]:
 
 def trial(case: Case) -> Trial:
     """A case as something to measure."""
-    columns = {"op": case.op, "when": catalog.facts(case)}
-    return Trial(
-        f"{case.op}/{case.kernel} {case.shape}", str(case.variant), case.function, case.arguments,
-        asdict(case.variant), columns, catalog.carried(case), case.fill,
-    )  # fmt: skip
+    name, columns = f"{case.op}/{case.kernel} {case.shape}", {"op": case.op, "when": catalog.facts(case)}
+    given = asdict(case.variant), columns, catalog.carried(case), case.fill
+    return Trial(name, str(case.variant), case.function, case.arguments, *given)
 
 
 if __name__ == "__main__":

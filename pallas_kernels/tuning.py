@@ -11,7 +11,6 @@ A second table, of backends, is from `python -m pallas_kernels.backends`; `adopt
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,13 +25,13 @@ Variant = TypeVar("Variant")
 @functools.cache
 def table(op: str) -> list[dict[str, Any]]:
     """The rows of one op's table, in the order in which they are tried."""
-    return json.loads(resources.files("pallas_kernels").joinpath(op, "tuning.json").read_text())
+    return json.loads(path(op).read_text())
 
 
 @functools.cache
 def backends(op: str) -> list[dict[str, Any]]:
     """Rows ``{"device": KIND, "when": {...}, "backend": NAME}``: where a backend was measured as fastest."""
-    return json.loads(resources.files("pallas_kernels").joinpath(op, "backends.json").read_text())
+    return json.loads(path(op, "backends.json").read_text())
 
 
 def fastest(op: str, *, device: str | None = None, **facts: int | str) -> str:
@@ -50,11 +49,7 @@ def device_kind() -> str:
 
 
 def choose(op: str, kind: type[Variant], **facts: Any) -> Variant:
-    """The variant for a call with these `facts` (sizes, dtype name, pass); see `row_number`.
-
-    Raises:
-        LookupError: no row matches; every table ends with rows for "any".
-    """
+    """The variant for a call with these `facts` (sizes, dtype name, pass); see `row_number`."""
     return kind(**table(op)[row_number(op, **facts)]["variant"])
 
 

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pallas_kernels.compile_offline import Resources, assemble, assembler, kernels
-from pallas_kernels.topology import compile_lowered, lower_program, topology, uncached
+from pallas_kernels.topology import compile_lowered, lower_program, placed, uncached
 
 _ASSEMBLER = """#!/bin/sh
 case "$1" in --*) ;; *) cp "$1" {folder}/$$.ptx ;; esac
@@ -32,13 +30,9 @@ def report(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> li
     """Compile `function` for an H200 and assemble its kernels of Pallas' Triton backend.
 
     Raises:
-        ImportError: a wheel is missing.
         LookupError: `function` launches no such kernel, or the compiler's files are not as expected.
     """
-    mesh = Mesh(np.array(topology()), ("device",))
-    whole = NamedSharding(mesh, PartitionSpec())
-    placed = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole) for x in arguments]
-    lowered = lower_program(function, *placed)
+    lowered = lower_program(function, *placed(arguments))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _write_assembler(folder, assembler("xla"))
@@ -49,10 +43,8 @@ def report(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> li
     found = {kernel.name: kernel for kernel in kernels(lowered)}
     if missing := found.keys() - (sources.keys() & shared.keys()):
         raise LookupError(f"jax {jax.__version__}: no {', '.join(missing)} among what XLA assembled")
-    return [
-        assemble(name, sources[name], kernel.warps, kernel.stages, shared[name], "xla")
-        for name, kernel in found.items()
-    ]
+    kept = ((name, sources[name], x.warps, x.stages, shared[name]) for name, x in found.items())
+    return [assemble(*each, "xla") for each in kept]
 
 
 def _write_assembler(folder: Path, ptxas: str) -> Path:

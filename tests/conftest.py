@@ -82,7 +82,7 @@ hypothesis.settings.load_profile("suite")
 PROGRAMS = 2 << 30
 """resident bytes above which a worker drops its compiled programs; without a limit each ends with 5 GB"""
 
-WITHOUT_CORE = ("benchmarks", "docs", "evals", "experiments", "published", "profile", "theory")
+WITHOUT_CORE = ("benchmarks", "docs", "evals", "experiments", "published", "profile", "reports", "theory")
 """directories of tests/ without core tests: nothing else in the library depends on the code that they test"""
 
 

@@ -1,10 +1,12 @@
-"""``python -m based_jax`` and ``python -m train`` list every command."""
+"""``based-jax``, ``python -m based_jax`` and ``python -m train`` list and run every command."""
 
 import importlib.util
 import re
 
 import pytest
 
+import based_jax
+from based_jax import __main__ as console
 from based_jax import command_list
 from tests.conftest import ROOT
 from tests.subprocesses import run_module
@@ -59,3 +61,72 @@ def test_a_wrong_argument_names_the_command_that_was_meant(capsys):
     assert ended.value.code == 2
     message = "generat: expected no arguments: run python -m based_jax.generate\n"
     assert capsys.readouterr().err == f"python -m based_jax: {message}"
+
+
+def run_console(capsys, monkeypatch, *words):
+    """Status, standard output and standard error of ``based-jax words...``"""
+    monkeypatch.setattr("sys.argv", ["based-jax", *words])
+    with pytest.raises(SystemExit) as ended:
+        raise SystemExit(console.main())
+    return ended.value.code, *capsys.readouterr()
+
+
+def test_the_console_command_runs_every_command():
+    known = command_list.console_commands(ROOT / "based_jax")
+    names = ["convert", "export", "generate", "profile", "serve", "theory"]
+    names += [f"train {name}" for name in ("lm", "mqar", "classify", "demo", "replay")]
+    names += [f"eval {name}" for name in ("perplexity", "recall", "lm_eval")]
+    names += [f"experiments {name}" for name in ("mqar_tradeoff", "mqar_pairs", "hyper_lm", "conv_basis")]
+    assert set(names) <= set(known)
+    assert not {"published", "based_jax"} & set(known)
+    for name, (module, purpose) in known.items():
+        assert importlib.util.find_spec(module), name
+        assert purpose, name
+
+
+@pytest.mark.parametrize("word", [[], ["--help"], ["-h"]])
+def test_the_console_command_lists_them(word, capsys, monkeypatch):
+    status, out, _ = run_console(capsys, monkeypatch, *word)
+    assert status == 0
+    assert re.search("^train lm +Train a language model$", out, re.M)
+    assert re.search("^generate +Continue a text$", out, re.M)
+
+
+def test_a_group_lists_its_own(capsys, monkeypatch):
+    status, out, _ = run_console(capsys, monkeypatch, "train", "--help")
+    assert status == 0
+    assert "\ntrain mqar " in out
+    assert "\ngenerate " not in out
+
+
+def test_the_version(capsys, monkeypatch):
+    assert run_console(capsys, monkeypatch, "--version") == (0, f"{based_jax.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nonsense"], "nonsense: expected one of convert, export, "),
+        (["generat", "--prompt", "a"], "did you mean 'generate'?"),
+        (["train", "ml"], "train ml: expected one of train classify, "),
+        (["train", "mqr", "--steps"], "did you mean 'train mqar'?"),
+        (["--nonsense"], "--nonsense: expected one of convert, "),
+    ],
+)
+def test_an_unknown_command_is_one_line(words, message, capsys, monkeypatch):
+    status, out, error = run_console(capsys, monkeypatch, *words)
+    assert (status, out) == (2, "")
+    assert error.startswith("based-jax: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["train lm", "eval perplexity", "experiments mqar_pairs", "theory"])
+def test_messages_begin_with_the_words_that_started_the_command(name, capsys, monkeypatch):
+    status, out, error = run_console(capsys, monkeypatch, *name.split(), "--no-such-flag")
+    assert (status, out) == (2, "")
+    assert error.startswith(f"based-jax {name}: ")
+    assert error.count("\n") == 1
+    status, out, _ = run_console(capsys, monkeypatch, *name.split(), "--help")
+    assert status == 0
+    assert f"usage: based-jax {name} " in out

@@ -161,7 +161,7 @@ def test_every_op_that_takes_arrays_is_here():
         name
         for name in ops.__all__
         if callable(op := getattr(ops, name)) and not isinstance(op, type)
-        if any("Array" in str(p.annotation) or "Places" in str(p.annotation)
+        if any("Array" in str(p.annotation) or "TokenPositions" in str(p.annotation)
                for p in inspect.signature(op).parameters.values())
     }  # fmt: skip
     assert annotated - ON_THE_HOST == set(CALLS)
@@ -231,7 +231,7 @@ def test_mixers_of_others_run_as_they_are_written():
     seen = []
 
     class Theirs(mixers.Mixer):
-        def __call__(self, x, state=None, **_):
+        def mix(self, x, state, context):
             seen.append(float(x[0, 0, 0]))
             return x, state
 

@@ -28,12 +28,7 @@ GATED_ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "glu": "sigmoid"}
 """Their name of the MLP to the activation of our gate."""
 
 SSM_OPTIONS = {
-    "d_state": "d_state",
-    "d_conv": "d_conv",
-    "expand": "expand",
-    "dt_rank": "dt_rank",
-    "dt_min": "dt_min",
-    "dt_max": "dt_max",
+    **{name: name for name in ("d_state", "d_conv", "expand", "dt_rank", "dt_min", "dt_max")},
     "dt_init_floor": "dt_floor",
 }
 """Entries of their `ssm_cfg` to our Mamba's options."""
@@ -48,7 +43,6 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
     """Describe the model of a checkpoint.
 
     Args:
-        config: the parsed config.json.
         shapes: shapes of the checkpoint's tensors by key; they decide the MLP's width and biases, which the
             authors round and default in several ways. Without them ({}) the config's word is taken.
 
@@ -60,11 +54,9 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
     _expect_sizes(config, shapes, AUTHORS, "n_embd", "n_head")
     for slot in SLOTS:
         expect(isinstance(config.get(slot) or {}, dict), slot, config.get(slot), "a JSON object or null")
-        listed = config.get(f"{slot}_layers")
-        expect(
-            isinstance(listed or [], list) and len(listed or []) <= MAX_LAYERS,
-            f"{slot}_layers", listed, f"a list of at most {MAX_LAYERS} layers or null",
-        )  # fmt: skip
+        listed, wanted = config.get(f"{slot}_layers"), f"a list of at most {MAX_LAYERS} layers or null"
+        fits = isinstance(listed or [], list) and len(listed or []) <= MAX_LAYERS
+        expect(fits, f"{slot}_layers", listed, wanted)
     for entry in ("scale_attn_by_inverse_layer_idx", "parallel_block"):
         expect(not config.get(entry), entry, config.get(entry), "false: this option is not here")
     for entry in ("scale_attn_weights", "prenorm", "tie_word_embeddings"):
@@ -102,9 +94,8 @@ def _mamba_model(config: Config, shapes: Shapes) -> ModelConfig:
     ssm = config.get("ssm_cfg") or {}
     expect(isinstance(ssm, dict), "ssm_cfg", ssm, "a JSON object or null")
     for entry, only in (("layer", "Mamba1"), ("bias", False), ("conv_bias", True)):
-        expect(
-            ssm.get(entry, only) == only, f"ssm_cfg.{entry}", ssm.get(entry), f"{only}: others are not here"
-        )
+        found = ssm.get(entry, only)
+        expect(found == only, f"ssm_cfg.{entry}", found, f"{only}: others are not here")
     options = {SSM_OPTIONS[name]: ssm[name] for name in ssm if name in SSM_OPTIONS and ssm[name] != "auto"}
     return ModelConfig(
         vocab_size=_size(config, "vocab_size", MAMBA_VOCAB_SIZE),
@@ -155,8 +146,7 @@ def _expect_sizes(config: Config, shapes: Shapes, names: Names, *entries: str) -
     for entry in (*entries, "n_layer"):
         expect(entry in config, "config.json", sorted(config), f"an entry {entry!r}")
         _size(config, entry, 0, most=MAX_LAYERS if entry == "n_layer" else MAX_SIZE)
-    layers = f"{names.backbone}.layers."
-    found = {key.removeprefix(layers).partition(".")[0] for key in shapes if key.startswith(layers)}
+    found = names.layers(shapes)
     fits = not found or len(found) == config["n_layer"]
     expect(fits, "n_layer", config["n_layer"], f"{len(found)}, as the weights have layers")
 
@@ -178,16 +168,10 @@ def _target(entry: Config, default: str = "") -> str:
 
 
 def _gated_conv(config: Config, options: Config, shapes: Shapes) -> MixerSpec:
-    return MixerSpec(
-        "gated_conv",
-        {
-            "expand": _size(options, "expand_proj", 4),
-            "kernel_size": _size(options, "kernel_size", 3),
-            "bias": options.get("use_bias", True),
-            # Only models that were built with the CUDA convolution have one.
-            "conv_bias": "conv.conv.bias" in shapes if shapes else bool(options.get("use_cuda")),
-        },
-    )
+    sizes = {"expand": _size(options, "expand_proj", 4), "kernel_size": _size(options, "kernel_size", 3)}
+    # Only models that were built with the CUDA convolution have one.
+    conv_bias = "conv.conv.bias" in shapes if shapes else bool(options.get("use_cuda"))
+    return MixerSpec("gated_conv", {**sizes, "bias": options.get("use_bias", True), "conv_bias": conv_bias})
 
 
 def _linear_attention(config: Config, options: Config, shapes: Shapes) -> MixerSpec:
@@ -196,14 +180,9 @@ def _linear_attention(config: Config, options: Config, shapes: Shapes) -> MixerS
     expect(is_taylor, "feature_map", feature_map, "TaylorExp: other feature maps are not here yet")
     path = str(options.get("parallel_implementation", "quadratic"))
     expect(path != "tk", "parallel_implementation", path, "one with a normaliser: the tk models lack it")
-    return MixerSpec(
-        "linear_attention",
-        {
-            "num_heads": _size(options, "num_heads", 16),
-            "feature_dim": _size(options, "feature_dim", 16),
-            "eps": 1e-6 if "fla" in path else _number(options, "eps", 1e-12),
-        },
-    )
+    sizes = {name: _size(options, name, 16) for name in ("num_heads", "feature_dim")}
+    eps = 1e-6 if "fla" in path else _number(options, "eps", 1e-12)
+    return MixerSpec("linear_attention", {**sizes, "eps": eps})
 
 
 def _sliding_window(config: Config, options: Config, shapes: Shapes) -> MixerSpec:

@@ -15,12 +15,12 @@ from flax import linen as nn
 
 from based_jax.convert.pretrained import load_pretrained, save_pretrained
 from based_jax.convert.state_dict import read_state_dict, write_safetensors
-from based_jax.convert.whole_file import whole_file
 from based_jax.files import read_json
 from based_jax.models.classifier import POOLINGS, SequenceClassifier
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
+from based_jax.whole_file import whole_file
 
 VERSION = 1
 DESCRIPTION = "classifier.json"
@@ -33,13 +33,8 @@ def save_classifier(
     """Write the files of a classifier; those of the same names are replaced.
 
     Args:
-        directory: created if need be.
-        model: describes the parameters.
         params: ``{"params": {"backbone": ..., "head": ...}}``.
         classes: names of the classes, one for each logit.
-
-    Returns:
-        The directory.
 
     Raises:
         ValueError: parameters of another model, or another number of classes.
@@ -48,9 +43,8 @@ def save_classifier(
     target, plain = Path(directory), nn.meta.unbox(params)["params"]
     save_pretrained(target, LanguageModel(model.config), {"params": plain["backbone"]})
     head = plain["head"]
-    write_safetensors(
-        target / HEAD, {"weight": np.asarray(head["kernel"]).T, "bias": np.asarray(head["bias"])}
-    )
+    tensors = {"weight": np.asarray(head["kernel"]).T, "bias": np.asarray(head["bias"])}
+    write_safetensors(target / HEAD, tensors)
     description = {"version": VERSION, "classes": list(classes), "pooling": model.pooling}
     with whole_file(target / DESCRIPTION) as file:
         file.write((json.dumps(description, indent=2) + "\n").encode("utf-8"))
@@ -63,7 +57,6 @@ def load_classifier(
     """A classifier, its parameters and the names of its classes, from what `save_classifier` wrote.
 
     Args:
-        directory: where it is.
         dtype: dtype of the computation, e.g. "bfloat16"; None keeps the config's.
 
     Raises:

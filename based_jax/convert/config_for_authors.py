@@ -21,10 +21,19 @@ MLP_MULTIPLE = 256
 """Their gated MLP rounds its width up to a multiple of this."""
 
 _TARGET = "based.models.mixers."
-_USUAL_SLOT: dict[str, str] = dict(
-    zip(("gated_conv", "linear_attention", "sliding_window"), SLOTS, strict=True)
-)
+_USUAL_SLOT: dict[str, str] = {
+    "gated_conv": SLOTS[0],
+    "linear_attention": SLOTS[1],
+    "sliding_window": SLOTS[2],
+}
 _SOFTMAX = ("attention", "sliding_window")
+_SOFTMAX_OPTIONS = {
+    "num_heads": "n_head",
+    "num_kv_heads": "n_head_kv",
+    **{name: name.replace("_", "_emb_") for name in ("rotary_fraction", "rotary_base", "rotary_interleaved")},
+    **{name: name.replace("_", "_proj_") for name in ("qkv_bias", "out_bias")},
+}
+"""Our options of softmax layers to their entries."""
 _ACTIVATIONS = {ours: theirs for theirs, ours in GATED_ACTIVATIONS.items()}
 
 # What else their code reads, as in the configs that they trained with.
@@ -105,7 +114,7 @@ def _mamba(config: ModelConfig) -> dict[str, Any]:
 
 
 def _mixer_entries(config: ModelConfig) -> dict[str, Any]:
-    """The different mixers, each in a slot of its own, and which layers have those behind the first."""
+    """The different mixers, each in a slot of its own, and which layers have those after the first."""
     slots: dict[str, str] = {}
     layers: dict[str, list[int]] = {}
     for index in range(config.num_layers):
@@ -139,15 +148,13 @@ def _gated_conv(config: ModelConfig, index: int) -> dict[str, Any]:
 
 def _linear_attention(config: ModelConfig, index: int) -> dict[str, Any]:
     module = _module(config, index)
+    taylor = f"{_TARGET}linear_attention"
     for option, only in (("feature_map", "taylor"), ("decay", "none")):
         _expect_in(config, index, option, getattr(module, option), only)
     return {
-        "_target_": f"{_TARGET}linear_attention.LinearAttention",
+        "_target_": f"{taylor}.LinearAttention",
         "l_max": config.max_length,
-        "feature_map": {
-            "_target_": f"{_TARGET}linear_attention.TaylorExp",
-            "input_dim": module.feature_dim,
-        },
+        "feature_map": {"_target_": f"{taylor}.TaylorExp", "input_dim": module.feature_dim},
         "feature_dim": module.feature_dim,
         "num_heads": head_layout(config.d_model, module.num_heads)[0],
         "eps": module.eps,
@@ -181,23 +188,16 @@ def _softmax_entries(config: ModelConfig) -> dict[str, Any]:
             continue
         module = _module(config, index)
         heads, kv_heads, _ = head_layout(config.d_model, module.num_heads, module.num_kv_heads)
-        options = {"num_heads": heads, "num_kv_heads": kv_heads}
-        for option in ("rotary_fraction", "rotary_base", "rotary_interleaved", "qkv_bias", "out_bias"):
-            options[option] = getattr(module, option)
+        options: dict[str, Any] = {"num_heads": heads, "num_kv_heads": kv_heads}
+        options |= {option: getattr(module, option) for option in list(_SOFTMAX_OPTIONS)[2:]}
         found = found or options
         for option, value in options.items():
             _expect_in(config, index, option, value, found[option])
     if not found:
         return {"n_head": 1}
-    return {
-        "n_head": found["num_heads"],
-        **({} if found["num_kv_heads"] == found["num_heads"] else {"n_head_kv": found["num_kv_heads"]}),
-        "rotary_emb_fraction": found["rotary_fraction"],
-        "rotary_emb_base": found["rotary_base"],
-        "rotary_emb_interleaved": found["rotary_interleaved"],
-        "qkv_proj_bias": found["qkv_bias"],
-        "out_proj_bias": found["out_bias"],
-    }
+    if found["num_kv_heads"] == found["num_heads"]:
+        del found["num_kv_heads"]
+    return {_SOFTMAX_OPTIONS[option]: value for option, value in found.items()}
 
 
 def _module(config: ModelConfig, index: int) -> Any:

@@ -59,60 +59,56 @@ def linear(keys: str | Iterable[str], paths: str | Iterable[str], inputs: int = 
 
     def to_torch(leaves: list[Any], count: int) -> list[Any]:
         columns = _join([leaf.reshape(math.prod(leaf.shape[:inputs]), -1) for leaf in leaves], 1)
-        return [part.T for part in _split(columns, [columns.shape[1] // count] * count)]
+        parts = _split(columns, [columns.shape[1] // count] * count)
+        return [part.T if inputs else part[0] for part in parts]
 
     return Rule(_names(keys), _names(paths), Layout(to_jax, to_torch))
 
 
 def vector(keys: str | Iterable[str], paths: str | Iterable[str]) -> Rule:
-    """Vectors, stacked <-> leaves of any shape, flattened and stacked."""
+    """Vectors, stacked <-> leaves of any shape, flattened and stacked: a linear map without inputs."""
+    return linear(keys, paths, inputs=0)
 
-    def to_jax(tensors: list[Any], shapes: list[Shape]) -> list[Any]:
-        parts = _split(_join(tensors, 0), [math.prod(shape) for shape in shapes])
-        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    def to_torch(leaves: list[Any], count: int) -> list[Any]:
-        flat = _join([leaf.reshape(-1) for leaf in leaves], 0)
-        return _split(flat, [flat.shape[0] // count] * count)
-
-    return Rule(_names(keys), _names(paths), Layout(to_jax, to_torch))
+def dense(key: str, path: str, inputs: int = 1) -> Rules:
+    """Weight and bias of a linear map; see `linear`."""
+    return linear(f"{key}.weight", f"{path}/kernel", inputs), vector(f"{key}.bias", f"{path}/bias")
 
 
 def taps(key: str, path: str) -> Rule:
     """Depthwise convolution weights (channels, 1, taps) <-> (taps, channels...); both newest tap last."""
-    return Rule(
-        (key,),
-        (path,),
-        Layout(
-            lambda tensors, shapes: [tensors[0][:, 0, :].T.reshape(shapes[0])],
-            lambda leaves, count: [leaves[0].reshape(leaves[0].shape[0], -1).T[:, None, :]],
-        ),
+    layout = Layout(
+        lambda tensors, shapes: [tensors[0][:, 0, :].T.reshape(shapes[0])],
+        lambda leaves, count: [leaves[0].reshape(leaves[0].shape[0], -1).T[:, None, :]],
     )
+    return Rule((key,), (path,), layout)
 
 
-def same(key: str, path: str) -> Rule:
-    """The same array on both sides."""
-    return Rule((key,), (path,), Layout(lambda tensors, shapes: tensors, lambda leaves, count: leaves))
+def same(key: str, path: str, ones: int = 0) -> Rule:
+    """The same array on both sides, with so many axes of size 1 before its own there."""
+    layout = Layout(
+        lambda tensors, shapes: [tensors[0][(0,) * ones] if ones else tensors[0]],
+        lambda leaves, count: [leaves[0][(None,) * ones] if ones else leaves[0]],
+    )
+    return Rule((key,), (path,), layout)
 
 
 def under(rules: Iterable[Rule], key_prefix: str, path_prefix: str) -> Rules:
     """The rules of a submodule, seen from its parent: `prefix.key` and `prefix/path`."""
     return tuple(
-        Rule(
-            tuple(f"{key_prefix}.{key}" for key in rule.keys),
-            tuple(f"{path_prefix}/{path}" for path in rule.paths),
-            rule.layout,
-        )
-        for rule in rules
+        dataclasses.replace(rule, paths=tuple(f"{path_prefix}/{path}" for path in rule.paths))
+        for rule in rekeyed(rules, lambda key: f"{key_prefix}.{key}")
     )
 
 
 def renamed(rules: Iterable[Rule], old: str, new: str) -> Rules:
     """The rules with the torch submodule `old` called `new`."""
-    return tuple(
-        dataclasses.replace(rule, keys=tuple(key.replace(f"{old}.", f"{new}.", 1) for key in rule.keys))
-        for rule in rules
-    )
+    return rekeyed(rules, lambda key: key.replace(f"{old}.", f"{new}.", 1))
+
+
+def rekeyed(rules: Iterable[Rule], rename: Callable[[str], str]) -> Rules:
+    """The rules with other torch keys."""
+    return tuple(dataclasses.replace(rule, keys=tuple(map(rename, rule.keys))) for rule in rules)
 
 
 def shapes_of(module: nn.Module, *inputs: Any) -> dict[str, Shape]:

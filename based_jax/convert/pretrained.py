@@ -23,17 +23,17 @@ from flax import linen as nn
 
 from based_jax.convert import authors_config, hub
 from based_jax.convert.config_for_authors import config_for_authors
-from based_jax.convert.fixtures import drop_tied_head, to_params
 from based_jax.convert.layouts import Rules, Shapes, flatten, to_tensors
+from based_jax.convert.reference_modules import drop_tied_head, to_params
 from based_jax.convert.state_dict import WEIGHT_FILES, expect_keys, read_state_dict, write_safetensors
 from based_jax.convert.tables import mixer_rules, model_rules, names_of
-from based_jax.convert.torch_writer import write_torch_file
-from based_jax.convert.whole_file import whole_file
+from based_jax.convert.torch_file.writer import write_torch_file
 from based_jax.files import read_json
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import param_shapes
 from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
+from based_jax.whole_file import whole_file
 
 FORMAT = "based_jax"
 VERSION = 1
@@ -86,7 +86,6 @@ def save_pretrained(
 
     Args:
         directory: created if need be; files of the same names are replaced.
-        model: describes the parameters.
         params: ``{"params": ...}``; boxes with logical axis names are removed. Dtypes are kept.
         to: "native" writes model.safetensors, for `load_pretrained`; "authors" writes pytorch_model.bin and
             their config.json, for the authors' `from_pretrained_hf` (and `load_pretrained`).
@@ -139,14 +138,11 @@ def state_dict(model: LanguageModel, params: Params) -> dict[str, np.ndarray]:
 def language_model_rules(config: ModelConfig) -> Rules:
     """The layout of any language model, of registered mixers without a table too."""
     paths = language_model_shapes(config)
-    own: dict[str, list[str]] = {}
-    for path in paths:
-        block, _, rest = path.partition("/mixer/")
-        own.setdefault(block, []).append(rest)
-    layers = [
-        mixer_rules(config.layer(index).mixer, own.get(f"layers_{index}", []))
-        for index in range(config.num_layers)
-    ]
+    layers = []
+    for index in range(config.num_layers):
+        prefix = f"layers_{index}/mixer/"
+        own = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
+        layers.append(mixer_rules(config.layer(index).mixer, own))
     return model_rules(layers, names_of(config))
 
 
@@ -182,9 +178,8 @@ def read_config(directory: Path) -> Mapping[str, Any]:
     """
     path = directory / CONFIG
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{directory}: expected {CONFIG} and weights in this directory, found no {CONFIG}"
-        )
+        expected = f"expected {CONFIG} and weights in this directory, found no {CONFIG}"
+        raise FileNotFoundError(f"{directory}: {expected}")
     config = read_json(path)
     expect(isinstance(config, dict), str(path), type(config).__name__, "a JSON object")
     return config
@@ -205,12 +200,10 @@ def _expect_outline(config: ModelConfig, shapes: Shapes) -> None:
     names = names_of(config)
     wanted = (config.padded_vocab_size, config.d_model)
     expect_keys({names.embedding: shapes.get(names.embedding, wanted)}, {names.embedding: wanted})
-    prefix = f"{names.backbone}.layers."
-    layers = {key.removeprefix(prefix).partition(".")[0] for key in shapes if key.startswith(prefix)}
+    layers = names.layers(shapes)
     numbers = {str(index) for index in range(config.num_layers)}
-    expect(
-        layers == numbers, "layers of the weights", len(layers), f"{config.num_layers}, as the config says"
-    )
+    wanted_layers = f"{config.num_layers}, as the config says"
+    expect(layers == numbers, "layers of the weights", len(layers), wanted_layers)
 
 
 @contextlib.contextmanager

@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from based_jax.convert.torch_instructions import CheckpointError
-from based_jax.convert.torch_pickle import load_torch_file
-from based_jax.convert.whole_file import raw_bytes, whole_file
+from based_jax.convert.torch_file.instructions import CheckpointError
+from based_jax.convert.torch_file.reader import load_torch_file
 from based_jax.files import MAX_BYTES, parse_json, read_json
 from based_jax.validate import shown, shown_name
+from based_jax.whole_file import raw_bytes, whole_file
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -32,10 +32,11 @@ WEIGHT_FILES = (
 _PREFIX = re.compile(r"^model\.")
 _NOT_WEIGHTS = re.compile(r"metrics|\.rotary_emb\.inv_freq$|^transformer\.decay\.decay$")
 _SAFETENSORS_NAMES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
-    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
-    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
-}  # fmt: skip
+    **{f"float{bits}": f"F{bits}" for bits in (64, 32, 16)},
+    "bfloat16": "BF16",
+    **{f"{kind}{bits}": f"{kind[0].upper()}{bits}" for kind in ("int", "uint") for bits in (64, 32, 16, 8)},
+    "bool": "BOOL",
+}
 _CHECK_ELEMENTS = 1 << 22  # per step of the search for NaN: a few MiB of temporary memory
 _SHOWN = 10
 
@@ -68,9 +69,8 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         if _NOT_WEIGHTS.search(name):
             continue
         if name in weights:
-            raise CheckpointError(
-                f"{file}: {shown_name(name)} is there twice, with and without the prefix model."
-            )
+            twice = f"{shown_name(name)} is there twice"
+            raise CheckpointError(f"{file}: {twice}, with and without the prefix model.")
         weights[name] = array
     if not weights:
         raise CheckpointError(f"{file}: no weights, only {_show(list(stored))}")
@@ -126,10 +126,6 @@ def write_safetensors(
 
 def expect_keys(found: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequence[int]]) -> None:
     """Check that a state dict has exactly the wanted names and shapes.
-
-    Args:
-        found: name to shape, as read.
-        wanted: name to shape, as the model needs.
 
     Raises:
         CheckpointError: one message with the missing, unexpected and wrongly shaped names.
@@ -189,13 +185,10 @@ def _expect_header(file: Path) -> None:
     """Check what the library does not: that the header is small, and names no tensor twice."""
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
-        if size > MAX_BYTES:
-            raise CheckpointError(
-                f"{file}: truncated or damaged safetensors file (a header of {size} bytes, expected at most "
-                f"{MAX_BYTES})"
-            )
-        header = stream.read(size)
+        header = stream.read(min(size, MAX_BYTES))
     try:
+        if size > MAX_BYTES:
+            raise ValueError(f"a header of {size} bytes, expected at most {MAX_BYTES}")
         parse_json(header, "header", unique_keys=True)
     except ValueError as error:
         raise CheckpointError(f"{file}: truncated or damaged safetensors file ({error})") from error
@@ -232,26 +225,21 @@ def _read_index(index: Path) -> dict[str, str]:
         raise CheckpointError(str(error)) from error
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(
-            f"{index}: expected a JSON object with a mapping from tensors to files, weight_map"
-        )
+        expected = "expected a JSON object with a mapping from tensors to files, weight_map"
+        raise CheckpointError(f"{index}: {expected}")
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not re.fullmatch(r"[\w-][\w.-]*", shard):
-            raise CheckpointError(
-                f"{index}: {shown_name(name)} is in {shown(shard)}, expected a file of this directory"
-            )
+            problem = f"{shown_name(name)} is in {shown(shard)}, expected a file of this directory"
+            raise CheckpointError(f"{index}: {problem}")
     return weight_map
 
 
 def _is_finite(array: np.ndarray) -> bool:
     """Whether float32 holds every number of an array, up to rounding."""
     flat = array.reshape(-1)
-    starts = range(0, flat.size, _CHECK_ELEMENTS)
+    chunks = (flat[start : start + _CHECK_ELEMENTS] for start in range(0, flat.size, _CHECK_ELEMENTS))
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinity
-        return all(
-            np.isfinite(flat[start : start + _CHECK_ELEMENTS].astype(np.float32, copy=False)).all()
-            for start in starts
-        )
+        return all(np.isfinite(chunk.astype(np.float32, copy=False)).all() for chunk in chunks)
 
 
 def _safetensors_header(
@@ -271,11 +259,8 @@ def _safetensors_header(
             raise ValueError(f"tensor {name} has dtype {dtype}: expected {', '.join(_SAFETENSORS_NAMES)}")
         end = offset + tensor.size * dtype.itemsize
         shape = [int(size) for size in tensor.shape]
-        header[name] = {
-            "dtype": _SAFETENSORS_NAMES[dtype.name],
-            "shape": shape,
-            "data_offsets": [offset, end],
-        }
+        kind = _SAFETENSORS_NAMES[dtype.name]
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [offset, end]}
         offset = end
     encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     return encoded.ljust(-(-len(encoded) // 8) * 8)

@@ -6,36 +6,30 @@ Tables list optional parts too (biases); `layouts.select` keeps what a module ha
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from based_jax.convert.layouts import Rule, Rules, linear, same, taps, under, vector
+from based_jax.convert.layouts import Rule, Rules, dense, linear, same, taps, under, vector
 from based_jax.models import ModelConfig
 
 GATED_CONV: Rules = (
-    linear("in_proj.weight", "in_proj/kernel"),  # rows [convolved branch | gate]
-    vector("in_proj.bias", "in_proj/bias"),
+    *dense("in_proj", "in_proj"),  # rows [convolved branch | gate]
     taps("conv.conv.weight", "conv_kernel"),
     vector("conv.conv.bias", "conv_bias"),
-    linear("out_proj.weight", "out/kernel"),
-    vector("out_proj.bias", "out/bias"),
+    *dense("out_proj", "out"),
 )
 
 LINEAR_ATTENTION: Rules = (
-    linear("proj_q.weight", "q/kernel"),
-    linear("proj_k.weight", "k/kernel"),
-    linear("proj_v.weight", "v/kernel"),
+    *(linear(f"proj_{name}.weight", f"{name}/kernel") for name in "qkv"),
     linear("out_proj.weight", "out/kernel", inputs=2),
     same("feature_map.random_feats", "random_features"),
     same("feature_map.proj_1.weight", "poly_linear"),
     same("feature_map.proj_2.weight", "poly_squares"),
     # The gate of Appendix C; the released code has none, so these two names are ours.
-    linear("gate.weight", "gate/kernel"),
-    vector("gate.bias", "gate/bias"),
+    *dense("gate", "gate"),
 )
 
 SOFTMAX_ATTENTION: Rules = (
     linear("Wqkv.weight", ("q/kernel", "k/kernel", "v/kernel")),  # with grouped heads k, v have fewer rows
     vector("Wqkv.bias", ("q/bias", "k/bias", "v/bias")),
-    linear("out_proj.weight", "out/kernel", inputs=2),
-    vector("out_proj.bias", "out/bias"),
+    *dense("out_proj", "out", inputs=2),
 )
 
 MAMBA: Rules = (
@@ -63,17 +57,14 @@ MIXERS: dict[str, Rules] = {
 """By registered name."""
 
 MLP: Rules = (
-    linear("fc1.weight", "in_proj/kernel"),  # if gated: rows [value | gate]
-    vector("fc1.bias", "in_proj/bias"),
-    linear("fc2.weight", "out/kernel"),
-    vector("fc2.bias", "out/bias"),
+    *dense("fc1", "in_proj"),  # if gated: rows [value | gate]
+    *dense("fc2", "out"),
 )
 
 ALT_MLP: Rules = (
     linear(("fc3.weight", "fc1.weight"), "in_proj/kernel"),  # act(fc1 x) * fc3 x: fc3 is the value
     vector(("fc3.bias", "fc1.bias"), "in_proj/bias"),
-    linear("fc2.weight", "out/kernel"),
-    vector("fc2.bias", "out/bias"),
+    *dense("fc2", "out"),
 )
 
 NORM: Rules = (vector("weight", "scale"), vector("bias", "bias"))
@@ -102,6 +93,11 @@ class Names:
         """Prefix of a block."""
         return f"{self.backbone}.layers.{index}"
 
+    def layers(self, keys: Iterable[str]) -> set[str]:
+        """The numbers of the blocks that have weights."""
+        prefix = f"{self.backbone}.layers."
+        return {key.removeprefix(prefix).partition(".")[0] for key in keys if key.startswith(prefix)}
+
 
 AUTHORS = Names()
 MAMBA_MODEL = Names("backbone", norm="norm", final_norm="norm_f", word_embedding="embedding")
@@ -127,8 +123,8 @@ def block_rules(mixer: Iterable[Rule], names: Names = AUTHORS) -> Rules:
 def model_rules(mixers: Sequence[Iterable[Rule]], names: Names = AUTHORS) -> Rules:
     """A language model, given each layer's mixer rules; a tied head is not among them."""
     positions = f"{names.backbone}.embeddings.position_embeddings.weight"
-    rules: list[Rule] = [same(names.embedding, "embedding"), same(positions, "position_embedding")]
-    rules.append(same(names.head, "head"))
+    ends = {names.embedding: "embedding", positions: "position_embedding", names.head: "head"}
+    rules: list[Rule] = [same(*pair) for pair in ends.items()]
     for index, mixer in enumerate(mixers):
         rules += under(block_rules(mixer, names), names.layer(index), f"layers_{index}")
     rules += under(NORM, f"{names.backbone}.{names.final_norm}", "final_norm")

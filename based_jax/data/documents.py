@@ -1,9 +1,8 @@
 """A corpus: documents of exact text, and an account of every file that gave none."""
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 _NAMES_SHOWN = 3
@@ -12,14 +11,9 @@ _SUFFIXES_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text that a model reads from start to end.
+    """One text that a model reads from start to end, with newlines as they were in the source."""
 
-    Attributes:
-        name: where it came from (a path, a path and line number, a data set and row); for people, not unique.
-        text: the exact text; newlines are as they were in the source.
-    """
-
-    name: str
+    name: str  # where it came from (a path, a path and line, a data set and row); for people, not unique
     text: str
 
 
@@ -33,21 +27,13 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Corpus:
-    """What `load_documents` found.
-
-    Attributes:
-        spec: the argument that was loaded.
-        documents: at least one document, in a deterministic order.
-        skipped: what could not be used, and why.
-        num_files: files that were read; 0 if the documents come from elsewhere.
-        left_out: suffix ("" for none) -> number of files that were not read because of it.
-    """
+    """What `load_documents` found in `spec`."""
 
     spec: str
-    documents: tuple[Document, ...]
+    documents: tuple[Document, ...]  # at least one, in a deterministic order
     skipped: tuple[Skipped, ...] = ()
-    num_files: int = 0
-    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    num_files: int = 0  # that were read; 0 if the documents come from elsewhere
+    left_out: Mapping[str, int] = field(default_factory=dict)  # files not read, by suffix ("" for none)
 
     @cached_property
     def num_bytes(self) -> int:

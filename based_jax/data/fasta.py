@@ -18,31 +18,21 @@ GAP = 100
 """N in a row that are a gap of the assembly, not bases that were hard to read: a gap whose length is not
 known is 100 N (NCBI's AGP specification, type U)."""
 
-MAX_HEADER = 16 << 20
-"""Bytes of the longest line that is not sequence."""
-
+MAX_HEADER = 16 << 20  # bytes of the longest line that is not sequence
 _MARKED = re.compile(rb"\n([>;])([^\n]*)")
 _NOT_N = re.compile(rb"[^N]")
 _SPACE = b" \t\r\n\v\f"
 
 
 def parse_fasta(chunks: Iterable[bytes], name: str) -> tuple[list[Document], list[Skipped]]:
-    """Records as documents.
+    """Records as documents, none of them empty, and the records without a base; `name` is that of the file.
 
     A record is cut at every run of at least `GAP` N: nobody knows what is there, and no model should learn
     it. Its pieces are ``NAME:RECORD:START-END``, from base START to base END, both counted from 1 and
     included, as in ``samtools faidx``; a record without a gap is ``NAME:RECORD``. One without a name takes
     its number.
-
-    Args:
-        chunks: the file's bytes in pieces of any size.
-        name: of the file.
-
-    Returns:
-        the documents, none of them empty, and the records without a base.
-
     Raises:
-        ValueError: text in front of the first header, or a header of more than `MAX_HEADER` bytes.
+        ValueError: text before the first header, or a header of more than `MAX_HEADER` bytes.
         UnicodeDecodeError: a sequence or a name that is not ASCII or UTF-8 text.
     """
     documents: list[Document] = []
@@ -83,29 +73,24 @@ def _records(chunks: Iterable[bytes], name: str) -> Iterator[tuple[bytes, bytes]
                 yield header, b"".join(pieces)
             header, pieces = text, []
         elif kind == b"" and (piece := text.translate(None, delete=_SPACE)):
-            expect(
-                header is not None,
-                f"{name}, first line",
-                piece[:40].decode(errors="replace"),
-                "'>' and a name",
-            )
+            shown = piece[:40].decode(errors="replace")
+            expect(header is not None, f"{name}, first line", shown, "'>' and a name")
             pieces.append(piece)
     if header is not None:
         yield header, b"".join(pieces)
 
 
 def _marked(chunks: Iterable[bytes], name: str) -> Iterator[tuple[bytes, bytes]]:
-    """The text in order: lines behind ">" or ";", and what stands between them (kind "")."""
-    carry = b"\n"  # a line begins behind a newline, the first one too
+    """Yield the text in order: lines after ">" or ";", and what stands between them (kind "")."""
+    carry = b"\n"  # a line begins after a newline, the first one too
     for chunk in chunks:
         data = carry + chunk
-        # A header may go on in the next chunk, and a newline at the end may turn out to be in front of one.
+        # A header may go on in the next chunk, and a newline at the end may turn out to be before one.
         cut = data.rfind(b"\n")
         if cut >= 0 and data[cut + 1 : cut + 2] in (b"", b">", b";"):
             data, carry = data[:cut], data[cut:]
-            expect(
-                len(carry) <= MAX_HEADER, f"{name}, a header", f"{len(carry)} bytes", f"at most {MAX_HEADER}"
-            )
+            size = len(carry)
+            expect(size <= MAX_HEADER, f"{name}, a header", f"{size} bytes", f"at most {MAX_HEADER}")
         else:
             carry = b""
         yield from _split(data)

@@ -15,10 +15,9 @@ RECURSIVE = "**"
 def match_files(pattern: str) -> Iterator[str]:
     """Yield the files that match, each once, in no order.
 
-    Args:
-        pattern: a path whose parts may have the wildcards of `fnmatch`. ``**`` as a whole part stands for any
-            number of directories, without links to them, and as the last one for the files below, too. A name
-            that starts with a dot only matches a part that does.
+    The parts of `pattern` may have the wildcards of `fnmatch`. ``**`` as a whole part stands for any number
+    of directories, without links to them, and as the last one for the files below, too. A name that starts
+    with a dot only matches a part that does.
     """
     root = os.sep if os.path.isabs(pattern) else ""
     parts = [part for part in pattern.split(os.sep) if part]
@@ -28,7 +27,7 @@ def match_files(pattern: str) -> Iterator[str]:
     pending = [(root, 0)]
     while pending:
         directory, index = pending.pop()
-        if (state := (_identity(directory), index)) in seen:
+        if (state := (identity(directory), index)) in seen:
             continue
         seen.add(state)
         part, is_last = parts[index], index == len(parts) - 1
@@ -66,10 +65,10 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _identity(directory: str) -> str:
-    """The same text for every path to a directory."""
+def identity(path: str) -> str:
+    """The same text for every path to a directory or file; the path itself where there is none."""
     try:
-        status = os.stat(directory or os.curdir)
+        status = os.stat(path or os.curdir)
     except OSError:
-        return directory
+        return path
     return f"{status.st_dev}:{status.st_ino}"

@@ -26,8 +26,7 @@ from based_jax.data.tokenizers import Tokenizer
 from based_jax.files import parse_json, read_text
 from based_jax.validate import expect
 
-MAX_BYTES = 128 << 20
-"""Most bytes in one of the files."""
+MAX_BYTES = 128 << 20  # of one of the files
 
 _COLUMNS = ("sequence", "label")
 _EXPECTED = "a directory with train/CLASS/*.txt and test/CLASS/*.txt, train.csv and test.csv, or .jsonl"
@@ -35,27 +34,18 @@ _EXPECTED = "a directory with train/CLASS/*.txt and test/CLASS/*.txt, train.csv 
 
 @dataclass(frozen=True, eq=False)
 class LabelledSequences:
-    """Sequences of tokens with a class each.
+    """Sequences of tokens with a class each; n is their number."""
 
-    Attributes:
-        tokens: unsigned (T,), all sequences one after the other.
-        starts: int64 (n + 1,), where each sequence begins, and T.
-        labels: int32 (n,), numbers of the classes.
-        classes: their names, at least two.
-    """
-
-    tokens: UInt[np.ndarray, " T"]
-    starts: Int64[np.ndarray, " m"]
-    labels: Int32[np.ndarray, " n"]
-    classes: tuple[str, ...]
+    tokens: UInt[np.ndarray, " T"]  # all sequences one after the other
+    starts: Int64[np.ndarray, " m"]  # where each sequence begins, and T; m = n + 1
+    labels: Int32[np.ndarray, " n"]  # numbers of the classes
+    classes: tuple[str, ...]  # their names, at least two
 
     def __len__(self) -> int:
-        """Number of sequences, n."""
         return self.labels.size
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence."""
         return int(np.diff(self.starts).max())
 
     @cached_property
@@ -69,22 +59,16 @@ class LabelledSequences:
         Raises:
             ValueError: a side would be empty.
         """
-        count = round(share * len(self))
-        expect(
-            0 < count < len(self), "share", share, f"one that leaves both parts some of {len(self)} sequences"
-        )
-        order = np.random.default_rng(seed).permutation(len(self))
+        total, count = len(self), round(share * len(self))
+        expect(0 < count < total, "share", share, f"one that leaves both parts some of {total} sequences")
+        order = np.random.default_rng(seed).permutation(total)
         return self.subset(np.sort(order[count:])), self.subset(np.sort(order[:count]))
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "LabelledSequences":
         """The sequences of these numbers, in this order."""
-        pieces = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in indices]
-        starts = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
-        return LabelledSequences(np.concatenate(pieces), starts, self.labels[indices], self.classes)
-
-    def rows(self, length: int) -> "LabelledRows":
-        """Every sequence as a row of `length` tokens."""
-        return LabelledRows(self, length)
+        chunks = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in indices]
+        starts = np.cumsum([0, *map(len, chunks)], dtype=np.int64)
+        return LabelledSequences(np.concatenate(chunks), starts, self.labels[indices], self.classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +102,7 @@ class LabelledRows:
         return row | ({"input_mask": np.arange(self.length) < real} if self.padded else {})
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        """Every row once, in batches of one size; the mask of the rows that fill the last one is False."""
+        """Yield every row once, in batches of one size; the mask of rows that fill the last one is False."""
         for first in range(0, len(self), batch_size):
             rows = [self[min(i, len(self) - 1)] for i in range(first, first + batch_size)]
             batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
@@ -142,30 +126,28 @@ def load_labelled(
     train, test = _read_part(root, "train"), _read_part(root, "test")
     labels = {label for _, _, label in train}
     classes = tuple(sorted(labels, key=int if all(label.isdecimal() for label in labels) else str))
-    expect(
-        len(classes) >= 2, "data", str(directory), f"at least two classes; the training part has {classes}"
-    )
+    expected = f"at least two classes; the training part has {classes}"
+    expect(len(classes) >= 2, "data", str(directory), expected)
     return _encode(train, classes, tokenizer), _encode(test, classes, tokenizer)
 
 
 def _encode(
     examples: list[tuple[str, str, str]], classes: tuple[str, ...], tokenizer: Tokenizer
 ) -> LabelledSequences:
-    pieces, labels = [], []
+    chunks, labels = [], []
     dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
+    known = f"one of the training part's, {', '.join(classes)}"
     for place, sequence, label in examples:
-        expect(
-            label in classes, f"{place}: label", label, f"one of the training part's, {', '.join(classes)}"
-        )
+        expect(label in classes, f"{place}: label", label, known)
         try:
             tokens = tokenizer.encode(sequence)
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from error
         expect(tokens.size > 0, f"{place}: sequence", sequence, "at least one letter")
-        pieces.append(tokens.astype(dtype))
+        chunks.append(tokens.astype(dtype))
         labels.append(classes.index(label))
-    starts = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
-    return LabelledSequences(np.concatenate(pieces), starts, np.asarray(labels, np.int32), classes)
+    starts = np.cumsum([0, *map(len, chunks)], dtype=np.int64)
+    return LabelledSequences(np.concatenate(chunks), starts, np.asarray(labels, np.int32), classes)
 
 
 def _read_part(root: Path, part: str) -> list[tuple[str, str, str]]:
@@ -173,18 +155,14 @@ def _read_part(root: Path, part: str) -> list[tuple[str, str, str]]:
     files = {".csv": _read_csv, ".jsonl": _read_jsonl}
     found = [root / f"{part}{ending}" for ending in files if (root / f"{part}{ending}").is_file()]
     if (root / part).is_dir():
-        examples = _read_folders(root / part)
+        paths = sorted(path for path in (root / part).glob("*/*.txt") if path.is_file())
+        examples = [(str(path), _read_text(path).strip(), path.parent.name) for path in paths]
     elif found:
         examples = _read_table(found[0], files[found[0].suffix](found[0]))
     else:
         raise FileNotFoundError(f"data = {str(root)!r}: expected {_EXPECTED}; there is no {part} part")
     expect(bool(examples), "data", str(root), f"{_EXPECTED}; its {part} part is empty")
     return examples
-
-
-def _read_folders(folder: Path) -> list[tuple[str, str, str]]:
-    paths = sorted(path for path in folder.glob("*/*.txt") if path.is_file())
-    return [(str(path), _read_text(path).strip(), path.parent.name) for path in paths]
 
 
 def _read_table(path: Path, rows: Iterable[tuple[int, Any]]) -> list[tuple[str, str, str]]:

@@ -12,11 +12,9 @@ from jaxtyping import UInt8
 
 from based_jax.validate import expect
 
-LETTERS = "ACGTN"
-"""The letter of id 0, 1, ..., 4."""
+LETTERS = "ACGTN"  # of the ids 0, 1, ..., 4.
 
-AMBIGUOUS = "RYSWKMBDHV"
-"""IUPAC's codes for several bases, read as N."""
+AMBIGUOUS = "RYSWKMBDHV"  # IUPAC's codes for several bases, read as N
 
 _UNKNOWN = 255
 _TO_ID = bytearray([_UNKNOWN] * 256)
@@ -27,24 +25,18 @@ _OTHER = re.compile(f"[^{LETTERS}U{AMBIGUOUS}]", re.IGNORECASE | re.ASCII)
 
 
 def encode_nucleotides(text: str) -> UInt8[np.ndarray, " N"]:
-    """Ids of nucleotides, uint8 (N,), one for each character.
-
-    Raises:
-        ValueError: a character that is no nucleotide; the message names it and its place, counted from 0.
-    """
+    """Return ids of nucleotides, uint8 (N,); ValueError names one that is none and its position, from 0."""
     # `translate` runs over the bytes in C; what is not ASCII becomes one "?" that is unknown as well.
     ids = np.frombuffer(text.encode("ascii", errors="replace").translate(_TO_ID), dtype=np.uint8)
     if ids.size and ids.max() == _UNKNOWN:
         other = _OTHER.search(text)
         assert other is not None
-        expect(
-            False, f"character {other.start():,} of a sequence", other.group(),
-            "a nucleotide: A C G T U N or another of IUPAC's codes, in upper or lower case",
-        )  # fmt: skip
+        expected = "a nucleotide: A C G T U N or another of IUPAC's codes, in upper or lower case"
+        expect(False, f"character {other.start():,} of a sequence", other.group(), expected)
     return ids
 
 
 def decode_nucleotides(ids: np.ndarray) -> str:
-    """Letters of ids 0 to 4, integers (N,); other ids have no letter and are left out."""
+    """Return letters of ids 0 to 4, integers (N,); other ids have no letter and are left out."""
     letters = np.frombuffer(LETTERS.encode("ascii"), dtype=np.uint8)
     return letters[ids[ids < len(LETTERS)]].tobytes().decode("ascii")

@@ -23,17 +23,11 @@ from based_jax.validate import expect
 
 @dataclass(frozen=True, eq=False)
 class PackedTokens:
-    """A stream of tokens.
+    """A stream of T >= 2 tokens; `len` of it is T."""
 
-    Attributes:
-        tokens: uint8, uint16 or uint32 (T,), the whole stream, T >= 2.
-        starts: int64 (n,), increasing: where each document's EOT is; the final EOT belongs to no document.
-        num_bytes: UTF-8 bytes of the documents' text, to turn nats per token into bits per byte.
-    """
-
-    tokens: UInt[np.ndarray, " T"]
-    starts: Int64[np.ndarray, " n"]
-    num_bytes: int
+    tokens: UInt[np.ndarray, " T"]  # uint8, uint16 or uint32, the whole stream
+    starts: Int64[np.ndarray, " n"]  # increasing: each document's EOT; the final EOT belongs to no document
+    num_bytes: int  # UTF-8 bytes of the documents' text, to turn nats per token into bits per byte
 
     @classmethod
     def from_documents(cls, documents: Iterable[Document], tokenizer: Tokenizer) -> "PackedTokens":
@@ -44,7 +38,7 @@ class PackedTokens:
         """
         dtype = np.min_scalar_type(tokenizer.vocab_size - 1)  # the smallest: a genome has billions of tokens
         eot = np.full(1, tokenizer.eot, dtype)
-        pieces, starts, position, num_bytes = [], [], 0, 0
+        chunks, starts, position, num_bytes = [], [], 0, 0
         for document in documents:
             try:
                 ids = tokenizer.encode(document.text)
@@ -54,15 +48,14 @@ class PackedTokens:
                 low, high = int(ids.min()), int(ids.max())
                 inside = low >= 0 and high < tokenizer.vocab_size
                 expect(inside, "token ids", (low, high), f"from 0 to {tokenizer.vocab_size - 1}")
-            pieces += [eot, ids.astype(dtype)]
+            chunks += [eot, ids.astype(dtype)]
             starts.append(position)
             position += 1 + ids.size
             num_bytes += len(document.text.encode("utf-8"))
         expect(bool(starts), "documents", [], "at least one document")
-        return cls(np.concatenate([*pieces, eot]), np.asarray(starts, dtype=np.int64), num_bytes)
+        return cls(np.concatenate([*chunks, eot]), np.asarray(starts, dtype=np.int64), num_bytes)
 
     def __len__(self) -> int:
-        """Tokens in the stream, T."""
         return self.tokens.size
 
     @cached_property

@@ -5,7 +5,8 @@ Several processes draw from one global order: with P processes, global batch num
 """
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import grain
 import numpy as np
@@ -18,15 +19,8 @@ Batch = dict[str, np.ndarray]
 padding, left out of training batches, which have none."""
 
 
-class Rows(Protocol):
-    """Rows of batches by their number."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]: ...
-
-
 class TrainIterator(grain.DatasetIterator[Batch]):
-    """Endless training batches whose place in the data can be saved as JSON and restored.
+    """Endless training batches whose position in the data can be saved as JSON and restored.
 
     It is a Grain iterator, so Orbax can also save it with `grain.checkpoint.CheckpointSave`.
     """
@@ -40,7 +34,7 @@ class TrainIterator(grain.DatasetIterator[Batch]):
         return next(self._batches)
 
     def get_state(self) -> dict[str, Any]:
-        """Plain JSON values: the place in the stream of batches, and which stream it is."""
+        """Return plain JSON values: the position in the stream of batches, and which stream it is."""
         return {"place": self._batches.get_state(), "data": dict(self._data)}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -51,9 +45,8 @@ class TrainIterator(grain.DatasetIterator[Batch]):
         """
         saved = state.get("data", {}) if isinstance(state, dict) else {}
         for key, value in self._data.items():
-            expect(
-                saved.get(key) == value, f"state[{key!r}]", saved.get(key), f"{value}, as this iterator has"
-            )
+            found = saved.get(key)
+            expect(found == value, f"state[{key!r}]", found, f"{value}, as this iterator has")
         self._batches.set_state(state["place"])
 
 
@@ -74,13 +67,11 @@ def train_iterator(
     over from one epoch into the next.
 
     Args:
-        packed: the training stream.
         length: tokens per row.
         batch_size: rows per batch of this process.
         seed: of the shuffle, not negative.
         cross_documents: leave out `segment_ids`, so that a model reads on across the borders of documents.
         shard_index: number of this process.
-        shard_count: number of processes.
 
     Raises:
         ValueError: a value out of range, or a stream that is shorter than one window.
@@ -88,25 +79,15 @@ def train_iterator(
     _check_sizes(length, batch_size, shard_index, shard_count)
     expect(seed >= 0, "seed", seed, "not negative")
     windows = _Windows(packed, length, cross_documents)
-    expect(
-        len(windows) > 0,
-        "packed",
-        f"{len(packed)} tokens",
-        f"at least {length + 1} tokens, one window of length = {length} and its last target",
-    )
+    needed = f"at least {length + 1} tokens, one window of length = {length} and its last target"
+    expect(len(windows) > 0, "packed", f"{len(packed)} tokens", needed)
     identity = {"tokens": len(packed), "checksum": packed.checksum, "length": length}
-    return shuffled_batches(
-        windows,
-        batch_size=batch_size,
-        seed=seed,
-        identity=identity,
-        shard_index=shard_index,
-        shard_count=shard_count,
-    )
+    shard = {"shard_index": shard_index, "shard_count": shard_count}
+    return shuffled_batches(windows, batch_size=batch_size, seed=seed, identity=identity, **shard)
 
 
 def shuffled_batches(
-    rows: Rows,
+    rows: grain.sources.RandomAccessDataSource[Batch],
     *,
     batch_size: int,
     seed: int,
@@ -147,51 +128,40 @@ def held_out_batches(
     Args and errors: as `train_iterator`; any stream is long enough.
     """
     _check_sizes(length, batch_size, shard_index, shard_count)
-    return _held_out_batches(packed, length, batch_size, cross_documents, shard_index, shard_count)
-
-
-def _held_out_batches(
-    packed: PackedTokens,
-    length: int,
-    batch_size: int,
-    cross_documents: bool,
-    shard_index: int,
-    shard_count: int,
-) -> Iterator[Batch]:
     count = packed.num_windows(length, drop_last=False)
     padding = packed.window(0, length)
     padding = {key: np.full_like(row, packed.tokens[0]) for key, row in padding.items()}
     padding["segment_ids"][:] = 1
     padding["mask"][:] = False
-    for first in range(0, count, batch_size * shard_count):
-        mine = first + shard_index * batch_size
-        rows = [packed.window(i, length) if i < count else padding for i in range(mine, mine + batch_size)]
-        keys = [key for key in padding if not (cross_documents and key == "segment_ids")]
-        yield {key: np.stack([row[key] for row in rows]) for key in keys}
+    keys = [key for key in padding if not (cross_documents and key == "segment_ids")]
+
+    def batch(first: int) -> Batch:
+        numbers = range(first, first + batch_size)
+        rows = [packed.window(i, length) if i < count else padding for i in numbers]
+        return {key: np.stack([row[key] for row in rows]) for key in keys}
+
+    firsts = range(0, count, batch_size * shard_count)
+    return (batch(first + shard_index * batch_size) for first in firsts)
 
 
+@dataclass(frozen=True)
 class _Windows:
     """The full windows of a stream, without their masks, as a source for Grain."""
 
-    def __init__(self, packed: PackedTokens, length: int, cross_documents: bool) -> None:
-        self._packed = packed
-        self._length = length
-        self._cross_documents = cross_documents
-        self._count = packed.num_windows(length, drop_last=True)
+    packed: PackedTokens
+    length: int
+    cross_documents: bool
 
     def __len__(self) -> int:
-        return self._count
+        return self.packed.num_windows(self.length, drop_last=True)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        window = self._packed.window(int(index), self._length)
-        del window["mask"]
-        if self._cross_documents:
-            del window["segment_ids"]
-        return window
+        window = self.packed.window(int(index), self.length)
+        left_out = ("mask", "segment_ids") if self.cross_documents else ("mask",)
+        return {name: row for name, row in window.items() if name not in left_out}
 
 
 def _check_sizes(length: int, batch_size: int, shard_index: int, shard_count: int) -> None:
-    expect(length >= 1, "length", length, "at least 1")
-    expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
-    expect(shard_count >= 1, "shard_count", shard_count, "at least 1")
+    for name, size in (("length", length), ("batch_size", batch_size), ("shard_count", shard_count)):
+        expect(size >= 1, name, size, "at least 1")
     expect(0 <= shard_index < shard_count, "shard_index", shard_index, f"0 to {shard_count - 1}")

@@ -8,6 +8,7 @@ file that does not begin with a header, is different: the file is not what its n
 error that names the line.
 """
 
+import contextlib
 import importlib
 import os
 import re
@@ -28,18 +29,13 @@ COMPRESSIONS = (".gz", ".zst")
 _EXTENSIONS = (*TEXT_EXTENSIONS, JSONL_EXTENSION, *FASTA_EXTENSIONS)
 KNOWN_FILES = f"{' '.join(_EXTENSIONS)}, each also with {' or '.join(COMPRESSIONS)}"
 
-MAX_BYTES = 16 << 30
-"""Most bytes of text in one file; `load_documents` takes another number."""
-
-MAX_RATIO = 100
-"""Most bytes of text for one of a compressed file, beyond the first 64 MiB."""
+MAX_BYTES = 16 << 30  # most bytes of text in one file; `load_documents` takes another number
+MAX_RATIO = 100  # most bytes of text for one of a compressed file, beyond the first 64 MiB
 
 _MIN_LIMIT = 64 << 20
 _CHUNK = 1 << 20  # bytes
 _GZIP_STEP = 1 << 16  # bytes; what follows a member is copied, and one may have 20 bytes
 _ZSTD_STEP = 1 << 11  # bytes that zstd unpacks at once: each four of them may become 128 KiB
-
-
 _LINE = re.compile("[^\n]+")
 
 
@@ -58,16 +54,13 @@ def without_compression(name: str) -> str:
 
 
 def read_file(path: Path, name: str, max_bytes: int = MAX_BYTES) -> tuple[list[Document], list[Skipped]]:
-    """Read one file.
+    """Read one file; return its documents, none of them with an empty text, and what was skipped.
 
     Args:
         path: a file; one whose extension is unknown is read as UTF-8 text.
         name: the name for its documents; those of a ``.jsonl`` file become ``name:line``, those of a FASTA
             file ``name:record``.
         max_bytes: of text that the file may hold.
-
-    Returns:
-        the documents, none of them with an empty text, and what was skipped.
 
     Raises:
         ValueError: a line of a ``.jsonl`` file is not an object with a string field "text"; a FASTA file
@@ -95,10 +88,8 @@ def import_optional(module: str, argument: str, value: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(
-            f"{argument} = {value!r}: expected the package {module!r} to be installed; "
-            "it comes with: pip install 'based-jax[data]'"
-        ) from error
+        expected = f"the package {module!r} to be installed; it comes with: pip install 'based-jax[data]'"
+        raise ImportError(f"{argument} = {value!r}: expected {expected}") from error
 
 
 def _kind(path: Path) -> tuple[str, str]:
@@ -109,11 +100,7 @@ def _kind(path: Path) -> tuple[str, str]:
 
 
 def _read(path: Path, compression: str, name: str) -> Iterator[bytes]:
-    """The text's bytes in chunks.
-
-    Raises:
-        _Unusable: the file is unreadable, damaged or binary.
-    """
+    """The text's bytes in chunks; raises `_Unusable` for a file that is unreadable, damaged or binary."""
     try:
         with path.open("rb") as file:
             decompress = {".gz": _read_gzip, ".zst": _read_zstd}.get(compression, _read_plain)
@@ -129,7 +116,9 @@ def _read(path: Path, compression: str, name: str) -> Iterator[bytes]:
 
 def _limited(chunks: Iterator[bytes], path: Path, compressed: bool, max_bytes: int) -> Iterator[bytes]:
     """The chunks, up to the limits on a file's text."""
-    limit, size = max_bytes, _size(path)
+    limit, size = max_bytes, 0
+    with contextlib.suppress(OSError):  # reading it reports why
+        size = path.stat().st_size
     advice = "split the file, or raise max_bytes of load_documents"
     if compressed and (unpacked := max(_MIN_LIMIT, MAX_RATIO * size)) < limit:
         limit, advice = unpacked, f"{MAX_RATIO} times its own size; if you trust it, unpack it first"
@@ -145,13 +134,6 @@ def _limited(chunks: Iterator[bytes], path: Path, compressed: bool, max_bytes: i
         raise ValueError(f"{path}: {total} or more bytes of text, expected at most {limit} ({advice})")
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0  # reading it says why
-
-
 def _read_plain(file: BinaryIO, name: str) -> Iterator[bytes]:
     while chunk := file.read(_CHUNK):
         yield chunk
@@ -164,7 +146,7 @@ def _read_gzip(file: BinaryIO, name: str) -> Iterator[bytes]:
         while chunk := chunk if member or is_first else chunk.lstrip(b"\0"):
             member, is_first = member or zlib.decompressobj(wbits=31), False
             yield member.decompress(chunk, _CHUNK)
-            while member.unconsumed_tail and not member.eof:  # behind its end a member keeps its last tail
+            while member.unconsumed_tail and not member.eof:  # after its end a member keeps its last tail
                 yield member.decompress(member.unconsumed_tail, _CHUNK)
             if not member.eof:
                 break
@@ -202,27 +184,19 @@ def _read_zstd(file: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _parse_lines(text: str, name: str) -> tuple[list[Document], list[Skipped]]:
-    documents, skipped = [], []
     # Only "\n" ends a line: str.splitlines would also cut at U+2028, which is legal inside a JSON string.
-    for number, line in _lines(text.removeprefix("\ufeff")):
-        if not line.strip():
-            continue
-        document = Document(f"{name}:{number}", _parse_line(line, name, number))
-        if document.text:
-            documents.append(document)
-        else:
-            skipped.append(Skipped(document.name, "empty"))
-    if not documents and not skipped:
-        skipped.append(Skipped(name, "empty"))
-    return documents, skipped
+    lines = ((number, line) for number, line in _lines(text.removeprefix("\ufeff")) if line.strip())
+    found = [Document(f"{name}:{number}", _parse_line(line, name, number)) for number, line in lines]
+    empty = [Skipped(document.name, "empty") for document in found if not document.text]
+    return [document for document in found if document.text], empty if found else [Skipped(name, "empty")]
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Numbers and lines, without the empty ones: a list of all lines may take ten times the text."""
-    number, behind = 1, 0
+    number, end = 1, 0
     for line in _LINE.finditer(text):
-        number += text.count("\n", behind, line.start())
-        behind = line.end()
+        number += text.count("\n", end, line.start())
+        end = line.end()
         yield number, line[0]
 
 

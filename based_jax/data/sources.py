@@ -22,20 +22,13 @@ import logging
 import os
 import sysconfig
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from based_jax.data import readers
 from based_jax.data.documents import Corpus, Document, Skipped, describe_skipped
-from based_jax.data.globs import match_files
-from based_jax.data.readers import (
-    KNOWN_FILES,
-    MAX_BYTES,
-    import_optional,
-    is_known_file,
-    read_file,
-    without_compression,
-)
+from based_jax.data.globs import identity, match_files
 from based_jax.validate import expect
 
 _LOGGER = logging.getLogger(__name__)
@@ -43,26 +36,23 @@ _LOGGER = logging.getLogger(__name__)
 _ARGUMENT = "data spec"
 _EXPECTED = "'stdlib', a file, a directory, a glob that matches files, or 'hf:NAME'"
 # Tests are left out because much of them is generated tables; packages because they differ between machines.
-_STDLIB_EXCLUDED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
+_STDLIB_EXCLUDED = ("site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__")
 
 
 class Files(NamedTuple):
-    """What `find_files` found."""
+    """What `find_files` found: sorted (name, path) pairs, and files not read by suffix ("" for none)."""
 
     found: list[tuple[str, Path]]
-    """(name, path) pairs, sorted"""
     left_out: dict[str, int]
-    """suffix ("" for none) -> number of files that are not read because of it"""
 
 
-def load_documents(spec: str, include: str | None = None, *, max_bytes: int = MAX_BYTES) -> Corpus:
+def load_documents(spec: str, include: str | None = None, *, max_bytes: int = readers.MAX_BYTES) -> Corpus:
     """Load the documents that `spec` names (see the module's table) and log one line about them.
 
     Empty, binary, undecodable, unreadable and damaged files are skipped and listed in `Corpus.skipped`; files
     of other suffixes are counted in `Corpus.left_out`.
 
     Args:
-        spec: see the module's table.
         include: patterns of file names, separated by commas, such as "*.rst,README": files below a directory,
             or matched by a glob, that are read as UTF-8 text whatever their suffix; "*" is every file.
         max_bytes: of text that one file may hold, unpacked: a file is in memory as a whole.
@@ -74,19 +64,16 @@ def load_documents(spec: str, include: str | None = None, *, max_bytes: int = MA
         ImportError: `spec` needs a package of the ``data`` extra that is not installed.
     """
     expect(isinstance(spec, str) and bool(spec), _ARGUMENT, spec, _EXPECTED)
-    expect(
-        include is None or not (spec == "stdlib" or spec.startswith("hf:")),
-        "include", include, f"a file, a directory or a glob as data, not {spec!r}",
-    )  # fmt: skip
-    documents: list[Document] = []
-    skipped: list[Skipped] = []
-    files = Files([], {})
+    has_files = not (spec == "stdlib" or spec.startswith("hf:"))
+    expected = f"a file, a directory or a glob as data, not {spec!r}"
+    expect(include is None or has_files, "include", include, expected)
+    documents, skipped, files = list[Document](), list[Skipped](), Files([], {})
     if spec.startswith("hf:"):
         documents, skipped = _load_hugging_face(spec)
     else:
         files = find_files(spec, skipped, include)
         for name, path in files.found:
-            found, unusable = read_file(path, name, max_bytes)
+            found, unusable = readers.read_file(path, name, max_bytes)
             documents += found
             skipped += unusable
     reasons = f"; skipped {describe_skipped(skipped)}" if skipped else ""
@@ -98,11 +85,7 @@ def load_documents(spec: str, include: str | None = None, *, max_bytes: int = MA
 
 
 def find_files(spec: str, skipped: list[Skipped], include: str | None = None) -> Files:
-    """Find the files of a spec that names files; directories that cannot be listed are added to `skipped`.
-
-    Raises:
-        FileNotFoundError, ValueError: as `load_documents`.
-    """
+    """Find the files of a spec that names files; directories that cannot be listed are added to `skipped`."""
     if spec == "stdlib":
         root = Path(sysconfig.get_path("stdlib"))
         files = _walk(root, skipped, _STDLIB_EXCLUDED)
@@ -113,18 +96,18 @@ def find_files(spec: str, skipped: list[Skipped], include: str | None = None) ->
     elif os.path.isdir(path):
         kind, found = "a directory", sorted(_walk(path, skipped))
     else:
-        if not any(wildcard in spec for wildcard in "*?["):
-            raise FileNotFoundError(f"{_ARGUMENT} = {spec!r}: expected {_EXPECTED}; there is no such path")
-        matches = sorted(match_files(spec))
-        if not matches:
-            raise FileNotFoundError(
-                f"{_ARGUMENT} = {spec!r}: expected {_EXPECTED}; this glob matches no file"
-            )
-        kind, found = "a glob", [(match, Path(match)) for match in matches]
+        is_glob = any(wildcard in spec for wildcard in "*?[")
+        kind, found = "a glob", [(match, Path(match)) for match in sorted(match_files(spec))]
+        if not found:
+            problem = "this glob matches no file" if is_glob else "there is no such path"
+            raise FileNotFoundError(f"{_ARGUMENT} = {spec!r}: expected {_EXPECTED}; {problem}")
     files = _by_suffix(found, include)
-    files = Files(_each_once(files.found), files.left_out)
+    once: dict[str, tuple[str, Path]] = {}
+    for name, path in files.found:  # a broken link, which has no identity, is accounted for when it is read
+        once.setdefault(identity(str(path)), (name, path))
+    files = Files(list(once.values()), files.left_out)
     others = f", or --include with a pattern for {' '.join(files.left_out)}" if files.left_out else ""
-    expect(bool(files.found or skipped), _ARGUMENT, spec, f"{kind} with text ({KNOWN_FILES}){others}")
+    expect(bool(files.found or skipped), _ARGUMENT, spec, f"{kind} with text ({readers.KNOWN_FILES}){others}")
     return files
 
 
@@ -133,43 +116,22 @@ def _by_suffix(files: Iterable[tuple[str, Path]], include: str | None) -> Files:
     patterns = [pattern.strip() for pattern in include.split(",")] if include else []
     found, left_out = [], Counter[str]()
     for name, path in files:
-        names = {path.name, without_compression(path.name), name}
-        if is_known_file(path) or any(
-            fnmatch.fnmatch(each, pattern) for each in names for pattern in patterns
-        ):
+        names = (path.name, readers.without_compression(path.name), name)
+        if readers.is_known_file(path) or any(fnmatch.filter(names, pattern) for pattern in patterns):
             found.append((name, path))
         else:
             left_out[path.suffix.lower()] += 1
     return Files(found, dict(left_out.most_common()))
 
 
-def _each_once(files: Iterable[tuple[str, Path]]) -> list[tuple[str, Path]]:
-    """The files without further names of one that came before."""
-    seen: set[str] = set()
-    once = []
-    for name, path in files:
-        try:
-            status = path.stat()
-        except OSError:
-            key = f"{path}"  # a broken link is accounted for when it is read
-        else:
-            key = f"{status.st_dev}:{status.st_ino}"
-        if key not in seen:
-            once.append((name, path))
-        seen.add(key)
-    return once
-
-
-def _walk(
-    root: Path, skipped: list[Skipped], excluded: frozenset[str] = frozenset()
-) -> Iterator[tuple[str, Path]]:
-    """Every file below `root` with its name relative to it; links to directories are not followed."""
+def _walk(root: Path, skipped: list[Skipped], excluded: Collection[str] = ()) -> Iterator[tuple[str, Path]]:
+    """Yield every file below `root` with its name relative to it; links to directories are not followed."""
 
     def unlistable(error: OSError) -> None:
         skipped.append(Skipped(str(error.filename), "unreadable"))
 
     for directory, subdirectories, files in os.walk(root, onerror=unlistable):
-        subdirectories[:] = sorted(set(subdirectories) - excluded)
+        subdirectories[:] = sorted(set(subdirectories) - set(excluded))
         for file in files:
             path = Path(directory, file)
             # A broken link is kept, so that reading it accounts for it; a named pipe would block for ever.
@@ -180,22 +142,20 @@ def _walk(
 def _load_hugging_face(spec: str) -> tuple[list[Document], list[Skipped]]:
     _, name, *config = spec.split(":")
     expect(bool(name) and len(config) <= 1 and all(config), _ARGUMENT, spec, "hf:NAME or hf:NAME:CONFIG")
-    datasets = import_optional("datasets", _ARGUMENT, spec)
+    datasets = readers.import_optional("datasets", _ARGUMENT, spec)
     try:
         rows = datasets.load_dataset(name, *config, split="train")
     except Exception as error:  # the library raises many kinds: network, configuration, format, permission
         reason = str(error).partition("\n")[0]
-        raise ValueError(
-            f"{_ARGUMENT} = {spec!r}: expected a data set with a split 'train' that can be loaded; "
-            f"{type(error).__name__}: {reason}"
-        ) from error
+        expected = "a data set with a split 'train' that can be loaded"
+        message = f"{_ARGUMENT} = {spec!r}: expected {expected}; {type(error).__name__}: {reason}"
+        raise ValueError(message) from error
     documents, skipped = [], []
     for number, row in enumerate(rows):
         text = row.get("text")
         if not isinstance(text, str):
-            expect(
-                False, _ARGUMENT, spec, f"a string field 'text'; row {number} has {', '.join(sorted(row))}"
-            )
+            fields = ", ".join(sorted(row))
+            expect(False, _ARGUMENT, spec, f"a string field 'text'; row {number} has {fields}")
         if text:
             documents.append(Document(f"{name}:{number}", text))
         else:

@@ -30,13 +30,12 @@ def split_documents(
     do not fit are unused. Only when none fits is the first one cut.
 
     If this would leave a side empty (few documents, or one), every document is cut instead: its last
-    `fraction` is held out, the rest is for training; the pieces are ``NAME (head)`` and ``NAME (tail)``.
+    `fraction` is held out, the rest is for training; the parts are ``NAME (head)`` and ``NAME (tail)``.
 
     With `names` the documents are held out that have one of them between the colons of their own name (a
     file, a FASTA record, a line's number). Bounded by `max_bytes`, each gives its share from its middle.
 
     Args:
-        documents: those without text are dropped.
         fraction: expected fraction of the documents to hold out; not used with `names`.
         max_bytes: bound on the held-out side's UTF-8 bytes; None for no bound.
         names: what to hold out, separated by commas, e.g. "chr8,chr9".
@@ -55,24 +54,20 @@ def split_documents(
         held_out = [document for document in documents if _position(document.text) < fraction]
         if not train or not held_out:
             train, held_out = _cut_tails(documents, fraction)
-            _LOGGER.info(
-                "%d documents are too few to hold out whole ones: held out their tails", len(documents)
-            )
+            message = "%d documents are too few to hold out whole ones: held out their tails"
+            _LOGGER.info(message, len(documents))
     train_texts = {document.text for document in train}
     held_out = _distinct(held_out, train_texts)
     held_out = _middles(held_out, max_bytes) if names else _within(held_out, train_texts, max_bytes)
     characters = sum(len(document.text) for document in documents)
-    expect(
-        bool(train and held_out),
-        "documents",
-        f"{len(documents)} with {characters} characters",
-        "enough text for a training and a held-out side that differ",
-    )
+    found = f"{len(documents)} with {characters} characters"
+    expected = "enough text for a training and a held-out side that differ"
+    expect(bool(train and held_out), "documents", found, expected)
     return train, held_out
 
 
 def _position(text: str) -> float:
-    """The text's place in [0, 1)."""
+    """Return the text's position in [0, 1)."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     # 53 bits, so that the quotient is exact and below 1.
     return (int.from_bytes(digest[:8], "big") >> 11) / (1 << 53)
@@ -92,7 +87,7 @@ def _by_name(documents: Iterable[Document], names: Sequence[str]) -> tuple[list[
 
 
 def _middles(documents: list[Document], max_bytes: int | None) -> list[Document]:
-    """A stretch from the middle of every document, in proportion to its length; none empty."""
+    """Return a stretch from the middle of every document, in proportion to its length; none empty."""
     sizes = [len(document.text.encode("utf-8")) for document in documents]
     total = sum(sizes)
     if max_bytes is None or total <= max_bytes:
@@ -109,7 +104,7 @@ def _middles(documents: list[Document], max_bytes: int | None) -> list[Document]
 
 
 def _cut_tails(documents: Iterable[Document], fraction: float) -> tuple[list[Document], list[Document]]:
-    """Heads and tails; copies are cut at the same place, a single character is a head."""
+    """Heads and tails; copies are cut at the same position, a single character is a head."""
     heads, tails = [], []
     for document in documents:
         length = len(document.text)
@@ -135,12 +130,12 @@ def _within(documents: list[Document], excluded: set[str], max_bytes: int | None
     """The documents that fit, in order; the first one cut if none does."""
     if max_bytes is None:
         return documents
-    chosen, room = [], max_bytes
+    chosen, capacity = [], max_bytes
     for document in documents:
         size = len(document.text.encode("utf-8"))
-        if size <= room:
+        if size <= capacity:
             chosen.append(document)
-            room -= size
+            capacity -= size
     if chosen:
         return chosen
     for document in documents:

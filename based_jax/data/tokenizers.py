@@ -1,5 +1,6 @@
 """Text <-> token ids: bytes, nucleotides, any file of the `tokenizers` library; decoding while ids arrive."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -17,8 +18,7 @@ EOT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 """Names of the document separator in tokenizer files, the first one that exists is taken."""
 
 _FILE = "tokenizer.json"
-MAX_BYTES = 128 << 20
-"""Largest tokenizer.json that is read: one of 256,000 tokens has 33 MB."""
+MAX_BYTES = 128 << 20  # Largest tokenizer.json that is read: one of 256,000 tokens has 33 MB.
 _SMALL = 1 << 12  # the description of a built-in tokenizer has some twenty characters
 _GPT2_VOCAB = 50257
 _GPT2_REPOSITORIES = ("openai-community/gpt2", "gpt2")
@@ -28,20 +28,11 @@ _MAX_INCOMPLETE = 3  # bytes of a UTF-8 character before its last one
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What the data pipeline, training and generation need of a tokenizer.
+    """What the data pipeline, training and generation need of a tokenizer."""
 
-    Attributes:
-        name: short, for logs and configurations.
-        vocab_size: every id is below it.
-        eot: id of the document separator, which also begins a text.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def eot(self) -> int: ...
+    name: str  # short, for logs and configurations
+    vocab_size: int  # every id is below it
+    eot: int  # id of the document separator, which also begins a text
 
     def encode(self, text: str) -> Int32[np.ndarray, " N"]:
         """Ids of `text`, int32 (N,), without separators; a separator's name inside `text` is plain text."""
@@ -56,7 +47,16 @@ class Tokenizer(Protocol):
         ...
 
 
-class ByteTokenizer:
+class _BuiltIn:
+    """A tokenizer that needs no file: ``tokenizer.json`` only has its name."""
+
+    name: str
+
+    def save(self, directory: str | Path) -> None:
+        _write(directory, json.dumps({"type": self.name}))
+
+
+class ByteTokenizer(_BuiltIn):
     """UTF-8 bytes, and 256 as the separator. Needs no file and knows every text."""
 
     name = "byte"
@@ -72,12 +72,8 @@ class ByteTokenizer:
         array = _as_ids(ids)
         return array[array < 256].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
-    def save(self, directory: str | Path) -> None:
-        """Write ``tokenizer.json``, which only says that tokens are bytes."""
-        _write(directory, json.dumps({"type": self.name}))
 
-
-class NucleotideTokenizer:
+class NucleotideTokenizer(_BuiltIn):
     """DNA: A C G T N are 0 to 4, the separator is 5; lower case is read as upper case, see `nucleotides`."""
 
     name = "dna"
@@ -92,20 +88,11 @@ class NucleotideTokenizer:
         """Upper-case letters of `ids`; larger ids (the separator, padding of a vocabulary) are ignored."""
         return decode_nucleotides(_as_ids(ids))
 
-    def save(self, directory: str | Path) -> None:
-        """Write ``tokenizer.json``, which only says that tokens are nucleotides."""
-        _write(directory, json.dumps({"type": self.name}))
-
 
 class FileTokenizer:
     """A tokenizer of the `tokenizers` library, from the JSON text that the library saves.
 
     Truncation, padding and special tokens that the file asks for are off: documents are encoded whole.
-
-    Args:
-        content: the JSON text.
-        name: for logs and messages.
-
     Raises:
         ValueError: not such a JSON text, or none of `EOT_NAMES` is in the vocabulary.
     """
@@ -122,9 +109,8 @@ class FileTokenizer:
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         eot = next((vocabulary[token] for token in EOT_NAMES if token in vocabulary), None)
         if eot is None:
-            raise ValueError(
-                f"tokenizer = {name!r}: expected a document separator, one of {', '.join(EOT_NAMES)}"
-            )
+            names = ", ".join(EOT_NAMES)
+            raise ValueError(f"tokenizer = {name!r}: expected a document separator, one of {names}")
         self.name = name
         self.eot: int = eot
         self.vocab_size: int = max(vocabulary.values()) + 1  # ids may have gaps
@@ -150,7 +136,7 @@ class FileTokenizer:
 class StreamDecoder:
     """Decode ids one by one, for printing while they are generated.
 
-    An incomplete UTF-8 sequence is held back until it is complete or proves invalid, so the pieces, joined,
+    An incomplete UTF-8 sequence is held back until it is complete or proves invalid, so the chunks, joined,
     are `tokenizer.decode` of all ids for every tokenizer that works on bytes.
     """
 
@@ -164,20 +150,20 @@ class StreamDecoder:
         text = self._tokenizer.decode(self._window)
         # Bytes that may still become a character show as final replacements: one, or one for each byte.
         replacements = len(text) - len(text.rstrip(_REPLACEMENT))
-        piece = text[self._shown : len(text) - min(replacements, _MAX_INCOMPLETE)]
-        self._shown += len(piece)
-        if piece and not replacements:
-            # Keep the last piece as context: some tokenizers decode a word differently where a text begins.
+        chunk = text[self._shown : len(text) - min(replacements, _MAX_INCOMPLETE)]
+        self._shown += len(chunk)
+        if chunk and not replacements:
+            # Keep the last chunk as context: some tokenizers decode a word differently where a text begins.
             self._window = self._window[self._context :]
             self._context = len(self._window)
             self._shown = len(self._tokenizer.decode(self._window))
-        return piece
+        return chunk
 
     def flush(self) -> str:
         """What is still held back; the decoder is then ready for another text."""
-        piece = self._tokenizer.decode(self._window)[self._shown :]
+        chunk = self._tokenizer.decode(self._window)[self._shown :]
         self._restart()
-        return piece
+        return chunk
 
     def _restart(self) -> None:
         self._window: list[int] = []  # the ids of the context, then those after it
@@ -188,7 +174,6 @@ class StreamDecoder:
 _BUILT_IN: dict[str | Path, type[ByteTokenizer] | type[NucleotideTokenizer]] = {
     tokenizer.name: tokenizer for tokenizer in (ByteTokenizer, NucleotideTokenizer)
 }
-"""The tokenizers that need no file."""
 
 
 def load_tokenizer(spec: str | Path = "byte") -> Tokenizer:
@@ -218,11 +203,7 @@ def load_tokenizer(spec: str | Path = "byte") -> Tokenizer:
 
 
 def find_vocab_size(spec: str | Path = "byte") -> int:
-    """The number of tokens of `load_tokenizer(spec)`; GPT-2's is known without its file.
-
-    Raises:
-        FileNotFoundError, ValueError: as `load_tokenizer`.
-    """
+    """Return the number of tokens of `load_tokenizer(spec)`, with its errors; GPT-2's needs no file."""
     return _GPT2_VOCAB if spec == "gpt2" else load_tokenizer(spec).vocab_size
 
 
@@ -239,19 +220,16 @@ def _read(path: Path, name: str) -> Tokenizer:
 
 
 def _cached_gpt2() -> Path:
-    try:
+    with contextlib.suppress(ImportError):
         import huggingface_hub
-    except ImportError:
-        cached = None
-    else:
-        found = (huggingface_hub.try_to_load_from_cache(name, _FILE) for name in _GPT2_REPOSITORIES)
-        cached = next((path for path in found if isinstance(path, str)), None)
-    if cached is None:
-        raise FileNotFoundError(
-            "tokenizer = 'gpt2': expected it in the local Hugging Face cache; "
-            "pass the path of GPT-2's tokenizer.json instead"
-        )
-    return Path(cached)
+
+        for name in _GPT2_REPOSITORIES:
+            if isinstance(cached := huggingface_hub.try_to_load_from_cache(name, _FILE), str):
+                return Path(cached)
+    raise FileNotFoundError(
+        "tokenizer = 'gpt2': expected it in the local Hugging Face cache; "
+        "pass the path of GPT-2's tokenizer.json instead"
+    )
 
 
 def _write(directory: str | Path, content: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from based_jax import command
-from based_jax.evals.recall_data import read_rows
+from based_jax.evals.recall.data import read_rows
 from based_jax.validate import expect
 
 PROG = "python -m based_jax.evals.completion"
@@ -47,17 +47,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     expect(not same, "out", str(options.out), "a file other than data")
     rows = read_rows(options.data, COLUMNS if options.step == "ask" else (*COLUMNS, "rewrite"))
     answers = [_answer(f"{options.data}, row {number}", row) for number, row in enumerate(rows)]
-    if options.step == "ask":
-        made = [
-            {**row, "request": request(row["question"], answer)}
-            for row, answer in zip(rows, answers, strict=True)
-        ]
-    else:
-        found = [
-            complete(row["context"], row["question"], answer, row["rewrite"])
-            for row, answer in zip(rows, answers, strict=True)
-        ]
-        made = [row for row in found if row is not None]
+    made = []
+    for row, answer in zip(rows, answers, strict=True):
+        if options.step == "ask":
+            made.append({**row, "request": request(row["question"], answer)})
+        elif kept := complete(row["context"], row["question"], answer, row["rewrite"]):
+            made.append(kept)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in made]
     options.out.write_text("".join(lines), encoding="utf-8")
@@ -95,9 +90,8 @@ def _answer(where: str, row: Mapping[str, Any]) -> str:
     answers = row["answers"]
     texts = answers.get("text") if isinstance(answers, Mapping) else [answers]
     first = texts[0] if isinstance(texts, Sequence) and texts else None
-    expect(
-        isinstance(first, str), f"{where}, answers", answers, 'a text or {"text": [...]} with at least one'
-    )
+    wanted = 'a text or {"text": [...]} with at least one'
+    expect(isinstance(first, str), f"{where}, answers", answers, wanted)
     return str(first)
 
 

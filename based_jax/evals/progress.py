@@ -18,7 +18,6 @@ def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int
     """Show how far work has come.
 
     Args:
-        label: what is done.
         total: units of work; None if not known.
         unit: in the plural, such as "tokens".
 
@@ -28,12 +27,8 @@ def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int
     done, begin = 0, time.perf_counter()
     last = begin
     columns = (TextColumn(label), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    bar = Progress(
-        *columns,
-        TextColumn("{task.description}"),
-        console=Console(stderr=True),
-        disable=not sys.stderr.isatty(),
-    )
+    shown = {"console": Console(stderr=True), "disable": not sys.stderr.isatty()}
+    bar = Progress(*columns, TextColumn("{task.description}"), **shown)
     task = bar.add_task("", total=total)
 
     def advance(count: int) -> None:

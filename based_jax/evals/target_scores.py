@@ -28,15 +28,7 @@ def target_scores(
 
 
 def expect_left_to_right(model: LanguageModel, highest: Any) -> None:
-    """Raise what would else be wrong numbers.
-
-    Args:
-        model: the language model.
-        highest: the largest token that it will meet.
-
-    Raises:
-        ValueError: a mixer that sees later tokens, or a token outside of the vocabulary.
-    """
+    """Refuse mixers that see later tokens, and a vocabulary without `highest`, the largest token read."""
     config = model.config
     for index in range(config.num_layers):
         layer = f"layer {index}, {config.layer(index).mixer}"

@@ -36,20 +36,12 @@ class TextOptions:
 
 
 def load_text(options: TextOptions) -> Sequence[Document]:
-    """The documents, in memory.
-
-    Raises:
-        FileNotFoundError, ValueError, ImportError: as `load_documents` and `split_documents`.
-    """
+    """The documents, in memory."""
     documents = load_documents(_spec(options), options.include).documents
     if options.part == "all":
         return documents
-    train, held_out = split_documents(
-        documents,
-        fraction=options.held_out,
-        max_bytes=options.held_out_bytes,
-        names=options.held_out_names,
-    )
+    sizes = {"fraction": options.held_out, "max_bytes": options.held_out_bytes}
+    train, held_out = split_documents(documents, **sizes, names=options.held_out_names)
     return train if options.part == "train" else held_out
 
 
@@ -58,9 +50,6 @@ def open_text(options: TextOptions) -> tuple[list[Part], str]:
 
     A file is a part where that is possible: the whole corpus need not fit in memory. The checksum is that of
     the options and of the files' names and sizes.
-
-    Raises:
-        FileNotFoundError, ValueError, ImportError: as `load_documents`.
     """
     if options.part != "all" or _spec(options).startswith("hf:"):
         documents = load_text(options)
@@ -83,7 +72,6 @@ def pack_text(options: TextOptions, tokenizer: Tokenizer, max_tokens: int) -> tu
 
 
 def _spec(options: TextOptions) -> str:
-    expect(
-        options.data is not None, "data", None, "the text: stdlib, a file, a directory, a glob, or hf:NAME"
-    )
+    wanted = "the text: stdlib, a file, a directory, a glob, or hf:NAME"
+    expect(options.data is not None, "data", None, wanted)
     return str(options.data)

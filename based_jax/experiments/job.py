@@ -6,33 +6,26 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from based_jax.validate import expect_choice
 
 J = TypeVar("J", bound="Job")
 
-TRAINER = (sys.executable, "-m", "train.mqar")
+TRAINER = (sys.executable, "-m", "based_jax", "train", "mqar")
 """The trainer is a program to its studies: one that dies of lack of memory takes nothing with it."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One point of a figure before it is trained.
+    """One point of a figure before it is trained."""
 
-    Args:
-        family: the line that the point belongs to, "Based".
-        setting: what tells it from its family, "d 64, d' 16".
-        model: `--mixer` of the trainer, or `--layers` if it has commas.
-        flags: further flags of the trainer by their names, such as {"d_model": 64}.
-        facts: what the figure needs beside the trainer's record, such as {"window": 8}.
-    """
-
-    family: str
-    setting: str
-    model: str
-    flags: Mapping[str, Any]
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    family: str  # the line that the point belongs to, "Based"
+    setting: str  # what distinguishes it within its family, "d 64, d' 16"
+    model: str  # `--mixer` of the trainer, or `--layers` if it has commas
+    flags: Mapping[str, Any]  # further flags of the trainer by their names, such as {"d_model": 64}
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for the figure only, such as {"window": 8}
+    trainer: ClassVar[Sequence[str]] = TRAINER
 
     @property
     def arguments(self) -> list[str]:
@@ -53,21 +46,18 @@ class Job:
         return f"{words}-{zlib.crc32(' '.join(self.arguments).encode()):08x}"
 
     def command(self, workdir: Path, trainer: Sequence[str] = TRAINER) -> list[str]:
-        """The process's words."""
+        """Return the process's words."""
         return [*trainer, *self.arguments, "--workdir", str(workdir)]
 
     @property
     def line(self) -> str:
         """As one would type it."""
-        return " ".join(["python", *TRAINER[1:], *self.arguments])
+        command = self.trainer[-1].rpartition(".")[2]
+        return " ".join([f"python -m train.{command}", *self.arguments])
 
 
 def of_families(jobs: Sequence[J], families: str | None) -> list[J]:
-    """The jobs of the families that are named, with commas between; None names them all.
-
-    Raises:
-        ValueError: no job is of such a family.
-    """
+    """Return the jobs of the families that are named, with commas between; None names them all."""
     if families is None:
         return list(jobs)
     known = list(dict.fromkeys(job.family for job in jobs))
@@ -80,6 +70,19 @@ def of_families(jobs: Sequence[J], families: str | None) -> list[J]:
 def segments(*parts: tuple[int, ...]) -> str:
     """(length, pairs) or (length, pairs, examples) as the trainer's --test and --train."""
     return ",".join(":".join(str(number) for number in part) for part in parts)
+
+
+_RECIPE = ("vocab_size", "examples", "test_examples", "epochs", "batch_size", "learning_rates")
+
+
+def recipe(scale: str) -> dict[str, Any]:
+    """Flags of the trainer that Zoology's studies share, at each scale."""
+    values = {
+        "paper": (8192, 100_000, 3000, 64, 256, rates(-4, -2, 4)),
+        "cpu": (512, 16_384, 512, 6, 256, rates(-3, -2, 3)),
+        "smoke": (256, 4096, 256, 2, 128, "1e-2"),
+    }
+    return dict(zip(_RECIPE, values[scale], strict=True))
 
 
 def rates(low: float, high: float, count: int) -> str:

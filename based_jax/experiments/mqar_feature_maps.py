@@ -47,31 +47,24 @@ def _jobs(scale: str, widths: Iterable[int], taylor: Iterable[int], maps: Iterab
     widths = tuple(widths)
     longest = max(int(part.split(":")[0]) for part in DATA[scale]["test"].split(","))
 
-    def job(family: str, width: int, model: str, setting: str) -> Job:
+    def job(family: str, width: int, dim: int, options: str = "") -> Job:
         flags = {"d_model": width, **DATA[scale]}
-        return Job(family, f"d {width}, {setting}", model, flags)
+        return Job(family, f"d {width}, d' {dim}", f"based{options}", flags)
 
-    found = [
-        job(TAYLOR, width, f"based:feature_dim={dim}", f"d' {dim}") for dim in taylor for width in widths
-    ]
+    found = [job(TAYLOR, width, dim, f":feature_dim={dim}") for dim in taylor for width in widths]
     for family in maps:
-        options = f":max_length={longest}" if family == "CosFormer" else ""
-        found += [
-            job(
-                family, width, f"based:feature_map={MAPS[family]}:feature_dim={width}{options}", f"d' {width}"
-            )
-            for width in widths
-        ]
+        more = f":max_length={longest}" if family == "CosFormer" else ""
+        options = f":feature_map={MAPS[family]}:feature_dim={{}}{more}"
+        found += [job(family, width, width, options.format(width)) for width in widths]
     return found
 
 
 def _panels(rows: Rows, scale: str) -> list[Panel]:
     chosen = best(rows, SLICE[scale])
+    by_state = lines(chosen, state_bytes)
     pairs, theirs = f"recall with {SLICE[scale][1]} pairs", "recall with 256 pairs"
     return [
-        Panel(
-            f"trained here, --scale {scale}", lines=lines(chosen, state_bytes), y_label=pairs, **STATE_AXIS
-        ),
+        Panel(f"trained here, --scale {scale}", lines=by_state, y_label=pairs, **STATE_AXIS),
         Panel("the paper's models", lines=published(published_points()), y_label=theirs, **STATE_AXIS),
         Panel("trained here", "parameters", lines(chosen, lambda row: row["parameters"]), pairs),
     ]

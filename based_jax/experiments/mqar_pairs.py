@@ -3,10 +3,10 @@
 ``python -m based_jax.experiments.mqar_pairs --scale smoke|cpu|paper --out DIR``
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import product
 
-from based_jax.experiments.job import Job, rates
+from based_jax.experiments.job import Job, recipe
 from based_jax.experiments.panels import Panel, lines
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, Study, run
@@ -15,47 +15,26 @@ _SHORT = "base_conv:kernel_size=3"
 _WINDOWS = (8, 32)
 HEADS = (1, 2, 4, 8)
 
-_RECIPES: dict[str, dict[str, Any]] = {
-    "paper": {
-        "vocab_size": 8192, "length": 256, "examples": 100_000, "test_examples": 3000, "epochs": 64,
-        "batch_size": 256, "learning_rates": rates(-4, -2, 4),
-    },
-    "cpu": {
-        "vocab_size": 512, "length": 64, "examples": 16_384, "test_examples": 512, "epochs": 6,
-        "batch_size": 256, "learning_rates": rates(-3, -2, 3),
-    },
-    "smoke": {
-        "vocab_size": 256, "length": 32, "examples": 4096, "test_examples": 256, "epochs": 2,
-        "batch_size": 128, "learning_rates": "1e-2",
-    },
-}  # fmt: skip
+_LENGTHS = {"paper": 256, "cpu": 64, "smoke": 32}
 
 
 def _jobs(scale: str, pairs: Sequence[int], widths: Sequence[int], windows: Sequence[int]) -> list[Job]:
-    recipe = {"random_fill": False, **_RECIPES[scale]}
+    shared = recipe(scale)
+    data = {"random_fill": False, "vocab_size": shared["vocab_size"], "length": _LENGTHS[scale], **shared}
     models = {"Attention": "attention,attention", "RetNet": "retnet,retnet", "Hyena": "hyena,hyena"}
     for window in windows:
         models[f"sliding window {window}"] = f"{_SHORT},sliding_window:left={window - 1}"
         models[f"blocked window {window}"] = f"{_SHORT},blocked_window:width={window}"
 
-    def job(figure: int, family: str, number: int, width: int, model: str) -> Job:
-        flags = {"d_model": width, "pairs": number, "positions": family == "Attention", **recipe}
-        facts = {"figure": figure, "pairs": number}
-        return Job(family, f"{number} pairs, d {width}", model, flags, facts)
+    def jobs(figure: int, family: str, model: str) -> Iterator[Job]:
+        for width, number in product(widths, pairs):
+            flags = {"d_model": width, "pairs": number, "positions": family == "Attention", **data}
+            facts = {"figure": figure, "pairs": number}
+            yield Job(family, f"{number} pairs, d {width}", model, flags, facts)
 
-    found = [
-        job(6, family, number, width, model)
-        for family, model in models.items()
-        for width in widths
-        for number in pairs
-    ]
-    heads = [count for count in HEADS if count > 1]  # one head is Hyena of Figure 6
-    found += [
-        job(7, f"Hyena, {count} heads", number, width, ",".join([f"hyena:num_heads={count}"] * 2))
-        for count in heads
-        for width in widths
-        for number in pairs
-    ]
+    found = [job for family, model in models.items() for job in jobs(6, family, model)]
+    for count in HEADS[1:]:  # one head is Hyena of Figure 6
+        found += jobs(7, f"Hyena, {count} heads", ",".join([f"hyena:num_heads={count}"] * 2))
     return found
 
 
@@ -64,16 +43,11 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
     widths = sorted({row["d_model"] for row in chosen})
     pairs = sorted({row["pairs"] for row in chosen})
     panels = []
-    for figure in (6, 7):
-        for width in widths:
-            here = [
-                row
-                for row in chosen
-                if row["d_model"] == width and (row["figure"] == figure or row["family"] == "Hyena")
-            ]
-            drawn = lines(here, lambda row: row["pairs"])
-            title = f"as Figure {figure}, model width {width}"
-            panels.append(Panel(title, "key-value pairs", drawn, ticks=pairs))
+    for figure, width in product((6, 7), widths):
+        of_figure = [row for row in chosen if row["figure"] == figure or row["family"] == "Hyena"]
+        drawn = lines([row for row in of_figure if row["d_model"] == width], lambda row: row["pairs"])
+        title = f"as Figure {figure}, model width {width}"
+        panels.append(Panel(title, "key-value pairs", drawn, ticks=pairs))
     return panels
 
 

@@ -3,7 +3,9 @@
 ``python -m based_jax.experiments.mqar_tradeoff --scale smoke|cpu|paper --out DIR``
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import product
 
 from based_jax.experiments.based_data import ABOUT, DATA
 from based_jax.experiments.job import Job
@@ -25,107 +27,78 @@ def published_points() -> dict[str, list[tuple[float, float]]]:
     return {family: line for family, line in points.items() if line}
 
 
-def _job(scale: str, family: str, d_model: int, model: str, setting: str = "") -> Job:
-    setting = ", ".join(filter(None, (f"d {d_model}", setting)))
-    return Job(family, setting, model, {"d_model": d_model, **DATA[scale]})
-
-
-def _by_width(scale: str, widths: Iterable[int], **families: str) -> list[Job]:
+def _grid(
+    scale: str,
+    family: str,
+    widths: Iterable[int],
+    model: str,
+    setting: str = "",
+    values: Iterable[Sequence[int]] = ((),),
+) -> list[Job]:
+    """Return the jobs of a family: in the model and the setting, braces stand for each of the values."""
     return [
-        _job(scale, family.replace("_", " "), width, model)
-        for family, model in families.items()
-        for width in widths
+        Job(
+            family,
+            ", ".join(filter(None, (f"d {width}", setting.format(*chosen)))),
+            model.format(*chosen),
+            {"d_model": width, **DATA[scale]},
+        )
+        for width, chosen in product(widths, values)
     ]
 
 
-def _based(scale: str, widths: Iterable[int], feature_dims: Iterable[int]) -> list[Job]:
-    return [
-        _job(scale, "Based", width, f"based:feature_dim={dim}", f"d' {dim}")
-        for width in widths
-        for dim in feature_dims
-    ]
+def _based(scale: str, widths: Iterable[int], dims: Iterable[int]) -> list[Job]:
+    return _grid(scale, "Based", widths, "based:feature_dim={}", "d' {}", [(dim,) for dim in dims])
 
 
 def _windows(scale: str, width: int, windows: Iterable[int]) -> list[Job]:
-    return [
-        _job(scale, "Sliding window", width, f"sliding_window:left={window - 1}", f"window {window}")
-        for window in windows
-    ]
+    values = [(window - 1, window) for window in windows]
+    return _grid(scale, "Sliding window", (width,), "sliding_window:left={}", "window {1}", values)
 
 
-def _mambas(scale: str, widths: Iterable[int], state_sizes: Iterable[int]) -> list[Job]:
+def _small(scale: str, widths: Sequence[int], dims: Iterable[int], windows: Iterable[int]) -> list[Job]:
     return [
-        _job(scale, family, width, f"{mixer}:d_state={size}", f"d_state {size}")
-        for family, mixer in (("Mamba", "mamba"), ("Mamba-2", "mamba2"))
-        for width in widths
-        for size in state_sizes
+        *_grid(scale, "Attention", widths, "attention"),
+        *_based(scale, widths, dims),
+        *_windows(scale, max(widths), windows),
+        *_grid(scale, "H3", widths, "h3"),
+        *_grid(scale, "Hyena", widths, "hyena"),
     ]
 
 
 def _paper() -> list[Job]:
     powers = [2**n for n in range(3, 11)]
-    recurrent = {
-        "GLA": "gla",
-        "DeltaNet": "delta_net",
-        "Gated_DeltaNet": "gated_delta_net",
-        "RWKV-7": "rwkv7",
-    }
+    grid = partial(_grid, "paper")
+    sizes, sparse = [(8,), (16,), (24,)], list(product((4, 16, 64, 256, 1024), (32, 64, 128)))
+    blocks, landmarks = [(size,) for size in powers[:5]], [(number,) for number in powers[1:7]]
+    scatterbrain = "scatterbrain:left={}:feature_dim={}"
     return [
-        *_by_width("paper", (64, 128), Attention="attention"),
+        *grid("Attention", (64, 128), "attention"),
         *_based("paper", (48, 64, 128), (8, 16, 24)),
         *_windows("paper", 128, powers),
-        *_mambas("paper", WIDTHS, (8, 16, 24)),
-        *_by_width("paper", WIDTHS, **recurrent, H3="h3", Hyena="hyena"),
-        *[
-            _job(
-                "paper", "ScatterBrain", width, f"scatterbrain:left={window}:feature_dim={features}",
-                f"window {window}, {features} features",
-            )
-            for width in WIDTHS
-            for window in (4, 16, 64, 256, 1024)
-            for features in (32, 64, 128)
-        ],
-        *[
-            _job("paper", "BigBird", 64, f"bigbird:block_size={size}", f"blocks of {size}")
-            for size in powers[:5]
-        ],
-        *[
-            _job("paper", "Nystromformer", 128, f"nystrom:num_landmarks={number}", f"{number} landmarks")
-            for number in powers[1:7]
-        ],
-    ]  # fmt: skip
-
-
-def _cpu() -> list[Job]:
-    return [
-        *_by_width("cpu", (32, 64), Attention="attention"),
-        *_based("cpu", (32, 64), (4, 8, 16)),
-        *_windows("cpu", 64, (4, 8, 16, 32, 64)),
-        *_by_width("cpu", (32, 64), H3="h3", Hyena="hyena"),
-    ]
-
-
-def _smoke() -> list[Job]:
-    return [
-        *_by_width("smoke", (32,), Attention="attention"),
-        *_based("smoke", (32,), (4, 8)),
-        *_windows("smoke", 32, (4, 16)),
-        *_by_width("smoke", (32,), H3="h3", Hyena="hyena"),
+        *grid("Mamba", WIDTHS, "mamba:d_state={}", "d_state {}", sizes),
+        *grid("Mamba-2", WIDTHS, "mamba2:d_state={}", "d_state {}", sizes),
+        *grid("GLA", WIDTHS, "gla"),
+        *grid("DeltaNet", WIDTHS, "delta_net"),
+        *grid("Gated DeltaNet", WIDTHS, "gated_delta_net"),
+        *grid("RWKV-7", WIDTHS, "rwkv7"),
+        *grid("H3", WIDTHS, "h3"),
+        *grid("Hyena", WIDTHS, "hyena"),
+        *grid("ScatterBrain", WIDTHS, scatterbrain, "window {}, {} features", sparse),
+        *grid("BigBird", (64,), "bigbird:block_size={}", "blocks of {}", blocks),
+        *grid("Nystromformer", (128,), "nystrom:num_landmarks={}", "{} landmarks", landmarks),
     ]
 
 
 def _panels(rows: Rows, scale: str) -> list[Panel]:
     ours = lines(best(rows), state_bytes, frontier=True)
     figure_2 = [line for line in ours if line.family not in FIGURE_8]
+    figure_8 = ours if len(ours) > len(figure_2) else []
     theirs = published(published_points(), frontier=True)
     return [
         Panel(f"trained here, --scale {scale}", lines=figure_2, **STATE_AXIS),
         Panel("the paper's models (Figure 2), at the paper's scale", lines=theirs, **STATE_AXIS),
-        Panel(
-            "trained here, with those of Figure 8",
-            lines=ours if len(ours) > len(figure_2) else [],
-            **STATE_AXIS,
-        ),
+        Panel("trained here, with those of Figure 8", lines=figure_8, **STATE_AXIS),
     ]
 
 
@@ -133,7 +106,11 @@ STUDY = Study(
     name="mqar_tradeoff",
     title="Recall against the size of the state",
     source="Based, Figures 2 and 8",
-    jobs={"smoke": _smoke(), "cpu": _cpu(), "paper": _paper()},
+    jobs={
+        "smoke": _small("smoke", (32,), (4, 8), (4, 16)),
+        "cpu": _small("cpu", (32, 64), (4, 8, 16), (4, 8, 16, 32, 64)),
+        "paper": _paper(),
+    },
     about=ABOUT,
     panels=_panels,
     notes=(

@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import product
 
-from based_jax.experiments.job import Job, rates
+from based_jax.experiments.job import Job, recipe
 from based_jax.experiments.panels import Panel, lines, published
 from based_jax.experiments.results import best
 from based_jax.experiments.study import Rows, Study, run
@@ -19,6 +19,7 @@ PAIRS = {64: 4, 128: 8, 256: 16, 512: 64}
 _LONG = "base_conv:kernel_size=-1"
 _SHORT = "base_conv:kernel_size=3"
 _CONVS = ",".join((_SHORT, _LONG) * 2)
+_X_LABEL = "model width d"
 # In the order of the authors' code: attention has 2 layers and learned positions, the others have 4 layers.
 _ABOVE = {
     "Attention": "attention,attention",
@@ -28,33 +29,17 @@ _ABOVE = {
     "H3": ",".join(["h3:d_state={length}"] * 4),
     "BaseConv": _CONVS,
 }
-PROGRAMMATIC, AUTOCORRELATION, HYBRID = (
-    "BaseConv, repeats",
-    "BaseConv, autocorrelation",
-    "BaseConv, attention",
-)
 # The last layer is the input-dependent one.
 _BELOW = {
-    PROGRAMMATIC: ",".join((_SHORT, _LONG, _SHORT, "input_conv")),
-    AUTOCORRELATION: ",".join((_SHORT, _LONG, _SHORT, "input_conv:filter=autocorrelation:lags={pairs}")),
-    HYBRID: ",".join((_SHORT, _LONG, _SHORT, "attention")),
+    "BaseConv, repeats": ",".join((_SHORT, _LONG, _SHORT, "input_conv")),
+    "BaseConv, autocorrelation": ",".join(
+        (_SHORT, _LONG, _SHORT, "input_conv:filter=autocorrelation:lags={pairs}")
+    ),
+    "BaseConv, attention": ",".join((_SHORT, _LONG, _SHORT, "attention")),
 }
-
-_RECIPES: dict[str, dict[str, Any]] = {
-    "paper": {
-        "vocab_size": 8192, "examples": 100_000, "test_examples": 3000, "epochs": 64,
-        "learning_rates": rates(-4, -2, 4),
-    },
-    "cpu": {
-        "vocab_size": 512, "examples": 16_384, "test_examples": 512, "epochs": 6, "batch_size": 256,
-        "learning_rates": rates(-3, -2, 3),
-    },
-    "smoke": {
-        "vocab_size": 256, "examples": 4096, "test_examples": 256, "epochs": 2, "batch_size": 128,
-        "learning_rates": "1e-2",
-    },
-}  # fmt: skip
 _BATCH = {64: 512, 128: 512, 256: 256, 512: 128}
+"""At the paper's scale, by length."""
+_FAMILIES = {**_ABOVE, **_BELOW}
 
 
 def published_points() -> dict[int, dict[str, list[tuple[float, float]]]]:
@@ -66,21 +51,15 @@ def published_points() -> dict[int, dict[str, list[tuple[float, float]]]]:
     return points
 
 
-def _jobs(
-    scale: str, lengths: Mapping[int, int], widths: Sequence[int], families: Mapping[str, str]
-) -> list[Job]:
-    found = []
-    for length, pairs in lengths.items():
-        for family, layers in families.items():
-            for width in widths:
-                flags = {
-                    "d_model": width, "length": length, "pairs": pairs, "random_fill": False,
-                    "positions": family == "Attention", "batch_size": _BATCH.get(length, 256),
-                    **_RECIPES[scale],
-                }  # fmt: skip
-                model = layers.format(length=length, pairs=pairs)
-                facts = {"length": length, "pairs": pairs}
-                found.append(Job(family, f"{length} tokens, {pairs} pairs, d {width}", model, flags, facts))
+def _jobs(scale: str, lengths: Mapping[int, int], widths: Sequence[int]) -> list[Job]:
+    found, shared = [], recipe(scale)
+    for (length, pairs), (family, layers), width in product(lengths.items(), _FAMILIES.items(), widths):
+        facts = {"length": length, "pairs": pairs}
+        batch = _BATCH[length] if scale == "paper" else shared["batch_size"]
+        how = {"random_fill": False, "positions": family == "Attention", "batch_size": batch}
+        flags = {"d_model": width, **facts, **how, **shared, "batch_size": batch}
+        setting = f"{length} tokens, {pairs} pairs, d {width}"
+        found.append(Job(family, setting, layers.format(**facts), flags, facts))
     return found
 
 
@@ -90,28 +69,17 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
     panels = []
     for families, half in ((_ABOVE, ""), (_BELOW, ", input-dependent")):
         for length, pairs in lengths:
-            here = [
-                row
-                for row in chosen
-                if row["length"] == length and row["family"] in (*families, "Attention", "BaseConv")
-            ]
+            shown = (*families, "Attention", "BaseConv")
+            here = [row for row in chosen if row["length"] == length and row["family"] in shown]
             drawn = lines(here, lambda row: row["d_model"])
             if not half and scale == "paper":
                 drawn += published(published_points()[length])
             widths = sorted({row["d_model"] for row in here})
-            panels.append(
-                Panel(f"{length} tokens, {pairs} pairs{half}", "model width d", drawn, ticks=widths)
-            )
+            panels.append(Panel(f"{length} tokens, {pairs} pairs{half}", _X_LABEL, drawn, ticks=widths))
     if scale != "paper":
-        panels += [
-            Panel(
-                f"the paper's: {length} tokens, {PAIRS[length]} pairs",
-                "model width d",
-                published(families),
-                ticks=WIDTHS,
-            )
-            for length, families in published_points().items()
-        ]
+        for length, families in published_points().items():
+            title = f"the paper's: {length} tokens, {PAIRS[length]} pairs"
+            panels.append(Panel(title, _X_LABEL, published(families), ticks=WIDTHS))
     return panels
 
 
@@ -120,9 +88,9 @@ STUDY = Study(
     title="Recall by model width",
     source="Zoology, Figure 2 (section 4.3, 5)",
     jobs={
-        "smoke": _jobs("smoke", {32: 4}, (32,), {**_ABOVE, **_BELOW}),
-        "cpu": _jobs("cpu", {32: 4, 64: 8}, (32, 64, 128), {**_ABOVE, **_BELOW}),
-        "paper": _jobs("paper", PAIRS, WIDTHS, {**_ABOVE, **_BELOW}),
+        "smoke": _jobs("smoke", {32: 4}, (32,)),
+        "cpu": _jobs("cpu", {32: 4, 64: 8}, (32, 64, 128)),
+        "paper": _jobs("paper", PAIRS, WIDTHS),
     },
     about={
         "paper": "The paper's grid: 8192 tokens, data and models of their own for each length, 64 epochs",

@@ -1,4 +1,4 @@
-"""Recall by the window, alone and behind Taylor linear attention: Based, Figure 1, centre.
+"""Recall by the window, alone and after Taylor linear attention: Based, Figure 1, centre.
 
 ``python -m based_jax.experiments.mqar_window --scale smoke|cpu|paper --out DIR``
 """
@@ -34,11 +34,8 @@ def _jobs(scale: str, d_model: int, feature_dim: int, windows: Iterable[int]) ->
     jobs = [Job(LINEAR, f"d' {feature_dim}", f"{linear},{linear}", flags, {"window": 0})]
     for window in windows:
         slide = f"sliding_window:left={window - 1}"
-        setting = f"window {window}"
-        jobs += [
-            Job(SLIDING, setting, f"{_CONV},{slide}", flags, {"window": window}),
-            Job(BOTH, setting, f"{_CONV},{linear},{slide}", flags, {"window": window}),
-        ]
+        for family, model in ((SLIDING, f"{_CONV},{slide}"), (BOTH, f"{_CONV},{linear},{slide}")):
+            jobs.append(Job(family, f"window {window}", model, flags, {"window": window}))
     return jobs
 
 
@@ -48,8 +45,8 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
     by_family: dict[str, list[tuple[float, float]]] = {}
     for row in chosen:
         # A model without a window is a level line.
-        places = [row["window"]] if row["window"] else windows
-        by_family.setdefault(row["family"], []).extend((place, row["accuracy"]) for place in places)
+        sizes = [row["window"]] if row["window"] else windows
+        by_family.setdefault(row["family"], []).extend((size, row["accuracy"]) for size in sizes)
     drawn = [Line(family, points) for family, points in by_family.items()]
     return [Panel(f"trained here, --scale {scale}", "window (tokens)", drawn, ticks=windows)]
 

@@ -2,12 +2,14 @@
 
 import base64
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from based_jax.experiments.results import FAILED
+
+Rows = Sequence[Mapping[str, Any]]
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; color: #222 }
@@ -37,21 +39,9 @@ for (const head of document.querySelectorAll("th")) head.onclick = () => {
 
 
 def write(
-    path: Path,
-    title: str,
-    sentences: Sequence[str],
-    figure: Path | None,
-    best: Sequence[Mapping[str, Any]],
-    rows: Sequence[Mapping[str, Any]],
+    path: Path, title: str, sentences: Sequence[str], figure: Path | None, best: Rows, rows: Rows
 ) -> None:
-    """Write the page.
-
-    Args:
-        sentences: what was done and how, as HTML.
-        figure: a PNG, which is put into the page.
-        best: rows of the first table, each job with its best learning rate.
-        rows: all rows, for the second.
-    """
+    """Write the page: HTML sentences, the PNG, a table of the `best` learning rates and one of all rows."""
     image = ""
     if figure is not None:
         data = base64.b64encode(figure.read_bytes()).decode()
@@ -71,8 +61,8 @@ def write(
     path.write_text("\n".join(parts) + "\n", encoding="utf-8")
 
 
-def _slices(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """The slices that tell results apart: those of pairs, or of lengths where the pairs are all alike."""
+def _slices(rows: Rows) -> list[tuple[str, str]]:
+    """The slices that distinguish results: those of pairs, or of lengths where the pairs are all alike."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         for key, values in (row.get("slices") or {}).items():
@@ -81,7 +71,7 @@ def _slices(rows: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [(key, value) for value in sorted(found.get(key, {}), key=float)]
 
 
-def _table(rows: Sequence[Mapping[str, Any]], slices: Sequence[tuple[str, str]]) -> str:
+def _table(rows: Rows, slices: Sequence[tuple[str, str]]) -> str:
     heads = ["family", "setting", "parameters", "state, bytes", "accuracy"]
     heads += [f"{value} pairs" if key == "num_pairs" else f"{key} {value}" for key, value in slices]
     heads += ["learning rate", "seed", "epochs", "seconds", "status"]

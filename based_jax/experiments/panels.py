@@ -26,7 +26,7 @@ def lines(
 
 
 def published(points: Mapping[str, Sequence[tuple[float, float]]], *, frontier: bool = False) -> list[Line]:
-    """A paper's points as lines."""
+    """Return a paper's points as lines."""
     return [Line(family, values, published=True, frontier=frontier) for family, values in points.items()]
 
 

@@ -8,8 +8,24 @@ from statistics import fmean
 from typing import Any
 
 from based_jax.experiments.job import Job
+from based_jax.files import read_json_lines
 
 FAILED = "failed"
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return records as the text of a JSONL file."""
+    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write records as a JSONL file."""
+    path.write_text(json_lines(rows), encoding="utf-8")
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a JSONL file; none if there is no such file."""
+    return read_json_lines(path) if path.exists() else []
 
 
 class Results:
@@ -25,20 +41,21 @@ class Results:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         for number, line in enumerate(lines, start=1):
             try:
-                self.rows.append(_row(line))
-            except ValueError as error:
-                if number < len(lines):
-                    raise ValueError(
-                        f"{path}, line {number}: expected a result, got {line[:60]!r}"
-                    ) from error
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if isinstance(row, dict) and "job" in row and "status" in row:
+                self.rows.append(row)
+            elif number < len(lines):
+                raise ValueError(f"{path}, line {number}: expected a result, got {line[:60]!r}")
         self._write()  # without a last line that was cut short
 
     def has(self, job: Job) -> bool:
-        """Whether the job has ended, failed or not."""
+        """Return whether the job has ended, failed or not."""
         return any(row["job"] == job.name for row in self.rows)
 
     def of(self, job: Job) -> list[dict[str, Any]]:
-        """The job's rows."""
+        """Return the job's rows."""
         return [row for row in self.rows if row["job"] == job.name]
 
     def add(self, job: Job, records: Iterable[Mapping[str, Any]]) -> None:
@@ -47,7 +64,7 @@ class Results:
         rows = [{**head, **record, "command": job.line} for record in records]
         self.rows += rows
         with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+            file.write(json_lines(rows))
 
     def drop_failed(self) -> None:
         """Forget the jobs of which no model has a result, so that they are trained again."""
@@ -71,30 +88,20 @@ def best(rows: Iterable[Mapping[str, Any]], slice_: tuple[str, str] | None = Non
         slice_: rank and report the accuracy of one slice, such as ("num_pairs", "256"), not the overall one.
 
     Returns:
-        for each job with a result, the row of its best learning rate with `accuracy` averaged over the seeds,
-        and `seeds`, how many they are. A job whose models all failed is left out.
+        the rows of the best learning rates with `accuracy` averaged over the `seeds`, and how many they are.
+        A job whose models all failed is left out.
     """
     jobs: dict[str, dict[float, list[Mapping[str, Any]]]] = {}
     for row in rows:
         if row["status"] != FAILED:
             jobs.setdefault(row["job"], {}).setdefault(row["learning_rate"], []).append(row)
-    chosen = []
+    chosen, (key, value) = [], slice_ or ("", "")
+
+    def accuracy(row: Mapping[str, Any]) -> float:
+        return row["slices"].get(key, {}).get(value, math.nan) if slice_ else row["accuracy"]
+
     for by_rate in jobs.values():
-        means = {rate: fmean(_accuracy(row, slice_) for row in seeds) for rate, seeds in by_rate.items()}
+        means = {rate: fmean(map(accuracy, seeds)) for rate, seeds in by_rate.items()}
         rate = max(means, key=lambda rate: means[rate])
         chosen.append({**by_rate[rate][0], "accuracy": means[rate], "seeds": len(by_rate[rate])})
     return chosen
-
-
-def _accuracy(row: Mapping[str, Any], slice_: tuple[str, str] | None) -> float:
-    if slice_ is None:
-        return row["accuracy"]
-    key, value = slice_
-    return row["slices"].get(key, {}).get(value, math.nan)
-
-
-def _row(line: str) -> dict[str, Any]:
-    row = json.loads(line)
-    if not isinstance(row, dict) or "job" not in row or "status" not in row:
-        raise ValueError("not a result")
-    return row

@@ -5,6 +5,7 @@ save, and the next call continues them.
 """
 
 import contextlib
+import functools
 import os
 import queue
 import shutil
@@ -19,9 +20,11 @@ from typing import Any
 
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments.job import TRAINER, Job
-from based_jax.experiments.results import FAILED, Results
+from based_jax.experiments.results import FAILED, Results, read
 from based_jax.experiments.slots import Slot
-from based_jax.files import read_json_lines
+
+Ended = Callable[[Job, list[dict[str, Any]]], None]
+"""Called with a job that has ended and its rows."""
 
 
 class Runner:
@@ -30,7 +33,7 @@ class Runner:
     Args:
         out: directory of the study; every job's process works in a folder below out/runs.
         results: where the jobs are recorded.
-        slots: places for processes.
+        slots: for processes.
         ended: called with each job that has ended and its rows, from one thread at a time.
         trainer: words before the job's flags.
     """
@@ -40,14 +43,14 @@ class Runner:
         out: Path,
         results: Results,
         slots: Sequence[Slot],
-        ended: Callable[[Job, list[dict[str, Any]]], None],
+        ended: Ended,
         trainer: Sequence[str] = TRAINER,
     ):
         self.out, self.results, self.ended, self.trainer = out, results, ended, trainer
         self._slots: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         for slot in slots:
             self._slots.put(slot)
-        self._workers = len(slots)
+        self.workers = len(slots)
         self._lock = threading.Lock()
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._stopping = False
@@ -63,7 +66,7 @@ class Runner:
             if self._workdir(job).exists():
                 with sole_writer(self._workdir(job)):
                     pass
-        with ThreadPoolExecutor(self._workers) as pool:
+        with ThreadPoolExecutor(self.workers) as pool:
             for future in [pool.submit(self._one, job) for job in pending]:
                 future.result()
         return not self._stopping
@@ -88,9 +91,11 @@ class Runner:
             self._slots.put(slot)
         if self._stopping and status:
             return
-        records = _records(workdir / "results.jsonl") if status == 0 else []
+        records = read(workdir / "results.jsonl") if status == 0 else []
         if not records:
-            words = _last_words(workdir / "log.txt")
+            log = (workdir / "log.txt").read_text(encoding="utf-8", errors="replace")
+            lines = [line.strip() for line in log.splitlines() if line.strip()]
+            words = lines[-1][-300:] if lines else "no output"
             records = [{"status": FAILED, "exit_status": status, "error": words, "seconds": seconds}]
         shutil.rmtree(workdir / "checkpoints", ignore_errors=True)
         with self._lock:
@@ -102,11 +107,10 @@ class Runner:
 
     def _process(self, job: Job, workdir: Path, slot: Slot) -> int:
         """Its exit status. A session of its own: a terminal's Ctrl-C reaches it through `stop` only."""
+        words, environment = job.command(workdir, self.trainer), {**os.environ, **slot.environment}
         with (workdir / "log.txt").open("ab") as log:
-            process = subprocess.Popen(
-                job.command(workdir, self.trainer), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, **slot.environment}, start_new_session=True,
-            )  # fmt: skip
+            start = functools.partial(subprocess.Popen, stdin=subprocess.DEVNULL, start_new_session=True)
+            process = start(words, env=environment, stdout=log, stderr=log)
             self._processes.add(process)
             try:
                 if self._stopping:  # it came between the two lines above
@@ -114,16 +118,6 @@ class Runner:
                 return process.wait()
             finally:
                 self._processes.discard(process)
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    return read_json_lines(path) if path.exists() else []
-
-
-def _last_words(log: Path) -> str:
-    """The end of what a process said, for its record."""
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip()[-300:] if lines else "no output"
 
 
 @contextlib.contextmanager

@@ -11,20 +11,17 @@ _PROBE = "import jax; print(jax.default_backend(), jax.local_device_count())"
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for one process at a time."""
+    """For one process at a time."""
 
     name: str
-    environment: Mapping[str, str]
-    """added to the process's own"""
+    environment: Mapping[str, str]  # added to the process's own
 
 
 def find_slots(count: int | None = None) -> list[Slot]:
-    """`count` places for processes, by default one for each accelerator, or one on a CPU.
+    """Return `count` slots for processes, by default one for each accelerator, or one on a CPU.
 
-    The devices are counted in a process of its own: one that has looked holds the accelerators' memory.
-
-    Raises:
-        OSError: JAX finds no device at all.
+    The devices are counted in a process of its own: one that has looked holds the accelerators' memory. An
+    OSError says that JAX finds none.
     """
     probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True)
     if probe.returncode:
@@ -35,12 +32,8 @@ def find_slots(count: int | None = None) -> list[Slot]:
 
 def _on_accelerators(devices: int, count: int | None) -> list[Slot]:
     names = [str(index) for index in range(min(devices, count or devices))]
-    return [
-        Slot(
-            f"device {name}", {"JAX_CUDA_VISIBLE_DEVICES": name, "JAX_ROCM_VISIBLE_DEVICES": name}
-        )
-        for name in names
-    ]  # fmt: skip
+    variables = ("JAX_CUDA_VISIBLE_DEVICES", "JAX_ROCM_VISIBLE_DEVICES")
+    return [Slot(f"device {name}", dict.fromkeys(variables, name)) for name in names]
 
 
 def _on_cpu(count: int) -> list[Slot]:

@@ -21,7 +21,7 @@ from based_jax.experiments import page
 from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.panels import Panel
 from based_jax.experiments.results import FAILED, Results, best
-from based_jax.experiments.runner import Runner, stopping
+from based_jax.experiments.runner import Ended, Runner, stopping
 from based_jax.experiments.slots import find_slots
 from based_jax.files import read_json
 from based_jax.validate import expect
@@ -34,21 +34,14 @@ SCALES = ("smoke", "cpu", "paper")
 class Study:
     """One figure of the papers."""
 
-    name: str
-    """of its module"""
+    name: str  # of its module
     title: str
-    source: str
-    """which figures it is, with the papers' sections"""
-    jobs: Mapping[str, Sequence[Job]]
-    """the grid of each scale"""
-    about: Mapping[str, str]
-    """what each scale trains and tests on, in a sentence"""
-    panels: Callable[[Rows, str], Sequence[Panel]]
-    """of all rows of results and the scale"""
-    notes: Sequence[str] = ()
-    """for the reader of the page"""
-    columns: int | None = None
-    """panels side by side; default all"""
+    source: str  # which figures it is, with the papers' sections
+    jobs: Mapping[str, Sequence[Job]]  # the grid of each scale
+    about: Mapping[str, str]  # what each scale trains and tests on, in a sentence
+    panels: Callable[[Rows, str], Sequence[Panel]]  # of all rows of results and the scale
+    notes: Sequence[str] = ()  # for the reader of the page
+    columns: int | None = None  # panels side by side; default all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,29 +67,110 @@ class Flags:
 
 def main(study: Study, argv: Sequence[str] | None = None) -> int:
     """Run a study's command; the exit status is 1 if a job failed, 128 + n after signal n."""
-    prog = f"python -m based_jax.experiments.{study.name}"
-    flags = command.parse(Flags, argv, prog=prog)
-    jobs = of_families(study.jobs[flags.scale], flags.families)
+    return run_command(
+        study.name, argv, study.jobs.__getitem__, lambda flags, jobs, out: _run(study, flags, jobs, out)
+    )
+
+
+def run_command(
+    name: str,
+    argv: Sequence[str] | None,
+    jobs_of: Callable[[str], Sequence[Job]],
+    run: Callable[[Flags, Sequence[Job], Path], int],
+) -> int:
+    """Parse the flags of study `name`, and list or `run` the chosen jobs of their scale in its directory."""
+    flags = command.parse(Flags, argv, prog=f"python -m based_jax.experiments.{name}")
+    jobs = of_families(jobs_of(flags.scale), flags.families)
     if flags.dry_run:
         print("\n".join(job.line for job in jobs))
         return 0
-    out = flags.out or Path("runs") / f"{study.name}-{flags.scale}"
+    out = flags.out or Path("runs") / f"{name}-{flags.scale}"
     with sole_writer(out):
-        return _run(study, flags, jobs, out)
+        return run(flags, jobs, out)
 
 
-def _run(study: Study, flags: Flags, jobs: Sequence[Job], out: Path) -> int:
-    """Train what has no result in `out`, draw, and return the exit status."""
-    _prepare(study, flags.scale, out)
-    results = Results(out / "results.jsonl")
-    stopped = _train(flags, jobs, out, results)
-    rows = results.rows
-    for path in draw(study, flags.scale, rows, out):
-        print(path)
+def claim(out: Path, facts: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> None:
+    """Write study.json with the facts of a study, or check that the directory holds the same study.
+
+    What else is written, `also`, is not compared.
+    """
+    path = out / "study.json"
+    if not path.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**facts, **(also or {})}, indent=2) + "\n", encoding="utf-8")
+        return
+    try:
+        content = read_json(path)
+        held = {name: content.get(name) for name in facts}
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{path} cannot be read: {error!r}") from error
+    expected = f"another directory: this holds another study or scale, {held}"
+    expect(held == json.loads(json.dumps(facts)), "out", str(out), expected)
+
+
+def train(
+    pending: Sequence[Job],
+    out: Path,
+    what: str,
+    make_runner: Callable[[Ended], Runner],
+    sentence: Callable[[list[dict[str, Any]]], str],
+) -> signal.Signals | None:
+    """Train the pending jobs of the study in `out`, and return the signal that stopped it, if one did.
+
+    The first line on stderr says `what` is trained. `make_runner` takes what the runner is to call for each
+    job that has ended; it prints the `sentence` of its rows.
+    """
+    if not pending:
+        return None
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    began, ended = time.perf_counter(), []
+
+    def report(job: Job, rows: list[dict[str, Any]]) -> None:
+        ended.append(job)
+        said = f"{job.family}, {job.setting}: {sentence(rows)}"
+        console.print(f"[{len(ended)}/{len(pending)}] {plain(said)}")
+        left = (time.perf_counter() - began) / len(ended) * (len(pending) - len(ended))
+        if left:
+            console.print(f"    about {left / 60:.0f} min left")
+
+    runner = make_runner(report)
+    console.print(f"{what} to train, {runner.workers} at once; logs in {out / 'runs'}")
+    with stopping(runner) as received:
+        runner.run(pending)
+    if not received:
+        return None
+    console.print(f"{received[0].name}: saved in {out}; the same command continues")
+    return received[0]
+
+
+def exit_status(stopped: signal.Signals | None, jobs: Sequence[Job], rows: Rows) -> int:
+    """Return 128 + n after signal n, 1 if one of the jobs failed, else 0."""
     if stopped is not None:
         return 128 + stopped
     names = {job.name for job in jobs}
     return int(any(row["status"] == FAILED and "exit_status" in row for row in rows if row["job"] in names))
+
+
+def _run(study: Study, flags: Flags, jobs: Sequence[Job], out: Path) -> int:
+    """Train what has no result in `out`, draw, and return the exit status."""
+    results_file, study_file = out / "results.jsonl", out / "study.json"
+    is_known = study_file.exists() or not results_file.exists()
+    expect(is_known, "out", str(out), "a directory of a study: it has no study.json")
+    versions = {name: metadata.version(name) for name in ("jax", "flax", "optax")}
+    versions = {"python": platform.python_version(), **versions}
+    claim(out, {"study": study.name, "scale": flags.scale}, {"versions": versions})
+    results = Results(results_file)
+    if flags.retry:
+        results.drop_failed()
+    pending = [job for job in jobs if not results.has(job)]
+
+    def runner(ended: Ended) -> Runner:
+        return Runner(out, results, find_slots(flags.at_once), ended)
+
+    stopped = train(pending, out, f"{len(pending)} of {len(jobs)} jobs", runner, _sentence)
+    for path in draw(study, flags.scale, results.rows, out):
+        print(path)
+    return exit_status(stopped, jobs, results.rows)
 
 
 def draw(study: Study, scale: str, rows: Rows, out: Path) -> list[Path]:
@@ -107,89 +181,29 @@ def draw(study: Study, scale: str, rows: Rows, out: Path) -> list[Path]:
         f"<code>{escape(typed)}</code>, {escape(_facts(rows))}.",
         *study.notes,
     ]
-    chosen, path = best(rows), None
-    if (reason := plot.missing()) is None:
-        path = out / "figure.png"
-        panels = study.panels(rows, scale)
-        plot.draw(study.title, f"{study.source}. {study.about[scale]}", panels, path, study.columns)
-    else:
-        sentences.append(reason)
-    index = out / "index.html"
-    page.write(index, study.title, sentences, path, chosen, rows)
-    return [file for file in (path, index) if file]
+    figure, index = out / "figure.png", out / "index.html"
+    if reason := plot.missing():
+        page.write(index, study.title, [*sentences, reason], None, best(rows), rows)
+        return [index]
+    facts = f"{study.source}. {study.about[scale]}"
+    plot.draw(study.title, facts, study.panels(rows, scale), figure, study.columns)
+    page.write(index, study.title, sentences, figure, best(rows), rows)
+    return [figure, index]
 
 
-def _train(flags: Flags, jobs: Sequence[Job], out: Path, results: Results) -> signal.Signals | None:
-    """Train the jobs; the signal that stopped it, if one did."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    began, ended = time.perf_counter(), []
-
-    def tell(job: Job, rows: list[dict[str, Any]]) -> None:
-        ended.append(job)
-        console.print(f"[{len(ended)}/{len(pending)}] {plain(_sentence(job, rows))}")
-        left = (time.perf_counter() - began) / len(ended) * (len(pending) - len(ended))
-        if left:
-            console.print(f"    about {left / 60:.0f} min left")
-
-    if flags.retry:
-        results.drop_failed()
-    pending = [job for job in jobs if not results.has(job)]
-    if not pending:
-        return None
-    slots = find_slots(flags.at_once)
-    console.print(
-        f"{len(pending)} of {len(jobs)} jobs to train, {len(slots)} at once; logs in {out / 'runs'}"
-    )
-    runner = Runner(out, results, slots, tell)
-    with stopping(runner) as received:
-        runner.run(pending)
-    if received:
-        console.print(f"{received[0].name}: saved in {out}; the same command continues")
-    return received[0] if received else None
-
-
-def _sentence(job: Job, rows: list[dict[str, Any]]) -> str:
-    name = f"{job.family}, {job.setting}"
+def _sentence(rows: list[dict[str, Any]]) -> str:
     if not (chosen := best(rows)):
-        return f"{name}: failed, {rows[0].get('error', 'no finite loss with any learning rate')}"
-    row = chosen[0]
-    return f"{name}: accuracy {row['accuracy']:.4f} at learning rate {row['learning_rate']:g}"
-
-
-def _prepare(study: Study, scale: str, out: Path) -> None:
-    """Write study.json, or check that the directory is this study's."""
-    path = out / "study.json"
-    if path.exists():
-        try:
-            before = read_json(path)
-            held = (before["study"], before["scale"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} cannot be read: {error!r}") from error
-        expect(
-            held == (study.name, scale), "out", str(out), f"another directory: this holds {' '.join(held)}"
-        )
-        return
-    expect(
-        not (out / "results.jsonl").exists(), "out", str(out), "a directory of a study: it has no study.json"
-    )
-    out.mkdir(parents=True, exist_ok=True)
-    versions = {name: metadata.version(name) for name in ("jax", "flax", "optax")}
-    content = {
-        "study": study.name,
-        "scale": scale,
-        "versions": {"python": platform.python_version(), **versions},
-    }
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        return f"failed, {rows[0].get('error', 'no finite loss with any learning rate')}"
+    return f"accuracy {chosen[0]['accuracy']:.4f} at learning rate {chosen[0]['learning_rate']:g}"
 
 
 def _facts(rows: Rows) -> str:
-    models = len(rows)
     jobs: dict[str, float] = {}
     for row in rows:  # the models of a job are trained side by side
         jobs[row["job"]] = max(jobs.get(row["job"], 0.0), row.get("seconds") or 0.0)
     hours = sum(jobs.values()) / 3600
     failed = sum(row["status"] == FAILED for row in rows)
-    return f"{models} models, {failed} of them failed, {hours:.2f} hours added up over {len(jobs)} jobs"
+    return f"{len(rows)} models, {failed} of them failed, {hours:.2f} hours added up over {len(jobs)} jobs"
 
 
 def run(study: Study) -> None:

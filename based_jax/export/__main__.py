@@ -6,15 +6,15 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, load_pretrained
+from based_jax.convert.tokenizer import own_tokenizer
 from based_jax.data.tokenizers import load_tokenizer
 from based_jax.export.directory import export_model
 from based_jax.export.plan import PLATFORMS, Plan
 from based_jax.export.runner import read_manifest
-from based_jax.generate.__main__ import own_tokenizer
 from based_jax.generate.weights import decoding_weights
 from based_jax.phases import phase
 from based_jax.validate import expect
@@ -51,16 +51,9 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     options = command.parse(Options, argv, prog=PROG)
-    plan = Plan(
-        platforms=tuple(options.platforms.split(",")),
-        **{
-            field.name: getattr(options, field.name)
-            for field in dataclasses.fields(Plan)
-            if field.name != "platforms"
-        },
-    )
+    chosen: dict[str, Any] = {field.name: getattr(options, field.name) for field in dataclasses.fields(Plan)}
+    plan = Plan(**{**chosen, "platforms": tuple(options.platforms.split(","))})
     directory = find_directory(options.checkpoint)
     is_local = Path(options.checkpoint).exists()
     expect(options.out is not None or is_local, "out", None, "a directory for a model from the hub")

@@ -18,7 +18,6 @@ from typing import Any
 import jax
 
 from based_jax.convert.state_dict import write_safetensors
-from based_jax.convert.whole_file import whole_file
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.export import runner
 from based_jax.export.plan import Plan
@@ -26,6 +25,7 @@ from based_jax.export.programs import KERNEL_CALL, KEY_KIND, Programs, export_pr
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params
 from based_jax.validate import expect
+from based_jax.whole_file import whole_file
 
 WEIGHTS = "weights.safetensors"
 RUNNER = "run.py"
@@ -54,7 +54,7 @@ def export_model(
 
     Returns:
         The manifest's path. Its sha256 is remembered in the user's cache directory, so that `Exported.load`
-        takes the directory here without being told to trust it.
+        trusts the directory on this machine.
 
     Raises:
         ValueError: a tokenizer with more tokens than the model; see also `export_programs`.
@@ -69,20 +69,18 @@ def export_model(
     target.mkdir(parents=True, exist_ok=True)
     # Last what makes the rest valid: whatever interrupts this leaves a directory that is refused.
     (target / runner.MANIFEST).unlink(missing_ok=True)
-    entries = {}
+    entries, weights, text = {}, None, None
     for name, exported in programs.exported.items():
         path = target / f"{name}.jaxexport"
         with whole_file(path) as file:
             file.write(exported.serialize())
         arguments, results = programs.signatures[name]
         entries[name] = {**_entry(path), "arguments": list(arguments), "results": list(results)}
-    weights = None
-    (target / WEIGHTS).unlink(missing_ok=True)
+    for name in (WEIGHTS, TOKENIZER):
+        (target / name).unlink(missing_ok=True)
     if programs.params:
         write_safetensors(target / WEIGHTS, programs.params)
         weights = _entry(target / WEIGHTS)
-    text = None
-    (target / TOKENIZER).unlink(missing_ok=True)
     if tokenizer is not None:
         tokenizer.save(target)
         text = {**_entry(target / TOKENIZER), "eot": tokenizer.eot}
@@ -97,8 +95,9 @@ def export_model(
 
 
 def _manifest(model: LanguageModel, plan: Plan, programs: Programs) -> dict[str, Any]:
-    """All entries but the files'."""
+    """Return all entries but the files'."""
     checks = {str(c) for exported in programs.exported.values() for c in exported.disabled_safety_checks}
+    of_plan = ("kernels", "batch_size", "prefill_chunk", "decode_chunk")
     return {
         "format": runner.FORMAT,
         "version": runner.VERSION,
@@ -106,12 +105,8 @@ def _manifest(model: LanguageModel, plan: Plan, programs: Programs) -> dict[str,
         "platforms": list(plan.platforms),
         "calling_convention_version": programs.exported["init"].calling_convention_version,
         "disabled_checks": {check: _REASONS[check] for check in sorted(checks)},
-        "kernels": plan.kernels,
-        "dtype": model.config.dtype,
-        "vocab_size": model.config.vocab_size,
-        "batch_size": plan.batch_size,
-        "prefill_chunk": plan.prefill_chunk,
-        "decode_chunk": plan.decode_chunk,
+        **{name: getattr(plan, name) for name in of_plan},
+        **{name: getattr(model.config, name) for name in ("dtype", "vocab_size")},
         "max_length": programs.limit,
         "key_kind": KEY_KIND,
         "values": {name: _describe(value) for name, value in programs.values.items()},
@@ -120,7 +115,7 @@ def _manifest(model: LanguageModel, plan: Plan, programs: Programs) -> dict[str,
 
 
 def _describe(value: Any) -> dict[str, Any]:
-    """Shape ("b" for the batch) and dtype, or those of every entry."""
+    """Return shape ("b" for the batch) and dtype, or those of every entry."""
     if isinstance(value, Mapping):
         return {name: _describe(part) for name, part in value.items()}
     shape = [size if isinstance(size, int) else str(size) for size in value.shape]

@@ -11,11 +11,7 @@ WEIGHTS = ("beside", "inside")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is compiled into the programs.
-
-    Raises:
-        ValueError: a wrong value, or values that do not go together.
-    """
+    """What is compiled into the programs; ValueError: a wrong value, or values that do not go together."""
 
     platforms: tuple[str, ...] = PLATFORMS
     """where they run: cpu, cuda or both"""
@@ -45,7 +41,5 @@ class Plan:
             expect_integer("batch_size", self.batch_size, 1)
         if self.kernels == "pallas":
             expect(self.platforms == ("cuda",), "platforms", self.platforms, "cuda alone with kernels pallas")
-            expect(
-                self.batch_size is not None,
-                "batch_size", None, "a number (--batch-size) with kernels pallas, whose grids depend on it",
-            )  # fmt: skip
+            expected = "a number (--batch-size) with kernels pallas, whose grids depend on it"
+            expect(self.batch_size is not None, "batch_size", None, expected)

@@ -21,7 +21,7 @@ from jax import export, lax
 
 from based_jax.convert.layouts import flatten
 from based_jax.export.plan import Plan
-from based_jax.generate.limits import token_limit
+from based_jax.generate.capacity import token_limit
 from based_jax.generate.sampling import Counts, RowSettings, choose
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Params, State
@@ -29,11 +29,9 @@ from based_jax.validate import expect, expect_choice
 from pallas_kernels import lowering_for
 
 DTYPES = ("float32", "bfloat16", "float16")
-KEY_KIND = "threefry2x32"
-"""of the random keys that `extend` takes as plain numbers"""
+KEY_KIND = "threefry2x32"  # of the random keys that `extend` takes as plain numbers
 
-KERNEL_CALL = "__gpu$xla.gpu.triton"
-"""The custom call that holds a Pallas kernel as Triton IR."""
+KERNEL_CALL = "__gpu$xla.gpu.triton"  # the custom call that holds a Pallas kernel as Triton IR
 
 _MOST_INSIDE = 1 << 31  # bytes of a flatbuffer, which is what a serialized program is
 
@@ -41,25 +39,17 @@ _MOST_INSIDE = 1 << 31  # bytes of a flatbuffer, which is what a serialized prog
 class Programs(NamedTuple):
     """The programs, and what they take and give."""
 
-    exported: dict[str, export.Exported]
-    """by name, in the order of the module's docstring"""
-    signatures: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
-    """program -> names of its arguments and of its results"""
-    values: dict[str, Any]
-    """name of an argument or result -> shape and dtype, or a dict of them by name"""
-    params: dict[str, Array]
-    """the weights by name; none if they are inside"""
-    limit: int | None
-    """tokens that a row may have, prompt included; None is no limit"""
+    exported: dict[str, export.Exported]  # by name, in the order of the module's docstring
+    signatures: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]  # names of arguments, of results
+    values: dict[str, Any]  # name of an argument or result -> shape and dtype, or a dict of them by name
+    params: dict[str, Array]  # the weights by name; none if they are inside
+    limit: int | None  # tokens that a row may have, prompt included; None is no limit
 
 
 def export_programs(model: LanguageModel, params: Params, plan: Plan | None = None) -> Programs:
     """Trace a model and lower its programs; nothing is compiled and no GPU is needed.
 
-    Args:
-        model: any model whose mixers can continue from a state.
-        params: its variables; their dtypes become those of the programs' argument.
-        plan: see `Plan`; None for the defaults.
+    The mixers must be able to continue from a state; the dtypes of `params` become those of the programs'.
 
     Raises:
         ValueError: a model that computes in float64; weights of 2 GiB or more inside; kernels that no layer
@@ -69,20 +59,20 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     expect_choice("dtype", model.config.dtype, DTYPES)
     weights = {name: jnp.asarray(leaf) for name, leaf in flatten(nn.meta.unbox(params)["params"]).items()}
     size = sum(leaf.nbytes for leaf in weights.values())
-    expect(
-        plan.weights == "beside" or size < _MOST_INSIDE, "weights", "inside", f"beside, for {size:,} bytes"
-    )
+    fits = plan.weights == "beside" or size < _MOST_INSIDE
+    expect(fits, "weights", "inside", f"beside, for {size:,} bytes")
     inside = weights if plan.weights == "inside" else {}
     outside = {} if inside else weights
     functions = _Functions(model, plan, inside)
     checks = [export.DisabledSafetyCheck.custom_call(KERNEL_CALL)] if plan.kernels == "pallas" else []
     exported = {}
-    with _choosing(plan.kernels), _explaining_batch(plan.batch_size):
+    # Ops traced inside pick the plan's kernels, whatever this machine has.
+    choosing = lowering_for() if plan.kernels == "pallas" else jax.default_device("cpu")
+    with choosing, _explaining_batch(plan.batch_size):
         values = _values(functions, outside)
         for name, (arguments, _) in SIGNATURES.items():
-            make = export.export(
-                jax.jit(getattr(functions, name)), platforms=plan.platforms, disabled_checks=checks
-            )
+            function = jax.jit(getattr(functions, name))
+            make = export.export(function, platforms=plan.platforms, disabled_checks=checks)
             exported[name] = make(*(values[argument] for argument in arguments))
     if plan.kernels == "pallas":
         used = any(KERNEL_CALL.encode() in made.mlir_module_serialized for made in exported.values())
@@ -90,14 +80,12 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     return Programs(exported, SIGNATURES, values, outside, token_limit(model, plan.max_length))
 
 
+# program -> names of its arguments and of its results
 SIGNATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "init": (("rows",), ("state",)),
     "prefill": (("params", "state", "tokens", "mask"), ("logits", "state")),
     "decode": (("params", "state", "token", "active"), ("logits", "state")),
-    "extend": (
-        ("params", "state", "logits", "sampling", "active", "count"),
-        ("made", "logits", "state"),
-    ),
+    "extend": (("params", "state", "logits", "sampling", "active", "count"), ("made", "logits", "state")),
 }
 
 
@@ -115,42 +103,37 @@ class _Functions:
         self._names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
 
     def init(self, rows: Array) -> FlatState:
-        """The state before the first token; `rows` says how many there are."""
+        """Return the state before the first token; the length of `rows` is how many there are."""
         return self._flat(self.model.init_state(rows.shape[0], self.plan.max_length))
 
     def prefill(
         self, params: FlatState, state: FlatState, tokens: Array, mask: Array
     ) -> tuple[Array, FlatState]:
-        """Read a piece of each prompt.
+        """Read a chunk of each prompt; `mask` is True for real tokens, with right padding only.
 
-        Args:
-            mask: True for real tokens, right padding only.
-
-        Returns:
-            logits: behind each row's last real token of this piece; of no meaning for a row without any.
-            state: unchanged in a row without any.
+        Logits are those after a row's last real token. A row without any has none, and keeps its state.
         """
         variables = self._variables(params)
         hidden, after = self.model.apply(variables, tokens, self._tree_of(state), mask=mask, method="hidden")
         last = jnp.maximum(mask.sum(axis=1) - 1, 0)
         hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
-        return self._unembed(variables, hidden), self._flat(after)
+        return self.model.apply(variables, hidden, method="unembed"), self._flat(after)
 
     def decode(
         self, params: FlatState, state: FlatState, token: Array, active: Array
     ) -> tuple[Array, FlatState]:
-        """Read one token per row.
-
-        Args:
-            active: False for rows that keep their state; their logits have no meaning.
-        """
+        """Read one token per row; rows that are not active keep their state, and have no logits."""
         variables, before = self._variables(params), self._tree_of(state)
         # The kernels of a single step take no mask.
         mask = active[:, None] if self.plan.kernels == "xla" else None
         hidden, after = self.model.apply(variables, token[:, None], before, mask=mask, method="hidden")
         if mask is None:
-            after = jax.tree.map(lambda new, old: _where_rows(active, new, old), after, before)
-        return self._unembed(variables, hidden[:, 0]), self._flat(after)
+
+            def kept(new: Array, old: Array) -> Array:
+                return jnp.where(active.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+            after = jax.tree.map(kept, after, before)
+        return self.model.apply(variables, hidden[:, 0], method="unembed"), self._flat(after)
 
     def extend(
         self,
@@ -161,17 +144,13 @@ class _Functions:
         active: Array,
         count: Array,
     ) -> tuple[Array, Array, FlatState]:
-        """Make `count` <= K tokens per active row, each read before the next.
+        """Make `count` <= K tokens per active row, each read before the next, from `logits` after the last.
 
-        Args:
-            logits: behind each row's last token.
-            sampling: see `_sampling`; counts of tokens are those in front of the first.
-
-        Returns:
-            made: int32 (B, K), 0 behind `count` and in rows that are not active.
-            logits, state: behind the last of them.
+        See `_sampling` for `sampling`. The tokens, int32 (B, K), are 0 after `count` and in rows that are not
+        active; logits and state are those after the last of them.
         """
-        rows = _row_settings(sampling)
+        keys = jax.random.wrap_key_data(sampling["keys"], impl=KEY_KIND)
+        rows = RowSettings(keys=keys, **{name: sampling[name] for name in ("top_k", *_FLOATS)})
         step = jax.jit(self.decode)  # as in the program of this name: traced once for both
 
         def body(number: Array, carry: Any) -> Any:
@@ -189,9 +168,6 @@ class _Functions:
     def _variables(self, params: Mapping[str, Array]) -> Params:
         return {"params": traverse_util.unflatten_dict(dict(self.inside or params), sep="/")}
 
-    def _unembed(self, variables: Params, hidden: Array) -> Any:
-        return self.model.apply(variables, hidden, method="unembed")
-
     def _flat(self, state: State) -> FlatState:
         return dict(zip(self._names, jax.tree.leaves(state), strict=True))
 
@@ -200,11 +176,9 @@ class _Functions:
 
 
 def _values(functions: _Functions, params: Mapping[str, Array]) -> dict[str, Any]:
-    """Shapes and dtypes of all arguments and results."""
+    """Return shapes and dtypes of all arguments and results."""
     plan, config = functions.plan, functions.model.config
-    rows: Any = plan.batch_size
-    if rows is None:
-        (rows,) = export.symbolic_shape("b")
+    rows: Any = plan.batch_size or export.symbolic_shape("b")[0]
     shape = jax.ShapeDtypeStruct
     one = shape((rows,), jnp.int32)
     return {
@@ -222,8 +196,8 @@ def _values(functions: _Functions, params: Mapping[str, Array]) -> dict[str, Any
     }
 
 
+# Settings of `RowSettings` beside its keys and top_k.
 _FLOATS = ("temperature", "top_p", "min_p", "repetition", "presence", "frequency")
-"""Settings of `RowSettings` beside its keys and top_k."""
 
 
 def _sampling(rows: Any, vocab_size: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -244,18 +218,6 @@ def _sampling(rows: Any, vocab_size: int) -> dict[str, jax.ShapeDtypeStruct]:
     }
 
 
-def _row_settings(sampling: Mapping[str, Array]) -> RowSettings:
-    keys = jax.random.wrap_key_data(sampling["keys"], impl=KEY_KIND)
-    return RowSettings(keys=keys, **{name: sampling[name] for name in ("top_k", *_FLOATS)})
-
-
-@contextlib.contextmanager
-def _choosing(kernels: str) -> Iterator[None]:
-    """Ops traced inside pick `kernels`, whatever this machine has."""
-    with lowering_for() if kernels == "pallas" else jax.default_device("cpu"):
-        yield
-
-
 @contextlib.contextmanager
 def _explaining_batch(batch_size: int | None) -> Iterator[None]:
     """Some layers compute with the number of rows, which needs it to be a number."""
@@ -268,7 +230,3 @@ def _explaining_batch(batch_size: int | None) -> Iterator[None]:
             "batch_size = None: expected a number (--batch-size) for this model, which cannot be traced for "
             f"any batch ({str(error).splitlines()[0]})"
         ) from error
-
-
-def _where_rows(active: Array, new: Array, old: Array) -> Array:
-    return jnp.where(active.reshape(-1, *[1] * (new.ndim - 1)), new, old)

@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import re
 import sys
@@ -40,8 +41,7 @@ MANIFEST = "manifest.json"
 PROGRAMS = ("init", "prefill", "decode", "extend")
 
 _INT32_MAX = 2**31 - 1
-_MOST_BYTES = 1 << 26
-"""of a manifest: a thousand times what a large model's has"""
+_MOST_BYTES = 1 << 26  # of a manifest: a thousand times what a large model's has
 
 Array = jax.Array | np.ndarray
 State = dict[str, jax.Array]
@@ -50,11 +50,7 @@ State = dict[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen.
-
-    Raises:
-        ValueError: a setting out of its range.
-    """
+    """How the next token is chosen; ValueError: a setting out of its range."""
 
     temperature: float = 0.0
     """0 takes the most likely token; else the logits are divided by it and sampled"""
@@ -74,23 +70,19 @@ class Sampling:
     """row r has the key fold_in(key(seed), r)"""
 
     def __post_init__(self) -> None:
-        most = np.finfo(np.float32).max
-        temperature, repetition = self.temperature, self.repetition_penalty
-        good = _is_number(temperature) and 0 <= temperature <= most
-        _expect(good, "temperature", temperature, "a finite number, at least 0")
-        _expect(
-            _is_whole(self.top_k) and 0 <= self.top_k < 1 << 31, "top_k", self.top_k, "an integer, at least 0"
-        )
-        _expect(_is_number(self.top_p) and 0 < self.top_p <= 1, "top_p", self.top_p, "a number in (0, 1]")
-        _expect(_is_number(self.min_p) and 0 <= self.min_p <= 1, "min_p", self.min_p, "a number in [0, 1]")
-        good = _is_number(repetition) and 0 < repetition <= most
-        _expect(good, "repetition_penalty", repetition, "a finite number above 0")
-        for name in ("presence_penalty", "frequency_penalty"):
+        most, above_0 = float(np.finfo(np.float32).max), math.ulp(0.0)
+        for name, kind, low, high, expected in (
+            ("top_k", _is_whole, 0, _INT32_MAX, "an integer, at least 0"),
+            ("seed", _is_whole, 0, 2**32 - 1, "an integer in [0, 2^32)"),
+            ("temperature", _is_number, 0, most, "a finite number, at least 0"),
+            ("top_p", _is_number, above_0, 1, "a number in (0, 1]"),
+            ("min_p", _is_number, 0, 1, "a number in [0, 1]"),
+            ("repetition_penalty", _is_number, above_0, most, "a finite number above 0"),
+            ("presence_penalty", _is_number, -most, most, "a finite number"),
+            ("frequency_penalty", _is_number, -most, most, "a finite number"),
+        ):
             value = getattr(self, name)
-            _expect(_is_number(value) and abs(value) <= most, name, value, "a finite number")
-        _expect(
-            _is_whole(self.seed) and 0 <= self.seed < 1 << 32, "seed", self.seed, "an integer in [0, 2^32)"
-        )
+            _expect(kind(value) and low <= value <= high, name, value, expected)
 
     @property
     def penalises(self) -> bool:
@@ -101,19 +93,10 @@ class Sampling:
         """The settings as the program takes them, the same for all rows but for the keys."""
         key = jax.random.key(self.seed, impl=key_kind)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows))
-        floats = {
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "min_p": self.min_p,
-            "repetition": self.repetition_penalty,
-            "presence": self.presence_penalty,
-            "frequency": self.frequency_penalty,
-        }
-        return {
-            "keys": np.asarray(jax.random.key_data(keys)),
-            "top_k": np.full(rows, self.top_k, np.int32),
-            **{name: np.full(rows, value, np.float32) for name, value in floats.items()},
-        }
+        given = {name.removesuffix("_penalty"): value for name, value in vars(self).items() if name != "seed"}
+        arrays = {name: np.full(rows, value, np.float32) for name, value in given.items()}
+        whole = {"keys": np.asarray(jax.random.key_data(keys)), "top_k": np.full(rows, self.top_k, np.int32)}
+        return arrays | whole
 
 
 class Exported:
@@ -131,12 +114,8 @@ class Exported:
         params: dict[str, Any],
         tokenizer: Path | None = None,
     ) -> None:
-        self.manifest = manifest
-        self.params = params
-        self._tokenizer = tokenizer
-        self._init = jax.jit(programs["init"].call)
-        self._prefill = jax.jit(programs["prefill"].call)
-        self._decode = jax.jit(programs["decode"].call)
+        self.manifest, self.params, self._tokenizer = manifest, params, tokenizer
+        self._init, self._prefill, self._decode = (jax.jit(programs[name].call) for name in PROGRAMS[:3])
         # The loop of `generate` is the only owner of its state: each step may overwrite the last.
         self._extend = jax.jit(programs["extend"].call, donate_argnums=(1, 2))
 
@@ -184,7 +163,7 @@ class Exported:
         return self._init(np.zeros(batch_size, np.int32))
 
     def prefill(self, state: State, tokens: Array, mask: Array) -> tuple[jax.Array, State]:
-        """Read a piece of each row's prompt.
+        """Read a chunk of each row's prompt.
 
         Args:
             state: of B rows.
@@ -192,9 +171,9 @@ class Exported:
             mask: bool (B, C), True for real tokens; padding stands to the right.
 
         Returns:
-            logits: float32 (B, vocab) behind the last real token; of no meaning for a row without any, whose
+            logits: float32 (B, vocab) after the last real token; of no meaning for a row without any, whose
                 state stays as it was.
-            state: behind these tokens.
+            state: after these tokens.
         """
         return self._prefill(self.params, state, tokens, mask)
 
@@ -207,11 +186,10 @@ class Exported:
 
         Returns:
             logits: float32 (B, vocab), of no meaning for rows that are not active.
-            state: behind the token.
+            state: after the token.
         """
-        return self._decode(
-            self.params, state, token, np.ones(len(token), bool) if active is None else active
-        )
+        active = np.ones(len(token), bool) if active is None else active
+        return self._decode(self.params, state, token, active)
 
     def generate(
         self,
@@ -226,7 +204,7 @@ class Exported:
         Args:
             prompts: rows of tokens, of any lengths, none empty.
             max_new_tokens: tokens to make per row.
-            stop_tokens: a row ends in front of one of these.
+            stop_tokens: a row ends before one of these.
             sampling: settings of `Sampling`, such as temperature=0.8, top_p=0.95, seed=1.
 
         Returns:
@@ -327,9 +305,9 @@ class Exported:
         state = self._init(np.zeros(rows, np.int32))
         logits: Any = None
         for begin in range(0, mask.shape[1], chunk):
-            piece = slice(begin, begin + chunk)
-            new, state = self.prefill(state, tokens[:, piece], mask[:, piece])
-            here = mask[:, piece].any(axis=1, keepdims=True)
+            columns = slice(begin, begin + chunk)
+            new, state = self.prefill(state, tokens[:, columns], mask[:, columns])
+            here = mask[:, columns].any(axis=1, keepdims=True)
             logits = new if logits is None else jnp.where(here, new, logits)
         return logits, state
 
@@ -363,7 +341,10 @@ def read_tokenizer(path: Path) -> tuple[Callable[[str], list[int]], Callable[[Se
     content = path.read_text(encoding="utf-8")
     kind = json.loads(content).get("type")
     if kind == "byte":
-        return lambda text: list(text.encode("utf-8")), _decode_bytes
+        return (
+            lambda text: list(text.encode("utf-8")),
+            lambda ids: bytes(i for i in ids if i < 256).decode("utf-8", errors="replace"),
+        )
     if kind == "dna":
         return _encode_nucleotides, lambda ids: "".join(_NUCLEOTIDES[i] for i in ids if i < len(_NUCLEOTIDES))
     try:
@@ -381,10 +362,6 @@ def read_tokenizer(path: Path) -> tuple[Callable[[str], list[int]], Callable[[Se
         lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
         lambda ids: tokenizer.decode(list(ids), skip_special_tokens=True),
     )
-
-
-def _decode_bytes(ids: Sequence[int]) -> str:
-    return bytes(i for i in ids if i < 256).decode("utf-8", errors="replace")
 
 
 _NUCLEOTIDES = "ACGTN"
@@ -467,9 +444,8 @@ def _check_entries(path: Path, manifest: Mapping[str, Any]) -> None:
     platforms, values, programs = entry("platforms"), entry("values"), entry("programs")
     good = isinstance(platforms, list) and all(isinstance(name, str) for name in platforms)
     check(good, "platforms", platforms, "a list of names")
-    good = isinstance(values, dict) and all(
-        isinstance(values.get(name), dict) for name in ("params", "state", "sampling")
-    )
+    names = ("params", "state", "sampling")
+    good = isinstance(values, dict) and all(isinstance(values.get(name), dict) for name in names)
     check(good, "values", values, "the objects params, state and sampling")
     good = isinstance(programs, dict) and set(programs) == set(PROGRAMS)
     check(good, "programs", programs, f"{', '.join(PROGRAMS)}")
@@ -547,10 +523,8 @@ def _check_environment(folder: Path, manifest: Mapping[str, Any]) -> None:
             f"process runs; export again with --platforms {platform}"
         )
     if manifest["disabled_checks"] and ours != manifest["jax"]:
-        warnings.warn(
-            f"{folder} has kernels that only jax {manifest['jax']} is known to run, and this is jax {ours}",
-            stacklevel=3,
-        )
+        known = f"only jax {manifest['jax']} is known to run, and this is jax {ours}"
+        warnings.warn(f"{folder} has kernels that {known}", stacklevel=3)
 
 
 def _checked(folder: Path, entry: Mapping[str, str]) -> Path:
@@ -574,9 +548,8 @@ def _deserialize(path: Path, manifest: Mapping[str, Any]) -> export.Exported:
     except ImportError:
         raise
     except Exception as error:  # whatever a format that is newer than this jax leads to
-        raise ValueError(
-            f"{path}: jax {jax.__version__} cannot read what jax {manifest['jax']} wrote ({error!r:.200})"
-        ) from error
+        wrote = f"what jax {manifest['jax']} wrote ({error!r:.200})"
+        raise ValueError(f"{path}: jax {jax.__version__} cannot read {wrote}") from error
     return program
 
 
@@ -609,36 +582,26 @@ def _expect(condition: bool, argument: str, value: Any, expected: str) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong in one line."""
         self.exit(2, f"run.py: {message}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     parser = _Parser(description="Continue texts or rows of tokens with an exported language model.")
     prompts = parser.add_mutually_exclusive_group(required=True)
-    prompts.add_argument(
-        "--prompt", action="append", metavar="TEXT", help="a text to continue; may be repeated"
-    )
-    prompts.add_argument(
-        "--tokens", type=_tokens, action="append", metavar="1,2,3", help="or a row of tokens"
-    )
+    add = prompts.add_argument
+    add("--prompt", action="append", metavar="TEXT", help="a text to continue; may be repeated")
+    add("--tokens", type=_tokens, action="append", metavar="1,2,3", help="or a row of tokens")
     add = parser.add_argument
     add("--directory", type=Path, default=Path(__file__).parent, help="the exported directory; default: here")
     add("--sha256", metavar="HEX", help="its manifest's, which the export printed; else it is refused")
-    add(
-        "--trust",
-        action="store_true",
-        help="load a --directory from elsewhere, whatever it holds",
-    )
+    add("--trust", action="store_true", help="load a --directory from elsewhere, whatever it holds")
     add("--max-new-tokens", type=int, help="tokens to make at most; default: 200, with --tokens 16")
     add("--temperature", type=float, default=0.0, help="0 takes the most likely token; larger is more random")
     add("--top-k", type=int, default=0, help="sample among this many tokens; 0 is all")
     add("--top-p", type=float, default=1.0, help="share of probability to sample from")
     add("--min-p", type=float, default=0.0, help="least share of the most likely token's probability")
-    add(
-        "--repetition-penalty", type=float, default=1.0, help="above 1: tokens of the text become less likely"
-    )
+    text = "above 1: tokens of the text become less likely"
+    add("--repetition-penalty", type=float, default=1.0, help=text)
     add("--presence-penalty", type=float, default=0.0, help="taken from the logits of tokens that were made")
     add("--frequency-penalty", type=float, default=0.0, help="the same, for every time that one was made")
     add("--seed", type=int, default=0, help="of the sampling")
@@ -649,18 +612,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--stop goes with --prompt; with --tokens use --stop-tokens")
     if options.stop_tokens and options.prompt:
         parser.error("--stop-tokens goes with --tokens; with --prompt use --stop")
-    return _say_errors(lambda: _run(options))
+    try:
+        _run(options)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        print(f"run.py: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _run(options: argparse.Namespace) -> None:
     model = Exported.load(options.directory, sha256=options.sha256, trust=options.trust)
     sampling = {field.name: getattr(options, field.name) for field in dataclasses.fields(Sampling)}
+    new = options.max_new_tokens
+    new = (16 if options.tokens else 200) if new is None else new
     if options.tokens:
-        new = 16 if options.max_new_tokens is None else options.max_new_tokens
         for row in model.generate(options.tokens, new, stop_tokens=options.stop_tokens, **sampling):
             print(",".join(map(str, row)))
         return
-    new = 200 if options.max_new_tokens is None else options.max_new_tokens
     texts = model.generate_text(options.prompt, new, stop=options.stop, **sampling)
     for prompt, text in zip(options.prompt, texts, strict=True):
         print(prompt + text)
@@ -668,16 +636,6 @@ def _run(options: argparse.Namespace) -> None:
 
 def _tokens(text: str) -> list[int]:
     return [int(token) for token in text.split(",")]
-
-
-def _say_errors(work: Callable[[], None]) -> int:
-    """0, or 2 and one line on stderr where the input is at fault."""
-    try:
-        work()
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"run.py: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,37 +1,47 @@
 """Text from a language model: sampling, the decoding loop, streaming, many requests at once.
 
 As an attribute of `based_jax`, `generate` is the function; imports see the package all the same:
-`from based_jax.generate import stream` works, `import based_jax.generate.loop as loop` does not. In the same
-way `snapshot` is the function here, beside the module of that name.
+`from based_jax.generate import stream` works, `import based_jax.generate.loop as loop` does not.
 """
 
-from based_jax.generate.engine import Engine
-from based_jax.generate.loop import generate, stream
-from based_jax.generate.prefix_cache import PrefixCache
-from based_jax.generate.request import Completion, Event, Full, Request, Stats, TokenLogprob
-from based_jax.generate.sampling import Sampler
-from based_jax.generate.snapshot import Snapshot, load_snapshot, save_snapshot, snapshot
-from based_jax.generate.speculative import Speculation, early_exit, speculate
-from based_jax.generate.weights import decoding_weights
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Completion",
-    "Engine",
-    "Event",
-    "Full",
-    "PrefixCache",
-    "Request",
-    "Sampler",
-    "Snapshot",
-    "Speculation",
-    "Stats",
-    "TokenLogprob",
-    "decoding_weights",
-    "early_exit",
-    "generate",
-    "load_snapshot",
-    "save_snapshot",
-    "snapshot",
-    "speculate",
-    "stream",
-]
+from based_jax.generate.loop import generate as generate
+from based_jax.generate.loop import stream as stream
+from based_jax.generate.sampling import Sampler as Sampler
+
+if TYPE_CHECKING:
+    from based_jax.generate.engine.engine import Engine as Engine
+    from based_jax.generate.engine.prefix_cache import PrefixCache as PrefixCache
+    from based_jax.generate.engine.request import Completion as Completion
+    from based_jax.generate.engine.request import Event as Event
+    from based_jax.generate.engine.request import Full as Full
+    from based_jax.generate.engine.request import Request as Request
+    from based_jax.generate.engine.request import Stats as Stats
+    from based_jax.generate.engine.request import TokenLogprob as TokenLogprob
+    from based_jax.generate.engine.snapshot import Snapshot as Snapshot
+    from based_jax.generate.engine.snapshot import load_snapshot as load_snapshot
+    from based_jax.generate.engine.snapshot import save_snapshot as save_snapshot
+    from based_jax.generate.engine.snapshot import snapshot as snapshot
+    from based_jax.generate.speculative import Speculation as Speculation
+    from based_jax.generate.speculative import early_exit as early_exit
+    from based_jax.generate.speculative import speculate as speculate
+    from based_jax.generate.weights import decoding_weights as decoding_weights
+
+_AT_FIRST_USE = {
+    "engine.engine": ("Engine",),
+    "engine.prefix_cache": ("PrefixCache",),
+    "engine.request": ("Completion", "Event", "Full", "Request", "Stats", "TokenLogprob"),
+    "engine.snapshot": ("Snapshot", "load_snapshot", "save_snapshot", "snapshot"),
+    "speculative": ("Speculation", "early_exit", "speculate"),
+    "weights": ("decoding_weights",),
+}
+"""Modules that most programs never need -> their public names; `import based_jax` does not wait for them."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _AT_FIRST_USE.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,18 +6,16 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Literal
 
 import jax
 
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.data.tokenizers import Tokenizer, load_tokenizer
+from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.generate.sampling import Sampler
 from based_jax.generate.text import StopTexts, TextStream
 from based_jax.generate.weights import decoding_weights
-from based_jax.models.presets import BYTE_VOCAB
 from based_jax.phases import phase
 from based_jax.validate import expect, expect_integer
 
@@ -75,24 +73,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.dtype is not None:
             model, params = decoding_weights(model, params, options.dtype)
     tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
-    pieces = TextStream(
-        model, params, tokenizer, options.prompt,
-        stop=options.stop, max_new_tokens=options.max_new_tokens, rng=jax.random.key(options.seed), **sampler,
-    )  # fmt: skip
+    ends = {"stop": options.stop, "max_new_tokens": options.max_new_tokens}
+    rng = jax.random.key(options.seed)
+    chunks = TextStream(model, params, tokenizer, options.prompt, **ends, rng=rng, **sampler)
     try:
-        return show(options.prompt, pieces, options.stream)
+        return show(options.prompt, chunks, options.stream)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
-def show(prompt: str, pieces: TextStream, as_they_come: bool) -> int:
+def show(prompt: str, chunks: TextStream, as_they_come: bool) -> int:
     """Print the text, then the speed; an interrupt ends the text where it is."""
     begin, first, held, status = time.perf_counter(), None, [prompt], 0
     try:
-        for piece in _after_compiling(pieces):
-            first = (time.perf_counter(), pieces.tokens) if first is None else first
-            held.append(piece)
+        for chunk in _after_compiling(chunks):
+            first = (time.perf_counter(), chunks.tokens) if first is None else first
+            held.append(chunk)
             if as_they_come:
                 print("".join(held), end="", flush=True)
                 held = []
@@ -100,38 +97,21 @@ def show(prompt: str, pieces: TextStream, as_they_come: bool) -> int:
         status = 130
     end = time.perf_counter()
     print("".join(held), flush=True)
-    ready, before = (end, pieces.tokens) if first is None else first
-    rate = f", then {(pieces.tokens - before) / (end - ready):.1f} tokens/s" if pieces.tokens > before else ""
+    ready, before = (end, chunks.tokens) if first is None else first
+    rate = f", then {(chunks.tokens - before) / (end - ready):.1f} tokens/s" if chunks.tokens > before else ""
     note = ", interrupted" if status else ""
-    print(f"{pieces.tokens} tokens{note}: first after {ready - begin:.2f} s{rate}", file=sys.stderr)
+    print(f"{chunks.tokens} tokens{note}: first after {ready - begin:.2f} s{rate}", file=sys.stderr)
     return status
 
 
-def _after_compiling(pieces: Iterable[str]) -> Iterator[str]:
-    """The pieces; what the first waits for is reported."""
-    rest = iter(pieces)
+def _after_compiling(chunks: Iterable[str]) -> Iterator[str]:
+    """The chunks; what the first waits for is reported."""
+    rest = iter(chunks)
     with phase("compiling for this prompt's length; kept for the next time", patience=math.inf):
         first = next(rest, None)
     if first is not None:
         yield first
         yield from rest
-
-
-def find_tokenizer(directory: Path, spec: str | None, vocab_size: int) -> Tokenizer:
-    """The tokenizer asked for, else the one beside the model, else bytes if the vocabulary has their size."""
-    if spec is not None:
-        return load_tokenizer(spec)
-    tokenizer = own_tokenizer(directory, vocab_size)
-    if tokenizer is None:
-        raise ValueError(f"tokenizer = None: expected one to be given: {directory} has no tokenizer.json")
-    return tokenizer
-
-
-def own_tokenizer(directory: Path, vocab_size: int) -> Tokenizer | None:
-    """The tokenizer beside a model, else bytes if the vocabulary has their size, else None."""
-    if (directory / "tokenizer.json").is_file():
-        return load_tokenizer(directory)
-    return load_tokenizer("byte") if vocab_size == BYTE_VOCAB else None
 
 
 if __name__ == "__main__":

@@ -1,36 +1,37 @@
-"""How many tokens a state has room for: a question only of states that grow with the text, as KV caches do.
+"""How many tokens a state can hold: a question of states that grow with the text, as KV caches do.
 
-Room comes in powers of two, so that few sizes are compiled, and what is filled can be moved to a larger one.
-Recurrent states have one size, whatever the text.
+Capacity comes in powers of two, so that few sizes are compiled, and what is filled can be moved to a larger
+one. Recurrent states have one size, whatever the text.
 """
 
+import bisect
 import functools
 from typing import Any
 
 import jax
 
-from based_jax.generate.rows import row_count
-from based_jax.models.language_model import LanguageModel
+from based_jax.generate.rows import row_bytes, row_count
+from based_jax.models.language_model import LanguageModel, make_mixer
 from based_jax.typing import State
 from based_jax.validate import expect
 
-SMALLEST_ROOM = 64
+SMALLEST_CAPACITY = 64
 
 
 @functools.lru_cache(maxsize=32)
 def state_grows(model: LanguageModel) -> bool:
     """Whether the size of a model's state depends on how many tokens it must hold."""
-    short, long = (jax.eval_shape(lambda room=room: model.init_state(1, room)) for room in (1, 1 << 16))
+    short, long = (jax.eval_shape(lambda size=size: model.init_state(1, size)) for size in (1, 1 << 16))
     return jax.tree.map(lambda leaf: leaf.shape, short) != jax.tree.map(lambda leaf: leaf.shape, long)
 
 
-def room_for(model: LanguageModel, tokens: int) -> int | None:
+def capacity_for(model: LanguageModel, tokens: int) -> int | None:
     """What `init_state` takes as `max_length` for this many tokens; None where the state does not grow.
 
-    The next power of two, and at least `SMALLEST_ROOM`.
+    The next power of two, and at least `SMALLEST_CAPACITY`.
     """
     hashable: Any = model  # as flax makes its modules, unseen by type checkers
-    return max(SMALLEST_ROOM, 1 << (tokens - 1).bit_length()) if state_grows(hashable) else None
+    return max(SMALLEST_CAPACITY, 1 << (tokens - 1).bit_length()) if state_grows(hashable) else None
 
 
 def with_capacity(model: LanguageModel, state: State, max_length: int) -> State:
@@ -39,7 +40,6 @@ def with_capacity(model: LanguageModel, state: State, max_length: int) -> State:
     The state of a model without caches does not depend on it and comes back as it is.
 
     Args:
-        model: whose state it is.
         state: any number of rows, none of which has more than `max_length` tokens or has met more than the
             state was made for: token p then lies in slot p of both.
         max_length: tokens that a row will ever have.
@@ -59,3 +59,33 @@ def with_capacity(model: LanguageModel, state: State, max_length: int) -> State:
         return old if new.shape == old.shape else new.at[filled].set(old[filled])
 
     return jax.tree.map(moved, model.init_state(rows, max_length), state)
+
+
+def token_limit(model: LanguageModel, max_length: int) -> int | None:
+    """Tokens that a row of `model.init_state(B, max_length)` may read; None is any number.
+
+    Learned positions end with their table. A layer whose state grows with `max_length` ends there, or where
+    it grows no more: a long convolution has so many taps.
+    """
+    config = model.config
+    limits = [config.max_positions] if config.max_positions else []
+    for letter in sorted(set(config.schedule)):
+        mixer = make_mixer(config, config.schedule.index(letter))
+        own = getattr(mixer, "max_length", None)  # of cosformer, whose weights fit its longest text
+        limits += [own] if own else []
+        limits += _capacity_limit(mixer, max_length)
+    return min(limits, default=None)
+
+
+def _capacity_limit(mixer: Any, max_length: int) -> list[int]:
+    """The limit by one layer's state, if there is one."""
+
+    def size(length: int) -> int:
+        return row_bytes(jax.eval_shape(lambda: mixer.init_state(1, length)))
+
+    full, beyond = size(max_length), size(max_length + (1 << 16))
+    if size(1) == beyond:
+        return []
+    if full < beyond:
+        return [max_length]
+    return [bisect.bisect_left(range(max_length), full, lo=1, key=size)]  # the first with full capacity

@@ -1,11 +1,12 @@
 """Generate: one compiled prefill, then one compiled loop over single tokens with the state donated.
 
-    prefill   h, state = model.hidden(piece of the prompt, state);   keep h of each row's last token
+    prefill   h, state = model.hidden(chunk of the prompt, state);   keep h of each row's last token
     decode    token ~ choose(unembed(h));   h, state = model.hidden(token, state);   repeat
 
 Rows of one batch may have prompts of different lengths: the state knows how far each row has come.
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -15,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from based_jax.generate.capacity import room_for, with_capacity
-from based_jax.generate.prompt import Prompt, Tokens, bucket, pad_to, piece_sizes, read_prompt, read_tokens
+from based_jax.generate.capacity import capacity_for, with_capacity
+from based_jax.generate.prompt import Prompt, Tokens, bucket, chunk_sizes, pad_to, read_prompt, read_tokens
 from based_jax.generate.rows import row_count, take_rows
-from based_jax.generate.sampling import Counts, RowSettings, choose, row_keys, row_samplers, row_settings
+from based_jax.generate.sampling import Counts, RowSettings, Sampler, batch_settings, choose
 from based_jax.models.language_model import LanguageModel
-from based_jax.ops import border, explicit_mesh
+from based_jax.ops.core import border, explicit_mesh
 from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
 from based_jax.validate import INT32_MAX, expect, expect_array, expect_integer
 
@@ -31,7 +32,7 @@ class Prefix(Protocol):
     tokens: Any
     """its N tokens"""
     state: State
-    """behind them, one row"""
+    """after them, one row"""
     hidden: Any
     """(1, D), the final norm's output at the last of them"""
 
@@ -63,9 +64,9 @@ class Call(NamedTuple):
 
     prompt: Prompt
     prefix: Prefix | None
-    pieces: list[int]
+    chunks: list[int]
     """tokens per prefill call; together the prompt's padded length"""
-    room: int | None
+    capacity: int | None
     """tokens that a state must hold, for states that grow"""
     rules: Rules
     counts: Counts | None
@@ -98,8 +99,8 @@ def generate(
     """Continue prompts.
 
     Compiled for a model and batch size: the decoding loop once per bucket of `max_new_tokens`, reading once
-    for each of the three sizes of `prompt.PIECES`; prompts of other lengths, other settings, keys and stop
-    tokens reuse the programs. A state that grows with the text (full attention's) has room for a power of two
+    for each of the three sizes of `prompt.CHUNKS`; prompts of other lengths, other settings, keys and stop
+    tokens reuse the programs. A state that grows with the text (full attention's) can hold a power of two
     of tokens, and another power compiles again; so do the first penalties, which count tokens.
 
     Args:
@@ -118,7 +119,7 @@ def generate(
         prompt_mask: (B, N) booleans, True for real tokens, right padding only.
         pad_token: what stopped rows emit; may lie outside of the vocabulary, such as -1.
         prefill_chunk: read the prompt this many tokens at a time, instead of 512; the same result.
-        prefix: a text that was read before, which stands in front of every row; rows may then be empty.
+        prefix: a text that was read before, which stands before every row; rows may then be empty.
         return_logprobs: also return how likely the model thought each token.
 
     Returns:
@@ -131,11 +132,9 @@ def generate(
     """
     expect_integer("max_new_tokens", max_new_tokens, 1)
     total = int(max_new_tokens)
-    call = _read(
-        model, prompt, total, rng, stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix,
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
-    )  # fmt: skip
+    given = (temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty)
+    ends = (stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix)
+    call = _read(model, prompt, total, rng, ends, given)
     progress = _start(model, params, call)
     (tokens, logprobs), _, _ = _decode(model, params, progress, total, call.rules, size=bucket(total))
     return (tokens[:, :total], logprobs[:, :total]) if return_logprobs else tokens[:, :total]
@@ -165,11 +164,11 @@ def stream(
 ) -> Iterator[Any]:
     """Continue prompts and yield the tokens while they are made.
 
-    The pieces, joined along the length, are `generate`'s tokens. Once every row has stopped the iterator
-    ends, without the padding that `generate` adds. Arguments are checked at the call, not at the first piece.
+    The chunks, joined along the length, are `generate`'s tokens. Once every row has stopped the iterator
+    ends, without the padding that `generate` adds. Arguments are checked at the call, not at the first chunk.
 
     Args:
-        chunk: tokens per piece and dispatch; the first piece is the first token alone.
+        chunk: tokens per chunk and dispatch; the first chunk is the first token alone.
         others: see `generate`.
 
     Returns:
@@ -182,16 +181,14 @@ def stream(
     expect_integer("max_new_tokens", max_new_tokens, 1)
     expect_integer("chunk", chunk, 1)
     total, chunk = int(max_new_tokens), int(chunk)
-    call = _read(
-        model, prompt, total, rng, stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix,
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
-    )  # fmt: skip
-    pieces = _pieces(model, params, call, total, chunk)
-    return pieces if return_logprobs else (tokens for tokens, _ in pieces)
+    given = (temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty)
+    ends = (stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix)
+    call = _read(model, prompt, total, rng, ends, given)
+    chunks = _chunks(model, params, call, total, chunk)
+    return chunks if return_logprobs else (tokens for tokens, _ in chunks)
 
 
-def _pieces(
+def _chunks(
     model: LanguageModel, params: Params, call: Call, total: int, chunk: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     progress = _start(model, params, call)
@@ -204,7 +201,7 @@ def _pieces(
     begin, count = 0, 1
     pending = dispatch(count)
     while True:
-        # The next piece is computed while the caller looks at this one.
+        # The next chunk is computed while the caller looks at this one.
         begin, following = begin + count, min(chunk, total - begin - count)
         ahead = dispatch(following) if following else None
         (tokens, logprobs), made = map(np.asarray, pending[0]), int(pending[1])
@@ -220,15 +217,11 @@ def _read(
     prompt: Tokens,
     total: int,
     rng: Array | None,
-    stop_tokens: Sequence[int],
-    prompt_mask: Any,
-    pad_token: int,
-    prefill_chunk: int | None,
-    prefix: Prefix | None,
-    **settings: Any,
+    ends: tuple[Sequence[int], Any, int, int | None, Prefix | None],
+    sampling: tuple[Any, ...],
 ) -> Call:
     """Validate a call's arguments and choose the sizes that are compiled."""
-    config = model.config
+    config, (stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix) = model.config, ends
     read = read_prompt(prompt, prompt_mask, config.vocab_size, may_be_empty=prefix is not None)
     batch, length = read.tokens.shape
     before = 0
@@ -240,37 +233,30 @@ def _read(
     expect(total <= most, "max_new_tokens", total, f"at most {most} after {before + length} tokens")
     if config.max_positions:  # beyond its table the model would return NaN
         limit = config.max_positions
-        most = (
-            f"at most {limit} = max_positions of the model, less a prompt of {before + length} tokens, plus 1"
-        )
+        read_before = f"less a prompt of {before + length} tokens, plus 1"
+        most = f"at most {limit} = max_positions of the model, {read_before}"
         expect(before + length + total - 1 <= limit, "max_new_tokens", total, most)
     stops = read_tokens("stop_tokens", stop_tokens, config.vocab_size)
     expect_integer("pad_token", pad_token, -INT32_MAX - 1)
-    samplers = row_samplers(batch, **settings)
-    keys = None
-    if not all(sampler.greedy for sampler in samplers):
-        expect(rng is not None, "rng", rng, "jax.random.key(seed) when temperature > 0")
-        keys = row_keys(rng, batch)
+    named = zip((field.name for field in dataclasses.fields(Sampler)), sampling, strict=True)
+    settings, penalises = batch_settings(rng, batch, **dict(named))
     if prefill_chunk is not None:
         expect_integer("prefill_chunk", prefill_chunk, 1)
-    pieces = piece_sizes(length, prefill_chunk)
-    padded = pad_to(read, sum(pieces))
-    counts = None
-    if any(sampler.penalises for sampler in samplers):
-        counts = _count(padded, prefix, config.vocab_size)
+    chunks = chunk_sizes(length, prefill_chunk)
+    padded = pad_to(read, sum(chunks))
     return Call(
         prompt=padded,
         prefix=prefix,
-        pieces=pieces,
-        room=room_for(model, before + length + total),
-        rules=Rules(row_settings(samplers, keys), stops, int(pad_token)),
-        counts=counts,
+        chunks=chunks,
+        capacity=capacity_for(model, before + length + total),
+        rules=Rules(settings, stops, int(pad_token)),
+        counts=_count(padded, prefix, config.vocab_size) if penalises else None,
         rows=prompt,
     )
 
 
 def _count(prompt: Prompt, prefix: Prefix | None, vocab_size: int) -> Counts:
-    """How often each token occurs in the prompts, and in what stands in front of them."""
+    """How often each token occurs in the prompts, and in what stands before them."""
     tokens = jnp.asarray(prompt.tokens)
     real = jnp.arange(tokens.shape[1])[None] < prompt.lengths[:, None]
     counts = border.run(Counts.of_prompt, (tokens, real, vocab_size), {})
@@ -284,34 +270,37 @@ def _start(model: LanguageModel, params: Params, call: Call) -> Progress:
     """Read the prompt."""
     tokens, lengths = call.prompt
     if call.prefix is None:
-        progress = _begin(model, len(lengths), call.room)
+        progress = begin(model, len(lengths), call.capacity)
     else:
-        progress = _continue(model, call.prefix.state, call.prefix.hidden, len(lengths), call.room)
+        progress = _continue(model, call.prefix.state, call.prefix.hidden, len(lengths), call.capacity)
     mesh = explicit_mesh.explicit_mesh((params, call.rows))
     progress = explicit_mesh.placed(progress, mesh, like=call.rows)
     offset = 0
-    for size in call.pieces:
+    for size in call.chunks:
         part = tokens[:, offset : offset + size]
         if mesh is not None:
             part = explicit_mesh.placed(jnp.asarray(part), mesh, like=progress.hidden)
-        progress = _prefill(model, params, progress, part, lengths, offset)
+        progress = prefill(model, params, progress, part, lengths, offset)
         offset += size
     return progress._replace(counts=explicit_mesh.placed(call.counts, mesh, like=call.rows))
 
 
-@functools.partial(jax.jit, static_argnames=("model", "batch", "room"))
-def _begin(model, batch, room):
-    """In front of the first token."""
+@functools.partial(jax.jit, static_argnames=("model", "batch", "capacity"))
+def begin(model, batch, capacity):
+    """Where reading a prompt begins, for `prefill`.
+
+    Compiled, because two leaves may be one array otherwise, which cannot be donated.
+    """
     hidden = jnp.zeros((batch, model.config.d_model), model.config.jnp_dtype)
-    return _progress(model.init_state(batch, room), hidden)
+    return _progress(model.init_state(batch, capacity), hidden)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "batch", "room"))
-def _continue(model, state, hidden, batch, room):
-    """Behind a text with which every row begins: new arrays, for others may want to continue it too."""
+@functools.partial(jax.jit, static_argnames=("model", "batch", "capacity"))
+def _continue(model, state, hidden, batch, capacity):
+    """After a text with which every row begins: new arrays, for others may want to continue it too."""
 
     def repeat(state, hidden):
-        state = state if room is None else with_capacity(model, state, room)
+        state = state if capacity is None else with_capacity(model, state, capacity)
         every = jnp.zeros((batch,), jnp.int32)
         return _progress(take_rows(state, every), hidden[every].astype(model.config.jnp_dtype))
 
@@ -323,17 +312,17 @@ def _progress(state: State, hidden: Array) -> Progress:
 
 
 @functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("progress",))
-def _prefill(model, params, progress, tokens, lengths, offset):
+def prefill(model, params, progress, tokens, lengths, offset):
     """Read tokens offset ... offset + C of prompts of `lengths` tokens."""
-    read = functools.partial(_read_piece, model)
+    read = functools.partial(_read_chunk, model)
     return border.run(read, (params, progress, tokens, lengths, offset), {}, like=progress.hidden)
 
 
-def _read_piece(model, params, progress, tokens, lengths, offset):
+def _read_chunk(model, params, progress, tokens, lengths, offset):
     size = tokens.shape[1]
     mask = offset + jnp.arange(size)[None] < lengths[:, None]
     h, state = model.apply(params, tokens, progress.state, mask=mask, method="hidden")
-    last = lengths - 1 - offset  # of the whole prompt: in this part, before it or behind it
+    last = lengths - 1 - offset  # of the whole prompt: in this part, before it or after it
     hidden = jnp.take_along_axis(h, jnp.clip(last, 0, size - 1)[:, None, None], axis=1)[:, 0]
     hidden = jnp.where((last >= 0)[:, None], hidden, progress.hidden)
     return progress._replace(state=state, hidden=hidden)
@@ -344,8 +333,8 @@ def _decode(model, params, progress, limit, rules, *, size):
     """Make up to `limit` <= size tokens, fewer if every row stops.
 
     Returns:
-        tokens and their log probabilities: (B, size), padded behind what was made; how many were made; the
-        progress behind them.
+        tokens and their log probabilities: (B, size), padded after what was made; how many were made; the
+        progress after them.
     """
     make = functools.partial(_make_tokens, model, size)
     return border.run(make, (params, progress, limit, rules), {}, like=progress.hidden)

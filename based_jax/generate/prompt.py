@@ -17,12 +17,12 @@ Tokens: TypeAlias = "Array | np.ndarray | Sequence[Sequence[int] | np.ndarray]"
 
 SMALLEST_BUCKET = 16
 
-PIECES = (32, 128, 512)
+CHUNKS = (32, 128, 512)
 """how many tokens of a prompt are read at a time: each is one program"""
 
 
 class Prompt(NamedTuple):
-    """Tokens with padding behind each row's own."""
+    """Tokens with padding after each row's own."""
 
     tokens: Int[Array, "B N"] | np.ndarray
     lengths: Int[Array, " B"] | np.ndarray
@@ -33,7 +33,6 @@ def read_prompt(prompt: Tokens, mask: Any, vocab_size: int, *, may_be_empty: boo
 
     Args:
         prompt, mask: see `generate`.
-        vocab_size: tokens of the model.
         may_be_empty: allow rows without tokens.
 
     Raises:
@@ -74,14 +73,14 @@ def pad_to(prompt: Prompt, length: int) -> Prompt:
     return prompt._replace(tokens=numpy.pad(prompt.tokens, [(0, 0), (0, missing)]))
 
 
-def piece_sizes(length: int, largest: int | None = None) -> list[int]:
-    """How many tokens to read at a time: of `largest`, by default that of `PIECES`, and the rest in one.
+def chunk_sizes(length: int, largest: int | None = None) -> list[int]:
+    """How many tokens to read at a time: of `largest`, by default that of `CHUNKS`, and the rest in one.
 
-    The rest is padded to a size of `PIECES`, so that prompts of any length compile a handful of programs.
+    The rest is padded to a size of `CHUNKS`, so that prompts of any length compile a handful of programs.
     """
-    largest = largest or PIECES[-1]
+    largest = largest or CHUNKS[-1]
     whole, rest = divmod(length, largest)
-    fits = [size for size in PIECES if rest <= size < largest]
+    fits = [size for size in CHUNKS if rest <= size < largest]
     return [largest] * whole + ([min(fits, default=largest)] if rest else [])
 
 

@@ -12,11 +12,7 @@ from based_jax.validate import expect
 
 
 def row_count(state: State) -> int:
-    """Rows of a state.
-
-    Raises:
-        ValueError: a leaf without a batch axis, or leaves that differ in their number of rows.
-    """
+    """Rows of a state."""
     leaves = jax.tree.leaves(state)
     expect(bool(leaves), "state", type(state).__name__, "a state with at least one array")
     counts = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
@@ -33,7 +29,6 @@ def put_rows(state: State, new: State, rows: Int[Array, " R"]) -> State:
     """`state` with row rows[i] replaced by row i of `new`; indices beyond its rows are left out.
 
     Args:
-        state: B rows.
         new: R rows of the same model and capacity.
         rows: where they go, each at most once.
     """

@@ -15,8 +15,8 @@ rows at hand ask for. A row's token depends on its own logits, settings and key,
 """
 
 import dataclasses
-import math
 import numbers
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -60,7 +60,7 @@ class Sampler:
     """taken from a token's logit once for every time it was made"""
 
     def __post_init__(self) -> None:
-        good = _is_finite(self.temperature) and self.temperature >= 0
+        good = _is_real(self.temperature) and 0 <= self.temperature <= sys.float_info.max
         expect(good, "temperature", self.temperature, "a finite number, at least 0")
         if self.top_k is not None:
             whole = isinstance(self.top_k, numbers.Integral) and not isinstance(self.top_k, bool)
@@ -70,12 +70,8 @@ class Sampler:
             good = share is None or (_is_real(share) and 0 < share <= 1)
             expect(good, name, share, "None or a number in (0, 1]")
         most = LARGEST_PENALTY
-        for name, least in (
-            ("repetition_penalty", 1 / most),
-            ("presence_penalty", -most),
-            ("frequency_penalty", -most),
-        ):
-            value = getattr(self, name)
+        for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+            value, least = getattr(self, name), 1 / most if name == "repetition_penalty" else -most
             good = _is_real(value) and least <= value <= most
             expect(good, name, value, f"a number from {least:g} to {most:g}")
 
@@ -91,7 +87,7 @@ class Sampler:
 
 
 class RowSettings(NamedTuple):
-    """The samplers of a batch, an entry per row: an argument of compiled programs."""
+    """Keys and `Sampler`'s settings in its order, an entry per row: an argument of compiled programs."""
 
     keys: Key[Array, " B"]
     temperature: Float[Array, " B"]
@@ -108,33 +104,37 @@ class RowSettings(NamedTuple):
 
 
 def row_samplers(batch_size: int, **settings: Any) -> list[Sampler]:
-    """One sampler per row, from `Sampler`'s settings: each a value for all rows, or one per row.
-
-    Raises:
-        ValueError: a setting out of its range, or of another number of rows.
-    """
+    """One sampler per row, from `Sampler`'s settings: each a value for all rows, or one per row."""
     columns = {}
     for name, value in settings.items():
         values = value.tolist() if hasattr(value, "tolist") else value
         if isinstance(values, Sequence) and not isinstance(values, str):
-            expect(
-                len(values) == batch_size, name, values, f"one value, or one for each of {batch_size} rows"
-            )
+            wanted = f"one value, or one for each of {batch_size} rows"
+            expect(len(values) == batch_size, name, values, wanted)
         else:
             values = [values] * batch_size
         columns[name] = values
     return [Sampler(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
 
+def batch_settings(rng: Any, batch_size: int, **settings: Any) -> tuple[RowSettings, bool]:
+    """The settings of a batch from `Sampler`'s, see `row_samplers`, and whether any row has penalties.
+
+    Raises:
+        TypeError, ValueError: a wrong setting or key, or no key where a row samples.
+    """
+    samplers, keys = row_samplers(batch_size, **settings), None
+    if not all(sampler.greedy for sampler in samplers):
+        expect(rng is not None, "rng", rng, "jax.random.key(seed) when temperature > 0")
+        keys = row_keys(rng, batch_size)
+    return row_settings(samplers, keys), any(sampler.penalises for sampler in samplers)
+
+
 def row_settings(samplers: Sequence[Sampler], keys: Key[Array, " B"] | None) -> RowSettings:
     """The settings of a batch.
 
     Args:
-        samplers: one per row.
         keys: one per row (`row_keys`); None if every row is greedy.
-
-    Raises:
-        ValueError: no keys where a row samples, or not one per row.
     """
     if keys is None:
         warm = [sampler.temperature for sampler in samplers if not sampler.greedy]
@@ -142,22 +142,15 @@ def row_settings(samplers: Sequence[Sampler], keys: Key[Array, " B"] | None) -> 
         keys = row_keys(jax.random.key(0), len(samplers))
     expect_array("keys", keys, (len(samplers),))
 
-    def column(name: str, nothing: Any, dtype: Any) -> Array:
-        values = [getattr(sampler, name) for sampler in samplers]
-        largest = np.iinfo(dtype).max if np.issubdtype(dtype, np.integer) else np.finfo(dtype).max.item()
+    def column(field: dataclasses.Field[Any]) -> Array:
+        dtype: Any = np.int32 if field.name == "top_k" else np.float32
+        nothing = int(field.name == "top_p")
+        largest = np.iinfo(dtype).max if dtype == np.int32 else np.finfo(dtype).max.item()
+        values = (getattr(sampler, field.name) for sampler in samplers)
         fits = [nothing if v is None else max(-largest, min(v, largest)) for v in values]
         return jnp.asarray(np.array(fits, dtype))
 
-    return RowSettings(
-        keys=keys,
-        temperature=column("temperature", 0, np.float32),
-        top_k=column("top_k", 0, np.int32),
-        top_p=column("top_p", 1, np.float32),
-        min_p=column("min_p", 0, np.float32),
-        repetition=column("repetition_penalty", 1, np.float32),
-        presence=column("presence_penalty", 0, np.float32),
-        frequency=column("frequency_penalty", 0, np.float32),
-    )
+    return RowSettings(keys, *map(column, dataclasses.fields(Sampler)))
 
 
 class Counts(NamedTuple):
@@ -170,14 +163,14 @@ class Counts(NamedTuple):
     def of_prompt(
         cls, tokens: Int[Array, "B N"], mask: Bool[Array, "B N"] | None, vocab_size: int
     ) -> "Counts":
-        """Counts in front of the first new token; `mask` is True for the prompts' real tokens."""
+        """Counts before the first new token; `mask` is True for the prompts' real tokens."""
         tokens = jnp.asarray(tokens)
         none = jnp.zeros((tokens.shape[0], vocab_size), jnp.int32)
         rows = jnp.arange(tokens.shape[0])[:, None]
         return cls(none.at[rows, tokens].add(1 if mask is None else jnp.asarray(mask, jnp.int32)), none)
 
     def add(self, token: Int[Array, " B"], active: Bool[Array, " B"] | None = None) -> "Counts":
-        """Counts behind one more token per row; of the `active` rows, if that is given."""
+        """Counts after one more token per row; of the `active` rows, if that is given."""
         rows = jnp.arange(token.shape[0])
         one = 1 if active is None else active.astype(jnp.int32)
         return self._replace(output=self.output.at[rows, token].add(one))
@@ -208,7 +201,6 @@ def choose(
 
     Args:
         logits: one row per sequence; entries from `vocab_size` on are ignored.
-        settings: one entry per row.
         step: tokens that each row has made; the key of a token is fold_in(row's key, step).
         counts: tokens of each row's text; None for no penalties, whatever `settings` says.
         vocab_size: tokens that may be chosen.
@@ -219,8 +211,8 @@ def choose(
     logits = logits[:, :vocab_size]
     penalised = logits
     if counts is not None:
-        some = _penalises(settings).any()
-        penalised = lax.cond(some, lambda: _penalise(logits, settings, counts), lambda: logits)
+        some = (settings.repetition != 1) | (settings.presence != 0) | (settings.frequency != 0)
+        penalised = lax.cond(some.any(), lambda: _penalise(logits, settings, counts), lambda: logits)
     greedy = jnp.argmax(penalised, axis=-1)
 
     def sample() -> Array:
@@ -236,7 +228,8 @@ def choose(
         return values, ids.astype(jnp.int32)
 
     def nothing() -> tuple[Array, Array]:
-        return jnp.zeros_like(logprobs[:, :most]), jnp.zeros_like(logprobs[:, :most], jnp.int32)
+        values = jnp.zeros_like(logprobs[:, :most])
+        return values, values.astype(jnp.int32)
 
     top, ids = most_likely() if top_rows is None else lax.cond(top_rows.any(), most_likely, nothing)
     return Choice(token, jnp.take_along_axis(logprobs, token[:, None], axis=1)[:, 0], ids, top)
@@ -290,16 +283,10 @@ def row_keys(rng: Any, batch_size: int) -> Key[Array, " B"]:
     return jax.vmap(jax.random.fold_in, (None, 0))(rng, jnp.arange(batch_size))
 
 
-def _penalises(settings: RowSettings) -> Bool[Array, " B"]:
-    return (settings.repetition != 1) | (settings.presence != 0) | (settings.frequency != 0)
-
-
 def _penalise(
     logits: Float[Array, "B vocab"], settings: RowSettings, counts: Counts
 ) -> Float[Array, "B vocab"]:
-    repetition, presence, frequency = (
-        setting[:, None] for setting in (settings.repetition, settings.presence, settings.frequency)
-    )
+    repetition, presence, frequency = (setting[:, None] for setting in settings[-3:])
     # Divided alone, as in the paper, a negative logit would become more likely.
     lowered = jnp.where(logits > 0, logits / repetition, logits * repetition)
     logits = jnp.where(counts.prompt + counts.output > 0, lowered, logits)
@@ -342,13 +329,6 @@ def _draw(
     # Below the largest sum of a token that may be drawn, so that rounding never leads to one that may not.
     place = jax.vmap(number)(keys, step)[:, None] * reached.max(axis=-1, keepdims=True)
     return jnp.argmax(reached > place, axis=-1)
-
-
-def _is_finite(value: Any) -> bool:
-    try:
-        return _is_real(value) and math.isfinite(value)
-    except OverflowError:  # an integer beyond the largest float
-        return False
 
 
 def _is_real(value: object) -> bool:

@@ -1,16 +1,16 @@
 """Speculative decoding: a small model proposes tokens, the model at hand checks them in one call.
 
     draft     x_1 ... x_k,   x_i ~ q_i                       one token at a time
-    target    p_1 ... p_{k+1}                                all at once, behind x_1 ... x_{i-1}
+    target    p_1 ... p_{k+1}                                all at once, after x_1 ... x_{i-1}
     accept    x_i while u_i q_i(x_i) < p_i(x_i)              u_i uniform in [0, 1)
-    then      one more token ~ max(p_i - q_i, 0) behind the first x_i refused, ~ p_{k+1} behind all accepted
+    then      one more token ~ max(p_i - q_i, 0) after the first x_i refused, ~ p_{k+1} after all accepted
 
 The tokens are distributed as the target's own, whatever the draft (Leviathan et al. 2023, arXiv 2211.17192,
 appendix A.1; Chen et al. 2023, arXiv 2302.01318). Greedy decoding is the case of distributions with all
 their mass on one token: its tokens are `generate`'s.
 
 Refused tokens must be forgotten. A cache of keys and values would move a pointer; a recurrent state cannot
-go back, so a round begins with the state in front of its last n accepted tokens and reads those again, in
+go back, so a round begins with the state before its last n accepted tokens and reads those again, in
 one call with twice the rows: the first half reads them alone, padded, and gives the state of the next
 round; the second half reads them and the new drafts, and gives the distributions. The weights are read once
 per round, and a second state is all the memory it takes. Rows accept different numbers of tokens; masks let
@@ -27,14 +27,15 @@ import numpy as np
 from jax import lax
 from jaxtyping import Key
 
-from based_jax.generate.capacity import room_for
-from based_jax.generate.prompt import Prompt, Tokens, bucket, pad_to, piece_sizes, read_prompt, read_tokens
-from based_jax.generate.sampling import RowSettings, candidates, row_keys, row_samplers, row_settings
+from based_jax.generate.capacity import capacity_for
+from based_jax.generate.loop import begin, prefill
+from based_jax.generate.prompt import Prompt, Tokens, bucket, chunk_sizes, pad_to, read_prompt, read_tokens
+from based_jax.generate.sampling import RowSettings, batch_settings, candidates
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
 from based_jax.validate import INT32_MAX, expect, expect_integer
 
-_DRAFT, _ACCEPT, _BEHIND = range(3)
+_DRAFT, _ACCEPT, _AFTER = range(3)
 """what a random number is for; beside a token's place it makes the number's key"""
 
 
@@ -53,9 +54,9 @@ class Progress(NamedTuple):
     """What a round leaves to the next."""
 
     state: State
-    """the target's, behind all tokens but the pending ones"""
+    """the target's, after all tokens but the pending ones"""
     draft_state: State
-    """the draft's, behind the same tokens"""
+    """the draft's, after the same tokens"""
     pending: Int[Array, "B k+1"]
     """the tokens of the last round, which neither state has seen"""
     count: Int[Array, " B"]
@@ -112,35 +113,29 @@ def speculate(
         limit = config.max_positions or length + max_new_tokens
         most = f"at most {limit} = max_positions of {name}, less a prompt of {length} tokens, plus 1"
         expect(length + max_new_tokens - 1 <= limit, "max_new_tokens", max_new_tokens, most)
-    samplers = row_samplers(batch, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    greedy = all(sampler.greedy for sampler in samplers)
-    expect(greedy or rng is not None, "rng", rng, "jax.random.key(seed) when temperature > 0")
-    settings = row_settings(samplers, None if greedy else row_keys(rng, batch))
+    cuts = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+    settings, _ = batch_settings(rng, batch, temperature=temperature, **cuts)
     stops = read_tokens("stop_tokens", stop_tokens, vocab_size)
 
     tokens = length + max_new_tokens
     last = jnp.take_along_axis(jnp.asarray(read.tokens), jnp.asarray(read.lengths)[:, None] - 1, axis=1)
-    nothing = jnp.zeros((batch,), jnp.int32)
+    made, accepted, rounds = jnp.zeros((3, batch), jnp.int32)
     progress = Progress(
         state=_read_all_but_last(model, params, read, tokens),
         draft_state=_read_all_but_last(draft_model, draft_params, read, tokens),
         pending=jnp.pad(last, ((0, 0), (0, draft_tokens))),
         count=jnp.ones((batch,), jnp.int32),
         tokens=jnp.full((batch, bucket(max_new_tokens)), pad_token, jnp.int32),
-        made=nothing,
-        accepted=jnp.zeros_like(nothing),
-        rounds=jnp.zeros_like(nothing),
+        made=made,
+        accepted=accepted,
+        rounds=rounds,
     )
-    made = _rounds(model, params, draft_model, draft_params, progress, settings, stops, int(max_new_tokens))
-    return Speculation(made.tokens[:, :max_new_tokens], made.accepted, made.rounds)
+    after = _rounds(model, params, draft_model, draft_params, progress, settings, stops, int(max_new_tokens))
+    return Speculation(after.tokens[:, :max_new_tokens], after.accepted, after.rounds)
 
 
 def early_exit(model: LanguageModel, params: Params, layers: int) -> tuple[LanguageModel, Params]:
     """A draft without training: the first layers of a model, then its own final norm and head.
-
-    Args:
-        model, params: the model.
-        layers: how many of its layers stay.
 
     Returns:
         The smaller model, and the parameters that it needs: the same arrays, not copies.
@@ -162,12 +157,11 @@ def check(
     allowed: Int[Array, " B"],
     uniform: Float[Array, "B k"],
 ) -> tuple[Int[Array, " B"], Float[Array, "B vocab"]]:
-    """Which drafts to accept, and where to draw the token behind them from.
+    """Which drafts to accept, and where to draw the token after them from.
 
     Args:
-        target: probabilities of the target in front of each draft and behind the last.
+        target: probabilities of the target before each draft and after the last.
         draft: probabilities that the drafts were drawn from.
-        drafts: tokens.
         allowed: drafts of each row that may be accepted.
         uniform: independent uniform numbers in [0, 1).
 
@@ -184,7 +178,7 @@ def check(
     wanted = jnp.take_along_axis(target, place, axis=1)[:, 0]
     offered = jnp.take_along_axis(draft, jnp.minimum(place, proposed - 1), axis=1)[:, 0]
     rest = jnp.maximum(wanted - offered, 0)
-    # Nothing was refused behind the last allowed draft; and equal distributions may differ by rounding.
+    # Nothing was refused after the last allowed draft; and equal distributions may differ by rounding.
     refused = (accepted < allowed) & (rest.sum(axis=1) > 0)
     return accepted, jnp.where(refused[:, None], rest, wanted)
 
@@ -213,9 +207,9 @@ def _rounds(
         places = progress.made[:, None] + jnp.arange(drafts.shape[1])
         uniform = jax.vmap(jax.vmap(jax.random.uniform))(_keys(settings.keys, places, _ACCEPT))
         accepted, rest = check(target, draft, drafts, allowed, uniform)
-        behind = _draw(_keys(settings.keys, progress.made + accepted, _BEHIND), rest, settings)
+        after = _draw(_keys(settings.keys, progress.made + accepted, _AFTER), rest, settings)
         progress = progress._replace(state=state, draft_state=draft_state)
-        return _accept(progress, drafts, accepted, behind, stops, limit)
+        return _accept(progress, drafts, accepted, after, stops, limit)
 
     return lax.while_loop(unfinished, body, progress)
 
@@ -223,10 +217,10 @@ def _rounds(
 def _propose(
     model: LanguageModel, params: Params, progress: Progress, settings: RowSettings
 ) -> tuple[Int[Array, "B k"], Float[Array, "B k vocab"], State]:
-    """Drafts, what they were drawn from, and the draft's state behind the pending tokens."""
+    """Drafts, what they were drawn from, and the draft's state after the pending tokens."""
     size = progress.pending.shape[1]
     mask = jnp.arange(size) < progress.count[:, None]
-    hidden, behind = model.apply(params, progress.pending, progress.draft_state, mask=mask, method="hidden")
+    hidden, after = model.apply(params, progress.pending, progress.draft_state, mask=mask, method="hidden")
     last = jnp.maximum(progress.count - 1, 0)
 
     def draw(hidden: Array, index: Array) -> tuple[Array, Array]:
@@ -241,11 +235,11 @@ def _propose(
         return (state, token), (token, probabilities)
 
     first = draw(jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0], jnp.zeros((), jnp.int32))
-    _, others = lax.scan(step, (behind, first[0]), jnp.arange(1, size - 1))
+    _, others = lax.scan(step, (after, first[0]), jnp.arange(1, size - 1))
     joined = jax.tree.map(
         lambda one, more: jnp.moveaxis(jnp.concatenate([one[None], more]), 0, 1), first, others
     )
-    return *joined, behind
+    return *joined, after
 
 
 def _distributions(
@@ -256,7 +250,7 @@ def _distributions(
     allowed: Int[Array, " B"],
     settings: RowSettings,
 ) -> tuple[Float[Array, "B k+1 vocab"], State]:
-    """The target's probabilities in front of every draft and behind the last; its state behind the pending
+    """The target's probabilities before every draft and after the last; its state after the pending
     tokens."""
     batch, proposed = drafts.shape
     count = progress.count[:, None]
@@ -278,14 +272,14 @@ def _accept(
     progress: Progress,
     drafts: Int[Array, "B k"],
     accepted: Int[Array, " B"],
-    behind: Int[Array, " B"],
+    after: Int[Array, " B"],
     stops: Int[Array, " S"],
     limit: Int[Array, ""],
 ) -> Progress:
-    """The accepted drafts and the token behind them, as the next round's pending tokens."""
+    """The accepted drafts and the token after them, as the next round's pending tokens."""
     batch, size = progress.pending.shape
     index = jnp.arange(size)
-    tokens = jnp.where(index < accepted[:, None], jnp.pad(drafts, ((0, 0), (0, 1))), behind[:, None])
+    tokens = jnp.where(index < accepted[:, None], jnp.pad(drafts, ((0, 0), (0, 1))), after[:, None])
     stop = (tokens[..., None] == stops).any(axis=-1) & (index <= accepted[:, None])
     stopped = stop.any(axis=1)
     count = jnp.where(stopped, jnp.argmax(stop, axis=1).astype(jnp.int32), accepted) + 1
@@ -336,7 +330,7 @@ def _draw(
 
 
 def _keys(keys: Key[Array, " B"], places: Int[Array, "B ..."], purpose: int) -> Key[Array, "B ..."]:
-    """A key per place of each row. A place that is proposed again, because the tokens in front of it were
+    """A key per place of each row. A place that is proposed again, because the tokens before it were
     refused, meets the same numbers again: nothing had come of them."""
 
     def of(key: Array, place: Array) -> Array:
@@ -346,25 +340,11 @@ def _keys(keys: Key[Array, " B"], places: Int[Array, "B ..."], purpose: int) -> 
 
 
 def _read_all_but_last(model: LanguageModel, params: Params, prompt: Prompt, total: int) -> State:
-    """The state in front of each row's last token, with room for `total` tokens."""
-    pieces = piece_sizes(prompt.tokens.shape[1] - 1)
-    tokens, lengths = pad_to(prompt, max(sum(pieces), prompt.tokens.shape[1]))
-    state, begin = _begin(model, len(lengths), room_for(model, total)), 0
-    for size in pieces:
-        mask = begin + np.arange(size) < lengths[:, None] - 1
-        state = _read(model, params, state, tokens[:, begin : begin + size], mask)
-        begin += size
-    return state
-
-
-@functools.partial(jax.jit, static_argnames=("model", "batch", "room"))
-def _begin(model: LanguageModel, batch: int, room: int | None) -> State:
-    """Compiled, because two leaves may be one array otherwise, which cannot be donated."""
-    return model.init_state(batch, room)
-
-
-@functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
-def _read(
-    model: LanguageModel, params: Params, state: State, tokens: Int[Array, "B N"], mask: Bool[Array, "B N"]
-) -> State:
-    return model.apply(params, tokens, state, mask=mask, method="hidden")[1]
+    """The state before each row's last token, with capacity for `total` tokens."""
+    chunks = chunk_sizes(prompt.tokens.shape[1] - 1)
+    tokens, lengths = pad_to(prompt, max(sum(chunks), prompt.tokens.shape[1]))
+    progress, offset = begin(model, len(lengths), capacity_for(model, total)), 0
+    for size in chunks:
+        progress = prefill(model, params, progress, tokens[:, offset : offset + size], lengths - 1, offset)
+        offset += size
+    return progress.state

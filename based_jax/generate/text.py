@@ -13,11 +13,11 @@ from based_jax.validate import expect
 
 
 class StopTexts:
-    """Cuts a text that arrives in pieces before the first stop text, however the pieces fall.
+    """Cuts a text that arrives in chunks before the first stop text, however the chunks fall.
 
     Example:
         >>> cut = StopTexts(["\\n\\n"])
-        >>> [cut.feed(piece) for piece in ("one\\n", "two\\n", "\\nthree")], cut.found
+        >>> [cut.feed(chunk) for chunk in ("one\\n", "two\\n", "\\nthree")], cut.found
         (['one', '\\ntwo', ''], True)
     """
 
@@ -29,18 +29,19 @@ class StopTexts:
         self.found = False
         """a stop text has come; nothing after it is returned"""
 
-    def feed(self, piece: str) -> str:
+    def feed(self, chunk: str) -> str:
         """What is now known to stand before any stop text."""
         if self.found:
             return ""
-        text = self._held + piece
+        text = self._held + chunk
         places = [place for place in map(text.find, self._stops) if place >= 0]
         if places:
             self.found, self._held = True, ""
             return text[: min(places)]
         # The end of the text may be the beginning of a stop text: keep the longest such end.
         longest = min(len(text), max(map(len, self._stops), default=0))
-        held = next((size for size in range(longest, 0, -1) if self._may_begin(text[-size:])), 0)
+        ends = (text[-size:] for size in range(longest, 0, -1))
+        held = next((len(end) for end in ends if any(stop.startswith(end) for stop in self._stops)), 0)
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
 
@@ -49,19 +50,14 @@ class StopTexts:
         held, self._held = self._held, ""
         return held
 
-    def _may_begin(self, end: str) -> bool:
-        return any(stop.startswith(end) for stop in self._stops)
-
 
 class TextStream:
-    """The continuation of a text, an iterator over pieces of it that are never empty.
+    """The continuation of a text, an iterator over chunks of it that are never empty.
 
-    The prompt is read behind the tokenizer's separator, as every document in training; the continuation ends
+    The prompt is read after the tokenizer's separator, as every document in training; the continuation ends
     at the next separator, at a stop text (neither is returned) or after `max_new_tokens`.
 
     Args:
-        model, params: the language model.
-        tokenizer: the one it was trained with.
         prompt: text to continue; may be empty.
         stop: texts that end the continuation.
         options: of `stream`: max_new_tokens, temperature, rng, top_k, top_p, prefill_chunk, chunk.
@@ -86,14 +82,14 @@ class TextStream:
         tokens = np.concatenate([np.array([self._eot], np.int32), tokenizer.encode(prompt)])
         self._decoder = StreamDecoder(tokenizer)
         self._stop = StopTexts(stop)
-        self._pieces = stream(model, params, tokens[None], stop_tokens=(self._eot,), **options)
+        self._chunks = stream(model, params, tokens[None], stop_tokens=(self._eot,), **options)
         self.tokens = 0
         """tokens made so far, the separator included"""
 
     def __iter__(self) -> Iterator[str]:
-        for piece in self._pieces:
+        for chunk in self._chunks:
             text = ""
-            for token in piece[0].tolist():
+            for token in chunk[0].tolist():
                 self.tokens += 1
                 if token != self._eot:
                     text += self._stop.feed(self._decoder.feed(token))

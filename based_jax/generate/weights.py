@@ -19,12 +19,12 @@ from based_jax.typing import Array, Params, State
 from based_jax.validate import expect_choice
 
 _MOVES = ("broadcast_in_dim", "copy", "gather", "reshape", "rev", "slice", "squeeze", "transpose")
-"""operations that only place values: rounding before them is rounding behind them"""
+"""operations that only place values: rounding before them is rounding after them"""
 
 _CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
 """operations that are a program of the same arguments"""
 
-_LENGTHS = (1, 8)  # a step and a piece of a prompt may use parameters differently, and so may whole texts
+_LENGTHS = (1, 8)  # a step and a chunk of a prompt may use parameters differently, and so may whole texts
 
 
 def decoding_weights(
@@ -35,7 +35,6 @@ def decoding_weights(
     States stay what they were: running sums are float32, cached activations of `dtype`.
 
     Args:
-        model: of any dtype.
         params: its float32 variables.
         dtype: bfloat16, float16 or float32.
 
@@ -74,9 +73,7 @@ def _follow(jaxpr: Jaxpr, origin: dict[Any, int], dtype: Any) -> tuple[set[int],
     """What becomes of some inputs of a program.
 
     Args:
-        jaxpr: the program.
         origin: its variables that hold a parameter, and the parameter's number.
-        dtype: of the computation.
 
     Returns:
         the parameters that meet something else than a cast to `dtype`; for every output the parameter

@@ -1,4 +1,4 @@
-"""BigBird-like attention: a window, global tokens, random cells (Zaheer et al. 2020; spec of Zoology, 3.19).
+"""BigBird-like attention: a window, global tokens, random cells (Zaheer et al. 2020; Zoology's code).
 
     y_i = sum_j softmax_j(q_i . k_j / sqrt(d)) v_j   over j <= i with one of
           i - j <= 3 b,   j < 2 b,   (i, j) in one of the 2 x 2 cells whose corners are drawn at random
@@ -7,19 +7,22 @@ b is the block size; 3 b corners are drawn among the l_max^2 pairs, and those ab
 in Zoology's code the pattern masks a dense attention: it is counted as sparse, not computed as such.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from based_jax.fields import Count, Length, Share, Size
-from based_jax.mixers.contract import Card
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import MixerSummary
+from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads
-from based_jax.typing import Array, Bool, Float, Mask, Positions, SegmentIds, State
-from based_jax.validate import expect, expect_array
+from based_jax.typing import Array, Bool, Float, State
+from based_jax.validate import expect_array
 
 
+@register("bigbird")
 class BigBird(SoftmaxHeads):
     """Softmax attention in BigBird's pattern; positions count from the start of each segment.
 
@@ -31,13 +34,12 @@ class BigBird(SoftmaxHeads):
     """
 
     is_pure: ClassVar[bool] = False
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="softmax over a window, the first tokens and random cells",
         training="N^2 D",
         state="14 b D",
         decoding="read 2 D N",
         source="Zaheer et al. 2020; Zoology's code",
-        parity=("zoology/bigbird",),
     )
 
     num_heads: Size | None = 1
@@ -48,37 +50,24 @@ class BigBird(SoftmaxHeads):
     l_max: Length = 1024
     seed: Count = 0
 
-    @property
-    def reach(self) -> None:
-        return None
-
-    def __call__(
+    def mix(
         self,
         x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
+        state: State,
+        context: Context,
         cells: Bool[Array, "M M"] | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
+    ) -> tuple[Array, State]:
         """As every mixer; `cells` replaces the random pairs (query, key) that the seed draws."""
-        expect(self.block_size >= 1, "block_size", self.block_size, "at least 1")
         if cells is None:
-            redraws = state is None and self.has_rng("pattern")
+            redraws = not context.has_state and self.has_rng("pattern")
             key = self.make_rng("pattern") if redraws else jax.random.key(self.seed)
             cells = random_cells(key, self.l_max, 3 * self.block_size)
         expect_array("cells", cells, ("M", "M"), "bool")
         allowed = Partial(_allowed, self.block_size, jnp.asarray(cells))
-        return super().__call__(
-            x, state, segment_ids=segment_ids, positions=positions, mask=mask, allowed=allowed
-        )
-
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        return self.full_cache(batch_size, max_length, dtype)
+        return self.attend(x, state, context, allowed)
 
     def state_size(self, length: int) -> int:
-        """14 b d, as Zoology counts it: 7 b keys and values. `init_state` has room for every token's."""
+        """14 b d, as Zoology counts it: 7 b keys and values. `init_state` has slots for every token's."""
         return 14 * self.block_size * self.d_model
 
 
@@ -89,7 +78,6 @@ def _allowed(block_size: int, cells: Array, i: Array, j: Array) -> Array:
 
 def random_cells(key: Array, length: int, count: int) -> Bool[Array, "M M"]:
     """True in `count` cells of 2 x 2 pairs (query, key), less those that are not below the diagonal."""
-    expect(length >= 1, "l_max", length, "at least 1")
     if length == 1:
         return jnp.zeros((1, 1), bool)
     i, j = jax.random.randint(key, (2, count), 0, length - 1)

@@ -5,6 +5,7 @@
 Blocks of `width` tokens are counted from the start of each segment and never straddle two segments.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,10 +14,11 @@ import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Size
-from based_jax.mixers.contract import Card
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import MixerSummary
+from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
-from based_jax.validate import expect
+from based_jax.typing import Array, Float, State
 
 
 @jax.tree_util.register_dataclass
@@ -29,6 +31,7 @@ class BlockedWindowState:
     stream: ops.Stream
 
 
+@register("blocked_window")
 class BlockedWindow(SoftmaxHeads):
     """Attention within blocks, with a ring buffer of one block.
 
@@ -36,46 +39,29 @@ class BlockedWindow(SoftmaxHeads):
         width: tokens per block.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="softmax over the keys of the token's block of w",
         training="N w D",
         state="2 D min(N, w)",
         decoding="read 2 D w",
         source="Zoology, appendix",
-        parity=(),
     )
 
     width: Size = 64
 
     @property
     def reach(self) -> int:
-        expect(self.width >= 1, "width", self.width, "at least 1 token")
         return self.width - 1
 
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         width = self.reach + 1
-        before, cache = (None, None) if state is None else (state.stream, state.cache)
-        batch, length, _ = x.shape
-        places, stream = ops.advance(before, batch, length, segment_ids, mask)
         # Where its block begins names a token's block: the blocks become the segments.
-        blocks = places.start + places.positions // width * width
-        blocks = jnp.broadcast_to(blocks, (batch, length))
-        y, cache = super().__call__(x, cache, segment_ids=blocks, positions=positions, mask=mask)
-        return y, None if cache is None else BlockedWindowState(cache, stream)
+        blocks = context.token_positions.start + context.token_positions.positions // width * width
+        blocks = jnp.broadcast_to(blocks, x.shape[:2])
+        within = dataclasses.replace(context, segment_ids=blocks)
+        y, cache = self.attend(x, state and state.cache, within)
+        return y, BlockedWindowState(cache, context.stream)
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        cache = self.cache(batch_size, self.reach + 1, dtype)
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
+        cache = super().empty_state(batch_size, max_length, dtype)
         return BlockedWindowState(cache, ops.init_stream(batch_size))
-
-    def state_size(self, length: int) -> int:
-        """2 d min(N, w), as a sliding window of w keys."""
-        return self.cached_floats(min(length, self.reach + 1))

@@ -1,11 +1,14 @@
 """The one contract of every sequence mixer, and the linear map that mixers are made of.
 
-    y, state = mixer(x, state=None, *, segment_ids=None, positions=None, mask=None)
+    y, state = mixer(x, state=None, *, segment_ids=None, positions=None, mask=None, tokens=None)
     state = mixer.init_state(batch_size, max_length=None, dtype=None)
 
-That one call is training (state None), prefill, chunked prefill and decoding (length 1).
+That one call is training (state None), prefill, chunked prefill and decoding (length 1). A subclass writes
+`mix`, which sees checked inputs, and one `Context` for everything else that is known of them.
 """
 
+import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,19 +19,20 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import compat
-from based_jax.fields import AtLeastZero, Dtype, Size
-from based_jax.mixers.frame import framed
+from based_jax.fields import AtLeastZero, Dtype, Size, expect_fields
+from based_jax.mixers.context import Context, find_stream
 from based_jax.mixers.module import Module
 from based_jax.mixers.option_docs import with_inherited
-from based_jax.ops.eager import compiled
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
-from based_jax.validate import expect, expect_array, expect_divisible
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.not_numbers import broken_tokens, numbers, with_broken
+from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
+from based_jax.validate import expect_array, expect_divisible
 
 Initializer = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Card:
+class MixerSummary:
     """A mixer's row in docs/mixers.md. Costs are per sequence and layer, without the projections' N D^2.
 
     Letters: N tokens, D d_model, H heads, d_h channels of a head (d_k of keys, d_v of values), E inner
@@ -45,8 +49,6 @@ class Card:
     """order of the multiplications of one step"""
     source: str = ""
     """paper and section"""
-    parity: tuple[str, ...] = ()
-    """cases in tests/fixtures; without any, the tests compare with the equations"""
 
 
 class Mixer(Module):
@@ -57,6 +59,9 @@ class Mixer(Module):
         dtype: dtype of the computation; parameters are float32.
         init_std: standard deviation of the projections' normal initialisation (Based's code: 0.02).
         out_init_std: the same for the output projection; None takes `init_std`.
+
+    Raises:
+        ValueError: a value of another type or outside the range of its annotation (`based_jax.fields`).
     """
 
     d_model: Size
@@ -73,15 +78,26 @@ class Mixer(Module):
     is_pure: ClassVar[bool] = True
     """a function of parameters and inputs alone: no noise in training, no loss of its own"""
     wants_tokens: ClassVar[bool] = False
-    """takes the ids of its tokens as a further argument, `tokens`; a language model passes them"""
-    card: ClassVar[Card] = Card()
+    """reads the ids of its tokens, `context.tokens`"""
+    row: ClassVar[MixerSummary] = MixerSummary()
     """its row in docs/mixers.md"""
 
     def __init_subclass__(cls, **options: Any) -> None:
         if "__call__" in cls.__dict__:
-            cls.__call__ = framed(cls.__call__)
+            raise TypeError(f"{cls.__name__} defines __call__: expected mix(self, x, state, context)")
+        for name, method in cls.__dict__.items():
+            if hasattr(getattr(super(cls, cls), name, None), "nowrap"):
+                nn.nowrap(method)  # so that an override need not say it again
         super().__init_subclass__(**options)
         cls.__doc__ = with_inherited(cls)  # for help()
+
+    def __post_init__(self) -> None:
+        values = [getattr(self, name) for name in option_names(type(self))]
+        try:
+            _expect_options(type(self), *values)
+        except TypeError:  # lists cannot be looked up
+            _expect_options.__wrapped__(type(self), *values)
+        super().__post_init__()
 
     def __call__(
         self,
@@ -91,6 +107,8 @@ class Mixer(Module):
         segment_ids: SegmentIds | None = None,
         positions: Positions | None = None,
         mask: Mask | None = None,
+        tokens: Int[Array, "B N"] | None = None,
+        **options: Any,
     ) -> tuple[Float[Array, "B N D"], State | None]:
         """Mix tokens along the length.
 
@@ -101,11 +119,35 @@ class Mixer(Module):
             positions: for rotary embeddings; default: counted from the start of each segment.
             mask: True for real tokens, right padding only. Padding changes neither the outputs of real
                 tokens nor the state.
+            tokens: ids, for mixers with `wants_tokens`.
+            options: further arguments of the mixer's own `mix`.
 
         Returns:
-            y: (B, N, D) in `dtype`, and the state behind the last real token (None if `state` was None).
+            y: (B, N, D) in `dtype`, and the state after the last real token (None if `state` was None).
+            Outputs at tokens that are NaN or infinite, and at those that depend on them, are NaN: later
+            tokens of the document, in this call and in the next ones, or all its tokens without causality.
+
+        Raises:
+            TypeError, ValueError: an argument of the wrong shape or dtype.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define __call__")
+        expect_array("x", x, ("B", "N", self.d_model), "floating")
+        x = jnp.asarray(x, self.dtype)
+        context = Context.of_call(x, state, segment_ids, positions, mask, tokens)
+        before = find_stream(state)
+        broken, still_broken = broken_tokens(x, context.token_positions, before, context.stream, self.causal)
+        y, after = self.mix(numbers(x, context.mask), state, context, **options)
+        y = jnp.where(broken[..., None], jnp.nan, y)
+        return y, None if state is None else with_broken(after, still_broken)
+
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
+        """Compute the outputs and the next state; what every subclass defines.
+
+        Args:
+            x: inputs in `dtype`, with zeros for padding and for tokens that are NaN or infinite.
+            state: None in a plain parallel pass, where the returned state is not looked at.
+            context: of this call; `context.run` calls an op on its tokens.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define mix")
 
     @nn.nowrap
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -122,18 +164,69 @@ class Mixer(Module):
             max_length: tokens that a row will ever have; only mixers whose state grows need it.
             dtype: of cached activations; default the computation's. Running sums are float32 regardless.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define init_state")
+        return self.empty_state(batch_size, max_length, jnp.dtype(self.dtype if dtype is None else dtype))
+
+    @nn.nowrap
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
+        """`init_state` of a subclass, with the dtype resolved."""
+        raise NotImplementedError(f"{type(self).__name__} does not define empty_state")
 
     @nn.nowrap
     def state_size(self, length: int) -> int:
         """Floats kept per sequence between steps after `length` tokens, by the papers' formulas."""
         raise NotImplementedError(f"{type(self).__name__} does not define state_size")
 
+    @property
+    def wide(self) -> Any:
+        """Dtype of sums and states: at least float32."""
+        return jnp.promote_types(self.dtype, jnp.float32)
+
+    @property
+    def out_std(self) -> float:
+        """Initial standard deviation of the output projection."""
+        return self.init_std if self.out_init_std is None else self.out_init_std
+
     @nn.nowrap
-    def check_input(self, x: Array) -> Array:
-        """Validate x and cast it to the computation's dtype."""
-        expect_array("x", x, ("B", "N", self.d_model), "floating")
-        return jnp.asarray(x, self.dtype)
+    def linear(self, features: int | tuple[int, ...], *axes: str | None, **options: Any) -> "Projection":
+        """A linear map with this mixer's dtype and initial values; see `Projection`."""
+        features = features if isinstance(features, tuple) else (features,)
+        options = {"dtype": self.dtype, "init_std": self.init_std, **options}
+        return Projection(features, axes, **options)
+
+    @nn.nowrap
+    def to_heads(self, heads: int, width: int, **options: Any) -> "Projection":
+        """A linear map from the input into heads."""
+        return self.linear((heads, width), "embed", "heads", "head_dim", **options)
+
+    @nn.nowrap
+    def to_output(self, *axes: str, **options: Any) -> "Projection":
+        """The output projection, from axes of these names."""
+        return self.linear(self.d_model, *axes, "embed", **{"init_std": self.out_std, **options})
+
+    @nn.nowrap
+    def norm_params(self, shape: tuple[int, ...], *axes: str | None) -> tuple[Array, Array]:
+        """Parameters of a norm: its scale, ones at first, and its bias, zeros at first."""
+        return self.param("norm_scale", ones(*axes), shape), self.param("norm_bias", zeros(*axes), shape)
+
+    @nn.nowrap
+    def conv_params(
+        self, size: int, channels: int, axis: str, bias: bool = True, prefix: str = "conv_"
+    ) -> tuple[Array, Array | None]:
+        """Parameters (size, channels) of a depthwise convolution, and its bias."""
+        init = uniform(size**-0.5)
+        kernel = self.param(f"{prefix}kernel", named(init, None, axis), (size, channels))
+        return kernel, self.param(f"{prefix}bias", named(init, axis), (channels,)) if bias else None
+
+
+@functools.cache
+def option_names(mixer: type[Mixer]) -> tuple[str, ...]:
+    """The fields of a mixer, without those of every Flax module."""
+    return tuple(field.name for field in dataclasses.fields(mixer) if field.name not in ("parent", "name"))
+
+
+@functools.lru_cache(maxsize=1024, typed=True)  # a mixer is copied for each call
+def _expect_options(mixer: type[Mixer], *values: Any) -> None:
+    expect_fields(mixer, dict(zip(option_names(mixer), values, strict=True)))
 
 
 @compiled
@@ -146,36 +239,44 @@ class Projection(nn.Module):
 
     Attributes:
         features: sizes of the new axes.
-        axes: logical names of the kernel's axes, inputs first.
+        axes: logical names of the kernel's axes, those of the contracted inputs first.
         bias: add a bias (initialised to zero).
-        inputs: how many trailing axes of the input are contracted.
     """
 
     features: tuple[int, ...]
     axes: tuple[str | None, ...]
     bias: bool = False
-    inputs: int = 1
     dtype: Any = jnp.float32
     init_std: float = 0.02
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        lead, contracted = x.shape[: -self.inputs], x.shape[-self.inputs :]
+        inputs = len(self.axes) - len(self.features)
+        lead, contracted = x.shape[:-inputs], x.shape[-inputs:]
         shape = (*contracted, *self.features)
         kernel = self.param("kernel", named(nn.initializers.normal(self.init_std), *self.axes), shape)
         fan_in = math.prod(contracted)
         y = x.reshape(*lead, fan_in).astype(self.dtype) @ kernel.reshape(fan_in, -1).astype(self.dtype)
         y = y.reshape(*lead, *self.features)
         if self.bias:
-            names = self.axes[self.inputs :]
-            bias = self.param("bias", named(nn.initializers.zeros_init(), *names), self.features)
+            bias = self.param("bias", zeros(*self.axes[inputs:]), self.features)
             y = y + bias.astype(self.dtype)
         return y
 
 
 def named(initializer: Initializer, *axes: str | None) -> Initializer:
-    """An initializer whose parameter carries logical axis names (see train/sharding.py)."""
+    """An initializer whose parameter carries logical axis names (see `based_jax.training.devices`)."""
     return nn.with_logical_partitioning(initializer, axes)
+
+
+def ones(*axes: str | None) -> Initializer:
+    """An initializer of ones with logical axis names."""
+    return named(nn.initializers.ones_init(), *axes)
+
+
+def zeros(*axes: str | None) -> Initializer:
+    """An initializer of zeros with logical axis names."""
+    return named(nn.initializers.zeros_init(), *axes)
 
 
 def default_heads(d_model: int) -> int:
@@ -185,7 +286,6 @@ def default_heads(d_model: int) -> int:
 
 def head_layout(d_model: int, num_heads: int | None, num_kv_heads: int | None = None) -> tuple[int, int, int]:
     """Resolve (heads, key/value heads, channels per head) and check that they divide."""
-    expect(d_model >= 1, "d_model", d_model, "at least 1")
     heads = default_heads(d_model) if num_heads is None else num_heads
     expect_divisible("d_model", d_model, "num_heads", heads)
     kv_heads = heads if num_kv_heads is None else num_kv_heads

@@ -6,23 +6,25 @@ The paper replaces a trained softmax attention, whose parameters these are, and 
 text. Such a search sees all of the text; fixed starts, rotary or not, are causal, and ours, as is decoding.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax.numpy as jnp
 from jax import lax
 
 from based_jax import ops
 from based_jax.fields import AtLeastZero, Count
-from based_jax.mixers.contract import Card, head_layout
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import MixerSummary, head_layout
+from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length, expect_whole_rows
-from based_jax.ops.eager import compiled
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
-from based_jax.validate import expect
+from based_jax.ops.core.eager import compiled
+from based_jax.typing import Array, Float, State
 
 POWERS = (0, *(2**n for n in range(31)))
 """Short segments at a document's beginning, and log2(N) + 2 of them in N tokens."""
 
 
+@register("conv_basis")
 class ConvBasis(SoftmaxHeads):
     """Attention whose scores depend on the distance within segments of fixed positions.
 
@@ -41,13 +43,12 @@ class ConvBasis(SoftmaxHeads):
         implementation: of `ops.conv_attention`.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="softmax_j(q_{s+i-j} . k_s / sqrt(d_h)) v_j, s the start of j's segment; rotary positions",
         training="k N log N D for k segments, or N^2 D",
         state="(D + k H) N + k D",
         decoding="read (D + H) N + k D",
         source='Gu et al., "Conv-Basis"; no published code; fixed starts, segments and decoding are ours',
-        parity=(),
     )
 
     starts: tuple[Count, ...] | None = None
@@ -59,35 +60,21 @@ class ConvBasis(SoftmaxHeads):
     def reach(self) -> int | None:
         return self.left
 
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        q, k, v = self.equal_heads(x, state, segment_ids, positions, mask)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
+        q, k, v = self.equal_heads(x, state, context)
+        how: dict[str, Any] = {"left": self.left, "gradient": self.gradient}
+        how["implementation"] = self.implementation
         if self.max_error is not None:
-            expect_whole_rows("max_error", state=state, segment_ids=segment_ids, mask=mask)
-            starts = self._starts_below(q.shape[1])
-            how = {"left": self.left, "gradient": self.gradient, "implementation": self.implementation}
-            return self.out(_within(self.max_error, q, k, v, starts, **how)), None
+            expect_whole_rows("max_error", state=state, segment_ids=context.segment_ids, mask=context.mask)
+            return self.out(_within(self.max_error, q, k, v, self._starts_below(q.shape[1]), **how)), None
         starts = POWERS if self.starts is None else self.starts
-        y = ops.conv_attention(
-            q, k, v, starts=starts if state is None else starts[: state.anchors.shape[1]],
-            left=self.left, gradient=self.gradient, initial_state=state, return_state=state is not None,
-            segment_ids=segment_ids, mask=mask, implementation=self.implementation,
-        )  # fmt: skip
-        y, state = (y, None) if state is None else y
+        starts = starts[: state.anchors.shape[1]] if context.has_state else starts
+        y, state = context.run(ops.conv_attention, q, k, v, starts=starts, initial_state=state, **how)
         return self.out(y), state
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, _, width = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
-        expect(self.left is None or self.left >= 0, "left", self.left, "None or at least 0")
         slots = expect_max_length(max_length) if self.left is None else self.left + 1
-        dtype = jnp.dtype(self.dtype if dtype is None else dtype)
         segments = len(self._starts_below(max_length))
         return ops.init_conv_attention_state(batch_size, slots, segments, heads, width, width, dtype)
 
@@ -104,12 +91,17 @@ class ConvBasis(SoftmaxHeads):
 
 
 @compiled
-def _within(max_error: float, q: Array, k: Array, v: Array, starts: tuple[int, ...], **how: Any) -> Array:
+def _within(
+    max_error: float, q: Array, k: Array, v: Array, starts: tuple[int, ...], left: int | None, **how: Any
+) -> Array:
     """Softmax attention where scores are off by more than that."""
     at = jnp.broadcast_to(jnp.asarray(starts, jnp.int32), (q.shape[0], q.shape[2], len(starts)))
     error = ops.conv_score_error(lax.stop_gradient(q) * q.shape[-1] ** -0.5, lax.stop_gradient(k), at)
-    return lax.cond(
-        jnp.max(error) <= max_error,
-        lambda: ops.conv_attention(q, k, v, starts=starts, **how),
-        lambda: ops.softmax_attention(q, k, v, left=how["left"]),
-    )
+
+    def approximately() -> Array:
+        return ops.conv_attention(q, k, v, return_state=False, starts=starts, left=left, **how)
+
+    def exactly() -> Array:
+        return ops.softmax_attention(q, k, v, left=left)
+
+    return cast(Array, lax.cond(jnp.max(error) <= max_error, approximately, exactly))

@@ -3,20 +3,22 @@
     q, k = norm(f(conv(x W_q))), norm(f(conv(x W_k)));   v = silu(conv(x W_v));   beta = sigmoid(x W_b)
     S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T;   y_t = RMSNorm(S_t^T q_t / sqrt(d_k)) W_o
 
-Per head; each convolution is depthwise, causal, of 4 tokens (spec of Zoology 3.16).
+Per head; each convolution is depthwise, causal, of 4 tokens (Zoology's code).
 """
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
 
 from based_jax import ops
-from based_jax.mixers.contract import Card
+from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.delta_heads import DeltaHeads
+from based_jax.mixers.registry import register
 from based_jax.typing import Array
 from based_jax.validate import expect, expect_choice
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
     "relu": jax.nn.relu,
     "elu": lambda x: jax.nn.elu(x) + 1,
@@ -28,6 +30,7 @@ SUM_EPS = 1e-6
 """Keys that a relu has left empty stay zero."""
 
 
+@register("delta_net")
 class DeltaNet(DeltaHeads):
     """DeltaNet: the delta rule without decay.
 
@@ -37,16 +40,12 @@ class DeltaNet(DeltaHeads):
         allow_neg_eigval: beta up to 2 rather than 1: the state's transition can have eigenvalue -1.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T",
         training="N (C + d_k) D",
         state="d_k d_v H",
         decoding="d_k d_v H",
         source="Yang et al. 2024a; Zoology's code",
-        parity=(
-            "zoology/delta_net",
-            "ops/delta_rule",
-        ),
     )
 
     qk_activation: str = "silu"
@@ -56,10 +55,8 @@ class DeltaNet(DeltaHeads):
     def queries_and_keys(self, q: Array, k: Array) -> tuple[Array, Array]:
         expect_choice("qk_activation", self.qk_activation, tuple(ACTIVATIONS))
         expect_choice("qk_norm", self.qk_norm, ("l2", "sum"))
-        expect(
-            self.qk_norm == "l2" or self.qk_activation in ("relu", "elu"),
-            "qk_activation", self.qk_activation, "'relu' or 'elu' with qk_norm = 'sum'",
-        )  # fmt: skip
+        fits = self.qk_norm == "l2" or self.qk_activation in ("relu", "elu")
+        expect(fits, "qk_activation", self.qk_activation, "'relu' or 'elu' with qk_norm = 'sum'")
         q, k = (ACTIVATIONS[self.qk_activation](x) for x in (q, k))
         if self.qk_norm == "l2":
             return ops.l2_norm(q), ops.l2_norm(k)

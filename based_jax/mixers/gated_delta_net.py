@@ -1,4 +1,4 @@
-"""Gated DeltaNet: the delta rule with a decay per head (Yang et al. 2024b, section 3; spec of Zoology 3.17).
+"""Gated DeltaNet: the delta rule with a decay per head (Yang et al. 2024b, section 3; Zoology's code).
 
     q, k = l2norm(silu(conv(x W_q))), l2norm(silu(conv(x W_k)));   v = silu(conv(x W_v))
     beta = sigmoid(x W_b);   g = -exp(A_log) softplus(x W_a + dt_bias)
@@ -15,11 +15,13 @@ import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Repeats
-from based_jax.mixers.contract import Card, log_uniform_steps, named
+from based_jax.mixers.contract import MixerSummary, log_uniform_steps, named
 from based_jax.mixers.delta_heads import DeltaHeads
+from based_jax.mixers.registry import register
 from based_jax.typing import Array
 
 
+@register("gated_delta_net")
 class GatedDeltaNet(DeltaHeads):
     """Gated DeltaNet: the delta rule with a decay per head.
 
@@ -30,16 +32,12 @@ class GatedDeltaNet(DeltaHeads):
         use_gate: gate the normed output with silu(x W_g).
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="S_t = e^{g_t} (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T",
         training="N (C + d_k) D",
         state="d_k d_v H",
         decoding="d_k d_v H",
         source="Yang et al. 2024b; Zoology's code",
-        parity=(
-            "zoology/gated_delta_net",
-            "ops/gated_delta_rule",
-        ),
     )
 
     expand_v: Repeats = 2

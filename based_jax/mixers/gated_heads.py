@@ -4,16 +4,16 @@ q, k, v = x W_q, x W_k, x W_v;   y = (norm(recurrence(q, k, v)) * silu(x W_g)) W
 """
 
 import math
-from typing import Any
 
 import jax
 from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Epsilon, Factor, Size
-from based_jax.mixers.contract import Mixer, Projection
-from based_jax.typing import Array, Float
-from based_jax.validate import expect, expect_divisible
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Mixer
+from based_jax.typing import Array, Float, State
+from based_jax.validate import expect_divisible
 
 
 class GatedHeads(Mixer):
@@ -42,8 +42,6 @@ class GatedHeads(Mixer):
     @nn.nowrap
     def layout(self) -> tuple[int, int, int]:
         """Heads, key and value channels per head."""
-        for name in ("expand_k", "expand_v"):
-            expect(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
         key_size, value_size = (max(round(x * self.d_model), 1) for x in (self.expand_k, self.expand_v))
         heads = self.num_heads
         if heads is None:
@@ -53,25 +51,19 @@ class GatedHeads(Mixer):
         expect_divisible("expand_v * d_model", value_size, "num_heads", heads)
         return heads, key_size // heads, value_size // heads
 
-    def project(self, x: Float[Array, "B N D"], name: str, channels: int) -> Float[Array, "B N H K"]:
-        """One of the maps into heads."""
-        heads, _, _ = self.layout()
-        axes = ("embed", "heads", "head_dim")
-        return Projection((heads, channels), axes, dtype=self.dtype, init_std=self.init_std, name=name)(x)
-
-    def recur(self, q: Array, k: Array, v: Array, log_decay: Array, **context: Any) -> tuple[Array, Any]:
+    @nn.nowrap
+    def recur(
+        self, q: Array, k: Array, v: Array, log_decay: Array, state: State, context: Context
+    ) -> tuple[Array, State]:
         """The recurrence: its outputs and its state."""
-        return ops.linear_recurrence(
-            q, k, v, log_decay,
-            return_state=True, chunk_size=self.chunk_size, implementation=self.implementation, **context,
-        )  # fmt: skip
+        options = {"chunk_size": self.chunk_size, "implementation": self.implementation}
+        return context.run(ops.linear_recurrence, q, k, v, log_decay, initial_state=state, **options)
 
+    @nn.nowrap
     def read_out(self, y: Float[Array, "B N H V"], x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         """Gate the normed heads and map them back."""
-        y = y * jax.nn.silu(self.project(x, "gate", y.shape[-1]))
-        out_std = self.init_std if self.out_init_std is None else self.out_init_std
-        axes = ("heads", "head_dim", "embed")
-        return Projection((self.d_model,), axes, inputs=2, dtype=self.dtype, init_std=out_std, name="out")(y)
+        gate = self.to_heads(*y.shape[-2:], name="gate")(x)
+        return self.to_output("heads", "head_dim", name="out")(y * jax.nn.silu(gate))
 
     def state_size(self, length: int) -> int:
         """d_k d_v per head (specs of Zoology 3.14 and 3.15)."""

@@ -1,4 +1,4 @@
-"""H3: a shift and a diagonal state space between three projections (H3, section 3; spec of Zoology, 3.8).
+"""H3: a shift and a diagonal state space between three projections (H3, section 3; Zoology's code).
 
     k <- shift(k) + D1 k;   shift(k)_t = sum_{l < d_state} c_l k_{t-l},   c_l = sum_n B_n C_{n+l}   (channel)
     y_t = (S4D(k v^T)_t + D2 k_t v_t^T)^T q_t                                                        (head)
@@ -18,10 +18,10 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Positive, Size, States
-from based_jax.mixers.contract import Card, Mixer, Projection, named, uniform
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.stream import Stream
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Mixer, MixerSummary, named, uniform
+from based_jax.mixers.registry import register
+from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_divisible
 
 
@@ -34,12 +34,8 @@ class H3State:
     """the last d_state keys"""
     ssm: ops.DiagonalSSMState
 
-    @property
-    def stream(self) -> Stream:
-        """How far each row has come."""
-        return self.shift.stream
 
-
+@register("h3")
 class H3(Mixer):
     """H3 with a shift and a diagonal state space.
 
@@ -50,13 +46,12 @@ class H3(Mixer):
         implementation: of `ops.diagonal_ssm` and `ops.long_conv`.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="q . S4D(shift(k) v^T)",
         training="N log N D p",
         state="D d_state",
         decoding="p D d_state",
         source="Fu et al. 2022; Zoology's code",
-        parity=("zoology/h3",),
     )
 
     d_state: States = 64
@@ -69,59 +64,32 @@ class H3(Mixer):
     def heads(self) -> int:
         """Number of heads."""
         expect_divisible("d_model", self.d_model, "head_dim", self.head_dim)
-        expect(self.d_state >= 2 and self.d_state % 2 == 0, "d_state", self.d_state, "even and at least 2")
+        expect(self.d_state % 2 == 0, "d_state", self.d_state, "even and at least 2")
         return self.d_model // self.head_dim
 
     @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         batch, length, width = x.shape
         heads, head_dim = self.heads, self.head_dim
-        options: dict[str, Any] = {"bias": True, "dtype": self.dtype}
-        q, k, v = (
-            Projection(
-                (heads, head_dim),
-                ("embed", "heads", "head_dim"),
-                name=name,
-                init_std=self.init_std,
-                **options,
-            )(x)
-            for name in "qkv"
+        q, k, v = (self.to_heads(heads, head_dim, bias=True, name=name)(x) for name in "qkv")
+        options: dict[str, Any] = {"implementation": self.implementation}
+        taps, skip = self._shift()
+        k = k.reshape(batch, length, width)
+        k, shift = context.run(
+            ops.long_conv, k, taps, skip=skip, initial_state=state and state.shift, **options
         )
-        context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask}
-        context |= {"implementation": self.implementation, "return_state": state is not None}
-        shift: Any
-        ssm: Any
-        taps, skip = self._shift(accumulation_dtype(x))
-        k = ops.long_conv(
-            k.reshape(batch, length, width), taps, skip=skip,
-            initial_state=None if state is None else state.shift, **context,
-        )  # fmt: skip
-        k, shift = (k, None) if state is None else k
-        log_a, weight, skip = self._diagonal(accumulation_dtype(x))
+        log_a, weight, skip = self._diagonal()
         kv = k.reshape(v.shape)[..., None] * v[..., None, :]
-        y = ops.diagonal_ssm(
-            kv.reshape(batch, length, heads, head_dim**2), log_a, weight, skip=skip,
-            initial_state=None if state is None else state.ssm, **context,
-        )  # fmt: skip
-        y, ssm = (y, None) if state is None else y
+        options |= {"initial_state": state and state.ssm, "skip": skip}
+        y, ssm = context.run(
+            ops.diagonal_ssm, kv.reshape(batch, length, heads, head_dim**2), log_a, weight, **options
+        )
         # As the authors order the channels: heads last.
         y = jnp.einsum("bnha,bnhac->bnch", q, y.reshape(kv.shape))
-        out_std = self.init_std if self.out_init_std is None else self.out_init_std
-        y = Projection(
-            (width,), ("head_dim", "heads", "embed"), inputs=2, name="out", init_std=out_std, **options
-        )(y)
-        return y, None if state is None else H3State(shift, ssm)
+        return self.to_output("head_dim", "heads", bias=True, name="out")(y), H3State(shift, ssm)
 
-    def _shift(self, dtype: Any) -> tuple[Array, Array]:
+    @nn.nowrap
+    def _shift(self) -> tuple[Array, Array]:
         """Taps (d_state, D) of the shift, and D1."""
         shape = (self.d_model, self.d_state)
 
@@ -132,10 +100,10 @@ class H3(Mixer):
         c = self.param("shift_c", named(uniform(self.d_state**-0.5), "embed", None), shape)
         skip = self.param("shift_skip", named(nn.initializers.normal(1.0), "embed"), (self.d_model,))
         # The correlation of c with b is a convolution of c backwards.
-        taps = ops.long_conv(c.T[None, ::-1].astype(dtype), b.T.astype(dtype))[0, ::-1]
+        taps = ops.long_conv(c.T[None, ::-1].astype(self.wide), b.T.astype(self.wide))[0, ::-1]
         return taps, skip
 
-    def _diagonal(self, dtype: Any) -> tuple[Array, Array, Array]:
+    def _diagonal(self) -> tuple[Array, Array, Array]:
         """log_a and weight (H, modes) of the diagonal state space, and D2."""
         heads, modes = self.heads, self.d_state // 2
         axes = ("heads", None)
@@ -158,13 +126,12 @@ class H3(Mixer):
         skip = self.param("skip", named(nn.initializers.normal(1.0), "heads"), (heads,))
 
         a = jnp.stack([-jnp.exp(rate), frequency], axis=-1)
-        a, b, c, dt = (z.astype(dtype) for z in (a, b, c, jnp.exp(log_dt)))
+        a, b, c, dt = (z.astype(self.wide) for z in (a, b, c, jnp.exp(log_dt)))
         return *ops.discretize_bilinear(a, b, c, dt), skip
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        shift_dtype = self.dtype if dtype is None else dtype
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         return H3State(
-            ops.init_long_conv_state(batch_size, self.d_state, self.d_model, shift_dtype),
+            ops.init_long_conv_state(batch_size, self.d_state, self.d_model, dtype),
             ops.init_diagonal_ssm_state(batch_size, self.heads, self.head_dim**2, self.d_state // 2),
         )
 

@@ -7,18 +7,19 @@ with the maps of `hyper_heads`. The authors published no code, and give no causa
 
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Count
-from based_jax.mixers.contract import Card, head_layout
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import MixerSummary, head_layout
 from based_jax.mixers.hyper_heads import HyperHeads
+from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import expect_max_length
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
-from based_jax.validate import expect
+from based_jax.typing import Array, Float, State
 
 
+@register("hyper_attention")
 class HyperAttention(HyperHeads):
     """Softmax over ordered tuples of tokens; no positions but the order.
 
@@ -29,44 +30,29 @@ class HyperAttention(HyperHeads):
         scale: factor of the scores; None is d_h^(-1/2) (the paper prints none).
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="softmax over tokens j_1 >= j_2 of sum_r q_i k_j1 k_j2 / sqrt(d_h), times v_j1 * v_j2",
         training="N^3 D",
         state="2 D N",
         decoding="N^2 D",
         source="Ustaomeroglu and Qu, section 6.1 (no code published; the causal rule is ours)",
-        parity=(),
     )
 
     left: Count | None = None
     scale: float | None = None
 
     @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         _, _, width = head_layout(self.d_model, self.num_heads)
-        y = ops.hyper_attention(
-            self.project(x, "q", 1, width)[0], self.of_slots(x, "k", width), self.of_slots(x, "v", width),
-            strict=self.strict, left=self.left, scale=width**-0.5 if self.scale is None else self.scale,
-            initial_state=state, return_state=state is not None, segment_ids=segment_ids, mask=mask,
-        )  # fmt: skip
-        if state is not None:
-            y, state = y
-        return self.read_out(y), state
+        q, ks, vs = self.projected(x, width, width)
+        scale = width**-0.5 if self.scale is None else self.scale
+        options = {"strict": self.strict, "left": self.left, "scale": scale}
+        y, state = context.run(ops.hyper_attention, q, ks, vs, initial_state=state, **options)
+        return self.to_output("heads", "head_dim", name="out")(y), state
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, _, width = head_layout(self.d_model, self.num_heads)
-        expect(self.left is None or self.left >= 0, "left", self.left, "None or at least 0")
         slots = expect_max_length(max_length) if self.left is None else self.left + 1
-        dtype = jnp.dtype(self.dtype if dtype is None else dtype)
         return ops.init_kv_cache(batch_size, slots, heads, self.maps * width, self.maps * width, dtype)
 
     def state_size(self, length: int) -> int:

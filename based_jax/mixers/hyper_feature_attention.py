@@ -19,10 +19,11 @@ import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Positive, Repeats, Share, Size
-from based_jax.mixers.contract import Card, Mixer, Projection, head_layout
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Mixer, MixerSummary, head_layout
+from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import expect_max_length
-from based_jax.ops.stream import Stream
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.typing import Array, Float, Positions, State
 from based_jax.validate import expect, expect_divisible
 
 
@@ -33,12 +34,8 @@ class HyperFeatureAttentionState:
 
     caches: tuple[ops.KVCache, ...]
 
-    @property
-    def stream(self) -> Stream:
-        """How far each row has come."""
-        return self.caches[0].stream
 
-
+@register("hyper_feature_attention")
 class HyperFeatureAttention(Mixer):
     """Attention with products of scores. Its state grows with the text: `init_state` needs `max_length`.
 
@@ -56,7 +53,7 @@ class HyperFeatureAttention(Mixer):
         chunk_size: queries per block; the result does not depend on it.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="softmax(prod_a q^a k^a^T / sqrt(d_h / A)) v, rotary positions",
         training="N^2 D",
         state="2 D N",
@@ -65,7 +62,6 @@ class HyperFeatureAttention(Mixer):
             "Ustaomeroglu and Qu, Definition F.3; no published code; "
             "order = A, which their Table 2 seems to count as A + 1"
         ),
-        parity=(),
     )
 
     num_heads: Size | None = None
@@ -100,55 +96,32 @@ class HyperFeatureAttention(Mixer):
     def setup(self) -> None:
         orders, head_dim = self.layout
         heads = len(orders)
-        axes = ("embed", "heads", "head_dim")
-        options: dict[str, Any] = {"dtype": self.dtype, "init_std": self.init_std}
-        self.q = Projection((heads, head_dim), axes, **options)
-        self.k = Projection((heads, head_dim), axes, **options)
-        self.v = Projection((sum(orders) if self.value_product else heads, head_dim), axes, **options)
-        out_std = self.init_std if self.out_init_std is None else self.out_init_std
-        self.out = Projection(
-            (self.d_model,), ("heads", "head_dim", "embed"), inputs=2, dtype=self.dtype, init_std=out_std
-        )
+        self.q, self.k = self.to_heads(heads, head_dim), self.to_heads(heads, head_dim)
+        self.v = self.to_heads(sum(orders) if self.value_product else heads, head_dim)
+        self.out = self.to_output("heads", "head_dim")
 
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
-        if positions is None:
-            stream = None if state is None else state.stream
-            positions = ops.advance(stream, x.shape[0], x.shape[1], segment_ids, mask)[0].positions
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         counts = [count for _, count in self.runs]
         values = [order * count for order, count in self.runs] if self.value_product else counts
-        pieces = (_runs(self.q(x), counts), _runs(self.k(x), counts), _runs(self.v(x), values))
-        outputs, caches = [], []
-        for number, ((order, count), q, k, v) in enumerate(zip(self.runs, *pieces, strict=True)):
+        runs = (_runs(self.q(x), counts), _runs(self.k(x), counts), _runs(self.v(x), values))
+        outputs: list[Array] = []
+        caches: list[State] = []
+        for number, ((order, count), q, k, v) in enumerate(zip(self.runs, *runs, strict=True)):
             if self.value_product:
                 v = v.reshape(*v.shape[:2], count, order, -1).prod(axis=3)
-            qs, ks = (self._factors(heads, order, positions) for heads in (q, k))
-            y = ops.hyper_feature_attention(
-                qs, ks, v, self.causal,
-                scale=qs[0].shape[-1] ** -0.5 if self.scale is None else self.scale,
-                initial_state=None if state is None else state.caches[number],
-                return_state=state is not None,
-                segment_ids=segment_ids, mask=mask, chunk_size=self.chunk_size,
-            )  # fmt: skip
-            y, cache = (y, None) if state is None else y
+            qs, ks = (self._factors(heads, order, context.positions) for heads in (q, k))
+            scale = qs[0].shape[-1] ** -0.5 if self.scale is None else self.scale
+            options: dict[str, Any] = {"scale": scale, "chunk_size": self.chunk_size}
+            options |= {"initial_state": state and state.caches[number]}
+            y, cache = context.run(ops.hyper_feature_attention, qs, ks, v, self.causal, **options)
             outputs.append(y)
             caches.append(cache)
-        y = self.out(jnp.concatenate(outputs, axis=2))
-        return y, None if state is None else HyperFeatureAttentionState(tuple(caches))
+        return self.out(jnp.concatenate(outputs, axis=2)), HyperFeatureAttentionState(tuple(caches))
 
     def _factors(
         self, x: Float[Array, "B N H K"], order: int, positions: Positions
     ) -> tuple[Float[Array, "B N H _"], ...]:
         """The factors of queries or keys, each turned by its position."""
-        expect(0 <= self.rotary_fraction <= 1, "rotary_fraction", self.rotary_fraction, "0 to 1")
         batch, length, heads, channels = x.shape
         width = channels // order
         x = x.reshape(batch, length, heads * order, width)
@@ -157,17 +130,12 @@ class HyperFeatureAttention(Mixer):
             x = ops.rotary(x, positions, dim=turned, base=self.rotary_base)
         return tuple(jnp.unstack(x.reshape(batch, length, heads, order, width), axis=3))
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         expect(self.causal, "causal", self.causal, "True for a state: the other form looks at whole rows")
-        _, head_dim = self.layout
-        dtype = jnp.dtype(self.dtype if dtype is None else dtype)
+        _, width = self.layout
         slots = expect_max_length(max_length)
-        return HyperFeatureAttentionState(
-            tuple(
-                ops.init_kv_cache(batch_size, slots, count, head_dim, head_dim, dtype)
-                for _, count in self.runs
-            )
-        )
+        caches = (ops.init_kv_cache(batch_size, slots, n, width, width, dtype) for _, n in self.runs)
+        return HyperFeatureAttentionState(tuple(caches))
 
     def state_size(self, length: int) -> int:
         """2 d N, as attention: a key's factors have d_h channels together, and values are kept multiplied."""

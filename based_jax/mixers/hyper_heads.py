@@ -4,14 +4,15 @@
     y = the form's sum over tuples, per head;   out = concat_heads(y) W_o
 
 Definitions G.1 (shared) and G.3 (not) of Ustaomeroglu and Qu. The last value factor there, V^n, is a linear
-map behind each head, and so a part of W_o. With keys as wide as values, shared maps have 4 D^2 parameters, as
+map after each head, and so a part of W_o. With keys as wide as values, shared maps have 4 D^2 parameters, as
 attention has, others 2 n D^2.
 """
 
+import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax.fields import Repeats, Size
-from based_jax.mixers.contract import Mixer, Projection, head_layout
+from based_jax.mixers.contract import Mixer, head_layout
 from based_jax.typing import Array, Float
 from based_jax.validate import expect
 
@@ -43,27 +44,15 @@ class HyperHeads(Mixer):
         return 1 if self.shared else self.slots
 
     @nn.nowrap
-    def project(
-        self, x: Float[Array, "B N D"], name: str, maps: int, channels: int
-    ) -> tuple[Float[Array, "B N H K"], ...]:
-        """`maps` linear maps into heads, of one parameter."""
+    def projected(
+        self, x: Float[Array, "B N D"], key_size: int, value_size: int
+    ) -> tuple[Array, tuple[Array, ...], tuple[Array, ...]]:
+        """Queries (B, N, H, K), and keys and values of every slot: the same arrays if slots share maps."""
         heads, _, _ = head_layout(self.d_model, self.num_heads)
-        axes = ("embed", None, "heads", "head_dim")
-        y = Projection(
-            (maps, heads, channels), axes, dtype=self.dtype, init_std=self.init_std, name=name
-        )(x)  # fmt: skip
-        return tuple(y[:, :, place] for place in range(maps))
 
-    @nn.nowrap
-    def of_slots(
-        self, x: Float[Array, "B N D"], name: str, channels: int
-    ) -> tuple[Float[Array, "B N H K"], ...]:
-        """Keys or values of every slot: the same array in all places if they are shared."""
-        return self.project(x, name, self.maps, channels) * (self.slots // self.maps)
+        def maps(name: str, count: int, channels: int) -> tuple[Array, ...]:
+            project = self.linear((count, heads, channels), "embed", None, "heads", "head_dim", name=name)
+            return tuple(jnp.unstack(project(x), axis=2))
 
-    @nn.nowrap
-    def read_out(self, y: Float[Array, "B N H V"]) -> Float[Array, "B N D"]:
-        """The heads' outputs, mapped back."""
-        out_std = self.init_std if self.out_init_std is None else self.out_init_std
-        axes = ("heads", "head_dim", "embed")
-        return Projection((self.d_model,), axes, inputs=2, dtype=self.dtype, init_std=out_std, name="out")(y)
+        (q,), times = maps("q", 1, key_size), self.slots // self.maps
+        return q, maps("k", self.maps, key_size) * times, maps("v", self.maps, value_size) * times

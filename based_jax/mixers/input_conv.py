@@ -1,4 +1,4 @@
-"""BaseConv with input-dependent filters (Zoology, section 4 and appendix H.8; spec of Zoology, 3.22).
+"""BaseConv with input-dependent filters (Zoology, section 4 and appendix H.8; Zoology's code).
 
     y = (x W + b) * (h(x) conv x)
 
@@ -18,10 +18,12 @@ import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Repeats, Size
-from based_jax.mixers.contract import Card, Mixer, Projection
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Mixer, MixerSummary
+from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import expect_max_length, expect_whole_rows
-from based_jax.ops.ring import put
-from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
+from based_jax.ops.core.ring import put
+from based_jax.typing import Array, Float, Int, State
 from based_jax.validate import expect, expect_array, expect_choice
 
 FILTERS = ("programmatic", "autocorrelation")
@@ -39,6 +41,7 @@ class InputConvState:
     stream: ops.Stream
 
 
+@register("input_conv")
 class InputConv(Mixer):
     """Gated convolution whose filter is made of the input: of token ids, or of the inputs' autocorrelation.
 
@@ -50,13 +53,12 @@ class InputConv(Mixer):
     """
 
     wants_tokens: ClassVar[bool] = True
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="(x W + b) * (h conv x), h_s = 1 where tokens have repeated at distance s",
         training="N^2 D, or N (t + log N) D",
         state="D N",
         decoding="D N",
         source="Zoology, section 4 and appendix H.8",
-        parity=(),
     )
 
     filter: str = "programmatic"
@@ -65,62 +67,37 @@ class InputConv(Mixer):
 
     def setup(self) -> None:
         expect_choice("filter", self.filter, FILTERS)
-        expect(self.lags >= 1, "lags", self.lags, "at least 1")
-        expect(self.width is None or self.width >= 1, "width", self.width, "None or at least 1")
-        options: dict[str, Any] = {"dtype": self.dtype, "init_std": self.init_std}
-        self.projection = Projection((self.d_model,), ("embed", "mlp"), bias=True, **options)
+        self.projection = self.linear(self.d_model, "embed", "mlp", bias=True)
         if self.filter == "autocorrelation":
-            self.comparison = Projection((self.width or self.d_model,), ("embed", "mlp"), **options)
+            self.comparison = self.linear(self.width or self.d_model, "embed", "mlp")
 
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-        tokens: Int[Array, "B N"] | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        """As every mixer; `tokens` are the ids that the programmatic filter compares."""
-        x = self.check_input(x)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         if self.filter == "autocorrelation":
-            expect_whole_rows("filter = 'autocorrelation'", state=state, segment_ids=segment_ids)
-            compared = self.comparison(x).astype(jnp.promote_types(x.dtype, jnp.float32))
-            lags, strength = ops.strongest_lags(compared, self.lags, mask)
+            expect_whole_rows("filter = 'autocorrelation'", state=state, segment_ids=context.segment_ids)
+            lags, strength = ops.strongest_lags(self.comparison(x).astype(self.wide), self.lags, context.mask)
             return self.projection(x) * ops.shifted_sum(x, lags, jax.nn.softmax(strength)), None
+        tokens, positions, stream = context.tokens, context.token_positions, context.stream
         if tokens is None:
             expect(self.is_initializing(), "tokens", None, "ids (B, N) with filter = 'programmatic'")
             return self.projection(x), state
-        batch, length, _ = x.shape
-        expect_array("tokens", tokens, (batch, length), "integer")
-        places, stream = ops.advance(
-            None if state is None else state.stream, batch, length, segment_ids, mask
-        )
-        if state is None:
-            inputs, seen, last = x, tokens, jnp.full((batch, length), -1, jnp.int32)
-        else:
-            inputs, seen = (
-                put(ring, new, places, stream) for ring, new in ((state.inputs, x), (state.tokens, tokens))
-            )
+        expect_array("tokens", tokens, x.shape[:2], "integer")
+        if context.has_state:
+            held = ((state.inputs, x), (state.tokens, tokens))
+            inputs, seen = (put(cache, new, positions, stream) for cache, new in held)
             last = state.last
-        matrix, last = ops.repeated_lags(seen, last, places)
+        else:
+            inputs, seen, last = x, tokens, jnp.full(x.shape[:2], -1, jnp.int32)
+        matrix, last = ops.repeated_lags(seen, last, positions)
         y = self.projection(x) * jnp.einsum("bnw,bwd->bnd", matrix.astype(x.dtype), inputs.astype(x.dtype))
-        if state is None:
-            return y, None
-        # The newest tokens of a longer row have replaced its oldest.
-        y = jnp.where((stream.length <= seen.shape[1])[:, None, None], y, jnp.nan)
+        if context.has_state:  # the newest tokens of a longer row have replaced its oldest
+            y = jnp.where((stream.length <= seen.shape[1])[:, None, None], y, jnp.nan)
         return y, InputConvState(inputs, seen, last, stream)
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         expect(self.filter == "programmatic", "filter", self.filter, "'programmatic' for a state")
-        room = (batch_size, expect_max_length(max_length))
-        return InputConvState(
-            inputs=jnp.zeros((*room, self.d_model), self.dtype if dtype is None else dtype),
-            tokens=jnp.zeros(room, jnp.int32),
-            last=jnp.full(room, -1, jnp.int32),
-            stream=ops.init_stream(batch_size),
-        )
+        shape = (batch_size, expect_max_length(max_length))
+        inputs, tokens = jnp.zeros((*shape, self.d_model), dtype), jnp.zeros(shape, jnp.int32)
+        return InputConvState(inputs, tokens, jnp.full(shape, -1, jnp.int32), ops.init_stream(batch_size))
 
     def state_size(self, length: int) -> int:
         """d N: a long filter reaches every input."""

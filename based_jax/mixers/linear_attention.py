@@ -10,7 +10,6 @@ gamma and g are Appendix C's optional decay: gamma_h = 1 - 2^(decay_const - h) f
 coarse input-dependent gate g = x W_dec + b_dec. The released models run without either.
 """
 
-import functools
 from typing import Any, ClassVar
 
 from flax import linen as nn
@@ -19,15 +18,18 @@ from jax import numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Epsilon, Size, States
-from based_jax.mixers.contract import Card, Mixer, Projection, head_layout, named
-from based_jax.ops.ring import expect_room
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Mixer, MixerSummary, head_layout, named
+from based_jax.mixers.registry import register
+from based_jax.ops.core.ring import expect_capacity
+from based_jax.typing import Array, Float, Positions, State
 from based_jax.validate import expect, expect_choice
 
 DECAYS = ("none", "fixed", "gated")
 FEATURE_MAPS = (*ops.FEATURE_MAPS, "cosformer", "performer", "all_poly")
 
 
+@register("linear_attention")
 class LinearAttention(Mixer):
     """Linear attention with a feature map, Taylor's by default; no positions (but cosformer's).
 
@@ -46,13 +48,12 @@ class LinearAttention(Mixer):
             `ops.linear_attention` for other maps.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="sum_j p_ij v_j / sum_j p_ij, p_ij = phi(q_i).phi(k_j); Taylor: p = 1 + s + s^2/2",
         training="N F D",
         state="F (D + H), F = 1 + 3d'/2 + d'^2/2 of Taylor's map",
         decoding="F D",
         source="Based, section 4.1 and figure 3",
-        parity=("based/linear_attention_taylor", "feature_maps"),
     )
 
     num_heads: Size | None = None
@@ -69,39 +70,21 @@ class LinearAttention(Mixer):
     def setup(self) -> None:
         heads, _, head_dim = head_layout(self.d_model, self.num_heads)
         expect_choice("decay", self.decay, DECAYS)
-        size = self.feature_size
-        options: dict[str, Any] = {"dtype": self.dtype, "init_std": self.init_std}
-        axes = ("embed", "heads", "head_dim")
-        self.q = Projection((heads, self.feature_dim), axes, **options)
-        self.k = Projection((heads, self.feature_dim), axes, **options)
-        self.v = Projection((heads, head_dim), axes, **options)
-        out_std = self.init_std if self.out_init_std is None else self.out_init_std
-        self.out = Projection(
-            (self.d_model,), ("heads", "head_dim", "embed"), inputs=2, dtype=self.dtype, init_std=out_std
-        )
+        shape = (self.feature_size, self.feature_dim)
+        self.q, self.k = self.to_heads(heads, self.feature_dim), self.to_heads(heads, self.feature_dim)
+        self.v = self.to_heads(heads, head_dim)
+        self.out = self.to_output("heads", "head_dim")
         if self.decay == "gated":
-            self.gate = Projection((heads,), ("embed", "heads"), bias=True, **options)
-        shape = (size, self.feature_dim)
+            self.gate = self.linear(heads, "embed", "heads", bias=True)
         if self.feature_map == "performer":
             init = named(ops.orthogonal_features, None, "head_dim")
             self.random_features = self.param("random_features", init, shape)
-        if (
-            self.feature_map == "all_poly"
-        ):  # the authors' options for its init are overridden by their model's
+        if self.feature_map == "all_poly":  # the authors' model overrides their options for its init
             init = named(nn.initializers.normal(self.init_std), None, "head_dim")
             self.poly_linear = self.param("poly_linear", init, shape)
             self.poly_squares = self.param("poly_squares", init, shape)
 
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         heads, _, _ = head_layout(self.d_model, self.num_heads)
         log_decay = None
         if self.decay != "none":
@@ -109,87 +92,67 @@ class LinearAttention(Mixer):
         q, k, v = self.q(x), self.k(x), self.v(x)
         options: dict[str, Any] = {"eps": self.eps, "implementation": self.implementation}
         is_taylor = self.feature_map == "taylor"
-        if is_taylor and state is not None and x.shape[1] == 1 and log_decay is segment_ids is mask is None:
+        if is_taylor and context.is_plain_step and log_decay is None:
             y, state = ops.taylor_step(q[:, 0], k[:, 0], v[:, 0], state, **options)
             y = y[:, None]
         else:
-            attend: Any = ops.taylor_attention
-            if not is_taylor:
-                attend = functools.partial(ops.linear_attention, feature_map=self.phi())
             if self.feature_map == "cosformer":
-                places = self._cosformer_positions(x, state, segment_ids, positions, mask)
+                positions = self._cosformer_positions(x.shape[1], state, context)
                 horizon = self.max_length or x.shape[1]
-                q, k = (ops.cosformer_features(features, places, horizon) for features in (q, k))
-            options |= {"log_decay": log_decay, "segment_ids": segment_ids, "mask": mask}
-            y = attend(q, k, v, initial_state=state, return_state=state is not None, **options)
-            if state is not None:
-                y, state = y
+                q, k = (ops.cosformer_features(features, positions, horizon) for features in (q, k))
+            options |= {"initial_state": state, "log_decay": log_decay}
+            if is_taylor:
+                y, state = context.run(ops.taylor_attention, q, k, v, **options)
+            else:
+                y, state = context.run(ops.linear_attention, q, k, v, feature_map=self.phi(), **options)
         if self.decay == "gated":
             y = y * self.gate(x)[..., None]
         return self.out(y), state
 
     def phi(self) -> ops.FeatureMap:
         """The map of a bound module; cosformer's queries and keys are mapped before, by their positions."""
-        match self.feature_map:
-            case "cosformer":
-                return ops.IDENTITY
-            case "performer":
-                return ops.performer_map(lax.stop_gradient(self.random_features))
-            case "all_poly":
-                weights = self.poly_linear, self.poly_squares
-                return ops.all_poly_map(*(weights if self.learned_map else lax.stop_gradient(weights)))
+        if self.feature_map == "cosformer":
+            return ops.IDENTITY
+        if self.feature_map == "performer":
+            return ops.performer_map(lax.stop_gradient(self.random_features))
+        if self.feature_map == "all_poly":
+            weights = self.poly_linear, self.poly_squares
+            return ops.all_poly_map(*(weights if self.learned_map else lax.stop_gradient(weights)))
         return ops.FEATURE_MAPS[self.feature_map]
 
-    def _cosformer_positions(
-        self,
-        x: Array,
-        state: State | None,
-        segment_ids: SegmentIds | None,
-        positions: Positions | None,
-        mask: Mask | None,
-    ) -> Positions:
+    def _cosformer_positions(self, length: int, state: State, context: Context) -> Positions:
+        positions = context.positions if context.has_positions else None
+        given = {"state": state, "segment_ids": context.segment_ids, "positions": positions}
         if self.max_length is None:
-            context = {"state": state, "segment_ids": segment_ids, "positions": positions, "mask": mask}
-            for name, value in context.items():
+            for name, value in (given | {"mask": context.mask}).items():
                 self._expect_max_length(value is None, name)
-        elif state is None and segment_ids is None and positions is None:
+        elif all(value is None for value in given.values()):
             limit = f"max_length = {self.max_length} tokens, cosformer's longest text"
-            expect_room(None, x.shape[1], mask, self.max_length, limit)
-        index: Any = positions
-        if index is None:
-            before = None if state is None else state.stream
-            index = ops.advance(before, x.shape[0], x.shape[1], segment_ids, mask)[0].positions
+            expect_capacity(None, length, context.mask, self.max_length, limit)
         # Padding may lie beyond the longest text, and its NaN would reach every token.
-        return index if mask is None else jnp.where(mask, index, 0)
+        return context.positions if context.mask is None else jnp.where(context.mask, context.positions, 0)
 
     def _expect_max_length(self, condition: bool, name: str) -> None:
-        expect(
-            condition, "max_length", None, f"a number of tokens where feature_map = 'cosformer' has {name}"
-        )
+        expected = f"a number of tokens where feature_map = 'cosformer' has {name}"
+        expect(condition, "max_length", None, expected)
 
     @property
     def feature_size(self) -> int:
         """F, features of a query or key."""
         name, width, count = self.feature_map, self.feature_dim, self.num_features
         expect_choice("feature_map", name, FEATURE_MAPS)
-        expect(width >= 1, "feature_dim", width, "at least 1")
-        expect(
-            self.learned_map or name == "all_poly", "learned_map", False, f"True for feature_map = {name!r}"
-        )
+        is_allowed = self.learned_map or name == "all_poly"
+        expect(is_allowed, "learned_map", False, f"True for feature_map = {name!r}")
         if name in ("performer", "all_poly"):
-            expect(count is None or count >= 1, "num_features", count, "at least 1")
             return count or (256 if name == "performer" else width)
-        expect(
-            count is None, "num_features", count, f"None for feature_map = {name!r}, whose number is fixed"
-        )
+        expected = f"None for feature_map = {name!r}, whose number is fixed"
+        expect(count is None, "num_features", count, expected)
         if name == "cosformer":
-            length = self.max_length
-            expect(length is None or length >= 1, "max_length", length, "at least 1")
             return 2 * width
         expect(self.max_length is None, "max_length", self.max_length, f"None for feature_map = {name!r}")
         return ops.FEATURE_MAPS[name].size(width)
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, _, head_dim = head_layout(self.d_model, self.num_heads)
         self._expect_max_length(self.feature_map != "cosformer" or self.max_length is not None, "a state")
         return ops.init_linear_attention_state(batch_size, heads, self.feature_size, head_dim)

@@ -10,20 +10,22 @@ tuples of a whole row, and asks for some phi; the causal sums (`ops.linear_hyper
 
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Size, States
-from based_jax.mixers.contract import Card, head_layout
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import MixerSummary, head_layout
 from based_jax.mixers.hyper_heads import HyperHeads
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.mixers.registry import register
+from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
 
 SIGNED = ("identity",)
 """Maps whose sum of scores may vanish"""
 
 
+@register("linear_hyper_attention")
 class LinearHyperAttention(HyperHeads):
     """Sums over ordered tuples of tokens, one matrix per head and slot; no positions but the order.
 
@@ -37,13 +39,12 @@ class LinearHyperAttention(HyperHeads):
         chunk_size: tokens per chunk; the result does not depend on it.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="S_t = S_{t-1} + (k_t v_t^T) * Z_t, Z_t = Z_{t-1} + k_t v_t^T, y_t = q_t S_t",
         training="2 N F D",
         state="2 F (D + H), F = 1 + 3d'/2 + d'^2/2 of Taylor's map",
         decoding="2 F D",
         source="Ustaomeroglu and Qu, appendix G.3 (no code published; the causal form is ours)",
-        parity=(),
     )
 
     feature_dim: States = 16
@@ -54,29 +55,15 @@ class LinearHyperAttention(HyperHeads):
     chunk_size: Size | None = None
 
     @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         _, _, value_size = head_layout(self.d_model, self.num_heads)
         width = self.feature_dim
-        expect(width >= 1, "feature_dim", width, "at least 1")
-        q, ks = self.project(x, "q", 1, width)[0], self.of_slots(x, "k", width)
-        y = ops.linear_hyper_attention(
-            q, ks, self.of_slots(x, "v", value_size),
-            ordered=self.ordered, strict=self.strict, feature_map=self.phi, normalize=self.normalize,
-            scale=width**-0.5 if self.scale is None else self.scale, chunk_size=self.chunk_size,
-            initial_state=state, return_state=state is not None, segment_ids=segment_ids, mask=mask,
-        )  # fmt: skip
-        if state is not None:
-            y, state = y
-        return self.read_out(y), state
+        q, ks, vs = self.projected(x, width, value_size)
+        scale = width**-0.5 if self.scale is None else self.scale
+        options: dict[str, Any] = {"ordered": self.ordered, "strict": self.strict, "scale": scale}
+        options |= {"feature_map": self.phi, "normalize": self.normalize, "chunk_size": self.chunk_size}
+        y, state = context.run(ops.linear_hyper_attention, q, ks, vs, initial_state=state, **options)
+        return self.to_output("heads", "head_dim", name="out")(y), state
 
     @property
     def phi(self) -> ops.FeatureMap:
@@ -92,13 +79,10 @@ class LinearHyperAttention(HyperHeads):
             return ops.hyper_taylor_map(self.order)
         return ops.FEATURE_MAPS[self.feature_map]
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, _, value_size = head_layout(self.d_model, self.num_heads)
-        wide = jnp.promote_types(self.dtype, jnp.float32)
-        return ops.init_linear_hyper_state(
-            batch_size, heads, self.slots, self.phi.size(self.feature_dim), value_size,
-            normalize=self.normalize, dtype=wide,
-        )  # fmt: skip
+        sizes = (heads, self.slots, self.phi.size(self.feature_dim), value_size)
+        return ops.init_linear_hyper_state(batch_size, *sizes, normalize=self.normalize, dtype=self.wide)
 
     def state_size(self, length: int) -> int:
         """(n - 1) F d_h per head, and a column more where outputs are divided by the sum of scores."""

@@ -16,9 +16,10 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Epsilon, Repeats, Size, States
-from based_jax.mixers.contract import Card, Mixer, Projection, head_layout, named
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Mixer, MixerSummary, head_layout, ones
+from based_jax.mixers.registry import register
+from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_choice
 
 NORMS = ("sum", "rms", "none")
@@ -29,6 +30,7 @@ FEATURE_DIMS = {1: 64, 2: 16, 3: 8}
 """Default channels per factor: 64, 256 and 512 features of a head; 4 channels beyond."""
 
 
+@register("linear_hyper_feature_attention")
 class LinearHyperFeatureAttention(Mixer):
     """Linear attention whose scores are products of the scores of several features.
 
@@ -46,13 +48,12 @@ class LinearHyperFeatureAttention(Mixer):
         chunk_size: tokens per chunk; the result does not depend on it.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="S_t = S_{t-1} + (k^1_t x ... x k^A_t) v_t^T, y_t = (q^1_t x ... x q^A_t) S_t",
         training="N F D",
         state="F D, F = prod_a d_a; F H more for a sum",
         decoding="F D",
         source="Ustaomeroglu and Qu, Definition 5.1; no published code; the state is ours",
-        parity=(),
     )
 
     num_heads: Size | None = None
@@ -67,10 +68,7 @@ class LinearHyperFeatureAttention(Mixer):
     @property
     def width(self) -> int:
         """Channels of a factor, before phi."""
-        expect(self.order >= 1, "order", self.order, "at least 1")
-        width = FEATURE_DIMS.get(self.order, 4) if self.feature_dim is None else self.feature_dim
-        expect(width >= 1, "feature_dim", width, "at least 1")
-        return width
+        return FEATURE_DIMS.get(self.order, 4) if self.feature_dim is None else self.feature_dim
 
     @property
     def phi(self) -> ops.FeatureMap:
@@ -88,50 +86,34 @@ class LinearHyperFeatureAttention(Mixer):
         return self.phi.size(self.width) ** self.order
 
     @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         _, _, head_dim = head_layout(self.d_model, self.num_heads)
         v = self._project(x, "v", self.order if self.value_product else 1, head_dim).prod(axis=3)
-        y = ops.hyper_feature_attention(
-            self._factors(x, "q"), self._factors(x, "k"), v, kind="linear",
-            scale=self.phi.size(self.width) ** -0.5, normalize=self.norm == "sum",
-            initial_state=state, return_state=state is not None,
-            segment_ids=segment_ids, mask=mask, chunk_size=self.chunk_size,
-        )  # fmt: skip
-        y, state = (y, None) if state is None else y
+        options: dict[str, Any] = {"kind": "linear", "normalize": self.norm == "sum"}
+        options |= {"scale": self.phi.size(self.width) ** -0.5, "chunk_size": self.chunk_size}
+        qs, ks = self._factors(x, "q"), self._factors(x, "k")
+        y, state = context.run(ops.hyper_feature_attention, qs, ks, v, initial_state=state, **options)
         if self.norm == "rms":
-            scale = self.param("norm_scale", named(nn.initializers.ones_init(), "head_dim"), (head_dim,))
-            y = ops.rms_norm(y, scale, self.norm_eps)
-        out_std = self.init_std if self.out_init_std is None else self.out_init_std
-        axes = ("heads", "head_dim", "embed")
-        out = Projection((self.d_model,), axes, inputs=2, dtype=self.dtype, init_std=out_std, name="out")
-        return out(y), state
+            y = ops.rms_norm(y, self.param("norm_scale", ones("head_dim"), (head_dim,)), self.norm_eps)
+        return self.to_output("heads", "head_dim", name="out")(y), state
 
+    @nn.nowrap
     def _project(
         self, x: Float[Array, "B N D"], name: str, factors: int, channels: int
     ) -> Float[Array, "B N H A K"]:
         """One of the maps into factors of heads."""
         heads, _, _ = head_layout(self.d_model, self.num_heads)
-        shape, axes = (heads, factors, channels), ("embed", "heads", None, "head_dim")
-        return Projection(shape, axes, dtype=self.dtype, init_std=self.init_std, name=name)(x)
+        return self.linear((heads, factors, channels), "embed", "heads", None, "head_dim", name=name)(x)
 
+    @nn.nowrap
     def _factors(self, x: Float[Array, "B N D"], name: str) -> tuple[Float[Array, "B N H _"], ...]:
         """phi of the factors of queries or keys, in float32: exponentials of low precision are worse."""
         factors = self._project(x, name, self.order, self.width)
-        return tuple(jnp.unstack(self.phi.features(factors.astype(accumulation_dtype(x))), axis=3))
+        return tuple(jnp.unstack(self.phi.features(factors.astype(self.wide)), axis=3))
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, _, head_dim = head_layout(self.d_model, self.num_heads)
-        wide = jnp.promote_types(self.dtype, jnp.float32)
-        return ops.init_linear_attention_state(batch_size, heads, self.feature_size, head_dim, wide)
+        return ops.init_linear_attention_state(batch_size, heads, self.feature_size, head_dim, self.wide)
 
     def state_size(self, length: int) -> int:
         """F d_h per head, and F more for the sum of the scores."""

@@ -12,7 +12,7 @@ the recurrence itself is run, all orders at once, and neither kernel has a form 
 diagonal-plus-low-rank A it takes S4D's diagonal one.
 
 |Abar + Bbar u_t| may be above 1: long runs of large inputs of one sign make the state grow, without bound if
-they do not end. Nothing is clamped, as in the paper; behind a norm, and with dt <= 0.1, inputs of both signs
+they do not end. Nothing is clamped, as in the paper; after a norm, and with dt <= 0.1, inputs of both signs
 keep it small.
 """
 
@@ -28,12 +28,14 @@ from jax.tree_util import Partial
 
 from based_jax import ops
 from based_jax.fields import Positive, States
-from based_jax.mixers.contract import Card, Initializer, Mixer, Projection, named
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Initializer, Mixer, MixerSummary, named
+from based_jax.mixers.registry import register
+from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
 
+@register("liquid_s4")
 class LiquidS4(Mixer):
     """Liquid S4: a diagonal state space model whose transition depends on the input.
 
@@ -43,13 +45,12 @@ class LiquidS4(Mixer):
         implementation: of `ops.diagonal_scan`.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="h_t = (A + B u_t) * h_{t-1} + B u_t, y_t = 2 Re(C h_t) + D u_t",
         training="N D S",
         state="D S",
         decoding="D S",
         source="Hasani et al. 2022",
-        parity=(),
     )
 
     d_state: States = 64
@@ -60,25 +61,14 @@ class LiquidS4(Mixer):
     @property
     def modes(self) -> int:
         """Complex states per channel."""
-        expect(self.d_state >= 2 and self.d_state % 2 == 0, "d_state", self.d_state, "an even number >= 2")
+        expect(self.d_state % 2 == 0, "d_state", self.d_state, "an even number >= 2")
         return self.d_state // 2
 
     @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
-        wide = accumulation_dtype(x)
-
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         def param(name: str, initializer: Initializer, *sizes: int) -> Array:
             axes = ("embed", *[None] * len(sizes))
-            return self.param(name, named(initializer, *axes), (self.d_model, *sizes)).astype(wide)
+            return self.param(name, named(initializer, *axes), (self.d_model, *sizes)).astype(self.wide)
 
         decay = param("A_log", nn.initializers.constant(math.log(0.5)), self.modes)
         turn = param("A_imag", _frequencies, self.modes)
@@ -89,24 +79,19 @@ class LiquidS4(Mixer):
         half = lax.complex(-jnp.exp(decay), turn) * (dt / 2)
         transition = (1 + half) / (1 - half)
         entry = lax.complex(B[..., 0], B[..., 1]) * dt / (1 - half)
-        y, new_state = ops.diagonal_scan(
-            x, Partial(_terms, transition, entry), Partial(_readout, C, D), initial_state=state,
-            return_state=True, segment_ids=segment_ids, mask=mask, implementation=self.implementation,
-        )  # fmt: skip
-        out_std = self.init_std if self.out_init_std is None else self.out_init_std
-        y = Projection(
-            (self.d_model,), ("embed", "mlp"), bias=True, dtype=self.dtype, init_std=out_std, name="out"
-        )(jax.nn.gelu(y, approximate=False).astype(self.dtype))
-        return y, None if state is None else new_state
+        terms, readout = Partial(_terms, transition, entry), Partial(_readout, C, D)
+        options = {"initial_state": state, "implementation": self.implementation}
+        y, state = context.run(ops.diagonal_scan, x, terms, readout, **options)
+        y = jax.nn.gelu(y, approximate=False).astype(self.dtype)
+        out = self.linear(self.d_model, "embed", "mlp", bias=True, init_std=self.out_std, name="out")
+        return out(y), state
 
     def _init_dt_log(self, key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
         return jax.random.uniform(key, shape, dtype, math.log(self.dt_min), math.log(self.dt_max))
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        wide = jnp.promote_types(self.dtype, jnp.float32)
-        return ops.init_diagonal_scan_state(
-            batch_size, (self.d_model, self.modes), jnp.promote_types(wide, jnp.complex64)
-        )
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
+        complex_dtype = jnp.promote_types(self.wide, jnp.complex64)
+        return ops.init_diagonal_scan_state(batch_size, (self.d_model, self.modes), complex_dtype)
 
     def state_size(self, length: int) -> int:
         """d d_state, as H3's."""

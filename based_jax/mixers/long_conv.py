@@ -12,30 +12,30 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Length
-from based_jax.mixers.contract import Card, Mixer, Projection
-from based_jax.mixers.long_filters import ExplicitFilter, MLPFilter, taps_needed
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
-from based_jax.validate import expect
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Mixer, MixerSummary
+from based_jax.mixers.long_filters import filter_taps, taps_needed
+from based_jax.mixers.registry import register
+from based_jax.typing import Array, Float, State
 
 
+@register("long_conv")
 class LongConv(Mixer):
     """Long convolution. Its state is the last inputs: `max_length` of them, or `l_max` if that is less.
 
     Attributes:
         l_max: taps; inputs that are longer ago are not seen.
         implicit: make the filter by an MLP over the position.
-        project: gelu and an output projection behind it, as in the papers' language models.
+        project: gelu and an output projection after it, as in the papers' language models.
         implementation: of `ops.long_conv`.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="h * x + x, one filter per channel",
         training="N log N D",
         state="D N",
         decoding="D N",
         source="Fu et al. 2023; Zoology's code",
-        parity=("zoology/long_conv",),
     )
 
     l_max: Length = 1024
@@ -44,43 +44,20 @@ class LongConv(Mixer):
     implementation: str | None = None
 
     @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
-        expect(self.l_max >= 1, "l_max", self.l_max, "at least 1")
-        dtype = accumulation_dtype(x)
-        if self.implicit:
-            make = MLPFilter(self.d_model, self.l_max, dtype=dtype, init_std=self.init_std, name="filter")
-        else:
-            make = ExplicitFilter(self.d_model, self.l_max, dtype=dtype, name="filter")
-        y = ops.long_conv(
-            x, make(taps_needed(self.l_max, x.shape[1], state)),
-            initial_state=state, return_state=state is not None, segment_ids=segment_ids, mask=mask,
-            implementation=self.implementation,
-        )  # fmt: skip
-        y, state = (y, None) if state is None else y
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
+        taps = filter_taps(self, self.implicit, taps_needed(self.l_max, x.shape[1], state))
+        y, state = context.run(
+            ops.long_conv, x, taps, initial_state=state, implementation=self.implementation
+        )
         y = y + x
         if self.project:
-            out_std = self.init_std if self.out_init_std is None else self.out_init_std
-            out = Projection(
-                (self.d_model,), ("mlp", "embed"), bias=True, dtype=self.dtype, init_std=out_std, name="out"
-            )
-            y = out(jax.nn.gelu(y, approximate=False))
+            y = self.to_output("mlp", bias=True, name="out")(jax.nn.gelu(y, approximate=False))
         return y, state
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         slots = self.l_max if max_length is None else min(max_length, self.l_max)
-        return ops.init_long_conv_state(
-            batch_size, slots, self.d_model, self.dtype if dtype is None else dtype
-        )
+        return ops.init_long_conv_state(batch_size, slots, self.d_model, dtype)
 
     def state_size(self, length: int) -> int:
-        """d N (spec of Zoology, 3.6), of at most l_max inputs."""
+        """d N (Zoology's code), of at most l_max inputs."""
         return self.d_model * min(length, self.l_max)

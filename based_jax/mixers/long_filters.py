@@ -1,7 +1,7 @@
 """The filters of long convolutions: one number per tap and channel, or MLPs over the position.
 
-    explicit:  h ~ N(0, 1)                                            (spec of Zoology, 3.6)
-    implicit:  h_t = W2 relu(W1 z_t)                                  (spec of Zoology, 3.6)
+    explicit:  h ~ N(0, 1)                                            (Zoology's code)
+    implicit:  h_t = W2 relu(W1 z_t)                                  (Zoology's code)
     sine:      h_t = exp(-t' |delta|) W_n sin(w ... sin(w W_1 z_t))   (Hyena, section 3.3)
 
     z_t = [t', cos(f_b w_t), -sin(f_b w_t) for each band b],   t' = t / (l_max - 1),   w_t = 2 pi t / l_max
@@ -26,6 +26,14 @@ from based_jax.validate import expect
 def taps_needed(l_max: int, length: int, state: LongConvState | None) -> int:
     """Taps that a call of `length` tokens can use: the rest need not be computed."""
     return min(l_max, length + (0 if state is None else state.inputs.shape[1]))
+
+
+def filter_taps(mixer: Any, implicit: bool, taps: int) -> Float[Array, "T E"]:
+    """The first taps of a mixer's filter of `mixer.l_max`, learned as it is or made by an MLP."""
+    size, dtype = (mixer.d_model, mixer.l_max), mixer.wide
+    if implicit:
+        return MLPFilter(*size, dtype=dtype, init_std=mixer.init_std, name="filter")(taps)
+    return ExplicitFilter(*size, dtype=dtype, name="filter")(taps)
 
 
 def position_features(l_max: int, emb_dim: int) -> np.ndarray:

@@ -1,10 +1,10 @@
-"""Mamba-2, the state space dual (Dao and Gu 2024, sections 6 and 7; spec of Zoology 3.13).
+"""Mamba-2, the state space dual (Dao and Gu 2024, sections 6 and 7; Zoology's code).
 
     z, x, B, C, dt = split(u W_in);   x, B, C = silu(conv(x, B, C));   dt = softplus(dt + dt_bias)
     S_t = exp(dt_t A) S_{t-1} + B_t (dt_t x_t)^T,   y_t = S_t^T C_t + D x_t,   A = -exp(A_log)     per head
     out = (RMSNorm(y * silu(z)) * scale) W_out
 
-A, D and dt are one number per head of x; the heads of a group share B and C, and are normed together, behind
+A, D and dt are one number per head of x; the heads of a group share B and C, and are normed together, after
 the gate.
 """
 
@@ -17,19 +17,11 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Epsilon, Repeats, Size, States
-from based_jax.mixers.contract import (
-    Card,
-    Mixer,
-    Projection,
-    default_heads,
-    log_uniform_steps,
-    named,
-    uniform,
-)
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.stream import Stream
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
-from based_jax.validate import expect, expect_divisible
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Mixer, MixerSummary, default_heads, log_uniform_steps, named, ones
+from based_jax.mixers.registry import register
+from based_jax.typing import Array, Float, State
+from based_jax.validate import expect_divisible
 
 
 @jax.tree_util.register_dataclass
@@ -40,12 +32,8 @@ class Mamba2State:
     conv: ops.ShortConvState
     ssm: ops.LinearRecurrenceState
 
-    @property
-    def stream(self) -> Stream:
-        """How far each row has come."""
-        return self.ssm.stream
 
-
+@register("mamba2")
 class Mamba2(Mixer):
     """Mamba-2: heads of a state space model with one decay each.
 
@@ -62,16 +50,12 @@ class Mamba2(Mixer):
         implementation: of `ops.linear_recurrence`.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="S_t = exp(dt_t a) S_{t-1} + B_t (dt_t x_t)^T, y_t = C_t S_t + D x_t",
         training="N (C + S) E",
         state="2 D S",
         decoding="E S",
         source="Dao and Gu 2024; Zoology's code",
-        parity=(
-            "zoology/mamba2",
-            "ops/ssd",
-        ),
     )
 
     d_state: States = 128
@@ -87,8 +71,6 @@ class Mamba2(Mixer):
     @nn.nowrap
     def layout(self) -> tuple[int, int]:
         """Heads, and channels per head."""
-        for name in ("d_state", "num_groups", "d_conv", "expand"):
-            expect(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         channels = self.expand * self.d_model
         if self.head_dim is None:
             heads = default_heads(channels)
@@ -99,77 +81,51 @@ class Mamba2(Mixer):
         return heads, channels // heads
 
     @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         heads, head_dim = self.layout()
         channels, groups, states = heads * head_dim, self.num_groups, self.d_state
-        in_std, out_std = self.init_std, self.init_std if self.out_init_std is None else self.out_init_std
+        in_std, out_std = self.init_std, self.out_std
         if self.num_layers is not None:
-            expect(self.num_layers >= 1, "num_layers", self.num_layers, "at least 1")
             in_std = (3 * self.d_model) ** -0.5
             out_std = (3 * channels * self.num_layers) ** -0.5
-        options: dict[str, Any] = {"dtype": self.dtype, "init_std": in_std}
-        context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "return_state": True}
-        lead, wide = x.shape[:2], accumulation_dtype(x)
+        lead = x.shape[:2]
 
-        inner = Projection((2, channels), ("embed", None, "mlp"), name="in_proj", **options)(x)
-        maps = Projection((2, groups, states), ("embed", None, None, None), name="maps", **options)(x)
-        steps = Projection((heads,), ("embed", "heads"), name="step", **options)(x)
+        inner = self.linear((2, channels), "embed", None, "mlp", init_std=in_std, name="in_proj")(x)
+        maps = self.linear((2, groups, states), "embed", None, None, None, init_std=in_std, name="maps")(x)
+        steps = self.linear(heads, "embed", "heads", init_std=in_std, name="step")(x)
 
         z, u = inner[..., 0, :], inner[..., 1, :]
         u = jnp.concatenate([u, maps.reshape(*lead, -1)], axis=-1)
-        init = uniform(self.d_conv**-0.5)
-        u, conv_state = ops.short_conv(
-            u,
-            self.param("conv_kernel", named(init, None, "mlp"), (self.d_conv, u.shape[-1])),
-            self.param("conv_bias", named(init, "mlp"), (u.shape[-1],)),
-            initial_state=None if state is None else state.conv, **context,
-        )  # fmt: skip
+        taps, bias = self.conv_params(self.d_conv, u.shape[-1], "mlp")
+        u, conv = context.run(ops.short_conv, u, taps, bias, initial_state=state and state.conv)
         u, B, C = jnp.split(jax.nn.silu(u), [channels, channels + groups * states], axis=-1)
-        u = u.reshape(*lead, heads, head_dim).astype(wide)
+        u = u.reshape(*lead, heads, head_dim).astype(self.wide)
         B, C = (a.reshape(*lead, groups, states) for a in (B, C))
 
-        dt = jax.nn.softplus(
-            steps.astype(wide) + self.param("dt_bias", named(log_uniform_steps(), "heads"), (heads,))
-        )
+        dt_bias = self.param("dt_bias", named(log_uniform_steps(), "heads"), (heads,))
+        dt = jax.nn.softplus(steps.astype(self.wide) + dt_bias)
         A = -jnp.exp(self.param("A_log", named(_init_A_log, "heads"), (heads,)))
-        D = self.param("D", named(nn.initializers.ones_init(), "heads"), (heads,))
-        y, ssm_state = ops.linear_recurrence(
-            C, B, u * dt[..., None], dt * A,
-            scale=1.0, initial_state=None if state is None else state.ssm, chunk_size=self.chunk_size,
-            implementation=self.implementation, **context,
-        )  # fmt: skip
+        D = self.param("D", ones("heads"), (heads,))
+        options: dict[str, Any] = {"chunk_size": self.chunk_size, "implementation": self.implementation}
+        options |= {"scale": 1.0, "initial_state": state and state.ssm}
+        y, ssm = context.run(ops.linear_recurrence, C, B, u * dt[..., None], dt * A, **options)
         y = (y + D[:, None] * u).reshape(*lead, groups, -1).astype(self.dtype)
 
         y = y * jax.nn.silu(z).reshape(y.shape)
-        scale = self.param(
-            "norm_scale", named(nn.initializers.ones_init(), None, "mlp"), (groups, channels // groups)
-        )
+        scale = self.param("norm_scale", ones(None, "mlp"), (groups, channels // groups))
         y = ops.rms_norm(y, scale, self.norm_eps).reshape(*lead, channels)
-        y = Projection((self.d_model,), ("mlp", "embed"), dtype=self.dtype, init_std=out_std, name="out")(y)
-        return y, None if state is None else Mamba2State(conv_state, ssm_state)
+        return self.to_output("mlp", init_std=out_std, name="out")(y), Mamba2State(conv, ssm)
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, head_dim = self.layout()
         inputs = heads * head_dim + 2 * self.num_groups * self.d_state
-        wide = jnp.promote_types(self.dtype, jnp.float32)
         return Mamba2State(
-            conv=ops.init_short_conv_state(
-                batch_size, inputs, self.d_conv, self.dtype if dtype is None else dtype
-            ),
-            ssm=ops.init_linear_recurrence_state(batch_size, heads, self.d_state, head_dim, wide),
+            conv=ops.init_short_conv_state(batch_size, inputs, self.d_conv, dtype),
+            ssm=ops.init_linear_recurrence_state(batch_size, heads, self.d_state, head_dim, self.wide),
         )
 
     def state_size(self, length: int) -> int:
-        """2 d d_state for expand = 2 (spec of Zoology 3.13); the convolution's inputs are not counted."""
+        """2 d d_state for expand = 2 (Zoology's code); the convolution's inputs are not counted."""
         heads, head_dim = self.layout()
         return heads * head_dim * self.d_state
 

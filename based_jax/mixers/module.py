@@ -1,10 +1,10 @@
 """Flax modules that take arrays on any mesh: mixers, language models and classifiers."""
 
-from typing import Any
+from typing import Any, cast
 
 from flax import linen as nn
 
-from based_jax.ops import border
+from based_jax.ops.core import border
 
 
 class Module(nn.Module):
@@ -29,4 +29,4 @@ class Module(nn.Module):
     @nn.nowrap
     def init_with_output(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
         """As `nn.Module.init_with_output`."""
-        return border.run(super().init_with_output, (rngs, *args), kwargs)
+        return border.run(cast(Any, super().init_with_output), (rngs, *args), kwargs)

@@ -1,4 +1,4 @@
-"""NystromFormer: softmax attention through a few landmarks (Xiong et al. 2021; spec of Zoology, 3.18).
+"""NystromFormer: softmax attention through a few landmarks (Xiong et al. 2021; Zoology's code).
 
     causal:      y_i = softmax over the landmarks of the pieces before i's and the tokens of i's piece
     not causal:  y = softmax(q k~^T) pinv(softmax(q~ k~^T)) softmax(q~ k^T) v,  masked as in Zoology's code
@@ -9,16 +9,16 @@ the whole row into pieces, later tokens included. The causal one, the default, i
 
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
-
 from based_jax import ops
 from based_jax.fields import Length, Repeats, Share, Size
-from based_jax.mixers.contract import Card, head_layout
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import MixerSummary, head_layout
+from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
-from based_jax.validate import expect
+from based_jax.typing import Array, Float, State
 
 
+@register("nystrom")
 class Nystrom(SoftmaxHeads):
     """Attention through landmarks, causal or as in Zoology's code.
 
@@ -30,13 +30,12 @@ class Nystrom(SoftmaxHeads):
         iterations: steps towards the pseudo-inverse of Zoology's form.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="softmax over the means of past pieces and the own piece's keys",
         training="N (m + N / m) D",
         state="2 D m",
         decoding="read 2 D (m + N / m)",
         source="Xiong et al. 2021; Zoology's code",
-        parity=("zoology/nystrom",),
     )
 
     num_heads: Size | None = 1
@@ -47,40 +46,22 @@ class Nystrom(SoftmaxHeads):
     iterations: Repeats = 6
 
     @property
-    def reach(self) -> None:
-        return None
-
-    @property
     def piece(self) -> int:
         """Tokens per landmark of the causal form."""
-        expect(self.num_landmarks >= 1, "num_landmarks", self.num_landmarks, "at least 1")
-        expect(self.l_max >= 1, "l_max", self.l_max, "at least 1")
         return -(-self.l_max // self.num_landmarks)
 
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        q, k, v = self.equal_heads(x, state, segment_ids, positions, mask)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
+        q, k, v = self.equal_heads(x, state, context)
         if not self.causal:
             y = ops.nystrom_attention(q, k, v, num_landmarks=self.num_landmarks, iterations=self.iterations)
             return self.out(y), None
-        y = ops.landmark_attention(
-            q, k, v, piece=self.piece, initial_state=state, return_state=state is not None,
-            segment_ids=segment_ids, mask=mask, implementation=self.implementation,
-        )  # fmt: skip
-        y, state = (y, None) if state is None else y
+        options: dict[str, Any] = {"piece": self.piece, "implementation": self.implementation}
+        y, state = context.run(ops.landmark_attention, q, k, v, initial_state=state, **options)
         return self.out(y), state
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         self.expect_causal()
         heads, _, width = head_layout(self.d_model, self.num_heads)
-        dtype = jnp.dtype(self.dtype if dtype is None else dtype)
         slots = -(-expect_max_length(max_length) // self.piece)
         return ops.init_landmark_state(batch_size, slots, self.piece, heads, width, width, dtype)
 

@@ -19,83 +19,14 @@ from importlib import metadata
 from typing import Any, TypeVar
 
 from based_jax.fields import expect_fields
-from based_jax.mixers.attention import Attention
-from based_jax.mixers.base_conv import BaseConv
-from based_jax.mixers.bigbird import BigBird
-from based_jax.mixers.blocked_window import BlockedWindow
-from based_jax.mixers.contract import Card, Mixer
-from based_jax.mixers.conv_basis import ConvBasis
-from based_jax.mixers.delta_net import DeltaNet
-from based_jax.mixers.gated_conv import GatedConv
-from based_jax.mixers.gated_delta_net import GatedDeltaNet
-from based_jax.mixers.gla import GLA
-from based_jax.mixers.h3 import H3
-from based_jax.mixers.hyena import Hyena
-from based_jax.mixers.hyper_attention import HyperAttention
-from based_jax.mixers.hyper_feature_attention import HyperFeatureAttention
-from based_jax.mixers.input_conv import InputConv
-from based_jax.mixers.linear_attention import LinearAttention
-from based_jax.mixers.linear_hyper_attention import LinearHyperAttention
-from based_jax.mixers.linear_hyper_feature_attention import LinearHyperFeatureAttention
-from based_jax.mixers.liquid_s4 import LiquidS4
-from based_jax.mixers.long_conv import LongConv
-from based_jax.mixers.mamba import Mamba
-from based_jax.mixers.mamba2 import Mamba2
-from based_jax.mixers.nystrom import Nystrom
+from based_jax.mixers.contract import Mixer, MixerSummary, option_names
 from based_jax.mixers.option_docs import Option, attribute_docs
-from based_jax.mixers.retnet import RetNet
-from based_jax.mixers.rwkv4 import RWKV4
-from based_jax.mixers.rwkv5 import RWKV5
-from based_jax.mixers.rwkv7 import RWKV7
-from based_jax.mixers.rwkv_channel_mix import RWKVChannelMix
-from based_jax.mixers.scatterbrain import ScatterBrain
-from based_jax.mixers.selected_attention import SelectedAttention
-from based_jax.mixers.selective_lookups import SelectiveLookups
-from based_jax.mixers.short_conv import ShortConv
-from based_jax.mixers.sigmoid_lookups import SigmoidLookups
-from based_jax.mixers.sliding_window import SlidingWindow
-from based_jax.mixers.sma import SMA
 from based_jax.validate import expect, expect_choice, nearest
 
 ENTRY_POINTS = "based_jax.mixers"
 """group of the entry points by which installed packages declare mixers"""
 
-_MIXERS: dict[str, type[Mixer]] = {
-    "attention": Attention,
-    "base_conv": BaseConv,
-    "bigbird": BigBird,
-    "blocked_window": BlockedWindow,
-    "conv_basis": ConvBasis,
-    "delta_net": DeltaNet,
-    "gated_conv": GatedConv,
-    "gated_delta_net": GatedDeltaNet,
-    "gla": GLA,
-    "h3": H3,
-    "hyena": Hyena,
-    "hyper_attention": HyperAttention,
-    "hyper_feature_attention": HyperFeatureAttention,
-    "input_conv": InputConv,
-    "linear_attention": LinearAttention,
-    "linear_hyper_attention": LinearHyperAttention,
-    "linear_hyper_feature_attention": LinearHyperFeatureAttention,
-    "liquid_s4": LiquidS4,
-    "long_conv": LongConv,
-    "mamba": Mamba,
-    "mamba2": Mamba2,
-    "nystrom": Nystrom,
-    "retnet": RetNet,
-    "rwkv4": RWKV4,
-    "rwkv5": RWKV5,
-    "rwkv7": RWKV7,
-    "rwkv_channel_mix": RWKVChannelMix,
-    "scatterbrain": ScatterBrain,
-    "selected_attention": SelectedAttention,
-    "selective_lookups": SelectiveLookups,
-    "short_conv": ShortConv,
-    "sigmoid_lookups": SigmoidLookups,
-    "sliding_window": SlidingWindow,
-    "sma": SMA,
-}
+_MIXERS: dict[str, type[Mixer]] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +43,7 @@ class MixerInfo:
     """honours segment_ids"""
     options: tuple[str, ...]
     """what `make` takes beside d_model; the function `options` explains them"""
-    card: Card
+    row: MixerSummary
     """equation, costs and sources"""
 
     def state_size(self, d_model: int, length: int, **options: Any) -> int:
@@ -197,9 +128,7 @@ def make(name: str, *, d_model: int, **options: Any) -> Mixer:
             A value of another type or outside the range that its annotation gives (`based_jax.fields`).
     """
     expect_options(name, options)
-    mixer = class_of(name)
-    expect_fields(mixer, {"d_model": d_model})
-    return mixer(d_model=d_model, **options)
+    return class_of(name)(d_model=d_model, **options)
 
 
 def expect_options(name: str, options: Mapping[str, Any]) -> None:
@@ -223,15 +152,9 @@ def info(name: str) -> MixerInfo:
         ValueError: unknown name.
     """
     mixer = class_of(name)
-    return MixerInfo(
-        name=name,
-        summary=(mixer.__doc__ or "").strip().splitlines()[0],
-        causal=mixer.causal,
-        stateful=mixer.stateful,
-        packing=mixer.packing,
-        options=_options(mixer),
-        card=mixer.card,
-    )
+    summary, *_ = (mixer.__doc__ or "").strip().splitlines()
+    flags = (mixer.causal, mixer.stateful, mixer.packing)
+    return MixerInfo(name, summary, *flags, options=_options(mixer), row=mixer.row)
 
 
 def options(name: str) -> dict[str, Option]:
@@ -253,5 +176,4 @@ def options(name: str) -> dict[str, Option]:
 
 
 def _options(mixer: type[Mixer]) -> tuple[str, ...]:
-    fields = (field.name for field in dataclasses.fields(mixer))
-    return tuple(name for name in fields if name not in ("d_model", "parent", "name"))
+    return tuple(name for name in option_names(mixer) if name != "d_model")

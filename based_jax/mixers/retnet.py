@@ -1,4 +1,4 @@
-"""RetNet's multi-scale retention (Sun et al. 2023, section 2; spec of Zoology 3.15).
+"""RetNet's multi-scale retention (Sun et al. 2023, section 2; Zoology's code).
 
     q, k = rotary(x W_q), rotary(x W_k);   v = x W_v;   gamma_h = 1 - 2^(-5 - h) for head h
     S_t = gamma S_{t-1} + k_t v_t^T,   y_t = S_t^T q_t / sqrt(d_k)        (recurrent)
@@ -11,16 +11,18 @@ here: the others scale a token's head as a whole, and the norm per head takes th
 
 from typing import Any, ClassVar
 
-import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Factor, Positive
-from based_jax.mixers.contract import Card, named
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.gated_heads import GatedHeads
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.mixers.registry import register
+from based_jax.typing import Array, Float, State
 
 
+@register("retnet")
 class RetNet(GatedHeads):
     """Multi-scale retention.
 
@@ -32,57 +34,32 @@ class RetNet(GatedHeads):
         rotary_base: base of the wavelengths.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="S_t = gamma S_{t-1} + k_t v_t^T, y_t = q_t S_t, rotary q and k",
         training="N (C + d_k) D",
         state="d_k d_v H",
         decoding="d_k d_v H",
         source="Sun et al. 2023; Zoology's code",
-        parity=("ops/retention",),
     )
 
     expand_v: Factor = 2.0
     rotary: bool = True
     rotary_base: Positive = 10000.0
 
-    @nn.nowrap
     def most_heads(self) -> int:
         return max(self.d_model // 256, 1)
 
     @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         heads, key_size, value_size = self.layout()
-        q, k = self.project(x, "q", key_size), self.project(x, "k", key_size)
+        q, k = (self.to_heads(heads, key_size, name=name)(x) for name in "qk")
+        v = self.to_heads(heads, value_size, name="v")(x)
         if self.rotary and key_size > 1:  # an odd channel stays as it is
-            if positions is None:
-                stream = None if state is None else state.stream
-                positions = ops.advance(stream, x.shape[0], x.shape[1], segment_ids, mask)[0].positions
             options: dict[str, Any] = {"dim": key_size - key_size % 2, "base": self.rotary_base}
-            q, k = (ops.rotary(a, positions, interleaved=True, **options) for a in (q, k))
-        y, new_state = self.recur(
-            q, k, self.project(x, "v", value_size), ops.fixed_log_decay(heads)[None, None],
-            initial_state=state, segment_ids=segment_ids, mask=mask,
-        )  # fmt: skip
-        scale, bias = (
-            self.param(name, named(init, "heads", "head_dim"), (heads, value_size))
-            for name, init in (
-                ("norm_scale", nn.initializers.ones_init()),
-                ("norm_bias", nn.initializers.zeros_init()),
-            )
-        )
-        y = self.read_out(ops.layer_norm(y, scale, bias, self.norm_eps), x)
-        return y, None if state is None else new_state
+            q, k = (ops.rotary(a, context.positions, interleaved=True, **options) for a in (q, k))
+        y, state = self.recur(q, k, v, ops.fixed_log_decay(heads)[None, None], state, context)
+        scale, bias = self.norm_params((heads, value_size), "heads", "head_dim")
+        return self.read_out(ops.layer_norm(y, scale, bias, self.norm_eps), x), state
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        heads, key_size, value_size = self.layout()
-        wide = jnp.promote_types(self.dtype, jnp.float32)
-        return ops.init_linear_recurrence_state(batch_size, heads, key_size, value_size, wide)
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
+        return ops.init_linear_recurrence_state(batch_size, *self.layout(), self.wide)

@@ -1,4 +1,4 @@
-"""RWKV-4's time mixing (RWKV, section 3.1; spec of Zoology 3.9).
+"""RWKV-4's time mixing (RWKV, section 3.1; Zoology's code).
 
     x~ = the previous token;   k = (mu_k x + (1 - mu_k) x~) W_k, likewise v and r
     y = (sigmoid(r) * wkv(k, v)) W_out,   per channel, with w = -exp(decay):
@@ -17,10 +17,11 @@ import numpy as np
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.mixers.contract import Card, Projection
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import MixerSummary
+from based_jax.mixers.registry import register
 from based_jax.mixers.rwkv_layer import RWKVLayer, constant
-from based_jax.ops.stream import Stream
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.typing import Array, Float, State
 
 
 @jax.tree_util.register_dataclass
@@ -31,12 +32,8 @@ class RWKV4State:
     shift: ops.ShortConvState
     wkv: ops.WKVState
 
-    @property
-    def stream(self) -> Stream:
-        """How far each row has come."""
-        return self.wkv.stream
 
-
+@register("rwkv4")
 class RWKV4(RWKVLayer):
     """RWKV-4 time mixing: a decayed exponential average, gated.
 
@@ -44,57 +41,37 @@ class RWKV4(RWKVLayer):
         implementation: of `ops.wkv`.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="sigmoid(r) * sum_i e^{(t-1-i) w + k_i} v_i / sum_i e^{(t-1-i) w + k_i}",
         training="N D",
         state="4 D",
         decoding="D",
         source="Peng et al. 2023; Zoology's code",
-        parity=("zoology/rwkv4_time_mix",),
     )
 
     implementation: str | None = None
 
     @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
-        context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "return_state": True}
-        previous, shift = ops.token_shift(x, initial_state=None if state is None else state.shift, **context)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
+        previous, shift = context.run(ops.token_shift, x, initial_state=state and state.shift)
         depth, mix = self.depth(), self.initial_mix()
-        heads = ((self.d_model,), ("mlp",))
-        k = self.blended("key", mix, x, previous, *heads)
-        v = self.blended("value", mix + 0.3 * depth, x, previous, *heads)
-        r = self.blended("receptance", mix**0.5, x, previous, *heads)
+        channels = (self.d_model,)
+        k = self.blended("key", mix, x, previous, channels, ("mlp",))
+        v = self.blended("value", mix + 0.3 * depth, x, previous, channels, ("mlp",))
+        r = self.blended("receptance", mix**0.5, x, previous, channels, ("mlp",))
         channel = np.arange(self.d_model)
         decay = -5 + 8 * (channel / max(self.d_model - 1, 1)) ** (0.7 + 1.3 * depth)
         bonus = np.log(0.3) + 0.5 * ((channel + 1) % 3 - 1)
-        y, sums = ops.wkv(
-            k, v,
-            -jnp.exp(self.param("decay", constant(decay, "mlp"), (self.d_model,))),
-            self.param("bonus", constant(bonus, "mlp"), (self.d_model,)),
-            initial_state=None if state is None else state.wkv, implementation=self.implementation, **context,
-        )  # fmt: skip
-        out_std = self.init_std if self.out_init_std is None else self.out_init_std
-        y = Projection((self.d_model,), ("mlp", "embed"), dtype=self.dtype, init_std=out_std, name="out")(
-            jax.nn.sigmoid(r) * y
-        )
-        return y, None if state is None else RWKV4State(shift, sums)
+        w = -jnp.exp(self.param("decay", constant(decay, "mlp"), channels))
+        u = self.param("bonus", constant(bonus, "mlp"), channels)
+        options = {"initial_state": state and state.wkv, "implementation": self.implementation}
+        y, sums = context.run(ops.wkv, k, v, w, u, **options)
+        return self.to_output("mlp", name="out")(jax.nn.sigmoid(r) * y), RWKV4State(shift, sums)
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        wide = jnp.promote_types(self.dtype, jnp.float32)
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         return RWKV4State(
-            shift=ops.init_token_shift_state(
-                batch_size, self.d_model, self.dtype if dtype is None else dtype
-            ),
-            wkv=ops.init_wkv_state(batch_size, self.d_model, wide),
+            shift=ops.init_token_shift_state(batch_size, self.d_model, dtype),
+            wkv=ops.init_wkv_state(batch_size, self.d_model, self.wide),
         )
 
     def state_size(self, length: int) -> int:

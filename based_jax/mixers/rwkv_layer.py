@@ -1,18 +1,55 @@
-"""What RWKV-4 and RWKV-5 share: maps of a blend of two neighbouring tokens, initialised by the layer's depth.
+"""What RWKV's layers share: maps of a blend of two neighbouring tokens, and a matrix per head as their state.
 
-(mu x + (1 - mu) x~) W,   x~ = the previous token,   mu per channel
+RWKV-4 and RWKV-5 map (mu x + (1 - mu) x~) W,   x~ = the previous token,   mu per channel, initialised by the
+layer's depth. RWKV-5 and RWKV-7 keep the matrices.
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from based_jax import ops
 from based_jax.fields import Count, Size
-from based_jax.mixers.contract import Initializer, Mixer, Projection, named
-from based_jax.typing import Array, Float
-from based_jax.validate import expect
+from based_jax.mixers.contract import Initializer, Mixer, default_heads, named
+from based_jax.typing import Array, Float, State
+from based_jax.validate import expect, expect_divisible
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class RWKVMemoryState:
+    """The last token, and the matrix per head."""
+
+    shift: ops.ShortConvState
+    memory: ops.LinearRecurrenceState
+
+
+class RWKVMemory(Mixer):
+    """Heads with a matrix as their state; the option with their width has the name `head_option`."""
+
+    head_option: ClassVar[str]
+
+    @nn.nowrap
+    def layout(self) -> tuple[int, int]:
+        """Heads, and channels per head."""
+        size: int = getattr(self, self.head_option) or self.d_model // default_heads(self.d_model)
+        expect_divisible("d_model", self.d_model, self.head_option, size)
+        return self.d_model // size, size
+
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
+        heads, size = self.layout()
+        return RWKVMemoryState(
+            shift=ops.init_token_shift_state(batch_size, self.d_model, dtype),
+            memory=ops.init_linear_recurrence_state(batch_size, heads, size, size, self.wide),
+        )
+
+    def state_size(self, length: int) -> int:
+        """D d_h, as the papers count RWKV-7 (Zoology's code); the last token is not counted."""
+        return self.d_model * self.layout()[1]
 
 
 class RWKVLayer(Mixer):
@@ -29,20 +66,19 @@ class RWKVLayer(Mixer):
     @nn.nowrap
     def depth(self) -> float:
         """0 for the first layer to 1 for the last."""
-        layer, layers = self._place()
-        return layer / max(layers - 1, 1)
+        return self._place() / max(self.num_layers - 1, 1)
 
     @nn.nowrap
     def initial_mix(self) -> np.ndarray:
         """(D,) mu of keys: later channels keep more of the current token, in later layers all do."""
-        layer, layers = self._place()
-        return (np.arange(self.d_model) / self.d_model) ** (1 - layer / layers)
+        return (np.arange(self.d_model) / self.d_model) ** (1 - self._place() / self.num_layers)
 
     @nn.nowrap
-    def _place(self) -> tuple[int, int]:
-        expect(0 <= self.layer < self.num_layers, "layer", self.layer, f"0 to {self.num_layers - 1}")
-        return self.layer, self.num_layers
+    def _place(self) -> int:
+        expect(self.layer < self.num_layers, "layer", self.layer, f"0 to {self.num_layers - 1}")
+        return self.layer
 
+    @nn.nowrap
     def blended(
         self,
         name: str,
@@ -54,8 +90,7 @@ class RWKVLayer(Mixer):
     ) -> Array:
         """A map of the blend of both tokens, with mu called after the first letter of its name."""
         mu = self.param(f"mix_{name[0]}", constant(initial, "embed"), (self.d_model,)).astype(self.dtype)
-        project = Projection(features, ("embed", *axes), dtype=self.dtype, init_std=self.init_std, name=name)
-        return project(x * mu + previous * (1 - mu))
+        return self.linear(features, "embed", *axes, name=name)(x * mu + previous * (1 - mu))
 
 
 def constant(values: np.ndarray, *axes: str) -> Initializer:

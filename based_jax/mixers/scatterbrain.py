@@ -1,4 +1,4 @@
-"""ScatterBrain: softmax in a window, random features behind it (Chen et al. 2021; spec of Zoology, 3.19).
+"""ScatterBrain: softmax in a window, random features beyond it (Chen et al. 2021; Zoology's code).
 
     y_i = (sum_{i-left <= j <= i} exp(q_i.k_j) v_j + sum_{j < i-left} phi(q_i).phi(k_j) v_j) / normaliser
 
@@ -9,16 +9,18 @@ not causal: the scale of its features is the largest key of the row.
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Count, Share, States
-from based_jax.mixers.contract import Card, head_layout, named
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import MixerSummary, head_layout, named
+from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
 
+@register("scatterbrain")
 class ScatterBrain(SoftmaxHeads):
     """Window attention with a low-rank remainder, causal or as in Zoology's code.
 
@@ -28,13 +30,12 @@ class ScatterBrain(SoftmaxHeads):
         causal: False is Zoology's form, which takes whole rows only: no state, segments or padding.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="softmax over the last w keys and phi(q).phi(k) over older ones",
         training="N (w + F) D",
         state="2 D w + F (D + H)",
         decoding="2 D w + F D",
         source="Chen et al. 2021; Zoology's code",
-        parity=("zoology/scatterbrain",),
     )
 
     rotary_fraction: Share = 0.0
@@ -46,43 +47,29 @@ class ScatterBrain(SoftmaxHeads):
 
     @property
     def reach(self) -> int:
-        expect(self.left >= 0, "left", self.left, "at least 0")
         return self.left
 
     def setup(self) -> None:
         super().setup()
-        is_even = self.feature_dim >= 2 and self.feature_dim % 2 == 0
-        expect(is_even, "feature_dim", self.feature_dim, "an even number, at least 2")
+        expect(self.feature_dim % 2 == 0, "feature_dim", self.feature_dim, "an even number, at least 2")
         _, _, head_dim = head_layout(self.d_model, self.num_heads)
         init = named(ops.gaussian_features, None, "head_dim")
         self.random_features = self.param("random_features", init, (self.feature_dim // 2, head_dim))
 
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        q, k, v = self.equal_heads(x, state, segment_ids, positions, mask)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
+        q, k, v = self.equal_heads(x, state, context)
         directions = jax.lax.stop_gradient(self.random_features)
         if not self.causal:
             return self.out(ops.zoology_scatterbrain(q, k, v, directions, left=self.reach)), None
-        y = ops.scatterbrain_attention(
-            q, k, v, directions, left=self.reach, initial_state=state, return_state=state is not None,
-            segment_ids=segment_ids, mask=mask, implementation=self.implementation,
-        )  # fmt: skip
-        y, state = (y, None) if state is None else y
+        options = {"left": self.reach, "initial_state": state, "implementation": self.implementation}
+        y, state = context.run(ops.scatterbrain_attention, q, k, v, directions, **options)
         return self.out(y), state
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         self.expect_causal()
-        heads, _, head_dim = head_layout(self.d_model, self.num_heads)
-        dtype = jnp.dtype(self.dtype if dtype is None else dtype)
+        heads, _, width = head_layout(self.d_model, self.num_heads)
         return ops.init_scatterbrain_state(
-            batch_size, self.reach, heads, head_dim, head_dim, self.feature_dim, dtype
+            batch_size, self.reach, heads, width, width, self.feature_dim, dtype
         )
 
     def state_size(self, length: int) -> int:

@@ -20,10 +20,12 @@ import numpy as np
 
 from based_jax import ops
 from based_jax.fields import AtLeastZero, Count, Repeats, Share
-from based_jax.mixers.contract import Card
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import MixerSummary
+from based_jax.mixers.registry import register
 from based_jax.mixers.selection_heads import SelectionHeads
 from based_jax.mixers.softmax_heads import expect_whole_rows
-from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
+from based_jax.typing import Array, Bool, Float, Int, State
 from based_jax.validate import expect, expect_array, expect_choice
 
 
@@ -35,15 +37,11 @@ class SeenTokens:
     cache: ops.KVCache
     tokens: Int[Array, "B W"]
 
-    @property
-    def stream(self) -> ops.Stream:
-        """How far each row has come."""
-        return self.cache.stream
-
 
 SELECTIONS = ("full", "random", "programmatic", "learned")
 
 
+@register("selected_attention")
 class SelectedAttention(SelectionHeads):
     """Softmax attention whose output is kept for some tokens only.
 
@@ -59,13 +57,12 @@ class SelectedAttention(SelectionHeads):
             "selection" draws anew for every token.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="f_i softmax(q_i k^T / sqrt(d_h)) v, f full, random, programmatic or learned",
         training="N^2 D, or k N D",
         state="2 D N",
         decoding="read 2 D N",
         source="Zoology, section 5",
-        parity=(),
     )
 
     wants_tokens: ClassVar[bool] = True
@@ -81,67 +78,53 @@ class SelectedAttention(SelectionHeads):
     def setup(self) -> None:
         super().setup()
         expect_choice("selection", self.selection, SELECTIONS)
-        expect(0 < self.share <= 1, "share", self.share, "above 0, at most 1")
-        expect(self.order >= 1, "order", self.order, "at least 1 token")
+        expect(self.share > 0, "share", self.share, "above 0, at most 1")
         if self.selection == "learned":
             self.selecting = self.scores()
 
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-        tokens: Int[Array, "B N"] | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        """As every mixer; `tokens` are the ids that the programmatic selection compares."""
-        x = self.check_input(x)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         if not self.causal:
             expect_whole_rows("causal = False", state=state)
-        context: dict[str, Any] = {"segment_ids": segment_ids, "positions": positions, "mask": mask}
-        before = None if state is None else state.stream
-        places, stream = ops.advance(before, x.shape[0], x.shape[1], segment_ids, mask)
+        positions = context.token_positions
         seen: Any = None
-        redraws = state is None and self.has_rng("selection")
+        redraws = not context.has_state and self.has_rng("selection")
         if self.selection == "learned":
             scores = self.selecting(x)[..., 0]
             weights = jax.nn.sigmoid(scores)
             if redraws:
                 scores = scores + self.noise * jax.random.normal(self.make_rng("selection"), scores.shape)
             chosen = scores > 0
-            if state is None:
-                lengths = ops.segment_lengths(places, x.shape[0])
-                counts = self._counts(x.shape[1])
-                self.add_loss(self._loss(weights, lengths, counts, places))
+            counts = self._counts(x.shape[1])
+            if not context.has_state:
+                lengths = ops.segment_lengths(positions, x.shape[0])
+                self.add_loss(self._loss(weights, lengths, counts, positions))
                 if not self.causal:
-                    chosen = ops.highest(scores, jnp.asarray(counts)[lengths], places)
+                    chosen = ops.highest(scores, jnp.asarray(counts)[lengths], positions)
             weights = jnp.where(chosen, weights, 0)
-            if not self.causal and segment_ids is None:
-                q, k, v = self.q(x), self.k(x), self.v(x)
-                q, k = self.turned(q, k, None, None, positions, mask)
-                count = int(self._counts(x.shape[1])[-1])
-                y = self.out(ops.attention_of_some(q, k, v, chosen, count, mask=mask))
+            if not self.causal and context.segment_ids is None:
+                q, k = self.rotated(self.q(x), self.k(x), context)
+                y = ops.attention_of_some(q, k, self.v(x), chosen, int(counts[-1]), mask=context.mask)
+                y = self.out(y)
                 return (weights[..., None] * y).astype(y.dtype), None
         elif self.selection == "random":
-            weights = self._random(places, x.shape[:2], redraws)
+            weights = self._random(positions, x.shape[:2], redraws)
         elif self.selection == "programmatic" and not self.is_initializing():
-            tokens = self._checked(tokens, x)
-            if state is None:
-                weights = ops.repeated(tokens, self.order, segment_ids=segment_ids, mask=mask)
+            tokens = self._checked(context.tokens, x)
+            if context.has_state:
+                weights, seen = ops.repeated_in(state.tokens, tokens, positions, context.stream, self.order)
             else:
-                weights, seen = ops.repeated_in(state.tokens, tokens, places, stream, self.order)
+                inside = {"segment_ids": context.segment_ids, "mask": context.mask}
+                weights = ops.repeated(tokens, self.order, **inside)
         else:
             weights = jnp.ones((1, 1))
         cache: Any = state.cache if isinstance(state, SeenTokens) else state
-        y, cache = super().__call__(x, cache, **context)
+        y, cache = self.attend(x, cache, context)
         state = SeenTokens(cache, seen) if isinstance(state, SeenTokens) else cache
         return (weights[..., None] * y).astype(y.dtype), state
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        expect(self.causal, "causal", self.causal, "True for a state: the other form looks at whole rows")
-        cache = super().init_state(batch_size, max_length, dtype)
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
+        self.expect_causal()
+        cache = super().empty_state(batch_size, max_length, dtype)
         if self.selection != "programmatic":
             return cache
         return SeenTokens(cache, jnp.zeros((batch_size, cache.slots), jnp.int32))
@@ -156,19 +139,24 @@ class SelectedAttention(SelectionHeads):
         return np.ceil(self.share * np.arange(longest + 1) - 1e-9).astype(np.int32)
 
     def _loss(
-        self, weights: Float[Array, "B N"], lengths: Array, counts: Any, places: ops.Places
+        self, weights: Float[Array, "B N"], lengths: Array, counts: Any, positions: ops.TokenPositions
     ) -> Float[Array, ""]:
         """relu(sum of weights - k) over all segments, per real token."""
-        excess = jax.nn.relu(ops.segment_sum(weights, places) - jnp.asarray(counts)[lengths])
+        excess = jax.nn.relu(ops.segment_sum(weights, positions) - jnp.asarray(counts)[lengths])
         # Every token of a segment has its excess: together they count it once.
         excess = excess / jnp.maximum(lengths, 1)
-        excess = excess if places.mask is None else jnp.where(places.mask, excess, 0)
-        tokens = excess.size if places.mask is None else jnp.maximum(jnp.sum(places.mask), 1)
+        excess = excess if positions.mask is None else jnp.where(positions.mask, excess, 0)
+        tokens = excess.size if positions.mask is None else jnp.maximum(jnp.sum(positions.mask), 1)
         return self.penalty * jnp.sum(excess) / tokens
 
-    def _random(self, places: ops.Places, shape: tuple[int, ...], redraws: bool) -> Bool[Array, "rows N"]:
+    def _random(
+        self, positions: ops.TokenPositions, shape: tuple[int, ...], redraws: bool
+    ) -> Bool[Array, "rows N"]:
         if redraws:
             return jax.random.bernoulli(self.make_rng("selection"), self.share, shape)
         key = jax.random.key(self.seed)
-        keys = jax.vmap(jax.vmap(lambda position: jax.random.fold_in(key, position)))(places.positions)
-        return jax.vmap(jax.vmap(lambda key: jax.random.bernoulli(key, self.share)))(keys)
+
+        def draw(position: Array) -> Array:
+            return jax.random.bernoulli(jax.random.fold_in(key, position), self.share)
+
+        return jax.vmap(jax.vmap(draw))(positions.positions)

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.fields import Share, Size
+from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Projection
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_whole_rows
-from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
+from based_jax.typing import Array, Float, Int, Mask, State
 from based_jax.validate import expect
 
 LOSSES = "losses"
@@ -39,21 +40,9 @@ class SelectionHeads(SoftmaxHeads):
     qkv_bias: bool = True
     out_bias: bool = True
 
-    @property
-    def reach(self) -> None:
-        return None
-
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        return self.full_cache(batch_size, max_length, dtype)
-
-    def state_size(self, length: int) -> int:
-        """2 d N, as full attention."""
-        return self.cached_floats(length)
-
     def scores(self, outputs: int = 1, bias: bool = False) -> Projection:
         """The linear map that scores tokens, in float32 whatever the computation's dtype."""
-        dtype = jnp.promote_types(self.dtype, jnp.float32)
-        return Projection((outputs,), ("embed", None), bias=bias, dtype=dtype, init_std=self.init_std)
+        return self.linear(outputs, "embed", None, bias=bias, dtype=self.wide)
 
     def add_loss(self, loss: Float[Array, ""]) -> None:
         """Add to the auxiliary losses of this call."""
@@ -85,33 +74,24 @@ class Lookups(SelectionHeads):
         """The auxiliary loss, if there is one."""
         return None
 
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         if self.hard:
             expect_whole_rows("hard = True", state=state)
         weights = self.weigh(x)
-        if state is None:
-            places, _ = ops.advance(None, x.shape[0], x.shape[1], segment_ids, mask)
-            lengths = ops.segment_lengths(places, x.shape[0])
-            loss = self.loss(weights, lengths, mask)
+        if not context.has_state:
+            lengths = ops.segment_lengths(context.token_positions, x.shape[0])
+            loss = self.loss(weights, lengths, context.mask)
             if loss is not None:
                 self.add_loss(loss)
             if self.hard:
-                weights = jnp.where(ops.highest(weights, self.count(lengths), places), weights, 0)
-        attended, state = super().__call__(x, state, segment_ids=segment_ids, positions=positions, mask=mask)
+                chosen = ops.highest(weights, self.count(lengths), context.token_positions)
+                weights = jnp.where(chosen, weights, 0)
+        attended, state = self.attend(x, state, context)
         return x + (weights[..., None] * attended).astype(x.dtype), state
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         expect(not self.hard, "hard", self.hard, "False for a state: the other form looks at whole rows")
-        return super().init_state(batch_size, max_length, dtype)
+        return super().empty_state(batch_size, max_length, dtype)
 
 
 def root_of(lengths: Int[Array, "B N"]) -> Int[Array, "B N"]:

@@ -14,10 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from based_jax import ops
-from based_jax.mixers.contract import Card
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import MixerSummary
+from based_jax.mixers.registry import register
 from based_jax.mixers.selection_heads import SelectionHeads, root_of
 from based_jax.mixers.softmax_heads import expect_whole_rows
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
 
@@ -30,12 +32,8 @@ class RunningSelection:
     log_sum: Float[Array, " B"]
     """log sum of exp(s_j) over the current segment, float32"""
 
-    @property
-    def stream(self) -> ops.Stream:
-        """How far each row has come."""
-        return self.cache.stream
 
-
+@register("selective_lookups")
 class SelectiveLookups(SelectionHeads):
     """Attention added with a softmax's weight over time, causal or as in Zoology's code.
 
@@ -44,13 +42,12 @@ class SelectiveLookups(SelectionHeads):
         hard: only the tokens of the highest weights get the update; needs causal = False.
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="x + exp(s_i) / sum_j exp(s_j) softmax(q k^T / sqrt(d_h)) v, s = x w",
         training="N^2 D",
         state="2 D N",
         decoding="read 2 D N",
         source="Zoology, section 5",
-        parity=("zoology/selective_selectivelookups_train", "zoology/selective_selectivelookups_eval"),
     )
 
     causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -62,37 +59,24 @@ class SelectiveLookups(SelectionHeads):
         # A softmax does not see the bias: it is here for Zoology's checkpoints.
         self.selecting = self.scores(bias=not self.causal)
 
-    def __call__(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        x = self.check_input(x)
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         if not self.causal:
             expect_whole_rows("causal = False", state=state)
-        before = None if state is None else state.stream
-        places, _ = ops.advance(before, x.shape[0], x.shape[1], segment_ids, mask)
-        scores = self.selecting(x)[..., 0]
-        log_sum = jnp.full(x.shape[0], ops.NOTHING, scores.dtype) if state is None else state.log_sum
+        scores, positions = self.selecting(x)[..., 0], context.token_positions
+        log_sum = state.log_sum if context.has_state else jnp.full(len(x), ops.NOTHING, scores.dtype)
         if self.causal:
-            log_sums, log_sum = ops.running_log_sum(scores, log_sum, places)
+            log_sums, log_sum = ops.running_log_sum(scores, log_sum, positions)
             exponents = scores - log_sums
-            weights = jnp.exp(exponents if mask is None else jnp.where(mask, exponents, 0))
+            weights = jnp.exp(exponents if context.mask is None else jnp.where(context.mask, exponents, 0))
         else:
-            weights = ops.segment_softmax(scores, places)
+            weights = ops.segment_softmax(scores, positions)
             if self.hard:
-                chosen = ops.highest(weights, root_of(ops.segment_lengths(places, x.shape[0])), places)
+                chosen = ops.highest(weights, root_of(ops.segment_lengths(positions, x.shape[0])), positions)
                 weights = jnp.where(chosen, weights, 0)
-        cache: Any = None if state is None else state.cache
-        attended, cache = super().__call__(x, cache, segment_ids=segment_ids, positions=positions, mask=mask)
-        y = x + (weights[..., None] * attended).astype(x.dtype)
-        return y, None if state is None else RunningSelection(cache, log_sum)
+        attended, cache = self.attend(x, state and state.cache, context)
+        return x + (weights[..., None] * attended).astype(x.dtype), RunningSelection(cache, log_sum)
 
-    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        expect(self.causal, "causal", self.causal, "True for a state: the other form looks at whole rows")
-        cache = super().init_state(batch_size, max_length, dtype)
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
+        self.expect_causal()
+        cache = super().empty_state(batch_size, max_length, dtype)
         return RunningSelection(cache, jnp.full(batch_size, ops.NOTHING, jnp.float32))

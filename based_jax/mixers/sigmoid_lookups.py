@@ -1,4 +1,4 @@
-"""SigmoidLookups: attention for the tokens that a sigmoid picks (Zoology's code; spec of Zoology, 3.21).
+"""SigmoidLookups: attention for the tokens that a sigmoid picks (Zoology's code).
 
     y = x + s * attention(x),   s = sigmoid(x w),   loss = penalty relu(mean(s) - n / N)
 
@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.fields import AtLeastZero, Size
-from based_jax.mixers.contract import Card
+from based_jax.mixers.contract import MixerSummary
+from based_jax.mixers.registry import register
 from based_jax.mixers.selection_heads import Lookups
 from based_jax.typing import Array, Float, Int, Mask
-from based_jax.validate import expect
 
 
+@register("sigmoid_lookups")
 class SigmoidLookups(Lookups):
     """Attention added with a sigmoid's weight, and a loss on the mean weight; `hard` is not causal.
 
@@ -26,13 +27,12 @@ class SigmoidLookups(Lookups):
         penalty: factor of the auxiliary loss (see `auxiliary_loss`).
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="x + sigmoid(x w) softmax(q k^T / sqrt(d_h)) v",
         training="N^2 D",
         state="2 D N",
         decoding="read 2 D N",
         source="Zoology, section 5",
-        parity=("zoology/selective_sigmoidlookups_train", "zoology/selective_sigmoidlookups_eval"),
     )
 
     lookups: Size | None = None
@@ -40,7 +40,6 @@ class SigmoidLookups(Lookups):
 
     def setup(self) -> None:
         super().setup()
-        expect(self.lookups is None or self.lookups >= 1, "lookups", self.lookups, "None or at least 1")
         self.selecting = self.scores()
 
     def weigh(self, x: Float[Array, "B N D"]) -> Float[Array, "B N"]:

@@ -1,4 +1,4 @@
-"""SMA: attention for the tokens that a two-way softmax picks (Zoology's code; spec of Zoology, 3.21).
+"""SMA: attention for the tokens that a two-way softmax picks (Zoology's code).
 
     y = x + s * attention(x),   s = softmax((x W + b) / T)_2
 
@@ -12,11 +12,13 @@ import jax
 from flax import linen as nn
 
 from based_jax.fields import Share
-from based_jax.mixers.contract import Card, named
+from based_jax.mixers.contract import MixerSummary, named
+from based_jax.mixers.registry import register
 from based_jax.mixers.selection_heads import Lookups
 from based_jax.typing import Array, Float
 
 
+@register("sma")
 class SMA(Lookups):
     """Attention added with the weight of a softmax of two; `hard` is not causal.
 
@@ -24,13 +26,12 @@ class SMA(Lookups):
         alpha: the temperature's initial value over sqrt(d_model).
     """
 
-    card: ClassVar[Card] = Card(
+    row: ClassVar[MixerSummary] = MixerSummary(
         equation="x + softmax((x W + b) / T)_2 softmax(q k^T / sqrt(d_h)) v",
         training="N^2 D",
         state="2 D N",
         decoding="read 2 D N",
         source="Ren et al. 2023; Zoology's code",
-        parity=("zoology/selective_sma_train", "zoology/selective_sma_eval"),
     )
 
     alpha: Share = 0.3

@@ -1,14 +1,17 @@
 """What full and sliding-window attention share: projections, rotary positions, grouped heads, the cache."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Positive, Share, Size
-from based_jax.mixers.contract import Mixer, Projection, head_layout
-from based_jax.typing import Array, Float, Mask, Positions, SegmentIds, State
+from based_jax.mixers.context import Context
+from based_jax.mixers.contract import Mixer, head_layout
+from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
 
@@ -39,109 +42,73 @@ class SoftmaxHeads(Mixer):
     @property
     def reach(self) -> int | None:
         """Number of past keys that a query sees; None is all."""
-        raise NotImplementedError(f"{type(self).__name__} does not define reach")
+        return None
 
     @property
     def rotary_dim(self) -> int:
         """Channels per head whose frequencies are used (an odd number turns one more, see `ops.rotary`)."""
         _, _, head_dim = head_layout(self.d_model, self.num_heads)
-        expect(0 <= self.rotary_fraction <= 1, "rotary_fraction", self.rotary_fraction, "0 to 1")
         dim = int(self.rotary_fraction * head_dim)
         return dim - 1 if dim % 2 and dim == head_dim else dim
 
     def setup(self) -> None:
         heads, kv_heads, head_dim = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
-        options: dict[str, Any] = {"bias": self.qkv_bias, "dtype": self.dtype, "init_std": self.init_std}
-        self.q = Projection((heads, head_dim), ("embed", "heads", "head_dim"), **options)
-        self.k = Projection((kv_heads, head_dim), ("embed", "kv_heads", "head_dim"), **options)
-        self.v = Projection((kv_heads, head_dim), ("embed", "kv_heads", "head_dim"), **options)
-        self.out = Projection(
-            (self.d_model,),
-            ("heads", "head_dim", "embed"),
-            bias=self.out_bias,
-            inputs=2,
-            dtype=self.dtype,
-            init_std=self.init_std if self.out_init_std is None else self.out_init_std,
-        )
+        self.q = self.to_heads(heads, head_dim, bias=self.qkv_bias)
+        axes = ("embed", "kv_heads", "head_dim")
+        self.k, self.v = (self.linear((kv_heads, head_dim), *axes, bias=self.qkv_bias) for _ in range(2))
+        self.out = self.to_output("heads", "head_dim", bias=self.out_bias)
 
-    def __call__(
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
+        return self.attend(x, state, context)
+
+    @nn.nowrap
+    def attend(
         self,
         x: Float[Array, "B N D"],
-        state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
+        state: State,
+        context: Context,
         allowed: Callable[[Array, Array], Array] | None = None,
-    ) -> tuple[Float[Array, "B N D"], State | None]:
-        """As every mixer; `allowed`, where `reach` is None, is as of `ops.softmax_attention`."""
-        x = self.check_input(x)
+    ) -> tuple[Array, State]:
+        """The outputs and the next state. For `allowed` (`reach` is None), see `ops.softmax_attention`."""
         q, k, v = self.q(x), self.k(x), self.v(x)
-        is_plain_step = x.shape[1] == 1 and segment_ids is None and mask is None
-        if state is not None and self.reach is not None and is_plain_step:
+        if self.reach is not None and context.is_plain_step:
+            positions = context.positions[:, 0] if context.has_positions else None
             y, state = ops.window_step(
-                q[:, 0], k[:, 0], v[:, 0], state,
-                positions=None if positions is None else jnp.broadcast_to(positions[:, 0], x.shape[:1]),
+                *(q[:, 0], k[:, 0], v[:, 0]),
+                state,
+                positions=None if positions is None else jnp.broadcast_to(positions, len(x)),
                 rotary_dim=self.rotary_dim or None,
                 rotary_base=self.rotary_base,
                 rotary_interleaved=self.rotary_interleaved,
                 implementation=self.step_implementation,
-            )  # fmt: skip
-            return self.out(y[:, None]), state
-        q, k = self.turned(q, k, state, segment_ids, positions, mask)
-        options: dict[str, Any] = {
-            "segment_ids": segment_ids,
-            "mask": mask,
-            "allowed": allowed,
-            "implementation": self.implementation,
-        }
-        if state is None:
-            y = ops.softmax_attention(q, k, v, left=self.reach, **options)
-        else:
-            y, state = ops.softmax_attention(
-                q, k, v, left=self.reach, initial_state=state, return_state=True, **options
             )
+            return self.out(y[:, None]), state
+        q, k = self.rotated(q, k, context)
+        options = {"left": self.reach, "allowed": allowed, "implementation": self.implementation}
+        y, state = context.run(ops.softmax_attention, q, k, v, initial_state=state, **options)
         return self.out(y), state
 
-    def turned(
-        self,
-        q: Array,
-        k: Array,
-        state: State | None,
-        segment_ids: SegmentIds | None,
-        positions: Positions | None,
-        mask: Mask | None,
-    ) -> tuple[Array, Array]:
+    def rotated(self, q: Array, k: Array, context: Context) -> tuple[Array, Array]:
         """Queries and keys with their rotary embeddings, if there are any."""
         if not self.rotary_dim:
             return q, k
-        if positions is None:
-            stream = None if state is None else state.stream
-            positions = ops.advance(stream, q.shape[0], q.shape[1], segment_ids, mask)[0].positions
-        options: dict[str, Any] = {
-            "dim": self.rotary_dim,
-            "base": self.rotary_base,
-            "interleaved": self.rotary_interleaved,
-        }
-        return ops.rotary(q, positions, **options), ops.rotary(k, positions, **options)
+        rotate = functools.partial(
+            ops.rotary, dim=self.rotary_dim, base=self.rotary_base, interleaved=self.rotary_interleaved
+        )
+        return rotate(q, context.positions), rotate(k, context.positions)
 
     def equal_heads(
-        self,
-        x: Float[Array, "B N D"],
-        state: State | None,
-        segment_ids: SegmentIds | None,
-        positions: Positions | None,
-        mask: Mask | None,
+        self, x: Float[Array, "B N D"], state: State, context: Context
     ) -> tuple[Array, Array, Array]:
         """Queries, keys and values with as many heads each, for mixers with a form that is not causal.
 
         Raises:
             ValueError: a state, segments or padding beside that form.
         """
-        x = self.check_input(x)
         if not self.causal:
-            expect_whole_rows("causal = False", state=state, segment_ids=segment_ids, mask=mask)
-        q, k = self.turned(self.q(x), self.k(x), state, segment_ids, positions, mask)
+            inside = {"segment_ids": context.segment_ids, "mask": context.mask}
+            expect_whole_rows("causal = False", state=state, **inside)
+        q, k = self.rotated(self.q(x), self.k(x), context)
         k, v = (jnp.repeat(heads, q.shape[2] // heads.shape[2], axis=2) for heads in (k, self.v(x)))
         return q, k, v
 
@@ -149,24 +116,19 @@ class SoftmaxHeads(Mixer):
         """Check that the mixer's form has a state."""
         expect(self.causal, "causal", self.causal, "True for a state: the other form looks at whole rows")
 
-    def full_cache(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
-        """An empty cache of all tokens that a row will ever have."""
-        return self.cache(batch_size, expect_max_length(max_length), dtype)
-
-    def cache(self, batch_size: int, slots: int, dtype: Any) -> State:
-        """An empty cache of `slots` tokens in `dtype` (default: the computation's)."""
+    def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
+        slots = expect_max_length(max_length) if self.reach is None else self.reach + 1
         _, kv_heads, head_dim = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
-        dtype = jnp.dtype(self.dtype if dtype is None else dtype)
         return ops.init_kv_cache(batch_size, slots, kv_heads, head_dim, head_dim, dtype)
 
-    def cached_floats(self, tokens: int) -> int:
-        """Keys and values of `tokens` tokens."""
+    def state_size(self, length: int) -> int:
+        """2 d min(N, w) with a window of w keys, 2 d N without (Based, appendix E.2)."""
         _, kv_heads, head_dim = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
-        return 2 * kv_heads * head_dim * tokens
+        return 2 * kv_heads * head_dim * (length if self.reach is None else min(length, self.reach + 1))
 
 
 def expect_max_length(max_length: int | None) -> int:
-    """Check that `init_state` was told how far a growing state may grow.
+    """Check that `init_state` knows how far a growing state may grow.
 
     Raises:
         ValueError: it was not, or less than a token.

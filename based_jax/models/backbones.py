@@ -7,7 +7,7 @@ is added, which is not nothing. Layer 0 is a short BaseConv and layer 1 the mixe
 and H3 come twice, and Mamba twice in blocks of its own (a norm and a mixer).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from based_jax import mixers
@@ -31,31 +31,32 @@ MAMBAS = ("mamba", "mamba2")
 _SOFTMAX = {"num_heads": 1, "rotary_fraction": 0.0, "qkv_bias": True, "out_bias": True}
 # The authors' code shrinks output maps by their name, which these mixers' maps do not have.
 _UNSHRUNK = {"out_init_std": INIT_STD}
+_MAMBA = {"d_state": 16, "num_layers": 2}
 _RWKV = {**_UNSHRUNK, "layer": 1, "num_layers": 12}  # their default depth, which no study sets
 
-_SETTINGS: dict[str, Callable[[int, int], Mapping[str, Any]]] = {
-    "attention": lambda d_model, length: _SOFTMAX,
-    "base_conv": lambda d_model, length: {"l_max": length},
-    "blocked_window": lambda d_model, length: _SOFTMAX,
-    "delta_net": lambda d_model, length: _UNSHRUNK,
-    "gated_delta_net": lambda d_model, length: _UNSHRUNK,
-    "gla": lambda d_model, length: {**_UNSHRUNK, "num_heads": 2 if d_model % 4 == 0 else None},
-    "h3": lambda d_model, length: {
-        **_UNSHRUNK,
-        "d_state": 2 * max(d_model // 8, 1),
-        "head_dim": 2 if d_model % 2 == 0 else 1,
-    },
-    "hyena": lambda d_model, length: {"l_max": length},
-    "linear_attention": lambda d_model, length: {**_UNSHRUNK, "num_heads": 1, "feature_dim": 16},
-    "long_conv": lambda d_model, length: {"l_max": length},
-    "mamba": lambda d_model, length: {"d_state": 16, "num_layers": 2},
-    "mamba2": lambda d_model, length: {"d_state": 16, "num_layers": 2},
-    "rwkv4": lambda d_model, length: _RWKV,
-    "rwkv5": lambda d_model, length: _RWKV,
-    "rwkv7": lambda d_model, length: _UNSHRUNK,
-    "sliding_window": lambda d_model, length: _SOFTMAX,
+_SETTINGS: dict[str, Mapping[str, Any]] = {
+    **dict.fromkeys(("attention", "blocked_window", "sliding_window"), _SOFTMAX),
+    **dict.fromkeys(("delta_net", "gated_delta_net", "rwkv7"), _UNSHRUNK),
+    **dict.fromkeys(("rwkv4", "rwkv5"), _RWKV),
+    **dict.fromkeys(MAMBAS, _MAMBA),
+    "linear_attention": {**_UNSHRUNK, "num_heads": 1, "feature_dim": 16},
 }
-"""What the studies set where it is not the mixer's default, by d_model and the longest sequence."""
+"""What the studies set where it is not the mixer's default."""
+
+_MODEL: dict[str, Any] = {"mlp_activation": "gelu", "mlp_bias": True, "final_norm": "layer"}
+_MODEL |= {"pad_vocab_multiple": 1, "init_std": INIT_STD}
+"""What their models have in common."""
+
+
+def _settings(mixer: str, d_model: int, length: int) -> Mapping[str, Any]:
+    """Settings of a mixer, some of which depend on the width or the longest sequence."""
+    if mixer in ("base_conv", "hyena", "long_conv"):
+        return {"l_max": length}
+    if mixer == "gla":
+        return {**_UNSHRUNK, "num_heads": 2 if d_model % 4 == 0 else None}
+    if mixer == "h3":
+        return {**_UNSHRUNK, "d_state": 2 * max(d_model // 8, 1), "head_dim": 2 if d_model % 2 == 0 else 1}
+    return _SETTINGS.get(mixer, {})
 
 
 def mqar_backbone(
@@ -106,16 +107,12 @@ def mqar_backbone(
         mixers=dict(zip(letters, specs, strict=True)),
         mlp=mlp or ("none" if is_mamba else "identity"),
         mlp_hidden=MLP_WIDENING * d_model,
-        mlp_activation="gelu",
-        mlp_bias=True,
         norm="rms" if is_mamba else "layer",
-        final_norm="layer",
         max_positions=length if positions else 0,
-        pad_vocab_multiple=1,
-        init_std=INIT_STD,
         embed_dropout=0.0 if is_mamba else dropout,
         max_length=length,
         dtype=dtype,
+        **_MODEL,
     )
 
 
@@ -130,7 +127,6 @@ def _pair(mixer: str, options: Mapping[str, Any]) -> list[MixerSpec]:
 def _settled(spec: MixerSpec, d_model: int, length: int) -> MixerSpec:
     """With the registered name and the studies' settings below its own options."""
     name = ALIASES.get(spec.mixer, spec.mixer)
-    settings = _SETTINGS[name](d_model, length) if name in _SETTINGS else {}
-    options = {**settings, **spec.options}
+    options = {**_settings(name, d_model, length), **spec.options}
     mixers.make(name, d_model=d_model, **options)  # an unknown name or option is an error here
     return MixerSpec(name, options)

@@ -1,4 +1,4 @@
-"""A residual block: a sequence mixer, then an MLP, each behind a norm.
+"""A residual block: a sequence mixer, then an MLP, each after a norm.
 
     residual = residual + h;  residual = residual + mixer(norm1(residual));  h = mlp(norm2(residual))
 
@@ -15,9 +15,9 @@ from flax import linen as nn
 from based_jax.mixers.contract import Mixer
 from based_jax.models.mlp import MLP, IdentityMLP
 from based_jax.models.norm import make_norm
-from based_jax.ops.context_parallel import keep_tokens
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
+from based_jax.ops.core.context_parallel import keep_tokens
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.typing import Array, Float, State
 
 
 class Block(nn.Module):
@@ -50,25 +50,18 @@ class Block(nn.Module):
         h: Float[Array, "B N D"],
         residual: Float[Array, "B N D"] | None = None,
         state: State | None = None,
-        *,
-        segment_ids: SegmentIds | None = None,
-        positions: Positions | None = None,
-        mask: Mask | None = None,
-        tokens: Int[Array, "B N"] | None = None,
+        **context: Any,
     ) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"] | None, State | None]:
         """Run the block.
 
         Args:
             h: output of the previous block (or the embedding).
             residual: the stream before h was added; None for the first block.
-            tokens: ids, for mixers that want them.
+            context: further arguments of the mixer.
 
         Returns:
             h: (B, N, D), not yet added to the stream; the float32 residual stream; the mixer's state.
         """
-        context: dict[str, Any] = {"segment_ids": segment_ids, "positions": positions, "mask": mask}
-        if self.mixer.wants_tokens:
-            context["tokens"] = tokens
         if not self.prenorm:
             if self.mlp is None:
                 raise ValueError("mlp = None: expected an MLP in a post-norm block")

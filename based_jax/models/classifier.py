@@ -14,7 +14,7 @@ from based_jax.mixers.contract import Projection
 from based_jax.mixers.module import Module
 from based_jax.models.config import ModelConfig
 from based_jax.models.language_model import LanguageModel
-from based_jax.ops.dtypes import accumulation_dtype
+from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.typing import Array, Float, Int, Mask
 from based_jax.validate import expect, expect_array, expect_choice
 
@@ -38,13 +38,9 @@ class SequenceClassifier(Module):
         expect(self.num_classes >= 2, "num_classes", self.num_classes, "at least 2")
         expect_choice("pooling", self.pooling, POOLINGS)
         self.backbone = LanguageModel(self.config)
-        self.head = Projection(
-            (self.num_classes,),
-            ("embed", None),
-            bias=True,
-            dtype=jnp.promote_types(self.config.jnp_dtype, jnp.float32),
-            init_std=self.config.init_std,
-        )
+        dtype = jnp.promote_types(self.config.jnp_dtype, jnp.float32)
+        options: dict[str, Any] = {"bias": True, "dtype": dtype, "init_std": self.config.init_std}
+        self.head = Projection((self.num_classes,), ("embed", None), **options)
 
     def __call__(
         self, tokens: Int[Array, "B N"], *, mask: Mask | None = None

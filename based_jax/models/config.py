@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 from flax.core import FrozenDict
@@ -34,12 +34,13 @@ class MixerSpec:
     """
 
     mixer: str
-    options: Mapping[str, Any] = dataclasses.field(default_factory=FrozenDict)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=FrozenDict[str, Any])
 
     def __post_init__(self) -> None:
         expect(isinstance(self.options, Mapping), "options", self.options, "a mapping from options to values")
         # JSON has no tuples, and a model must be hashable.
-        options = {k: tuple(v) if isinstance(v, list) else v for k, v in self.options.items()}
+        given = cast(dict[str, Any], self.options)
+        options = {name: tuple(cast(list[Any], v)) if type(v) is list else v for name, v in given.items()}
         object.__setattr__(self, "options", FrozenDict(options))
 
 
@@ -61,7 +62,7 @@ class ModelConfig:
         mlp_bias: biases in the MLP.
         norm: rms or layer.
         norm_eps: epsilon of every norm.
-        final_norm: norm behind the last block; None takes `norm`.
+        final_norm: norm after the last block; None takes `norm`.
         embed_dropout: dropout of the embeddings, wherever `apply` is given a "dropout" key.
         max_positions: rows of a learned position embedding, which then limits the length; 0 for none.
         tie_embeddings: whether the output head is the embedding; otherwise it has a matrix of its own.
@@ -113,10 +114,8 @@ class ModelConfig:
         layers = len(self.schedule)
         expect(layers >= 1, "schedule", self.schedule, "at least one layer")
         expect(layers <= MAX_LAYERS, "schedule", self.schedule, f"at most {MAX_LAYERS} layers")
-        expect(
-            set(self.schedule) <= set(self.mixers), "schedule", self.schedule,
-            f"letters among {sorted(self.mixers)}",
-        )  # fmt: skip
+        is_known = set(self.schedule) <= set(self.mixers)
+        expect(is_known, "schedule", self.schedule, f"letters among {sorted(self.mixers)}")
         expect_choice("mlp", self.mlp, MLPS)
         expect_choice("mlp_activation", self.mlp_activation, ACTIVATIONS)
         expect_choice("norm", self.norm, NORMS)
@@ -198,14 +197,15 @@ class ModelConfig:
         expect(not missing, "config", sorted(fields), "the missing keys " + ", ".join(missing))
         mixers = fields["mixers"]
         expect(isinstance(mixers, Mapping), "config mixers", mixers, "a mapping from letters to mixers")
-        specs = {}
-        for letter, spec in mixers.items():
-            expect(
-                isinstance(spec, Mapping) and "mixer" in spec and not set(spec) - {"mixer", "options"},
-                f"config mixers[{letter!r}]", spec, "a mapping with 'mixer' and optionally 'options'",
-            )  # fmt: skip
-            specs[letter] = MixerSpec(spec["mixer"], spec.get("options", {}))
-        return cls(**{**fields, "mixers": specs})
+        specs: dict[str, Any] = {}
+        for letter, spec in cast(dict[str, Any], mixers).items():
+            keys = set(cast(dict[str, Any], spec)) if isinstance(spec, Mapping) else set[str]()
+            is_spec = {"mixer"} <= keys <= {"mixer", "options"}
+            expected = "a mapping with 'mixer' and optionally 'options'"
+            expect(is_spec, f"config mixers[{letter!r}]", spec, expected)
+            specs[letter] = MixerSpec(**cast(dict[str, Any], spec))
+        settings: dict[str, Any] = {**fields, "mixers": specs}
+        return cls(**settings)
 
     def to_json(self) -> str:
         """`to_dict` as text."""

@@ -7,13 +7,14 @@ It keeps the mixers' contract one floor up: `logits, state = model.apply(params,
 import functools
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import mixers, ops
+from based_jax.mixers.context import find_stream
 from based_jax.mixers.contract import Mixer, named
 from based_jax.mixers.module import Module
 from based_jax.models.block import Block
@@ -21,7 +22,7 @@ from based_jax.models.config import ModelConfig
 from based_jax.models.mlp import make_mlp
 from based_jax.models.norm import make_norm
 from based_jax.models.scan import find_repeats, run_repeats
-from based_jax.ops.context_parallel import keep_tokens
+from based_jax.ops.core.context_parallel import keep_tokens
 from based_jax.typing import Array, Float, Int, Mask, Params, Positions, SegmentIds, State
 from based_jax.validate import expect, expect_array
 
@@ -41,48 +42,32 @@ class LanguageModel(Module):
 
     def setup(self) -> None:
         config = self.config
-        self.embedding = self.param(
-            "embedding",
-            named(nn.initializers.normal(config.init_std), "vocab", "embed"),
-            (config.padded_vocab_size, config.d_model),
-        )
+
+        def table(name: str, rows: int, axis: str | None) -> Array:
+            init = named(nn.initializers.normal(config.init_std), axis, "embed")
+            return self.param(name, init, (rows, config.d_model))
+
+        self.embedding = table("embedding", config.padded_vocab_size, "vocab")
         if not config.tie_embeddings:
-            self.head = self.param(
-                "head",
-                named(nn.initializers.normal(config.init_std), "vocab", "embed"),
-                (config.padded_vocab_size, config.d_model),
-            )
+            self.head = table("head", config.padded_vocab_size, "vocab")
         if config.max_positions:
-            self.position_embedding = self.param(
-                "position_embedding",
-                named(nn.initializers.normal(config.init_std), None, "embed"),
-                (config.max_positions, config.d_model),
-            )
+            self.position_embedding = table("position_embedding", config.max_positions, None)
         block = rematerialised(config.remat)
+        mlp: dict[str, Any] = {
+            "d_model": config.d_model,
+            "hidden": config.mlp_hidden,
+            "bias": config.mlp_bias,
+        }
+        mlp |= {"activation": config.mlp_activation, "dtype": config.jnp_dtype}
+        mlp |= {"init_std": config.init_std, "out_init_std": config.residual_init_std}
+        norm: dict[str, Any] = {"norm": config.norm, "norm_eps": config.norm_eps, "dtype": config.jnp_dtype}
         self.layers = [
-            block(
-                mixer=make_mixer(config, index),
-                mlp=make_mlp(
-                    config.mlp,
-                    d_model=config.d_model,
-                    hidden=config.mlp_hidden,
-                    activation=config.mlp_activation,
-                    bias=config.mlp_bias,
-                    dtype=config.jnp_dtype,
-                    init_std=config.init_std,
-                    out_init_std=config.residual_init_std,
-                ),
-                norm=config.norm,
-                norm_eps=config.norm_eps,
-                dtype=config.jnp_dtype,
-            )
+            block(mixer=make_mixer(config, index), mlp=make_mlp(config.mlp, **mlp), **norm)
             for index in range(config.num_layers)
         ]
         for index, layer in enumerate(self.layers):
-            expect(
-                layer.mixer.is_pure or not config.scan_layers, "scan_layers", True,
-                f"False with {config.layer(index).mixer}, which draws noise or has a loss of its own",
-            )  # fmt: skip
+            expected = f"False with {config.layer(index).mixer}, which draws noise or has a loss of its own"
+            expect(layer.mixer.is_pure or not config.scan_layers, "scan_layers", True, expected)
         self.final_norm = make_norm(config.final_norm or config.norm, config.norm_eps, config.jnp_dtype)
         self.dropout = nn.Dropout(config.embed_dropout)
 
@@ -107,7 +92,7 @@ class LanguageModel(Module):
         Returns:
             logits: (B, N, padded vocabulary) float32. The padded entries are trained away from; mask them
                 before sampling (`generate` does). Out-of-range tokens and learned positions give NaN.
-            state: behind the last real token; None if `state` was None.
+            state: after the last real token; None if `state` was None.
 
         Raises:
             TypeError, ValueError: an argument of the wrong shape or dtype.
@@ -129,56 +114,41 @@ class LanguageModel(Module):
         With `rngs={"dropout": key}` given to `apply`, the config's `embed_dropout` is in force.
         """
         expect_array("tokens", tokens, ("B", "N"), "integer")
-        expect(
-            state is None or len(state) == self.config.num_layers,
-            "state",
-            type(state).__name__,
-            f"None or the {self.config.num_layers} layers' states from init_state",
-        )
+        expected = f"None or the {self.config.num_layers} layers' states from init_state"
+        is_known = state is None or len(state) == self.config.num_layers
+        expect(is_known, "state", type(state).__name__, expected)
         if positions is not None:
             expect_array("positions", positions, (None, tokens.shape[1]), "integer")
         dtype = self.config.jnp_dtype
         h = _rows(self.embedding, tokens, self.config.vocab_size)
         if self.config.max_positions:
-            h += self._learned_positions(tokens, state, positions, segment_ids, mask)
-        h = keep_tokens(self.dropout(h.astype(dtype), deterministic=not self.has_rng("dropout")))
+            index = positions
+            if index is None:
+                stream = None if state is None else find_stream(state[0])
+                index = ops.advance(stream, len(tokens), tokens.shape[1], segment_ids, mask)[0].positions
+            # Padding may lie beyond the table, and its NaN would reach every token.
+            index = index if mask is None else jnp.where(mask, index, 0)
+            h += _rows(self.position_embedding, index, len(self.position_embedding))
+        is_training = self.has_rng("dropout")
+        h = keep_tokens(cast(Array, self.dropout(h.astype(dtype), deterministic=not is_training)))
         residual: Any = None
-        states = []
-        context: dict[str, Any] = {
-            "segment_ids": segment_ids, "positions": positions, "mask": mask, "tokens": tokens,
-        }  # fmt: skip
+        states: list[State] = []
+        context: dict[str, Any] = {"segment_ids": segment_ids, "positions": positions, "mask": mask}
+        context["tokens"] = tokens
         loop, period = range(0), 1
         if self.config.scan_layers and state is None and not self.is_initializing():
             loop, period = find_repeats(self.config.schedule)
-        for index, layer in enumerate(self.layers):
-            if index in loop:
-                if index == loop.start:
+        for number, layer in enumerate(self.layers):
+            if number in loop:
+                if number == loop.start:
                     blocks = self.layers[loop.start : loop.stop]
                     h, residual = run_repeats(blocks, period, h, residual, **context)
                 continue
-            layer_state = None if state is None else state[index]
+            layer_state = None if state is None else state[number]
             h, residual, layer_state = layer(h, residual, layer_state, **context)
             states.append(layer_state)
         h = self.final_norm(residual + h.astype(residual.dtype))
         return h, None if state is None else tuple(states)
-
-    def _learned_positions(
-        self,
-        tokens: Int[Array, "B N"],
-        state: State | None,
-        positions: Positions | None,
-        segment_ids: SegmentIds | None,
-        mask: Mask | None,
-    ) -> Float[Array, "rows N D"]:
-        """Rows of the position table; NaN for real tokens beyond it."""
-        index: Any = positions
-        if index is None:
-            stream = None if state is None else state[0].stream
-            batch, length = tokens.shape
-            index = ops.advance(stream, batch, length, segment_ids, mask)[0].positions
-        if mask is not None:  # padding may lie beyond the table, and its NaN would reach every token
-            index = jnp.where(mask, index, 0)
-        return _rows(self.position_embedding, index, len(self.position_embedding))
 
     def unembed(self, hidden: Float[Array, "... D"]) -> Float[Array, "... vocab"]:
         """Logits of hidden vectors, accumulated in float32 (float64 for a float64 model)."""
@@ -207,25 +177,22 @@ class LanguageModel(Module):
             ValueError: max_length missing or not positive where a layer needs it.
         """
         expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
-        return tuple(
-            make_mixer(self.config, index).init_state(batch_size, max_length, dtype)
-            for index in range(self.config.num_layers)
-        )
+        mixers = map(functools.partial(make_mixer, self.config), range(self.config.num_layers))
+        return tuple(mixer.init_state(batch_size, max_length, dtype) for mixer in mixers)
 
     @nn.nowrap
     def state_size(self, length: int) -> int:
         """Floats kept per sequence after `length` tokens, by the papers' formulas."""
-        return sum(
-            make_mixer(self.config, index).state_size(length) for index in range(self.config.num_layers)
-        )
+        config = self.config
+        return sum(make_mixer(config, index).state_size(length) for index in range(config.num_layers))
 
 
 def rematerialised(remat: str) -> type[Block]:
     """The block whose backward pass recomputes what `ModelConfig.remat` says."""
     if remat == "none":
         return Block
-    # Products without batch axes are those of activations with weights: the dear ones to make again, while
-    # scores and states, which do have batch axes, are the large ones to keep.
+    # Save the products of activations with weights (no batch axes): they are the expensive ones to recompute.
+    # Scores and states, which have batch axes, are the large ones to keep.
     policies = {"dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "block": None}
     return nn.remat(Block, policy=policies[remat])
 
@@ -233,24 +200,15 @@ def rematerialised(remat: str) -> type[Block]:
 def make_mixer(config: ModelConfig, index: int) -> Mixer:
     """The unbound mixer of layer `index`, initialised as the config says.
 
-    Mixers whose initial values depend on their depth (RWKV) are numbered among their like.
+    Mixers whose initial values depend on their depth (RWKV) are indexed among layers of the same type.
     """
     spec = config.layer(index)
-    depth = {}
+    options: dict[str, Any] = {"dtype": config.jnp_dtype, "init_std": config.init_std}
+    options |= {"out_init_std": config.residual_init_std}
     if "layer" in mixers.info(spec.mixer).options:
         alike = [i for i in range(config.num_layers) if config.layer(i).mixer == spec.mixer]
-        depth = {"layer": alike.index(index), "num_layers": len(alike)}
-    return mixers.make(
-        spec.mixer,
-        d_model=config.d_model,
-        **{
-            "dtype": config.jnp_dtype,
-            "init_std": config.init_std,
-            "out_init_std": config.residual_init_std,
-            **depth,
-            **spec.options,
-        },
-    )
+        options |= {"layer": alike.index(index), "num_layers": len(alike)}
+    return mixers.make(spec.mixer, d_model=config.d_model, **{**options, **spec.options})
 
 
 def _rows(table: Float[Array, "rows D"], index: Int[Array, "..."], count: int) -> Float[Array, "... D"]:

@@ -6,6 +6,7 @@
 With act = silu the gated one is SwiGLU.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -16,7 +17,7 @@ from based_jax.mixers.contract import Projection
 from based_jax.typing import Array, Float
 from based_jax.validate import expect_choice
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
     "sigmoid": jax.nn.sigmoid,

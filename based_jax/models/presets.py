@@ -10,6 +10,7 @@ order of layers, its 16 heads and MLP width of 2; attention has 64 channels per 
 that Table 8 prints; Mamba is many narrow layers, as in Table 9.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,8 +22,6 @@ BYTE_VOCAB = 257
 DNA_VOCAB = 6
 GPT2_VOCAB = 50257
 
-_CONV = MixerSpec("gated_conv", {"expand": 4, "kernel_size": 3})
-
 
 def _based(d_model: int, schedule: str) -> ModelConfig:
     """Gated convolutions (C), Taylor linear attention (L) and sliding windows (S); MLP twice as wide.
@@ -30,32 +29,23 @@ def _based(d_model: int, schedule: str) -> ModelConfig:
     Windows are the paper's 64 keys at both sizes (Table 7 prints 16 at 1.4b, the released configs say
     other numbers again; no parameter depends on it, and `load_pretrained` reads a checkpoint's own).
     """
-    return ModelConfig(
-        vocab_size=GPT2_VOCAB,
-        d_model=d_model,
-        schedule=schedule,
-        mixers={
-            "C": _CONV,
-            "L": MixerSpec("linear_attention", {"num_heads": 16, "feature_dim": 16}),
-            "S": MixerSpec("sliding_window", {"num_heads": 16, "left": left_from_paper_window(64)}),
-        },
-        mlp_hidden=2 * d_model,
-        pad_vocab_multiple=8,
-    )
+    return ModelConfig(GPT2_VOCAB, d_model, schedule, _based_mixers(16, 16, 64), 2 * d_model)
+
+
+def _based_mixers(num_heads: int, feature_dim: int, window: int) -> dict[str, MixerSpec]:
+    return {
+        "C": MixerSpec("gated_conv", {"expand": 4, "kernel_size": 3}),
+        "L": MixerSpec("linear_attention", {"num_heads": num_heads, "feature_dim": feature_dim}),
+        "S": MixerSpec("sliding_window", {"num_heads": num_heads, "left": left_from_paper_window(window)}),
+    }
 
 
 def _transformer(
     d_model: int, layers: int, num_heads: int, mlp_hidden: int, rotary: float = 0.5
 ) -> ModelConfig:
     """Transformer++: full attention with rotary positions on a part of each head."""
-    return ModelConfig(
-        vocab_size=GPT2_VOCAB,
-        d_model=d_model,
-        schedule="A" * layers,
-        mixers={"A": MixerSpec("attention", {"num_heads": num_heads, "rotary_fraction": rotary})},
-        mlp_hidden=mlp_hidden,
-        pad_vocab_multiple=16,
-    )
+    mixers = {"A": MixerSpec("attention", {"num_heads": num_heads, "rotary_fraction": rotary})}
+    return ModelConfig(GPT2_VOCAB, d_model, "A" * layers, mixers, mlp_hidden, pad_vocab_multiple=16)
 
 
 def _baseline(
@@ -69,6 +59,7 @@ def _baseline(
 _PLAIN: dict[str, Any] = {"mlp": "plain", "mlp_activation": "gelu", "mlp_bias": True, "norm": "layer"}
 """The two-matrix MLP and LayerNorm of the convolution models' code."""
 
+_RETNET = {"num_heads": 4, "expand_v": 1280 / 768, "chunk_size": 128}
 _LM_FILTERS = {"l_max": 2048, "sine_frequency": 14.0, "slow_decay": 1.2}
 
 
@@ -79,30 +70,16 @@ def _mamba(d_model: int, layers: int = 46) -> ModelConfig:
 
 def _rwkv(d_model: int, layers: int, time_mix: str, expand: float) -> ModelConfig:
     """A time mix (T) and a channel mix (C) per layer, each a residual block of its own; an untied head."""
-    return ModelConfig(
-        vocab_size=GPT2_VOCAB,
-        d_model=d_model,
-        schedule="TC" * layers,
-        mixers={"T": MixerSpec(time_mix), "C": MixerSpec("rwkv_channel_mix", {"expand": expand})},
-        mlp="none",
-        norm="layer",
-        tie_embeddings=False,
-    )
+    mixers = {"T": MixerSpec(time_mix), "C": MixerSpec("rwkv_channel_mix", {"expand": expand})}
+    how: dict[str, Any] = {"mlp": "none", "norm": "layer", "tie_embeddings": False}
+    return ModelConfig(GPT2_VOCAB, d_model, "TC" * layers, mixers, **how)
 
 
 def _base_conv(d_model: int, layers: int) -> ModelConfig:
     """Explicit short filters (S) and implicit long ones (L) in turn."""
-    return ModelConfig(
-        vocab_size=GPT2_VOCAB,
-        d_model=d_model,
-        schedule="SL" * (layers // 2),
-        mixers={
-            "S": MixerSpec("base_conv", {"kernel_size": 3}),
-            "L": MixerSpec("base_conv", {"kernel_size": -1, "l_max": 2048}),
-        },
-        mlp_hidden=2 * d_model,
-        **_PLAIN,
-    )
+    filters = {"S": {"kernel_size": 3}, "L": {"kernel_size": -1, "l_max": 2048}}
+    mixers = {letter: MixerSpec("base_conv", options) for letter, options in filters.items()}
+    return ModelConfig(GPT2_VOCAB, d_model, "SL" * (layers // 2), mixers, 2 * d_model, **_PLAIN)
 
 
 def _hyena(d_model: int, layers: int) -> ModelConfig:
@@ -122,76 +99,56 @@ def _hg38(config: ModelConfig) -> ModelConfig:
     return config.replace(vocab_size=DNA_VOCAB, max_length=1024)
 
 
-_BASED_1B = _based(1792, "CLSCC" * 5 + "C" + "CLSCCC" + "CLSC")
+def _tiny(schedule: str, mixers: Mapping[str, MixerSpec]) -> ModelConfig:
+    return ModelConfig(BYTE_VOCAB, 128, schedule, mixers, mlp_hidden=256, max_length=256)
 
-_PRESETS = {
-    "based-360m": _based(1024, "CLSCC" * 5 + "CC"),
-    "based-1b": _BASED_1B,
-    "based-1b-50b": _BASED_1B,
-    "attn-360m": _transformer(1024, layers=24, num_heads=16, mlp_hidden=2816),
-    "attn-1b": _transformer(1680, layers=36, num_heads=24, mlp_hidden=4608),
-    "mamba-360m": _mamba(1024),
-    "mamba-1b": _mamba(2048),
-    "hyena-355m": _baseline(1024, 29, "hyena", _LM_FILTERS, 2048, norm="layer"),
-    "h3-360m": _baseline(1024, 24, "h3", {"d_state": 64}, 4096, **_PLAIN),
-    "rwkv5-360m": _rwkv(1024, 19, "rwkv5", 3.5),
-    "gla-360m": _baseline(1024, 24, "gla", {"num_heads": 4}, 2816),
-    "zoology-attention-73m": _transformer(704, layers=6, num_heads=8, mlp_hidden=2048, rotary=1.0),
-    "zoology-attention-125m": _transformer(768, layers=12, num_heads=12, mlp_hidden=2048, rotary=1.0),
-    "zoology-attention-360m": _transformer(1024, layers=24, num_heads=16, mlp_hidden=2816, rotary=1.0),
-    "zoology-base-conv-168m": _base_conv(864, 30),
-    "zoology-base-conv-354m": _base_conv(1080, 48),
-    "zoology-hyena-72m": _hyena(736, 8),
-    "zoology-hyena-158m": _hyena(864, 18),
-    "zoology-hyena-358m": _hyena(1024, 36),
-    "zoology-h3-72m": _h3(720, 8),
-    "zoology-h3-168m": _h3(864, 19),
-    "zoology-h3-357m": _h3(1024, 33),
-    "zoology-rwkv4-72m": _rwkv(624, 6, "rwkv4", 4.0),
-    "zoology-rwkv4-169m": _rwkv(768, 12, "rwkv4", 4.0),
-    "zoology-rwkv4-351m": _rwkv(984, 20, "rwkv4", 4.0),
-    "zoology-retnet-152m": _baseline(
-        768,
-        12,
-        "retnet",
-        {"num_heads": 4, "expand_v": 1280 / 768, "chunk_size": 128},
-        1280,
-        tie_embeddings=False,
-        **_PLAIN,
-    ),
-    "zoology-long-conv-76m": _long_conv(704, 6),
-    "zoology-long-conv-128m": _long_conv(768, 12),
-    "zoology-long-conv-360m": _long_conv(1024, 24),
-    "hg38-attention-46m": _hg38(_transformer(512, layers=11, num_heads=8, mlp_hidden=2048)),
-    "hg38-mamba-46m": _hg38(_mamba(464, layers=33)),
-    "hg38-based-49m": _hg38(_based(512, "CLSCC" * 3 + "CL")),
-    # Byte-level models that train on a laptop CPU; the two have about the same number of parameters.
-    "based-tiny": ModelConfig(
-        vocab_size=BYTE_VOCAB,
-        d_model=128,
-        schedule="CLSCLSC",
-        mixers={
-            "C": _CONV,
-            "L": MixerSpec("linear_attention", {"num_heads": 4, "feature_dim": 8}),
-            "S": MixerSpec("sliding_window", {"num_heads": 4, "left": left_from_paper_window(32)}),
-        },
-        mlp_hidden=256,
-        max_length=256,
-    ),
-    "attn-tiny": ModelConfig(
-        vocab_size=BYTE_VOCAB,
-        d_model=128,
-        schedule="A" * 7,
-        mixers={"A": MixerSpec("attention", {"num_heads": 4, "rotary_fraction": 0.5})},
-        mlp_hidden=256,
-        max_length=256,
-    ),
-}
+
+@functools.cache
+def _presets() -> dict[str, ModelConfig]:
+    """Make all presets, at first use: checking their options takes longer than importing most modules."""
+    based_1b = _based(1792, "CLSCC" * 5 + "C" + "CLSCCC" + "CLSC")
+    return {
+        "based-360m": _based(1024, "CLSCC" * 5 + "CC"),
+        "based-1b": based_1b,
+        "based-1b-50b": based_1b,
+        "attn-360m": _transformer(1024, layers=24, num_heads=16, mlp_hidden=2816),
+        "attn-1b": _transformer(1680, layers=36, num_heads=24, mlp_hidden=4608),
+        "mamba-360m": _mamba(1024),
+        "mamba-1b": _mamba(2048),
+        "hyena-355m": _baseline(1024, 29, "hyena", _LM_FILTERS, 2048, norm="layer"),
+        "h3-360m": _baseline(1024, 24, "h3", {"d_state": 64}, 4096, **_PLAIN),
+        "rwkv5-360m": _rwkv(1024, 19, "rwkv5", 3.5),
+        "gla-360m": _baseline(1024, 24, "gla", {"num_heads": 4}, 2816),
+        "zoology-attention-73m": _transformer(704, layers=6, num_heads=8, mlp_hidden=2048, rotary=1.0),
+        "zoology-attention-125m": _transformer(768, layers=12, num_heads=12, mlp_hidden=2048, rotary=1.0),
+        "zoology-attention-360m": _transformer(1024, layers=24, num_heads=16, mlp_hidden=2816, rotary=1.0),
+        "zoology-base-conv-168m": _base_conv(864, 30),
+        "zoology-base-conv-354m": _base_conv(1080, 48),
+        "zoology-hyena-72m": _hyena(736, 8),
+        "zoology-hyena-158m": _hyena(864, 18),
+        "zoology-hyena-358m": _hyena(1024, 36),
+        "zoology-h3-72m": _h3(720, 8),
+        "zoology-h3-168m": _h3(864, 19),
+        "zoology-h3-357m": _h3(1024, 33),
+        "zoology-rwkv4-72m": _rwkv(624, 6, "rwkv4", 4.0),
+        "zoology-rwkv4-169m": _rwkv(768, 12, "rwkv4", 4.0),
+        "zoology-rwkv4-351m": _rwkv(984, 20, "rwkv4", 4.0),
+        "zoology-retnet-152m": _baseline(768, 12, "retnet", _RETNET, 1280, tie_embeddings=False, **_PLAIN),
+        "zoology-long-conv-76m": _long_conv(704, 6),
+        "zoology-long-conv-128m": _long_conv(768, 12),
+        "zoology-long-conv-360m": _long_conv(1024, 24),
+        "hg38-attention-46m": _hg38(_transformer(512, layers=11, num_heads=8, mlp_hidden=2048)),
+        "hg38-mamba-46m": _hg38(_mamba(464, layers=33)),
+        "hg38-based-49m": _hg38(_based(512, "CLSCC" * 3 + "CL")),
+        # Byte-level models that train on a laptop CPU; the two have about the same number of parameters.
+        "based-tiny": _tiny("CLSCLSC", _based_mixers(4, 8, 32)),
+        "attn-tiny": _tiny("A" * 7, {"A": MixerSpec("attention", {"num_heads": 4, "rotary_fraction": 0.5})}),
+    }
 
 
 def names() -> tuple[str, ...]:
     """All presets, sorted."""
-    return tuple(sorted(_PRESETS))
+    return tuple(sorted(_presets()))
 
 
 def get(name: str) -> ModelConfig:
@@ -201,4 +158,4 @@ def get(name: str) -> ModelConfig:
         ValueError: unknown name; the message lists the known ones.
     """
     expect_choice("preset", name, names())
-    return _PRESETS[name]
+    return _presets()[name]

@@ -1,277 +1,158 @@
-"""What the mixers compute: pure array functions, (batch, length, heads, dim), no Flax."""
+"""What the mixers compute: pure array functions, (batch, length, heads, dim), no Flax.
 
-from based_jax.ops.conv_attention import (
-    ConvAttentionState,
-    conv_attention,
-    init_conv_attention_state,
-)
-from based_jax.ops.conv_basis import (
-    conv_assemble,
-    conv_decompose,
-    conv_exp,
-    conv_matrix,
-    conv_separation,
-)
-from based_jax.ops.conv_recovery import (
-    ConvFit,
-    conv_anchors,
-    conv_fit,
-    conv_recover,
-    conv_score_error,
-)
-from based_jax.ops.cross_entropy import cross_entropy
-from based_jax.ops.delta_rule import delta_rule, generalized_delta_rule
-from based_jax.ops.diagonal_scan import (
-    DiagonalScanState,
-    diagonal_scan,
-    init_diagonal_scan_state,
-    selective_scan,
-)
-from based_jax.ops.diagonal_ssm import (
-    DiagonalSSMState,
-    diagonal_ssm,
-    discretize_bilinear,
-    init_diagonal_ssm_state,
-)
-from based_jax.ops.feature_maps import (
-    FEATURE_MAPS,
-    IDENTITY,
-    TAYLOR,
-    FeatureMap,
-    all_poly_map,
-    cosformer_features,
-    orthogonal_features,
-    performer_map,
-    symmetric_taylor_features,
-    symmetric_taylor_size,
-    symmetric_to_full,
-    taylor_features,
-    taylor_size,
-)
-from based_jax.ops.hyper_attention import hyper_attention
-from based_jax.ops.hyper_feature_attention import hyper_feature_attention
-from based_jax.ops.input_filters import repeated_lags, shifted_sum, strongest_lags
-from based_jax.ops.interval_sums import interval_sums
-from based_jax.ops.kv_cache import KVCache, init_kv_cache
-from based_jax.ops.linear_attention import (
-    LinearAttentionState,
-    init_linear_attention_state,
-    linear_attention,
-)
-from based_jax.ops.linear_hyper_attention import (
-    LinearHyperState,
-    hyper_taylor_map,
-    init_linear_hyper_state,
-    linear_hyper_attention,
-)
-from based_jax.ops.linear_recurrence import (
-    LinearRecurrenceState,
-    fixed_log_decay,
-    init_linear_recurrence_state,
-    linear_recurrence,
-)
-from based_jax.ops.long_conv import LongConvState, init_long_conv_state, long_conv
-from based_jax.ops.masked_low_rank import masked_low_rank
-from based_jax.ops.norm import l2_norm, layer_norm, rms_norm
-from based_jax.ops.nystrom import (
-    LandmarkState,
-    init_landmark_state,
-    iterative_pinv,
-    landmark_attention,
-    nystrom_attention,
-)
-from based_jax.ops.polynomial_features import (
-    polynomial_degree,
-    polynomial_error,
-    polynomial_map,
-    polynomial_size,
-)
-from based_jax.ops.registration import implementation_for, implementations, register
-from based_jax.ops.rotary import rotary
-from based_jax.ops.scatterbrain import (
-    ScatterBrainState,
-    gaussian_features,
-    init_scatterbrain_state,
-    scatterbrain_attention,
-    zoology_scatterbrain,
-)
-from based_jax.ops.selection import (
-    NOTHING,
-    attention_of_some,
-    highest,
-    repeated,
-    repeated_in,
-    running_log_sum,
-    segment_lengths,
-    segment_softmax,
-    segment_sum,
-)
-from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
-from based_jax.ops.softmax_attention import (
-    left_from_paper_window,
-    left_from_torch_window,
-    merge_attention,
-    softmax_attention,
-    window_step,
-)
-from based_jax.ops.stream import Places, Stream, advance, init_stream
-from based_jax.ops.structured_masks import (
-    CausalMask,
-    DistinctColumnsMask,
-    DistinctRowsMask,
-    IntervalMask,
-    RowChangeMask,
-    StructuredMask,
-    band_mask,
-    block_mask,
-    distinct_columns_mask,
-    distinct_rows_mask,
-    interval_mask,
-    mask_gallery,
-    row_change_mask,
-    row_changes,
-)
-from based_jax.ops.taylor_attention import init_taylor_state, taylor_attention, taylor_step
-from based_jax.ops.tensor_product import sketched_product_map, tensor_product, tensor_product_map
-from based_jax.ops.toeplitz import (
-    circulant_multiply,
-    conv_multiply,
-    sub_conv_multiply,
-    toeplitz_multiply,
-)
-from based_jax.ops.token_shift import init_token_shift_state, token_shift
-from based_jax.ops.wkv import WKVState, init_wkv_state, wkv
+Ops on sequences share arguments, results and errors:
 
-__all__ = [
-    "FEATURE_MAPS",
-    "IDENTITY",
-    "NOTHING",
-    "TAYLOR",
-    "CausalMask",
-    "ConvAttentionState",
-    "ConvFit",
-    "DiagonalSSMState",
-    "DiagonalScanState",
-    "DistinctColumnsMask",
-    "DistinctRowsMask",
-    "FeatureMap",
-    "IntervalMask",
-    "KVCache",
-    "LandmarkState",
-    "LinearAttentionState",
-    "LinearHyperState",
-    "LinearRecurrenceState",
-    "LongConvState",
-    "Places",
-    "RowChangeMask",
-    "ScatterBrainState",
-    "ShortConvState",
-    "Stream",
-    "StructuredMask",
-    "WKVState",
-    "advance",
-    "all_poly_map",
-    "attention_of_some",
-    "band_mask",
-    "block_mask",
-    "circulant_multiply",
-    "conv_anchors",
-    "conv_assemble",
-    "conv_attention",
-    "conv_decompose",
-    "conv_exp",
-    "conv_fit",
-    "conv_matrix",
-    "conv_multiply",
-    "conv_recover",
-    "conv_score_error",
-    "conv_separation",
-    "cosformer_features",
-    "cross_entropy",
-    "delta_rule",
-    "diagonal_scan",
-    "diagonal_ssm",
-    "discretize_bilinear",
-    "distinct_columns_mask",
-    "distinct_rows_mask",
-    "fixed_log_decay",
-    "gaussian_features",
-    "generalized_delta_rule",
-    "highest",
-    "hyper_attention",
-    "hyper_feature_attention",
-    "hyper_taylor_map",
-    "implementation_for",
-    "implementations",
-    "init_conv_attention_state",
-    "init_diagonal_scan_state",
-    "init_diagonal_ssm_state",
-    "init_kv_cache",
-    "init_landmark_state",
-    "init_linear_attention_state",
-    "init_linear_hyper_state",
-    "init_linear_recurrence_state",
-    "init_long_conv_state",
-    "init_scatterbrain_state",
-    "init_short_conv_state",
-    "init_stream",
-    "init_taylor_state",
-    "init_token_shift_state",
-    "init_wkv_state",
-    "interval_mask",
-    "interval_sums",
-    "iterative_pinv",
-    "l2_norm",
-    "landmark_attention",
-    "layer_norm",
-    "left_from_paper_window",
-    "left_from_torch_window",
-    "linear_attention",
-    "linear_hyper_attention",
-    "linear_recurrence",
-    "long_conv",
-    "mask_gallery",
-    "masked_low_rank",
-    "merge_attention",
-    "nystrom_attention",
-    "orthogonal_features",
-    "performer_map",
-    "polynomial_degree",
-    "polynomial_error",
-    "polynomial_map",
-    "polynomial_size",
-    "register",
-    "repeated",
-    "repeated_in",
-    "repeated_lags",
-    "rms_norm",
-    "rotary",
-    "row_change_mask",
-    "row_changes",
-    "running_log_sum",
-    "scatterbrain_attention",
-    "segment_lengths",
-    "segment_softmax",
-    "segment_sum",
-    "selective_scan",
-    "shifted_sum",
-    "short_conv",
-    "sketched_product_map",
-    "softmax_attention",
-    "strongest_lags",
-    "sub_conv_multiply",
-    "symmetric_taylor_features",
-    "symmetric_taylor_size",
-    "symmetric_to_full",
-    "taylor_attention",
-    "taylor_features",
-    "taylor_size",
-    "taylor_step",
-    "tensor_product",
-    "tensor_product_map",
-    "toeplitz_multiply",
-    "token_shift",
-    "window_step",
-    "wkv",
-    "zoology_scatterbrain",
-]
+    initial_state   continue from this state: the op's `init_..._state`, or that of an earlier call; None
+                    starts with no token
+    return_state    return ``(y, state)``, the state after the last real token of each row, instead of y
+    segment_ids     (B, N) integers: a token sees its own segment only; a change of id between neighbours
+                    begins another, and without ids a continued row stays in its segment
+    mask            (B, N) booleans, True for real tokens, each row padded on the right: masked tokens change
+                    neither the state nor outputs of others
+    chunk_size      tokens per chunk of "xla"; the result does not depend on it, the memory does
+    implementation  "reference" (the definition), "xla" (runs anywhere), another of `implementations(op)`, or
+                    None for the best (`implementation_for`); a name means that one or an error
+
+Outputs have the dtype of the values (v, else x); sums and states are float32, or float64 for float64 inputs.
+An argument of the wrong shape, dtype or value raises TypeError or ValueError, which name it, its value and
+what was expected. Dimension letters: `based_jax.typing`. Sequences split over devices: `context_parallel`.
+"""
+
+from types import ModuleType as _ModuleType
+
+from based_jax.ops.conv_basis.conv_attention import ConvAttentionState as ConvAttentionState
+from based_jax.ops.conv_basis.conv_attention import conv_attention as conv_attention
+from based_jax.ops.conv_basis.conv_attention import init_conv_attention_state as init_conv_attention_state
+from based_jax.ops.conv_basis.conv_basis import conv_assemble as conv_assemble
+from based_jax.ops.conv_basis.conv_basis import conv_decompose as conv_decompose
+from based_jax.ops.conv_basis.conv_basis import conv_exp as conv_exp
+from based_jax.ops.conv_basis.conv_basis import conv_matrix as conv_matrix
+from based_jax.ops.conv_basis.conv_basis import conv_separation as conv_separation
+from based_jax.ops.conv_basis.conv_recovery import ConvFit as ConvFit
+from based_jax.ops.conv_basis.conv_recovery import conv_anchors as conv_anchors
+from based_jax.ops.conv_basis.conv_recovery import conv_fit as conv_fit
+from based_jax.ops.conv_basis.conv_recovery import conv_recover as conv_recover
+from based_jax.ops.conv_basis.conv_recovery import conv_score_error as conv_score_error
+from based_jax.ops.conv_basis.interval_sums import interval_sums as interval_sums
+from based_jax.ops.conv_basis.masked_low_rank import masked_low_rank as masked_low_rank
+from based_jax.ops.conv_basis.structured_masks import CausalMask as CausalMask
+from based_jax.ops.conv_basis.structured_masks import DistinctColumnsMask as DistinctColumnsMask
+from based_jax.ops.conv_basis.structured_masks import DistinctRowsMask as DistinctRowsMask
+from based_jax.ops.conv_basis.structured_masks import IntervalMask as IntervalMask
+from based_jax.ops.conv_basis.structured_masks import RowChangeMask as RowChangeMask
+from based_jax.ops.conv_basis.structured_masks import StructuredMask as StructuredMask
+from based_jax.ops.conv_basis.structured_masks import band_mask as band_mask
+from based_jax.ops.conv_basis.structured_masks import block_mask as block_mask
+from based_jax.ops.conv_basis.structured_masks import distinct_columns_mask as distinct_columns_mask
+from based_jax.ops.conv_basis.structured_masks import distinct_rows_mask as distinct_rows_mask
+from based_jax.ops.conv_basis.structured_masks import interval_mask as interval_mask
+from based_jax.ops.conv_basis.structured_masks import mask_gallery as mask_gallery
+from based_jax.ops.conv_basis.structured_masks import row_change_mask as row_change_mask
+from based_jax.ops.conv_basis.structured_masks import row_changes as row_changes
+from based_jax.ops.conv_basis.toeplitz import circulant_multiply as circulant_multiply
+from based_jax.ops.conv_basis.toeplitz import conv_multiply as conv_multiply
+from based_jax.ops.conv_basis.toeplitz import sub_conv_multiply as sub_conv_multiply
+from based_jax.ops.conv_basis.toeplitz import toeplitz_multiply as toeplitz_multiply
+from based_jax.ops.core.kv_cache import KVCache as KVCache
+from based_jax.ops.core.kv_cache import init_kv_cache as init_kv_cache
+from based_jax.ops.core.registration import implementation_for as implementation_for
+from based_jax.ops.core.registration import implementations as implementations
+from based_jax.ops.core.registration import register as register
+from based_jax.ops.core.stream import Stream as Stream
+from based_jax.ops.core.stream import TokenPositions as TokenPositions
+from based_jax.ops.core.stream import advance as advance
+from based_jax.ops.core.stream import init_stream as init_stream
+from based_jax.ops.cross_entropy import cross_entropy as cross_entropy
+from based_jax.ops.delta_rule import delta_rule as delta_rule
+from based_jax.ops.delta_rule import generalized_delta_rule as generalized_delta_rule
+from based_jax.ops.diagonal_scan import DiagonalScanState as DiagonalScanState
+from based_jax.ops.diagonal_scan import diagonal_scan as diagonal_scan
+from based_jax.ops.diagonal_scan import init_diagonal_scan_state as init_diagonal_scan_state
+from based_jax.ops.diagonal_scan import selective_scan as selective_scan
+from based_jax.ops.diagonal_ssm import DiagonalSSMState as DiagonalSSMState
+from based_jax.ops.diagonal_ssm import diagonal_ssm as diagonal_ssm
+from based_jax.ops.diagonal_ssm import discretize_bilinear as discretize_bilinear
+from based_jax.ops.diagonal_ssm import init_diagonal_ssm_state as init_diagonal_ssm_state
+from based_jax.ops.feature_maps import FEATURE_MAPS as FEATURE_MAPS
+from based_jax.ops.feature_maps import IDENTITY as IDENTITY
+from based_jax.ops.feature_maps import TAYLOR as TAYLOR
+from based_jax.ops.feature_maps import FeatureMap as FeatureMap
+from based_jax.ops.feature_maps import all_poly_map as all_poly_map
+from based_jax.ops.feature_maps import cosformer_features as cosformer_features
+from based_jax.ops.feature_maps import orthogonal_features as orthogonal_features
+from based_jax.ops.feature_maps import performer_map as performer_map
+from based_jax.ops.feature_maps import symmetric_taylor_features as symmetric_taylor_features
+from based_jax.ops.feature_maps import symmetric_taylor_size as symmetric_taylor_size
+from based_jax.ops.feature_maps import symmetric_to_full as symmetric_to_full
+from based_jax.ops.feature_maps import taylor_features as taylor_features
+from based_jax.ops.feature_maps import taylor_size as taylor_size
+from based_jax.ops.hyper_attention import hyper_attention as hyper_attention
+from based_jax.ops.hyper_feature_attention import hyper_feature_attention as hyper_feature_attention
+from based_jax.ops.input_filters import repeated_lags as repeated_lags
+from based_jax.ops.input_filters import shifted_sum as shifted_sum
+from based_jax.ops.input_filters import strongest_lags as strongest_lags
+from based_jax.ops.linear_attention import LinearAttentionState as LinearAttentionState
+from based_jax.ops.linear_attention import init_linear_attention_state as init_linear_attention_state
+from based_jax.ops.linear_attention import linear_attention as linear_attention
+from based_jax.ops.linear_hyper_attention import LinearHyperState as LinearHyperState
+from based_jax.ops.linear_hyper_attention import hyper_taylor_map as hyper_taylor_map
+from based_jax.ops.linear_hyper_attention import init_linear_hyper_state as init_linear_hyper_state
+from based_jax.ops.linear_hyper_attention import linear_hyper_attention as linear_hyper_attention
+from based_jax.ops.linear_recurrence import LinearRecurrenceState as LinearRecurrenceState
+from based_jax.ops.linear_recurrence import fixed_log_decay as fixed_log_decay
+from based_jax.ops.linear_recurrence import init_linear_recurrence_state as init_linear_recurrence_state
+from based_jax.ops.linear_recurrence import linear_recurrence as linear_recurrence
+from based_jax.ops.long_conv import LongConvState as LongConvState
+from based_jax.ops.long_conv import init_long_conv_state as init_long_conv_state
+from based_jax.ops.long_conv import long_conv as long_conv
+from based_jax.ops.norm import l2_norm as l2_norm
+from based_jax.ops.norm import layer_norm as layer_norm
+from based_jax.ops.norm import rms_norm as rms_norm
+from based_jax.ops.nystrom import LandmarkState as LandmarkState
+from based_jax.ops.nystrom import init_landmark_state as init_landmark_state
+from based_jax.ops.nystrom import iterative_pinv as iterative_pinv
+from based_jax.ops.nystrom import landmark_attention as landmark_attention
+from based_jax.ops.nystrom import nystrom_attention as nystrom_attention
+from based_jax.ops.polynomial_features import polynomial_degree as polynomial_degree
+from based_jax.ops.polynomial_features import polynomial_error as polynomial_error
+from based_jax.ops.polynomial_features import polynomial_map as polynomial_map
+from based_jax.ops.polynomial_features import polynomial_size as polynomial_size
+from based_jax.ops.rotary import rotary as rotary
+from based_jax.ops.scatterbrain import ScatterBrainState as ScatterBrainState
+from based_jax.ops.scatterbrain import gaussian_features as gaussian_features
+from based_jax.ops.scatterbrain import init_scatterbrain_state as init_scatterbrain_state
+from based_jax.ops.scatterbrain import scatterbrain_attention as scatterbrain_attention
+from based_jax.ops.scatterbrain import zoology_scatterbrain as zoology_scatterbrain
+from based_jax.ops.selection import NOTHING as NOTHING
+from based_jax.ops.selection import attention_of_some as attention_of_some
+from based_jax.ops.selection import highest as highest
+from based_jax.ops.selection import repeated as repeated
+from based_jax.ops.selection import repeated_in as repeated_in
+from based_jax.ops.selection import running_log_sum as running_log_sum
+from based_jax.ops.selection import segment_lengths as segment_lengths
+from based_jax.ops.selection import segment_softmax as segment_softmax
+from based_jax.ops.selection import segment_sum as segment_sum
+from based_jax.ops.short_conv import ShortConvState as ShortConvState
+from based_jax.ops.short_conv import init_short_conv_state as init_short_conv_state
+from based_jax.ops.short_conv import short_conv as short_conv
+from based_jax.ops.softmax_attention import left_from_paper_window as left_from_paper_window
+from based_jax.ops.softmax_attention import left_from_torch_window as left_from_torch_window
+from based_jax.ops.softmax_attention import merge_attention as merge_attention
+from based_jax.ops.softmax_attention import softmax_attention as softmax_attention
+from based_jax.ops.softmax_attention import window_step as window_step
+from based_jax.ops.taylor_attention import init_taylor_state as init_taylor_state
+from based_jax.ops.taylor_attention import taylor_attention as taylor_attention
+from based_jax.ops.taylor_attention import taylor_step as taylor_step
+from based_jax.ops.tensor_product import sketched_product_map as sketched_product_map
+from based_jax.ops.tensor_product import tensor_product as tensor_product
+from based_jax.ops.tensor_product import tensor_product_map as tensor_product_map
+from based_jax.ops.token_shift import init_token_shift_state as init_token_shift_state
+from based_jax.ops.token_shift import token_shift as token_shift
+from based_jax.ops.wkv import WKVState as WKVState
+from based_jax.ops.wkv import init_wkv_state as init_wkv_state
+from based_jax.ops.wkv import wkv as wkv
+
+# Derived, where no checker looks: for those the imports' `as` says what is public.
+globals()["__all__"] = sorted(
+    name for name, value in globals().items() if not (name.startswith("_") or isinstance(value, _ModuleType))
+)

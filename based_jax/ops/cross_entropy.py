@@ -13,16 +13,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops import context_parallel
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.eager import compiled
+from based_jax.ops.core import context_parallel
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
 
 LOGITS = 1 << 25
 """At most so many logits at a time (128 MiB of float32) on each device of a mesh; but one token of each row.
 
-Few pieces are better: each has its own sum over devices of the embedding's gradients.
+Few chunks are better: each has its own sum over devices of the embedding's gradients.
 """
 
 
@@ -48,9 +48,6 @@ def cross_entropy(
 
     Returns:
         The sum; NaN if a target that counts is no row of the embedding. It has no forward-mode derivative.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong shape or dtype.
     """
     expect_array("hidden", hidden, ("B", "N", "D"), "floating")
     rows, width = hidden.shape[:2], hidden.shape[-1]
@@ -65,8 +62,8 @@ def cross_entropy(
 
 
 @jax.custom_vjp
-def _cross_entropy(hidden, embedding, targets, weights):
-    def chunk(total, tokens):
+def _cross_entropy(hidden: Array, embedding: Array, targets: Array, weights: Array) -> Array:
+    def chunk(total: Array, tokens: Any) -> tuple[Array, None]:
         hidden, targets, weights = tokens
         _, _, losses = _losses(hidden, embedding, targets)
         return total + jnp.sum(losses * weights), None
@@ -74,10 +71,10 @@ def _cross_entropy(hidden, embedding, targets, weights):
     return _scan(chunk, jnp.zeros((), weights.dtype), embedding, (hidden, targets, weights))[0]
 
 
-def _forward(hidden, embedding, targets, weights):
-    """The gradients as well, while the logits are there: all that is missing is the factor from above."""
+def _forward(hidden: Array, embedding: Array, targets: Array, weights: Array) -> tuple[Array, Any]:
+    """Compute the gradients too, while the logits are there: all that lacks is the factor from above."""
 
-    def chunk(sums, tokens):
+    def chunk(sums: Any, tokens: Any) -> tuple[Any, Any]:
         total, of_embedding = sums
         hidden, targets, weights = tokens
         p, is_target, losses = _losses(hidden, embedding, targets)
@@ -94,21 +91,17 @@ def _forward(hidden, embedding, targets, weights):
     return total, (of_embedding.astype(embedding.dtype), *rest)
 
 
-def _backward(residuals, g):
+def _backward(residuals: Any, g: Array) -> tuple[Array, Array, None, Array]:
     of_embedding, of_hidden, losses = residuals
-    return (
-        (g * of_hidden).astype(of_hidden.dtype),
-        (g * of_embedding).astype(of_embedding.dtype),
-        None,
-        g * losses,
-    )
+    scaled = (g * of_embedding).astype(of_embedding.dtype)
+    return (g * of_hidden).astype(of_hidden.dtype), scaled, None, g * losses
 
 
 _cross_entropy.defvjp(_forward, _backward)
 
 
-def _losses(hidden, embedding, targets) -> tuple[Array, Array, Array]:
-    """Probabilities, where the targets are (both (B, n, V)), and the losses (B, n)."""
+def _losses(hidden: Array, embedding: Array, targets: Array) -> tuple[Array, Array, Array]:
+    """Return probabilities, where the targets are (both (B, n, V)), and the losses (B, n)."""
     wide = accumulation_dtype(hidden)
     logits = jnp.einsum("bnd,vd->bnv", hidden, embedding.astype(hidden.dtype), preferred_element_type=wide)
     # A comparison, not a gather: it stays where the vocabulary is spread over devices.
@@ -119,24 +112,24 @@ def _losses(hidden, embedding, targets) -> tuple[Array, Array, Array]:
 
 
 def _scan(chunk: Any, start: Any, embedding: Array, tokens: Any) -> tuple[Any, Any]:
-    """`chunk` over pieces of the rows: its carry, and its (B, n, ...) results put together again.
+    """Run `chunk` over chunks of the rows: its carry, and its (B, n, ...) results put together again.
 
-    Piece i has the tokens i, i + pieces, ...: devices that hold neighbouring tokens all have a share of it.
+    Chunk i has the tokens i, i + chunks, ...: devices that hold neighbouring tokens all have a share of it.
     """
     batch, length = tokens[0].shape[:2]
     limit = LOGITS * context_parallel.devices()
     needed = min(-(-batch * length * embedding.shape[0] // limit), length)
     if needed <= 1:
         return chunk(start, tokens)
-    pieces = 1 << (needed - 1).bit_length()  # divides what devices hold more often than other numbers
-    size = -(-length // pieces)
+    chunks = 1 << (needed - 1).bit_length()  # divides what devices hold more often than other numbers
+    size = -(-length // chunks)
 
     def split(x: Array) -> Array:
-        x = jnp.pad(x, [(0, 0), (0, pieces * size - length)] + [(0, 0)] * (x.ndim - 2))
-        return jnp.moveaxis(x.reshape(batch, size, pieces, *x.shape[2:]), 2, 0)
+        x = jnp.pad(x, [(0, 0), (0, chunks * size - length)] + [(0, 0)] * (x.ndim - 2))
+        return jnp.moveaxis(x.reshape(batch, size, chunks, *x.shape[2:]), 2, 0)
 
     def join(x: Array) -> Array:
-        return jnp.moveaxis(x, 0, 2).reshape(batch, size * pieces, *x.shape[3:])[:, :length]
+        return jnp.moveaxis(x, 0, 2).reshape(batch, size * chunks, *x.shape[3:])[:, :length]
 
     carry, results = lax.scan(chunk, start, jax.tree.map(split, tokens))
     return carry, jax.tree.map(join, results)

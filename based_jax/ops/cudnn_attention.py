@@ -26,11 +26,11 @@ MAX_WIDTH = 128
 
 
 def is_slow(q: Any, k: Any, v: Any) -> bool:
-    """Whether cuDNN should run this call only on request."""
+    """Return whether cuDNN should run this call only on request."""
     return q.shape[1] < MIN_LENGTH
 
 
-def supports(q: Any, k: Any, v: Any) -> str | None:
+def supports(kernel: str, q: Any, k: Any, v: Any) -> str | None:
     """Return why cuDNN cannot take these arrays on the default GPU, or None if it can."""
     if pallas_kernels.is_lowered_for_gpu():
         return "is not chosen for a GPU that is not there, whose cuDNN is unknown"

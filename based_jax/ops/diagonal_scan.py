@@ -8,24 +8,25 @@ combined as a tree, (a2 a1, a2 b1 + b2). Nothing is divided: a shut gate, a = 0,
 it is also what a segment begins with. (Only an overflow survives it: 0 times inf is NaN.)
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops import context_parallel
-from based_jax.ops.chunks import relative_start, scan_chunks
-from based_jax.ops.dispatch import implementation_for
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.eager import compiled
-from based_jax.ops.registration import open_to_others
-from based_jax.ops.stream import Stream, advance, init_stream, stream_of, unpadded
+from based_jax.ops.core import context_parallel
+from based_jax.ops.core.chunks import scan_chunks
+from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
+from based_jax.ops.core.dispatch import implementation_for
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.expectations import expect_chunk_size, expect_state
+from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect_array
 
 CHUNK = 64
 """Tokens per chunk."""
@@ -34,7 +35,7 @@ CHUNK = 64
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class DiagonalScanState:
-    """The state behind the last token; float32 or complex64 (twice as wide for float64 inputs)."""
+    """The state after the last token; float32 or complex64 (twice as wide for float64 inputs)."""
 
     h: Array
     """(B, *state)"""
@@ -44,11 +45,40 @@ class DiagonalScanState:
 def init_diagonal_scan_state(
     batch_size: int, shape: tuple[int, ...], dtype: Any = jnp.float32
 ) -> DiagonalScanState:
-    """The state of the given shape before the first token."""
+    """Return the state of the given shape before the first token."""
     return DiagonalScanState(jnp.zeros((batch_size, *shape), dtype), init_stream(batch_size))
 
 
-@open_to_others
+Y = TypeVar("Y")
+Terms = Callable[[Any], tuple[Array, Array]]
+_How = Chunked[DiagonalScanState]
+
+
+@overload
+def selective_scan(
+    x: Array,
+    dt: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    D: Array | None = None,
+    *,
+    return_state: No = False,
+    **how: Unpack[_How],
+) -> Array: ...
+@overload
+def selective_scan(
+    x: Array,
+    dt: Array,
+    A: Array,
+    B: Array,
+    C: Array,
+    D: Array | None = None,
+    *,
+    return_state: Yes,
+    **how: Unpack[_How],
+) -> tuple[Array, DiagonalScanState]: ...
+@implemented_by()
 @compiled
 def selective_scan(
     x: Float[Array, "B N E"],
@@ -64,12 +94,13 @@ def selective_scan(
     mask: Bool[Array, "B N"] | None = None,
     chunk_size: int | None = None,
     implementation: str | None = None,
-) -> Any:
-    """Mamba's state space model, whose step size, input and output maps depend on the token.
+) -> Float[Array, "B N E"] | tuple[Float[Array, "B N E"], DiagonalScanState]:
+    """Run Mamba's state space model, whose step size, input and output maps depend on the token.
 
         h_t = exp(dt_t A) * h_{t-1} + dt_t x_t B_t,        y_t = h_t . C_t + D * x_t
 
-    (Mamba, Algorithm 2; its code takes the exact step for A and Euler's for B; spec of Zoology 3.12.)
+    (Mamba, Algorithm 2; its code takes the exact step for A and Euler's for B.) Returns y, (B, N, E); the
+    state's h is (B, E, S). Shared arguments, results and errors: `help(based_jax.ops)`.
 
     Args:
         x: inputs, one per channel.
@@ -77,18 +108,7 @@ def selective_scan(
         A: <= 0; one decay rate for each of the S states of a channel.
         B, C: input and output maps, shared by the channels.
         D: the skip connection; None for none.
-        initial_state: continue from here, h of shape (B, E, S); None starts with zeros.
-        return_state: also return the state behind the last real token.
-        segment_ids: (B, N) integers; a new segment starts with zeros.
-        mask: (B, N) booleans, right padding: masked tokens leave the state and the outputs of others alone.
-        chunk_size: tokens per chunk; default `CHUNK`.
-        implementation: "xla", "reference" (token by token) or None for the best.
-
-    Returns:
-        y: (B, N, E) in the dtype of x, or ``(y, state)`` with `return_state`.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
+        chunk_size: tokens per chunk; default 64. "reference" goes token by token.
     """
     chosen = implementation_for("selective_scan", x, dt, B, implementation=implementation)
     expect_array("x", x, ("B", "N", "E"), "floating")
@@ -99,8 +119,7 @@ def selective_scan(
         expect_array(name, array, (batch, length, A.shape[1]), "floating")
     if D is not None:
         expect_array("D", D, (channels,), "floating")
-    if initial_state is not None:
-        expect_array("initial_state.h", initial_state.h, (batch, *A.shape), "floating")
+    expect_state(initial_state, h=(batch, *A.shape))
     dtype = accumulation_dtype(x)
     rate = A.astype(dtype)
 
@@ -114,19 +133,31 @@ def selective_scan(
             y = y + D.astype(dtype) * tokens[0].astype(dtype)
         return y.astype(x.dtype)
 
-    return diagonal_scan(
-        (x, dt, B, C), terms, readout, initial_state=initial_state, return_state=return_state,
-        segment_ids=segment_ids, mask=mask, chunk_size=chunk_size, implementation=chosen,
-    )  # fmt: skip
+    options: _How = {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
+    options |= {"chunk_size": chunk_size, "implementation": chosen}
+    return diagonal_scan((x, dt, B, C), terms, readout, return_state=return_state, **options)
 
 
-@open_to_others
-@context_parallel.splits("inputs", "segment_ids", "mask")
+@overload
+def diagonal_scan(
+    inputs: Any,
+    terms: Terms,
+    readout: Callable[[Array, Any], Y],
+    *,
+    return_state: No = False,
+    **how: Unpack[_How],
+) -> Y: ...
+@overload
+def diagonal_scan(
+    inputs: Any, terms: Terms, readout: Callable[[Array, Any], Y], *, return_state: Yes, **how: Unpack[_How]
+) -> tuple[Y, DiagonalScanState]: ...
+@implemented_by()
+@context_parallel.shardable("inputs", "segment_ids", "mask")
 @compiled
 def diagonal_scan(
     inputs: Any,
-    terms: Callable[[Any], tuple[Array, Array]],
-    readout: Callable[[Array, Any], Any],
+    terms: Terms,
+    readout: Callable[[Array, Any], Y],
     *,
     initial_state: DiagonalScanState | None = None,
     return_state: bool = False,
@@ -134,29 +165,23 @@ def diagonal_scan(
     mask: Bool[Array, "B N"] | None = None,
     chunk_size: int | None = None,
     implementation: str | None = None,
-) -> Any:
-    """Scan h_t = a_t * h_{t-1} + b_t behind a state and read it out, a chunk at a time.
+) -> Y | tuple[Y, DiagonalScanState]:
+    """Scan h_t = a_t * h_{t-1} + b_t from a state and read it out, a chunk at a time.
+
+    Shared arguments, results and errors: `help(based_jax.ops)`; chunk_size: `selective_scan`.
 
     Args:
         inputs: a pytree of (B, N, ...) arrays.
         terms: the inputs of some tokens, (B, C, ...), to a and b, both (B, C, *state) of one real or complex
             dtype, which is the state's.
-        readout: states (B, C, *state) and inputs of the same tokens, to a pytree of (B, C, ...) outputs.
-        initial_state: continue from here; None starts with zeros.
-        return_state, segment_ids, mask, chunk_size, implementation: as in `selective_scan`.
-
-    Returns:
-        A pytree of (B, N, ...) outputs, or ``(outputs, state)`` with `return_state`.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
+        readout: states (B, C, *state) and inputs of the same tokens, to the result, a pytree of (B, C, ...)
+            outputs.
     """
     chosen = implementation_for("diagonal_scan", implementation=implementation)
-    expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
     batch, length = jax.tree.leaves(inputs)[0].shape[:2]
-    before = stream_of(initial_state, batch, length, segment_ids, mask)
-    places, stream = advance(before, batch, length, segment_ids, mask)
-    inputs = unpadded(mask, inputs)
+    size = even_chunks(length, expect_chunk_size(chunk_size, CHUNK))
+    call = continue_from(initial_state, batch, length, segment_ids, mask)
+    inputs = call.unpadded(inputs)
 
     wanted = jax.eval_shape(terms, jax.tree.map(lambda x: x[:, :1], inputs))[1]
     if initial_state is None:
@@ -165,33 +190,26 @@ def diagonal_scan(
         expect_array("initial_state.h", initial_state.h, (batch, *wanted.shape[2:]))
         h = initial_state.h.astype(wanted.dtype)
 
-    def step(
-        h: Array, tokens: Any, start: Array | None, mask: Array | None, writes: bool = True
-    ) -> tuple[Any, Array]:
-        a, b = terms(tokens)
-        b = b if writes else jnp.zeros_like(b)
-        if start is not None:
-            a = jnp.where(_lift(start == jnp.arange(a.shape[1]), a), 0, a)
-        if mask is not None:
-            a, b = jnp.where(_lift(mask, a), a, 1), jnp.where(_lift(mask, b), b, 0)
-        history = scan_along(a, b.at[:, 0].add(a[:, 0] * h))
-        return readout(history, tokens), history[:, -1]
+    def run(h: Array, writes: bool = True) -> tuple[Any, Array]:
+        def step(h: Array, tokens: Any, start: Array | None, mask: Array | None) -> tuple[Any, Array]:
+            a, b = terms(tokens)
+            b = b if writes else jnp.zeros_like(b)
+            if start is not None:
+                a = jnp.where(_lift(start == jnp.arange(a.shape[1]), a), 0, a)
+            if mask is not None:
+                a, b = jnp.where(_lift(mask, a), a, 1), jnp.where(_lift(mask, b), b, 0)
+            history = scan_along(a, b.at[:, 0].add(a[:, 0] * h))
+            return readout(history, tokens), history[:, -1]
 
-    start = relative_start(places, before, segment_ids)
-    size = 1 if chosen == "reference" else even_chunks(length, chunk_size or CHUNK)
+        chunk = 1 if chosen == "reference" else size
+        return scan_chunks(step, h, inputs, chunk_size=chunk, start=call.start, mask=mask)
 
-    def run(step: Any, state: Any) -> tuple[Any, Any]:
-        return scan_chunks(step, state, inputs, length=length, chunk_size=size, start=start, mask=mask)
-
-    if initial_state is None and before is not None:
-        left = run(functools.partial(step, writes=False), jnp.ones_like(h))[1]
-        h = context_parallel.sums_before(lambda h: run(step, h)[1], h, left, jnp.multiply)
-    y, h = run(step, h)
-    return (y, DiagonalScanState(h, stream)) if return_state else y
+    y, h = run(call.prefix(run, h, lambda: run(jnp.ones_like(h), writes=False)[1], jnp.multiply))
+    return (y, DiagonalScanState(h, call.after)) if return_state else y
 
 
 def even_chunks(length: int, chunk_size: int) -> int:
-    """The size, at most `chunk_size`, of equal chunks that need the least padding."""
+    """Return the size, at most `chunk_size`, of equal chunks that need the least padding."""
     return -(-length // -(-length // chunk_size))
 
 

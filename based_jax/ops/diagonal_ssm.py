@@ -1,4 +1,4 @@
-"""Time-invariant state space with diagonal complex transitions, S4D (H3, section 3; spec of Zoology 3.8).
+"""Time-invariant state space with diagonal complex transitions, S4D (H3, section 3).
 
     h_t = a h_{t-1} + x_t;   y_t = 2 Re sum_s w_s h_{t,s} + skip x_t
 
@@ -9,22 +9,24 @@ decade of lags. Complex numbers are pairs along a last axis of 2.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops import context_parallel
-from based_jax.ops.chunks import heads_first, relative_start, scan_chunks, sight
-from based_jax.ops.dispatch import implementation_for
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.eager import compiled
+from based_jax.ops.core import context_parallel
+from based_jax.ops.core.chunks import begins, chunk_mask, heads_first, scan_chunks
+from based_jax.ops.core.continuation import Chunked, Continuation, No, Yes, continue_from
+from based_jax.ops.core.dispatch import implementation_for
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.expectations import expect_chunk_size, expect_state, expect_state_to_return
+from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.long_conv import long_conv
-from based_jax.ops.registration import open_to_others
-from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect_array
 
 CHUNK = 64
 """Tokens per chunk where a state is carried."""
@@ -43,7 +45,7 @@ class DiagonalSSMState:
 def init_diagonal_ssm_state(
     batch_size: int, num_heads: int, value_size: int, modes: int, dtype: Any = jnp.float32
 ) -> DiagonalSSMState:
-    """The state before the first token; `dtype` is float32, or float64 for a float64 computation."""
+    """Return the state before the first token; `dtype` is float32, or float64 for a float64 computation."""
     shape = (batch_size, num_heads, value_size, modes, 2)
     return DiagonalSSMState(jnp.zeros(shape, dtype), init_stream(batch_size))
 
@@ -97,8 +99,20 @@ def _conjugate(x: Array) -> Array:
     return x * jnp.asarray([1, -1], x.dtype)
 
 
-@open_to_others
-@context_parallel.splits("x", "segment_ids", "mask")
+class _How(Chunked[DiagonalSSMState], total=False):
+    skip: Array | None
+
+
+@overload
+def diagonal_ssm(
+    x: Array, log_a: Array, weight: Array, *, return_state: No = False, **how: Unpack[_How]
+) -> Array: ...
+@overload
+def diagonal_ssm(
+    x: Array, log_a: Array, weight: Array, *, return_state: Yes, **how: Unpack[_How]
+) -> tuple[Array, DiagonalSSMState]: ...
+@implemented_by()
+@context_parallel.shardable("x", "segment_ids", "mask")
 @compiled
 def diagonal_ssm(
     x: Float[Array, "B N H V"],
@@ -112,77 +126,61 @@ def diagonal_ssm(
     mask: Bool[Array, "B N"] | None = None,
     chunk_size: int | None = None,
     implementation: str | None = None,
-) -> Any:
-    """Run each of a head's V channels through its S modes.
+) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], DiagonalSSMState]:
+    """Run each of a head's V channels through its S modes; return y, (B, N, H, V).
+
+    Shared arguments, results and errors: `help(based_jax.ops)`.
 
     Args:
         x: inputs.
         log_a: logarithm of the transition: real part, <= 0, and angle.
         weight: factor of each mode in the output, as `discretize_bilinear` returns it.
         skip: factor of the current input.
-        initial_state: continue from here; None starts with zeros.
-        return_state: also return the state behind the last real token; needs `initial_state`.
-        segment_ids: (B, N) integers; the modes start anew with each segment.
-        mask: (B, N) booleans, right padding: masked tokens enter neither the state nor an output of others.
+        return_state: needs `initial_state`.
         chunk_size: tokens per chunk where a state is carried; default 64.
-        implementation: "reference" (token by token), "xla" (FFT, or chunks behind a state) or None for the
-            best.
-
-    Returns:
-        y: (B, N, H, V) in the dtype of x, or ``(y, state)`` with `return_state`.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong shape or dtype, named in the message.
+        implementation: "reference" (token by token), "xla" (FFT, or chunks after a state) or None.
     """
     chosen = implementation_for("diagonal_ssm", x, log_a, weight, implementation=implementation)
     expect_array("x", x, ("B", "N", "H", "V"), "floating")
     batch, length, heads, channels = x.shape
     expect_array("log_a", log_a, (heads, "S", 2), "floating")
     expect_array("weight", weight, log_a.shape, "floating")
-    modes = log_a.shape[1]
     if skip is not None:
         expect_array("skip", skip, (heads,), "floating")
-    expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
-    state = initial_state
-    expect(state is not None or not return_state, "return_state", return_state, "False without a state")
-    if state is not None:
-        expect_array("initial_state.modes", state.modes, (batch, heads, channels, modes, 2), "floating")
-    before = stream_of(state, batch, length, segment_ids, mask)
-    places, stream = advance(before, batch, length, segment_ids, mask)
+    chunk_size = expect_chunk_size(chunk_size, CHUNK)
+    expect_state_to_return(initial_state, return_state)
+    shape = (batch, heads, channels, log_a.shape[1], 2)
+    expect_state(initial_state, modes=shape)
+    call = continue_from(initial_state, batch, length, segment_ids, mask)
 
     dtype = accumulation_dtype(x)
-    values = unpadded(mask, x.astype(dtype))
+    values = call.unpadded(x.astype(dtype))
     log_a, weight = log_a.astype(dtype), weight.astype(dtype)
-    new = None
-    if before is None and chosen == "xla":
+    compute = _token_by_token if chosen == "reference" else _chunked
+
+    def run(modes: Array) -> tuple[Array, Array]:
+        return compute(values, log_a, weight, modes, call, chunk_size)
+
+    def operator() -> Array:
+        return call.kept(_powers(log_a, call.count[:, None, None]))[:, :, None]
+
+    if call.before is None and chosen == "xla":
         kernel = jnp.repeat(diagonal_ssm_kernel(log_a, weight, length), channels, axis=1)
         flat = values.reshape(batch, length, heads * channels)
-        y = long_conv(flat, kernel, segment_ids=segment_ids).reshape(values.shape)
+        y, modes = long_conv(flat, kernel, segment_ids=segment_ids).reshape(values.shape), None
     else:
-        if state is None:
-            kept = init_diagonal_ssm_state(batch, heads, channels, modes, dtype).modes
-        else:
-            kept = state.modes.astype(dtype)
-        start = relative_start(places, before, segment_ids)
-        compute = _token_by_token if chosen == "reference" else _chunked
-
-        def run(kept: Array) -> tuple[Array, Array]:
-            return compute(values, log_a, weight, kept, start, mask, chunk_size or CHUNK)
-
-        if state is None and before is not None:
-            count = (stream.length - before.length)[:, None, None]
-            left = jnp.where(stays(before, stream)[:, None, None, None], _powers(log_a, count), 0)
-            kept = context_parallel.sums_before(lambda kept: run(kept)[1], kept, left[:, :, None], _product)
-        y, kept = run(kept)
-        new = DiagonalSSMState(kept, stream)
+        modes = jnp.zeros(shape, dtype) if initial_state is None else initial_state.modes.astype(dtype)
+        y, modes = run(call.prefix(run, modes, operator, _product))
     if skip is not None:
         y = y + skip.astype(dtype)[:, None] * values
     y = y.astype(x.dtype)
-    return (y, new) if return_state else y
+    return (y, DiagonalSSMState(modes, call.after)) if return_state and modes is not None else y
 
 
-def _chunked(x, log_a, weight, modes, start, mask, chunk_size):
-    """A scan over chunks; inside, all pairs of tokens through the kernel's Toeplitz matrix."""
+def _chunked(
+    x: Array, log_a: Array, weight: Array, modes: Array, call: Continuation, chunk_size: int
+) -> tuple[Array, Array]:
+    """Scan in chunks; inside, all pairs of tokens go through the kernel's Toeplitz matrix."""
     size = min(chunk_size, x.shape[1])
     powers = _powers(log_a[:, None], jnp.arange(size + 1)[:, None])  # (H, C + 1, S, 2)
     weighted = 2 * _conjugate(_product(weight[:, None], powers))
@@ -190,40 +188,42 @@ def _chunked(x, log_a, weight, modes, start, mask, chunk_size):
     matrix = kernel[:, jnp.maximum(jnp.arange(size)[:, None] - jnp.arange(size), 0)]
     ages = powers[:, -2::-1]
 
-    def step(modes, x, start, mask):
-        seen = sight(size, start, mask)
+    def step(modes: Array, x: Array, start: Array | None, mask: Array | None) -> tuple[Array, Array]:
+        visibility = chunk_mask(size, start, mask)
         x = heads_first(x)
-        y = jnp.where(seen.visible, matrix, 0) @ x
-        y = y + seen.reading(jnp.einsum("hcsr,bhvsr->bhcv", readout, modes))
+        y = jnp.where(visibility.visible, matrix, 0) @ x
+        y = y + visibility.reading(jnp.einsum("hcsr,bhvsr->bhcv", readout, modes))
 
-        x, decay = seen.entering(x), powers[:, -1]
+        x, decay = visibility.entering(x), powers[:, -1]
         if mask is not None:  # the last real token moves to the end, where its power is 0
             count = mask.sum(axis=1)[:, None, None]
             index = jnp.arange(size) - (size - count)
             moved = jnp.take_along_axis(x, jnp.maximum(index, 0)[..., None], axis=2)
             x, decay = jnp.where(index[..., None] >= 0, moved, 0), _powers(log_a, count)
-        if seen.keeps is not None:
-            modes = jnp.where(seen.keeps[..., None, None, None], modes, 0)
+        if visibility.keeps is not None:
+            modes = jnp.where(visibility.keeps[..., None, None, None], modes, 0)
         modes = _product(decay[..., None, :, :], modes) + jnp.einsum("hcsr,bhcv->bhvsr", ages, x)
         return heads_first(y), modes
 
-    return scan_chunks(step, modes, x, length=x.shape[1], chunk_size=chunk_size, start=start, mask=mask)
+    return scan_chunks(step, modes, x, chunk_size=chunk_size, start=call.start, mask=call.mask)
 
 
-def _token_by_token(x, log_a, weight, modes, start, mask, chunk_size):
-    """The recurrence, as it is written."""
+def _token_by_token(
+    x: Array, log_a: Array, weight: Array, modes: Array, call: Continuation, chunk_size: int
+) -> tuple[Array, Array]:
+    """Run the recurrence as it is written."""
     batch, length = x.shape[:2]
-    begins = jnp.broadcast_to(-1 if start is None else start, (batch, length)) == jnp.arange(length)
-    real = jnp.ones((batch, length), bool) if mask is None else mask
+    real = jnp.ones((batch, length), bool) if call.mask is None else call.mask
+    first = begins(call.start, batch, length)
     one = jnp.ones((), log_a.dtype)
     transition, readout = (z[:, None] for z in (_powers(log_a, one), 2 * _conjugate(weight)))
 
-    def step(modes, token):
-        x, begins, real = token
-        begins, real = (flag[:, None, None, None, None] for flag in (begins, real))
-        moved = _product(transition, jnp.where(begins, 0, modes)).at[..., 0].add(x[..., None])
+    def step(modes: Array, token: Any) -> tuple[Array, Array]:
+        x, first, real = token
+        first, real = (flag[:, None, None, None, None] for flag in (first, real))
+        moved = _product(transition, jnp.where(first, 0, modes)).at[..., 0].add(x[..., None])
         modes = jnp.where(real, moved, modes)
         return modes, jnp.sum(readout * modes, axis=(-2, -1))
 
-    modes, y = lax.scan(step, modes, (x.swapaxes(0, 1), begins.T, real.T))
+    modes, y = lax.scan(step, modes, (x.swapaxes(0, 1), first.T, real.T))
     return y.swapaxes(0, 1), modes

@@ -38,8 +38,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.eager import compiled
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -68,7 +68,7 @@ class FeatureMap(NamedTuple):
 
 @compiled
 def taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-    """The full map [1, x / K^(1/4), vec(x x^T) / sqrt(2 K)], quadratic part row-major.
+    """Return the full map [1, x / K^(1/4), vec(x x^T) / sqrt(2 K)], quadratic part row-major.
 
     The authors' layout: their checkpoints' states and the torch fixtures use it.
     """
@@ -80,7 +80,7 @@ def taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
 
 @compiled
 def symmetric_taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-    """The compact map [1, x, x^2 / sqrt(2), x_m x_n for n < m (row-major)], x scaled by K^(-1/4).
+    """Return the compact map [1, x, x^2 / sqrt(2), x_m x_n for n < m (row-major)], x scaled by K^(-1/4).
 
     Rows of the triangle are slices times a column: both directions of differentiation stay free of
     gathers and scatters, which made the backward pass of the index form slower (measured on CPU).
@@ -92,12 +92,12 @@ def symmetric_taylor_features(x: Float[Array, "... K"]) -> Float[Array, "... F"]
 
 
 def taylor_size(width: int) -> int:
-    """Width of the full map: 1 + K + K^2."""
+    """Return width of the full map: 1 + K + K^2."""
     return 1 + width + width**2
 
 
 def symmetric_taylor_size(width: int) -> int:
-    """Width of the symmetric map: 1 + K + K (K + 1) / 2."""
+    """Return width of the symmetric map: 1 + K + K (K + 1) / 2."""
     return 1 + width + width * (width + 1) // 2
 
 
@@ -172,7 +172,7 @@ def _positive_features(projection: Float[Array, "F K"], x: Float[Array, "... K"]
 
 
 def fixed_size(size: int, width: int) -> int:
-    """The size of a map that has been made for one width."""
+    """Return the size of a map that has been made for one width."""
     return size
 
 
@@ -216,9 +216,6 @@ def cosformer_features(
     Returns:
         (B, N, H, 2 K) in float32 (float64 for float64 x). NaN for positions beyond M, where a weight may be
         negative.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong shape, dtype or value.
     """
     expect_array("x", x, ("B", "N", "H", "K"), "floating")
     rows = 1 if positions.shape[:1] == (1,) else x.shape[0]

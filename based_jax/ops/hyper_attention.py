@@ -15,19 +15,19 @@ j_1 of attentions of order n - 1, each with the logarithm of its sum: nothing la
 of a block of queries.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops import context_parallel
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.eager import compiled
-from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
-from based_jax.ops.ring import expect_room
+from based_jax.ops.core import context_parallel
+from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
 from based_jax.ops.softmax_attention import attend, softmax_attention
-from based_jax.ops.stream import advance, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -39,6 +39,22 @@ MIN_WINDOW_BLOCK = 16
 """Queries of a block in a window, at least; else half the window. Blocks see their window and themselves."""
 
 
+class _How(Continued[KVCache], total=False):
+    causal: bool
+    ordered: bool
+    strict: bool
+    left: int | None
+    scale: float
+
+
+@overload
+def hyper_attention(
+    q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], *, return_state: No = False, **how: Unpack[_How]
+) -> Array: ...
+@overload
+def hyper_attention(
+    q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], *, return_state: Yes, **how: Unpack[_How]
+) -> tuple[Array, KVCache]: ...
 def hyper_attention(
     q: Float[Array, "B N H K"],
     ks: tuple[Float[Array, "B N H K"], ...],
@@ -53,14 +69,16 @@ def hyper_attention(
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
-) -> Any:
-    """HyperAttention of order n = len(ks) + 1, in B H N M^(n - 1) (K + V) multiplications for M keys.
+) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], KVCache]:
+    """Run HyperAttention of order n = len(ks) + 1, in B H N M^(n - 1) (K + V) multiplications for M keys.
 
-    Scores and softmax are float32 (float64 for float64 values).
+    Scores and softmax are float32 (float64 for float64 values). Returns y, (B, N, H, V): at masked tokens
+    finite but meaningless. Without a window, all outputs of a row that has outgrown its cache are NaN: under
+    `jit` no error can be raised. Shared arguments, results and errors: `help(based_jax.ops)`.
 
     Args:
         q: queries.
-        ks, vs: keys and values of the slots j_1, j_2, ...; the same array in every place shares them.
+        ks, vs: keys and values of the slots j_1, j_2, ...; the same array for every slot shares them.
         causal: every j <= i.
         ordered: j_1 >= j_2 >= ...; False takes all tuples.
         strict: j_1 > j_2 > ...; where there is no such tuple, outputs are 0. Order 2 has nothing to order.
@@ -69,38 +87,22 @@ def hyper_attention(
         initial_state: cache to continue from, `init_kv_cache` with key_size K and value_size V where the
             slots share their array, len(ks) K and len(ks) V where they do not: `left` + 1 slots of the cache
             for a window, otherwise as many as the text may have tokens. Needs `causal`. A step looks at every
-            slot of the cache for every place of the tuple.
-        return_state: also return the cache with the keys and values written into it; needs `initial_state`.
-        segment_ids: (B, N) integers; tuples are of the query's segment only.
-        mask: (B, N) booleans, right padding; outputs at masked tokens are finite but meaningless.
-
-    Returns:
-        y: (B, N, H, V) in the dtype of the values, or ``(y, state)`` with `return_state`. Without a window,
-        all outputs of a row that has outgrown its cache are NaN: under `jit` no error can be raised.
+            slot of the cache for every slot of the tuple.
+        return_state: needs `initial_state`.
 
     Raises:
-        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message; a text
-            longer than the cache, where lengths are known.
+        ValueError: a text longer than the cache, where lengths are known.
     """
     check_hyper_attention(q, ks, vs, ordered, strict)
-    expect(left is None or left >= 0, "left", left, "None or at least 0")
-    expect(causal or left is None, "left", left, "None when causal is False")
-    expect(causal or initial_state is None, "causal", causal, "True with an initial_state")
-    expect(
-        initial_state is not None or not return_state,
-        "return_state", return_state, "False without an initial_state to write to",
-    )  # fmt: skip
-    options: dict[str, Any] = {
-        "causal": causal, "left": left, "scale": scale, "initial_state": initial_state,
-        "return_state": return_state, "segment_ids": segment_ids, "mask": mask,
-    }  # fmt: skip
-    if len(ks) == 1:
-        return softmax_attention(q, ks[0], vs[0], **options)
-    order = {"slots": len(ks), "ordered": ordered, "strict": strict}
     (k, share_k), (v, share_v) = _packed(ks), _packed(vs)
-    if initial_state is not None:
-        _check_cache(initial_state, k, v, left, mask)
-    return _attend_to_tuples(q, k, v, shared=(share_k, share_v), **order, **options)
+    sizes = (*k.shape, v.shape[-1])
+    expect_cache(initial_state, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
+    call: dict[str, Any] = {"initial_state": initial_state, "return_state": return_state}
+    call |= {"segment_ids": segment_ids, "mask": mask}
+    if len(ks) == 1:
+        return softmax_attention(q, ks[0], vs[0], causal=causal, left=left, scale=scale, **call)
+    tuples = _Tuples(len(ks), (share_k, share_v), causal, ordered, strict, left, scale)
+    return _attend_to_tuples(q, k, v, tuples, **call)
 
 
 def check_hyper_attention(
@@ -122,19 +124,8 @@ def check_hyper_attention(
     expect(ordered or not strict, "strict", strict, "False where ordered is False")
 
 
-def _check_cache(cache: KVCache, k: Array, v: Array, left: int | None, mask: Array | None) -> None:
-    batch, length, heads, _ = k.shape
-    expect_array("initial_state.k", cache.k, (batch, "W", heads, k.shape[-1]), "floating")
-    expect_array("initial_state.v", cache.v, (batch, cache.slots, heads, v.shape[-1]), "floating")
-    if left is not None:
-        expect(cache.slots == left + 1, "slots of initial_state", cache.slots, f"left + 1 = {left + 1}")
-    else:
-        what = f"max_length = {cache.slots} tokens, the size of the state"
-        expect_room(cache.stream, length, mask, cache.slots, what)
-
-
 def _packed(arrays: tuple[Array, ...]) -> tuple[Array, bool]:
-    """What a cache holds: one array if all slots share it, else theirs side by side; and whether they do."""
+    """Return what a cache holds, an array that all slots share or theirs side by side; and which."""
     shared = all(x is arrays[0] for x in arrays)
     return (arrays[0] if shared else jnp.concatenate(arrays, axis=-1)), shared
 
@@ -143,8 +134,21 @@ def _unpacked(array: Array, slots: int, shared: bool) -> list[Array]:
     return [array] * slots if shared else jnp.split(array, slots, axis=-1)
 
 
+class _Tuples(NamedTuple):
+    """Which tuples of keys are attended to; see `hyper_attention`."""
+
+    slots: int
+    shared: tuple[bool, bool]
+    """whether all slots have the same keys, and the same values"""
+    causal: bool
+    ordered: bool
+    strict: bool
+    left: int | None
+    scale: float
+
+
 class _Keys(NamedTuple):
-    """The keys that a call sees, M of them, and where they stand; see `stream.Places`."""
+    """The keys that a call sees, M of them, and their positions; see `stream.TokenPositions`."""
 
     k: Float[Array, "B M H slots_K"]
     v: Float[Array, "B M H slots_V"]
@@ -154,32 +158,38 @@ class _Keys(NamedTuple):
     """of their segment, where it is needed: None for a causal call"""
 
 
-@context_parallel.splits("q", "k", "v", "segment_ids", "mask")
+@context_parallel.shardable("q", "k", "v", "segment_ids", "mask")
 @compiled
 def _attend_to_tuples(
-    q, k, v, *,
-    slots, shared, causal, ordered, strict, left, scale, initial_state, segment_ids, mask, return_state=False,
-) -> Any:  # fmt: skip
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N H slots_K"],
+    v: Float[Array, "B N H slots_V"],
+    tuples: _Tuples,
+    *,
+    initial_state: KVCache | None,
+    segment_ids: Int[Array, "B N"] | None,
+    mask: Bool[Array, "B N"] | None,
+    return_state: bool = False,
+) -> Any:
+    slots, shared, causal, ordered, strict, left, scale = tuples
     batch, length = q.shape[:2]
     cache = initial_state
-    if cache is None and left is not None and left >= length * context_parallel.parts() - 1:
+    if cache is None and left is not None and left >= length * context_parallel.shards() - 1:
         left = None
-    places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
-    q, k, v = unpadded(mask, (q, k, v))
+    call = continue_from(cache, batch, length, segment_ids, mask)
+    q, k, v = call.unpadded((q, k, v))
 
-    index = jnp.broadcast_to(places.index, (places.index.shape[0], length))
-    own = _Keys(
-        k, v,
-        index=index if mask is None else jnp.where(mask, index, -1),
-        start=None if causal else jnp.broadcast_to(places.start, (places.start.shape[0], length)),
-    )  # fmt: skip
+    index = jnp.broadcast_to(call.tokens.index, (call.tokens.index.shape[0], length))
+    start = jnp.broadcast_to(call.tokens.start, (call.tokens.start.shape[0], length))
+    real_index = index if mask is None else jnp.where(mask, index, -1)
+    own = _Keys(k, v, real_index, None if causal else start)
     written = None
     if cache is None:
         keys = _keys_of_devices(own, left)
     else:
-        written = write(cache, k, v, places, stream)
+        written = write(cache, k, v, call.tokens, call.after)
         if left is None or length == 1:
-            keys = _Keys(written.k, written.v, slot_index(stream.length, cache.slots), None)
+            keys = _Keys(written.k, written.v, slot_index(call.after.length, cache.slots), None)
         else:
             old = _Keys(*recent(cache, left), None)
             own = own._replace(index=jnp.broadcast_to(own.index, (batch, length)))
@@ -187,26 +197,24 @@ def _attend_to_tuples(
 
     dtype = accumulation_dtype(v)
     q, keys = q.astype(dtype) * scale, keys._replace(k=keys.k.astype(dtype), v=keys.v.astype(dtype))
-    start = jnp.broadcast_to(places.start, (places.start.shape[0], length))
 
     def block(q: Array, index: Array, start: Array, keys: _Keys) -> Array:
         visible = _visible(index, start, keys, left)
-        tuples = _in_order(keys.index, strict) if ordered else None
+        in_order = _in_order(keys.index, strict) if ordered else None
         ks, vs = (_unpacked(x, slots, same) for x, same in zip((keys.k, keys.v), shared, strict=True))
-        return _attend(q, ks, vs, visible, tuples)[0]
+        return _attend(q, ks, vs, visible, in_order)[0]
 
     y = _in_blocks(block, q, index, start, keys, left, slots).astype(v.dtype)
-    if cache is not None and left is None:
-        # The newest tokens of a longer row have replaced its oldest: none of its outputs is right any more.
-        y = jnp.where((stream.length <= cache.slots)[:, None, None, None], y, jnp.nan)
+    if written is not None and left is None:
+        y = nan_where_outgrown(written, y)
     return (y, written) if return_state else y
 
 
 def _keys_of_devices(own: _Keys, left: int | None) -> _Keys:
-    """The keys of a call without a cache: all, or of a window those before the call and its own."""
+    """Return the keys of a call without a cache: all, or of a window those before the call and its own."""
     if left is None:
-        return jax.tree.map(context_parallel.whole, own) if context_parallel.is_split() else own
-    if context_parallel.is_split():
+        return jax.tree.map(context_parallel.whole, own) if context_parallel.is_sharded() else own
+    if context_parallel.is_sharded():
         before = own.index[:, :1] + jnp.arange(-left, 0)
         k, v = context_parallel.halo(own.k, left), context_parallel.halo(own.v, left)
     else:
@@ -216,7 +224,7 @@ def _keys_of_devices(own: _Keys, left: int | None) -> _Keys:
 
 
 def _visible(index: Array, start: Array, keys: _Keys, left: int | None) -> Bool[Array, "rows N M"]:
-    """Whether a query may have a key in its tuples at all."""
+    """Return whether a query may have a key in its tuples at all."""
     index, start, key_index = index[:, :, None], start[:, :, None], keys.index[:, None]
     if keys.start is not None:
         return (keys.start[:, None] == start) & (key_index >= 0)
@@ -225,13 +233,15 @@ def _visible(index: Array, start: Array, keys: _Keys, left: int | None) -> Bool[
 
 
 def _in_order(index: Int[Array, "rows M"], strict: bool) -> Bool[Array, "rows M M"]:
-    """Whether the second key may follow the first one in a tuple."""
+    """Return whether the second key may follow the first one in a tuple."""
     first, second = index[:, :, None], index[:, None]
     return first > second if strict else first >= second
 
 
-def _attend(q, ks, vs, visible, tuples) -> tuple[Float[Array, "B N H V"], Float[Array, "B N H"]]:
-    """The mean over all tuples and the logarithm of the sum of their exponentials.
+def _attend(
+    q: Array, ks: Sequence[Array], vs: Sequence[Array], visible: Array, tuples: Array | None
+) -> tuple[Float[Array, "B N H V"], Float[Array, "B N H"]]:
+    """Return the mean over all tuples and the logarithm of the sum of their exponentials.
 
     q: (B, N, H, K); ks, vs: (B, M, H, dim) of each slot; visible: (rows, N, M); tuples: (rows, M, M) or None.
     """
@@ -240,9 +250,10 @@ def _attend(q, ks, vs, visible, tuples) -> tuple[Float[Array, "B N H V"], Float[
     batch, length, heads, width = q.shape
     count = ks[0].shape[1]
     queries = (q[:, :, None] * ks[0][:, None]).reshape(batch, length * count, heads, width)
-    behind = visible[:, :, None] if tuples is None else visible[:, :, None] & tuples[:, None]
-    behind = jnp.broadcast_to(behind, (len(behind), length, count, count)).reshape(len(behind), -1, count)
-    y, log_sum = _attend(queries, ks[1:], vs[1:], behind, tuples)
+    visible_next = visible[:, :, None] if tuples is None else visible[:, :, None] & tuples[:, None]
+    visible_next = jnp.broadcast_to(visible_next, (len(visible_next), length, count, count))
+    visible_next = visible_next.reshape(len(visible_next), -1, count)
+    y, log_sum = _attend(queries, ks[1:], vs[1:], visible_next, tuples)
     y, log_sum = (x.reshape(batch, length, count, *x.shape[2:]) for x in (y, log_sum))
     visible = visible[..., None]
     log_sum = jnp.where(visible, log_sum, jnp.finfo(log_sum.dtype).min)
@@ -251,7 +262,15 @@ def _attend(q, ks, vs, visible, tuples) -> tuple[Float[Array, "B N H V"], Float[
     return y, jax.nn.logsumexp(log_sum, axis=2)
 
 
-def _in_blocks(block, q, index, start, keys: _Keys, left: int | None, slots: int) -> Array:
+def _in_blocks(
+    block: Callable[[Array, Array, Array, _Keys], Array],
+    q: Float[Array, "B N H K"],
+    index: Int[Array, "rows N"],
+    start: Int[Array, "rows N"],
+    keys: _Keys,
+    left: int | None,
+    slots: int,
+) -> Float[Array, "B N H V"]:
     """`block` for as many queries at a time as `SCORES` allows; the backward pass computes them again.
 
     In a window a block is given its own keys and the `left` before them.
@@ -280,11 +299,11 @@ def _in_blocks(block, q, index, start, keys: _Keys, left: int | None, slots: int
 
     @jax.checkpoint
     def one(arguments: tuple[Array, ...]) -> Array:
-        *queries, begin = arguments
+        q, index, start, begin = arguments
         near = keys
         if left is not None:
             near = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, begin, span, axis=1), keys)
-        return block(*queries, near)
+        return block(q, index, start, near)
 
     y = lax.map(one, (split(q), split(index), split(start), jnp.arange(0, length, size)))
     return y.swapaxes(0, 1).reshape(batch, length + padding, *y.shape[3:])[:, :length]

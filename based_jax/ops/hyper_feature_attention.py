@@ -16,19 +16,19 @@ prod_a d_a x V floats, and time linear in the length.
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 
-from based_jax.ops import context_parallel
-from based_jax.ops.chunks import scan_chunks
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.eager import compiled
-from based_jax.ops.kv_cache import KVCache, slot_index, write
+from based_jax.ops.core import context_parallel
+from based_jax.ops.core.chunks import scan_chunks
+from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.expectations import expect_chunk_size
+from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, slot_index, write
 from based_jax.ops.linear_attention import LinearAttentionState, linear_attention
-from based_jax.ops.ring import expect_room
-from based_jax.ops.stream import advance, unpadded
 from based_jax.ops.tensor_product import tensor_product_map
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
@@ -46,7 +46,38 @@ this makes 1.4 times the operations in the matrix products of a forward pass (1.
 32), and buys the segments, states, normaliser and split sequences of `linear_attention` as they are."""
 
 
-@context_parallel.splits("qs", "ks", "v", "segment_ids", "mask")
+State = KVCache | LinearAttentionState
+
+
+class _How(Continued[State], total=False):
+    scale: float | Sequence[float]
+    normalize: bool
+    chunk_size: int | None
+
+
+@overload
+def hyper_feature_attention(
+    qs: Sequence[Array],
+    ks: Sequence[Array],
+    v: Array,
+    causal: bool = True,
+    kind: str = "softmax",
+    *,
+    return_state: No = False,
+    **how: Unpack[_How],
+) -> Array: ...
+@overload
+def hyper_feature_attention(
+    qs: Sequence[Array],
+    ks: Sequence[Array],
+    v: Array,
+    causal: bool = True,
+    kind: str = "softmax",
+    *,
+    return_state: Yes,
+    **how: Unpack[_How],
+) -> tuple[Array, State]: ...
+@context_parallel.shardable("qs", "ks", "v", "segment_ids", "mask")
 def hyper_feature_attention(
     qs: Sequence[Float[Array, "B N H _"]],
     ks: Sequence[Float[Array, "B N H _"]],
@@ -56,13 +87,16 @@ def hyper_feature_attention(
     *,
     scale: float | Sequence[float] = 1.0,
     normalize: bool = False,
-    initial_state: KVCache | LinearAttentionState | None = None,
+    initial_state: State | None = None,
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
     chunk_size: int | None = None,
-) -> Any:
-    """Attention with products of scores.
+) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], State]:
+    """Attend with products of scores; return y, (B, N, H, V), finite but meaningless at masked tokens.
+
+    Without a state of constant size, all outputs of a row that has outgrown its cache are NaN: under `jit` no
+    error can be raised. Shared arguments, results and errors: `help(based_jax.ops)`.
 
     Args:
         qs, ks: the A factors of queries and keys, (B, N, H, d_a); d_a may differ between factors.
@@ -73,46 +107,51 @@ def hyper_feature_attention(
         normalize: divide the linear form by the sum of its scores, plus 1e-12. Sensible only if no score is
             negative. Needs `causal`.
         initial_state: continue from here. "softmax": a cache (`init_kv_cache`, its key size sum_a d_a) with
-            room for the whole text. "linear": `init_linear_attention_state` with prod_a d_a features. Needs
+            slots for the whole text. "linear": `init_linear_attention_state` with prod_a d_a features. Needs
             `causal`.
-        return_state: also return the state behind the last real token; "softmax" needs `initial_state`.
-        segment_ids: (B, N) integers; tokens see their own segment only.
-        mask: (B, N) booleans, right padding; outputs at masked tokens are finite but meaningless.
+        return_state: "softmax" needs `initial_state`.
         chunk_size: queries per block, default 512 / A; of the causal linear form tokens per chunk, default
             64. The result does not depend on it.
 
-    Returns:
-        y: (B, N, H, V) in the dtype of v, or ``(y, state)`` with `return_state`. Scores, their product and
-        its softmax or sum are in float32. All softmax outputs of a row that has outgrown its cache are NaN:
-        under `jit` no error can be raised.
-
     Raises:
-        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message; a text
-            longer than the cache, where lengths are known.
+        ValueError: a text longer than the cache, where lengths are known.
     """
     qs, ks = tuple(qs), tuple(ks)
-    _check(qs, ks, v, causal, kind, normalize, initial_state, return_state, chunk_size)
+    _check(qs, ks, v, kind)
+    chunk_size = None if chunk_size is None else expect_chunk_size(chunk_size, CHUNK)
+    is_linear = causal and kind == "linear"
+    expect(not normalize or is_linear, "normalize", normalize, "False unless causal, with kind = 'linear'")
+    expect(not return_state or causal, "return_state", return_state, "False when causal is False")
+    state: Any = initial_state
+    if state is not None:
+        expect(causal, "causal", causal, "True with an initial_state")
+        expected = f"a {KINDS[kind].__name__} with kind = {kind!r}"
+        expect(isinstance(state, KINDS[kind]), "initial_state", type(state).__name__, expected)
+    if kind == "softmax":
+        sizes = (*v.shape[:3], sum(k.shape[-1] for k in ks), v.shape[-1])
+        expect_cache(state, sizes, causal=causal, left=None, return_state=return_state, mask=mask)
     scales = tuple(scale) if isinstance(scale, Sequence) else (scale,) * len(qs)
     expect(len(scales) == len(qs), "scale", scale, f"a number or one for each of the {len(qs)} factors")
-    state: Any = initial_state
     context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask}
     if kind == "linear":
         dtype = accumulation_dtype(v)
         qs, ks = (tuple(x.astype(dtype) for x in factors) for factors in (qs, ks))
     if kind == "linear" and causal:
         q = jnp.concatenate([math.prod(scales) * qs[0], *qs[1:]], axis=-1)
-        return linear_attention(
-            q, jnp.concatenate(ks, axis=-1), v,
-            feature_map=tensor_product_map([q.shape[-1] for q in qs]), normalize=normalize,
-            initial_state=state, return_state=return_state, chunk_size=chunk_size or CHUNK, **context,
-        )  # fmt: skip
+        linear: dict[str, Any] = {
+            "initial_state": state,
+            "return_state": return_state,
+            "normalize": normalize,
+        }
+        linear |= {"feature_map": tensor_product_map([q.shape[-1] for q in qs])}
+        k = jnp.concatenate(ks, axis=-1)
+        return linear_attention(q, k, v, chunk_size=chunk_size or CHUNK, **linear, **context)
     block = chunk_size or max(QUERY_BLOCK // len(qs), 1)
-    if state is not None:
-        _check_cache(state, ks, v, mask)
-    return _in_blocks(qs, ks, v, causal, kind, scales, state, return_state, block, **context)
+    y, written = _in_blocks(qs, ks, v, causal, kind, scales, state, block, **context)
+    return y if written is None or not return_state else (y, written)
 
 
-def _check(qs, ks, v, causal, kind, normalize, state, return_state, chunk_size) -> None:
+def _check(qs: Sequence[Array], ks: Sequence[Array], v: Array, kind: str) -> None:
     expect_choice("kind", kind, tuple(KINDS))
     expect(len(qs) >= 1, "factors in qs", len(qs), "at least 1")
     expect(len(ks) == len(qs), "factors in ks", len(ks), f"as many as in qs, {len(qs)}")
@@ -120,42 +159,35 @@ def _check(qs, ks, v, causal, kind, normalize, state, return_state, chunk_size) 
     for number, (q, k) in enumerate(zip(qs, ks, strict=True)):
         expect_array(f"qs[{number}]", q, (*v.shape[:3], "d_a"), "floating")
         expect_array(f"ks[{number}]", k, q.shape, "floating")
-    expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
-    expect(
-        not normalize or (causal and kind == "linear"),
-        "normalize", normalize, "False unless causal, with kind = 'linear'",
-    )  # fmt: skip
-    expect(not return_state or causal, "return_state", return_state, "False when causal is False")
-    if state is None:
-        expect(
-            not return_state or kind == "linear",
-            "return_state", return_state, "False without an initial_state to write to",
-        )  # fmt: skip
-        return
-    expect(causal, "causal", causal, "True with an initial_state")
-    wanted = KINDS[kind]
-    expect(
-        isinstance(state, wanted), "initial_state", type(state).__name__,
-        f"a {wanted.__name__} with kind = {kind!r}",
-    )  # fmt: skip
 
 
 @compiled
-def _in_blocks(qs, ks, v, causal, kind, scales, cache, return_state, block, segment_ids, mask) -> Any:
-    """Block after block of queries against all keys; the backward pass computes a block's scores again."""
+def _in_blocks(
+    qs: Sequence[Array],
+    ks: Sequence[Array],
+    v: Array,
+    causal: bool,
+    kind: str,
+    scales: Sequence[float],
+    cache: KVCache | None,
+    block: int,
+    segment_ids: Int[Array, "B N"] | None,
+    mask: Bool[Array, "B N"] | None,
+) -> tuple[Array, KVCache | None]:
+    """Attend from block after block of queries to all keys; the backward pass recomputes a block's scores."""
     batch, length = v.shape[:2]
-    places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
-    qs, ks, v = unpadded(mask, (qs, ks, v))
-    index, start = (jnp.broadcast_to(x, (batch, length)) for x in (places.index, places.start))
+    call = continue_from(cache, batch, length, segment_ids, mask)
+    qs, ks, v = call.unpadded((qs, ks, v))
+    index, start = (jnp.broadcast_to(x, (batch, length)) for x in (call.tokens.index, call.tokens.start))
     # A query sees the keys that are marked with a number between its first and its last one.
     first, last = (start, index) if causal else (start, start)
     marks = last if mask is None else jnp.where(mask, last, -1)
     values, written = v, None
     if cache is not None:
-        written = write(cache, jnp.concatenate(ks, axis=-1), v, places, stream)
+        written = write(cache, jnp.concatenate(ks, axis=-1), v, call.tokens, call.after)
         ks = jnp.split(written.k, list(accumulate(k.shape[-1] for k in ks))[:-1], axis=-1)
-        values, marks = written.v, slot_index(stream.length, cache.slots)
-    if context_parallel.is_split():
+        values, marks = written.v, slot_index(call.after.length, cache.slots)
+    if context_parallel.is_sharded():
         ks, values, marks = jax.tree.map(context_parallel.whole, (tuple(ks), values, marks))
 
     def step(nothing: None, chunk: Any, start: Any, mask: Any) -> tuple[Array, None]:
@@ -163,27 +195,15 @@ def _in_blocks(qs, ks, v, causal, kind, scales, cache, return_state, block, segm
         visible = (first[:, :, None] <= marks[:, None]) & (marks[:, None] <= last[:, :, None])
         return _attend(qs, ks, values, visible, kind, scales), nothing
 
-    y, _ = scan_chunks(
-        step, None, (qs, first, last), length=length, chunk_size=block, start=None, mask=None
-    )  # fmt: skip
+    y, _ = scan_chunks(step, None, (qs, first, last), chunk_size=block, start=None, mask=None)
     y = y.astype(v.dtype)  # the values came from the cache, whose dtype may be another
-    if cache is not None:
-        # The newest tokens of a longer row have replaced its oldest: none of its outputs is right any more.
-        y = jnp.where((stream.length <= cache.slots)[:, None, None, None], y, jnp.nan)
-    return (y, written) if return_state else y
+    return (y if written is None else nan_where_outgrown(written, y)), written
 
 
-def _check_cache(cache, ks, v, mask) -> None:
-    batch, length, heads = v.shape[:3]
-    width = sum(k.shape[-1] for k in ks)
-    expect_array("initial_state.k", cache.k, (batch, "W", heads, width), "floating")
-    expect_array("initial_state.v", cache.v, (batch, cache.slots, heads, v.shape[-1]), "floating")
-    what = f"max_length = {cache.slots} tokens, the size of the state"
-    expect_room(cache.stream, length, mask, cache.slots, what)
-
-
-def _attend(qs, ks, v, visible, kind, scales) -> Array:
-    """One block. qs: (B, C, H, d_a); ks, v: (B, M, H, dim); visible: (B, C, M)."""
+def _attend(
+    qs: Sequence[Array], ks: Sequence[Array], v: Array, visible: Array, kind: str, scales: Sequence[float]
+) -> Float[Array, "B C H V"]:
+    """Attend with one block. qs: (B, C, H, d_a); ks, v: (B, M, H, dim); visible: (B, C, M)."""
     dtype = accumulation_dtype(v)
     product = jnp.ones((), dtype)
     for q, k, scale in zip(qs, ks, scales, strict=True):

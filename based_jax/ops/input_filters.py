@@ -1,6 +1,6 @@
 """Filters that depend on the input: spikes at the distances at which a text repeats itself.
 
-Zoology, section 4 and appendix H.8; spec of Zoology, 3.22. Such a convolution moves what stood next to an
+Zoology, section 4 and appendix H.8. Such a convolution moves what was next to an
 earlier occurrence of a token next to a later one.
 """
 
@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.eager import compiled
-from based_jax.ops.stream import Places
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.stream import TokenPositions
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
 
 @compiled
 def repeated_lags(
-    seen: Int[Array, "B W"], last: Int[Array, "B W"], places: Places
+    seen: Int[Array, "B W"], last: Int[Array, "B W"], places: TokenPositions
 ) -> tuple[Bool[Array, "B N W"], Int[Array, "B W"]]:
     """Programmatic filters: at [i, j], whether x_t = x_{t-s} for s = i - j and any t <= i of i's segment.
 
@@ -26,16 +26,16 @@ def repeated_lags(
         places: of this call's tokens.
 
     Returns:
-        (B, N, W) booleans, a matrix to multiply the row with, False for j >= i; and `last` behind this call.
+        (B, N, W) booleans, a matrix to multiply the row with, False for j >= i; and `last` after this call.
     """
-    batch, room = seen.shape
+    batch, capacity = seen.shape
     length = places.index.shape[1]
     index, start = (jnp.broadcast_to(x, (batch, length))[..., None] for x in (places.index, places.start))
-    slots = jnp.arange(room)
+    slots = jnp.arange(capacity)
     back = index - slots  # the token that is `slots` before t, and also the lag to the token in a slot
     inside = (back >= start) & (slots >= 1)
-    at = jnp.clip(back, 0, room - 1)
-    here, there = (jax.vmap(lambda row, i: row[i])(seen, i) for i in (jnp.minimum(index, room - 1), at))
+    at = jnp.clip(back, 0, capacity - 1)
+    here, there = (jax.vmap(lambda row, i: row[i])(seen, i) for i in (jnp.minimum(index, capacity - 1), at))
     equal = (here == there) & inside
     if places.mask is not None:
         equal &= places.mask[..., None]
@@ -48,7 +48,7 @@ def repeated_lags(
 def strongest_lags(
     x: Float[Array, "B N K"], count: int, mask: Bool[Array, "B N"] | None = None
 ) -> tuple[Int[Array, "B T"], Float[Array, "B T"]]:
-    """The lags >= 1 of the largest autocorrelation sum_t x_t.x_{t-s} / N, and these values.
+    """Return the lags >= 1 of the largest autocorrelation sum_t x_t.x_{t-s} / N, and these values.
 
     By two Fourier transforms, O(N log N K). NOT causal.
 

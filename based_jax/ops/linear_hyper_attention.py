@@ -17,23 +17,26 @@ S_[a,b] the sum over tuples of the slots a..b alone, whose earlier slots hold la
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from based_jax.ops import context_parallel
-from based_jax.ops.chunks import Sight, heads_first, relative_start, scan_chunks, sight
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.eager import compiled
+from based_jax.ops.core import context_parallel
+from based_jax.ops.core.chunks import ChunkMask, chunk_mask, heads_first, scan_chunks
+from based_jax.ops.core.continuation import Continuation, Continued, No, Yes, continue_from
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.expectations import expect_chunk_size, expect_state
+from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.feature_maps import IDENTITY, FeatureMap, symmetric_taylor_features, symmetric_taylor_size
 from based_jax.ops.hyper_attention import check_hyper_attention
-from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_array, expect_choice
+from based_jax.validate import expect, expect_choice
 
 CHUNK = 16
 """Tokens per chunk: what is formed of each is m F V floats."""
@@ -61,7 +64,7 @@ def init_linear_hyper_state(
     normalize: str = "none",
     dtype: Any = jnp.float32,
 ) -> LinearHyperState:
-    """The state before the first token.
+    """Return the state before the first token.
 
     Args:
         slots: keys of a tuple, the order less 1.
@@ -94,7 +97,26 @@ def _hyper_taylor_features(order: int, x: Float[Array, "... K"]) -> Float[Array,
     return symmetric_taylor_features(x * width**0.25) * jnp.asarray(weights, x.dtype)
 
 
-@context_parallel.splits("q", "ks", "vs", "segment_ids", "mask")
+class _How(Continued[LinearHyperState], total=False):
+    causal: bool
+    ordered: bool
+    strict: bool
+    feature_map: FeatureMap
+    normalize: str
+    scale: float
+    eps: float
+    chunk_size: int | None
+
+
+@overload
+def linear_hyper_attention(
+    q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], *, return_state: No = False, **how: Unpack[_How]
+) -> Array: ...
+@overload
+def linear_hyper_attention(
+    q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], *, return_state: Yes, **how: Unpack[_How]
+) -> tuple[Array, LinearHyperState]: ...
+@context_parallel.shardable("q", "ks", "vs", "segment_ids", "mask")
 @compiled
 def linear_hyper_attention(
     q: Float[Array, "B N H K"],
@@ -113,8 +135,11 @@ def linear_hyper_attention(
     segment_ids: Int[Array, "B N"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
     chunk_size: int | None = None,
-) -> Any:
-    """HyperAttention of order n = len(ks) + 1 without a softmax, in order B H N (n - 1) F V multiplications.
+) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], LinearHyperState]:
+    """Run HyperAttention of order n = len(ks) + 1 without a softmax, in B H N (n - 1) F V multiplications.
+
+    Returns y, (B, N, H, V). Shared arguments, results and errors: `help(based_jax.ops)`. Outputs at masked
+    tokens are 0.
 
     Args:
         q: queries.
@@ -127,57 +152,45 @@ def linear_hyper_attention(
             sum of the tuples' scores plus eps ("sum"), which the features must keep away from 0.
         scale: factor of the queries before the features.
         eps: added to the sum of the scores.
-        initial_state: continue from here (`init_linear_hyper_state`); None starts empty. Needs `causal`.
-        return_state: also return the state behind the last real token. Needs `causal`.
-        segment_ids: (B, N) integers; tuples are of the query's segment only.
-        mask: (B, N) booleans, right padding: masked tokens leave outputs of others and the state alone; their
-            own outputs are 0.
+        initial_state, return_state: need `causal`.
         chunk_size: tokens per chunk; default 16.
-
-    Returns:
-        y: (B, N, H, V) in the dtype of the values, or ``(y, state)`` with `return_state`.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
     """
     check_hyper_attention(q, ks, vs, ordered, strict)
     expect_choice("normalize", normalize, NORMALIZERS)
-    expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
+    chunk_size = expect_chunk_size(chunk_size, CHUNK)
     batch, length, heads, width = q.shape
     slots, value_size = len(ks), vs[0].shape[-1]
     out_dtype, dtype = vs[0].dtype, accumulation_dtype(vs[0])
     state = init_linear_hyper_state(
         batch, heads, slots, feature_map.size(width), value_size, normalize=normalize, dtype=dtype
     )
-    if initial_state is not None:
-        expect_array("initial_state.sums", initial_state.sums, state.sums.shape, "floating")
+    expect_state(initial_state, sums=state.sums.shape)
     if not causal:
         whole_rows = {"initial_state": initial_state, "segment_ids": segment_ids}
         for name, value in whole_rows.items():
             expect(value is None, name, type(value).__name__, "None when causal is False, of whole rows")
         expect(not return_state, "return_state", return_state, "False when causal is False")
-    before = stream_of(initial_state, batch, length, segment_ids, mask) if causal else None
-    places, stream = advance(before, batch, length, segment_ids, mask)
+    call = continue_from(initial_state, batch, length, segment_ids, mask)
     form = _Form(ordered, strict, feature_map, normalize == "sum")
-    q, ks, vs = jax.tree.map(lambda x: x.astype(dtype), unpadded(mask, (q * scale, ks, vs)))
-    chunks = {"chunk_size": chunk_size or CHUNK}
+    q, ks, vs = jax.tree.map(lambda x: x.astype(dtype), call.unpadded((q * scale, ks, vs)))
 
     if causal:
-        chunks |= {"start": relative_start(places, before, segment_ids), "mask": mask}
         sums = state.sums if initial_state is None else initial_state.sums.astype(dtype)
-        if initial_state is None and before is not None:
-            sums = _sums_before(form, sums, ks, vs, stays(before, stream), chunks)
-        y, sums = _scan(form, sums, q, ks, vs, **chunks)
-        seen = places.positions + 1
+        if call.follows_shards:
+            sums = _sums_before(form, sums, ks, vs, call, chunk_size)
+        y, sums = _scan(form, sums, q, ks, vs, call.start, mask, chunk_size)
+        count = call.tokens.positions + 1
     else:
         keys = (ks, vs, mask)
-        ks, vs, of_keys = jax.tree.map(context_parallel.whole, keys) if context_parallel.is_split() else keys
-        _, sums = _scan(form, state.sums, None, ks, vs, start=None, mask=of_keys, **chunks)
+        ks, vs, of_keys = (
+            jax.tree.map(context_parallel.whole, keys) if context_parallel.is_sharded() else keys
+        )
+        _, sums = _scan(form, state.sums, None, ks, vs, None, of_keys, chunk_size)
         total = sums[:, :, 0] if ordered else jnp.prod(sums, axis=2)
         y = jnp.einsum("bnhf,bhfv->bnhv", feature_map.features(q), total)
-        seen = jnp.full((1, 1), ks[0].shape[1]) if of_keys is None else of_keys.sum(axis=1, keepdims=True)
+        count = jnp.full((1, 1), ks[0].shape[1]) if of_keys is None else of_keys.sum(axis=1, keepdims=True)
 
-    tuples = _number_of_tuples(seen.astype(dtype), slots, ordered, strict)[..., None, None]
+    tuples = _number_of_tuples(count.astype(dtype), slots, ordered, strict)[..., None, None]
     if normalize == "count":
         y = y / jnp.maximum(tuples, 1)
     elif normalize == "sum":
@@ -186,7 +199,7 @@ def linear_hyper_attention(
     if mask is not None:
         y = jnp.where(mask[..., None, None], y, 0)
     y = y.astype(out_dtype)
-    return (y, LinearHyperState(sums, stream)) if return_state else y
+    return (y, LinearHyperState(sums, call.after)) if return_state else y
 
 
 class _Form(NamedTuple):
@@ -199,33 +212,42 @@ class _Form(NamedTuple):
     """a further value of 1"""
 
 
-def _number_of_tuples(seen: Array, slots: int, ordered: bool, strict: bool) -> Array:
-    """Tuples of `slots` tokens among the first `seen` ones, as floats: integers would overflow."""
+def _number_of_tuples(count: Array, slots: int, ordered: bool, strict: bool) -> Array:
+    """Return the number of tuples of `slots` of the first `count` tokens, in floats: integers overflow."""
     if not ordered:
-        return seen**slots
-    factors = [(seen - place if strict else seen + place) / (place + 1) for place in range(slots)]
-    return math.prod(factors, start=jnp.ones_like(seen))
+        return count**slots
+    factors = [(count - slot if strict else count + slot) / (slot + 1) for slot in range(slots)]
+    return math.prod(factors, start=jnp.ones_like(count))
 
 
-def _scan(form: _Form, sums: Array, q: Array | None, ks: Any, vs: Any, **chunks: Any) -> tuple[Any, Array]:
-    """What the queries read, and the sums behind the last token. sums: (B, H, slots, F, V)."""
+def _scan(
+    form: _Form,
+    sums: Float[Array, "B H slots F V"],
+    q: Array | None,
+    ks: Sequence[Array],
+    vs: Sequence[Array],
+    start: Int[Array, "rows N"] | None,
+    mask: Bool[Array, "B N"] | None,
+    chunk_size: int,
+) -> tuple[Any, Array]:
+    """Return what the queries read, and the sums after the last token."""
 
     def step(sums: Array, chunk: Any, start: Array | None, mask: Array | None) -> tuple[Any, Array]:
         return _chunk(form, sums, chunk, start, mask)
 
     flat = sums.reshape(*sums.shape[:3], -1)
-    y, flat = scan_chunks(step, flat, (q, ks, vs), length=ks[0].shape[1], **chunks)
+    y, flat = scan_chunks(step, flat, (q, ks, vs), chunk_size=chunk_size, start=start, mask=mask)
     return y, flat.reshape(sums.shape)
 
 
 def _chunk(
     form: _Form, sums: Array, chunk: Any, start: Array | None, mask: Array | None
 ) -> tuple[Any, Array]:
-    """One chunk behind the sums, (B, H, slots, F V): outputs and the sums behind the chunk."""
+    """Process one chunk from the sums, (B, H, slots, F V); return outputs and the sums after the chunk."""
     q, ks, vs = jax.tree.map(heads_first, chunk)
     size = ks[0].shape[-2]
-    seen = sight(size, start, mask)
-    below = sight(size, start, mask, diagonal=False) if form.strict else seen
+    visibility = chunk_mask(size, start, mask)
+    below = chunk_mask(size, start, mask, diagonal=False) if form.strict else visibility
     new: list[Array] = []
     inside: Any = None
     for slot in reversed(range(len(ks))):
@@ -237,8 +259,8 @@ def _chunk(
         if form.ordered and inside is not None:
             added = added * inside
         old = sums[:, :, slot : slot + 1]
-        new.append(seen.kept(old) + seen.entering(added).sum(axis=2, keepdims=True))
-        now = _running(below if form.ordered and slot else seen, old, added)
+        new.append(visibility.kept(old) + visibility.entering(added).sum(axis=2, keepdims=True))
+        now = _running(below if form.ordered and slot else visibility, old, added)
         inside = now if form.ordered or inside is None else inside * now
     sums = jnp.concatenate(new[::-1], axis=2)
     if q is None:
@@ -247,19 +269,24 @@ def _chunk(
     return heads_first(jnp.einsum("bhcf,bhcfv->bhcv", q, inside.reshape(*q.shape, -1))), sums
 
 
-def _running(seen: Sight, old: Array, added: Array) -> Array:
-    """The sum at each token of a chunk, (B, H, C, F V), of what was there and what has been added."""
-    return seen.visible.astype(added.dtype) @ added + seen.reading(jnp.broadcast_to(old, added.shape))
+def _running(visibility: ChunkMask, old: Array, added: Array) -> Array:
+    """Return the sum at each token of a chunk, (B, H, C, F V), of what was there and what has been added."""
+    return visibility.visible.astype(added.dtype) @ added + visibility.reading(
+        jnp.broadcast_to(old, added.shape)
+    )
 
 
-def _sums_before(form: _Form, empty: Array, ks: Any, vs: Any, stays: Array, chunks: Any) -> Array:
-    """The sums in front of this device's part of the sequences; see `context_parallel`."""
+def _sums_before(
+    form: _Form, empty: Array, ks: Sequence[Array], vs: Sequence[Array], call: Continuation, chunk_size: int
+) -> Array:
+    """Return the sums before this device's shard of the sequences; see `context_parallel`."""
     slots = len(ks)
-    keep = stays[:, None, None, None].astype(empty.dtype)
+    keep = call.stays[:, None, None, None].astype(empty.dtype)
 
     def of_slots(count: int) -> Array:
-        """S_[a,count] of this part for a = 1..count, along the axis of slots."""
-        return _scan(form, empty[:, :, :count], None, ks[:count], vs[:count], **chunks)[1]
+        """S_[a,count] of this shard for a = 1..count, along the axis of slots."""
+        some = (empty[:, :, :count], None, ks[:count], vs[:count])
+        return _scan(form, *some, call.start, call.mask, chunk_size)[1]
 
     if not form.ordered:
         own, nothing = (keep[..., None], of_slots(slots)), (jnp.zeros_like(keep[..., None]), empty)
@@ -274,7 +301,7 @@ def _add(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Arra
 
 
 def _merge(earlier: tuple[Array, Any], later: tuple[Array, Any]) -> tuple[Array, Any]:
-    """Sums over tuples of two stretches, for every range of slots, by Chen's identity.
+    """Return sums over tuples of two stretches, for every range of slots, by Chen's identity.
 
     The first element is 1 where the later one goes on in the same segment; sums[e][:, :, s] is S_[s,e].
     """

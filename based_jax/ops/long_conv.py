@@ -1,4 +1,4 @@
-"""Causal convolution with as many taps as tokens, by FFT (spec of Zoology, 3.6).
+"""Causal convolution with as many taps as tokens, by FFT.
 
     y[t] = sum_{s < T, s <= t} kernel[s] * x[t - s] + skip * x[t]
 
@@ -10,22 +10,23 @@ A Toeplitz product has no state of fixed size: the state is the last inputs them
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 
-from based_jax.ops import context_parallel
-from based_jax.ops.chunks import relative_start
-from based_jax.ops.dispatch import implementation_for
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.eager import compiled
-from based_jax.ops.registration import open_to_others
-from based_jax.ops.ring import expect_room, latest, put
-from based_jax.ops.stream import Stream, advance, init_stream, unpadded
-from based_jax.ops.toeplitz import circular_convolution, fft_size
+from based_jax.ops.conv_basis.toeplitz import circular_convolution, fft_size
+from based_jax.ops.core import context_parallel
+from based_jax.ops.core.continuation import Chosen, No, Yes, continue_from
+from based_jax.ops.core.dispatch import implementation_for
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.expectations import expect_state_to_return
+from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.ring import expect_capacity, latest, put
+from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect_array
 
 NEAR = 8
 """Taps that packed rows apply one by one before the levels of `_packed`; a power of two."""
@@ -43,12 +44,22 @@ class LongConvState:
 def init_long_conv_state(
     batch_size: int, slots: int, channels: int, dtype: Any = jnp.float32
 ) -> LongConvState:
-    """The state before the first token."""
+    """Return the state before the first token."""
     return LongConvState(jnp.zeros((batch_size, slots, channels), dtype), init_stream(batch_size))
 
 
-@open_to_others
-@context_parallel.splits("x", "segment_ids", "mask")
+class _How(Chosen[LongConvState], total=False):
+    skip: Array | None
+
+
+@overload
+def long_conv(x: Array, kernel: Array, *, return_state: No = False, **how: Unpack[_How]) -> Array: ...
+@overload
+def long_conv(
+    x: Array, kernel: Array, *, return_state: Yes, **how: Unpack[_How]
+) -> tuple[Array, LongConvState]: ...
+@implemented_by()
+@context_parallel.shardable("x", "segment_ids", "mask")
 def long_conv(
     x: Float[Array, "B N E"],
     kernel: Float[Array, "T E"],
@@ -59,26 +70,23 @@ def long_conv(
     segment_ids: Int[Array, "B N"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
     implementation: str | None = None,
-) -> Any:
+) -> Float[Array, "B N E"] | tuple[Float[Array, "B N E"], LongConvState]:
     """Convolve each channel with its own long filter, in float32 (float64 for float64 inputs).
+
+    Returns y, (B, N, E). With more than W + 1 taps, all outputs of a row that has outgrown its state are NaN:
+    under `jit` no error can be raised. Shared arguments, results and errors: `help(based_jax.ops)`.
 
     Args:
         x: inputs.
         kernel: taps, the current token's first. Of more than there are tokens the first ones are used.
         skip: factor of the current input, added to tap 0.
         initial_state: continue from here; one token is then a dot product with the inputs kept.
-        return_state: also return the state behind the last real token; needs `initial_state`.
-        segment_ids: (B, N) integers; taps do not reach across a boundary. This costs log2(N) transforms.
-        mask: (B, N) booleans, right padding: masked tokens enter neither the state nor an output of others.
+        return_state: needs `initial_state`.
+        segment_ids: taps do not reach across a segment's start. This costs log2(N) transforms.
         implementation: "reference" (Toeplitz matrices), "xla" (FFT) or None for the best.
 
-    Returns:
-        y: (B, N, E) in the dtype of x, or ``(y, state)`` with `return_state`. With more than W + 1 taps, all
-        outputs of a row that has outgrown its state are NaN: under `jit` no error can be raised.
-
     Raises:
-        TypeError, ValueError: an argument of the wrong shape or dtype, named in the message; a text longer
-            than the state, where lengths are known.
+        ValueError: a text longer than the state, where lengths are known.
     """
     chosen = implementation_for("long_conv", x, kernel, implementation=implementation)
     expect_array("x", x, ("B", "N", "E"), "floating")
@@ -87,38 +95,45 @@ def long_conv(
     if skip is not None:
         expect_array("skip", skip, (channels,), "floating")
     state, taps = initial_state, kernel.shape[0]
-    expect(state is not None or not return_state, "return_state", return_state, "False without a state")
-    if state is None and context_parallel.is_split():
-        options = {"segment_ids": segment_ids, "mask": mask}
-        return _of_channels(x, kernel, skip, implementation=chosen, **options)
+    expect_state_to_return(state, return_state)
+    if state is None and context_parallel.is_sharded():
+        return _of_channels(x, kernel, skip, segment_ids, mask, chosen)
     if state is not None:
         expect_array("state length", state.stream.length, (batch,))
         expect_array("initial_state.inputs", state.inputs, (batch, "W", channels), "floating")
         slots = state.inputs.shape[1]
         if taps - 1 > slots:
             what = f"max_length = {slots} tokens, the size of the state"
-            expect_room(state.stream, length, mask, slots, what)
+            expect_capacity(state.stream, length, mask, slots, what)
     return _long_conv(x, kernel, skip, state, return_state, segment_ids, mask, chosen)
 
 
 @compiled
-def _long_conv(x, kernel, skip, state, return_state, segment_ids, mask, chosen) -> Any:
-    """`long_conv` once its arguments are checked."""
+def _long_conv(
+    x: Float[Array, "B N E"],
+    kernel: Float[Array, "T E"],
+    skip: Float[Array, " E"] | None,
+    state: LongConvState | None,
+    return_state: bool,
+    segment_ids: Int[Array, "B N"] | None,
+    mask: Bool[Array, "B N"] | None,
+    chosen: str,
+) -> Any:
+    """Compute `long_conv` once its arguments are checked."""
     batch, length = x.shape[:2]
     taps = kernel.shape[0]
-    before = None if state is None else state.stream
-    places, stream = advance(before, batch, length, segment_ids, mask)
+    call = continue_from(state, batch, length, segment_ids, mask)
 
     dtype = accumulation_dtype(x)
-    values, kernel = unpadded(mask, x.astype(dtype)), kernel.astype(dtype)
-    start, kept, outgrown = relative_start(places, before, segment_ids), 0, None
+    values, kernel = call.unpadded(x.astype(dtype)), kernel.astype(dtype)
+    start, kept, outgrown = call.start, 0, None
     if start is not None:
         start = jnp.broadcast_to(start, (batch, length))
     whole = values
     if state is not None:
         slots = state.inputs.shape[1]
         if taps - 1 > slots:
-            outgrown = stream.length > slots
+            outgrown = call.after.length > slots
         kept = min(slots, taps - 1)
         past, index = latest(state.inputs, state.stream.length, kept)
         past = jnp.where((index >= state.stream.start[:, None])[..., None], past, 0).astype(dtype)
@@ -134,7 +149,8 @@ def _long_conv(x, kernel, skip, state, return_state, segment_ids, mask, chosen) 
     elif length == 1:
         y = _newest(whole, kernel, start)
     elif start is None:  # what wraps around falls on the inputs kept, whose outputs nobody needs
-        y = _by_fft(whole, kernel, whole.shape[1] + taps - 1 - kept)[:, kept : kept + length]
+        y = circular_convolution(kernel, whole, fft_size(whole.shape[1] + taps - 1 - kept))
+        y = y[:, kept : kept + length]
     else:
         y = _packed(whole, kernel, start)[:, kept:]
     if skip is not None:
@@ -144,35 +160,41 @@ def _long_conv(x, kernel, skip, state, return_state, segment_ids, mask, chosen) 
     if outgrown is not None:
         y = jnp.where(outgrown[:, None, None], jnp.nan, y)
     y = y.astype(x.dtype)
-    return (y, LongConvState(put(state.inputs, x, places, stream), stream)) if return_state else y
+    if not return_state:
+        return y
+    return y, LongConvState(put(state.inputs, x, call.tokens, call.after), call.after)
 
 
-def _of_channels(x, kernel, skip, segment_ids, mask, implementation):
-    """Where sequences are split over devices, each convolves whole ones, of its share of the channels."""
+def _of_channels(
+    x: Array, kernel: Array, skip: Array | None, segment_ids: Array | None, mask: Array | None, chosen: str
+) -> Float[Array, "B N E"]:
+    """Exchange the shards of all channels for whole sequences of some channels, and back."""
     share = context_parallel.to_channels(x)
     kernel, skip = jax.tree.map(context_parallel.own_channels, (kernel, skip))
     segment_ids, mask = jax.tree.map(context_parallel.whole, (segment_ids, mask))
     with context_parallel.whole_sequences():
-        y = long_conv(
-            share, kernel, skip=skip, segment_ids=segment_ids, mask=mask, implementation=implementation
-        )
+        y = long_conv(share, kernel, skip=skip, segment_ids=segment_ids, mask=mask, implementation=chosen)
     return context_parallel.to_tokens(y, x.shape[-1])
 
 
-def _toeplitz(x, kernel, start):
-    """y = T x with T[t, j] = kernel[t - j] where token t sees j; x: (B, N, E), start: (B, N) or None."""
+def _toeplitz(
+    x: Float[Array, "B N E"], kernel: Float[Array, "T E"], start: Int[Array, "B N"] | None
+) -> Float[Array, "B N E"]:
+    """Return T x with T[t, j] = kernel[t - j] where token t sees j."""
     index = jnp.arange(x.shape[1])
     lag = index[:, None] - index
     visible = (lag >= 0) & (lag < kernel.shape[0])
     matrix = jnp.where(visible[..., None], kernel[jnp.clip(lag, 0, kernel.shape[0] - 1)], 0)
     if start is None:
         return jnp.einsum("tje,bje->bte", matrix, x)
-    seen = (index >= start[..., None]).astype(x.dtype)
-    return jnp.einsum("btj,tje,bje->bte", seen, matrix, x)
+    sees = (index >= start[..., None]).astype(x.dtype)
+    return jnp.einsum("btj,tje,bje->bte", sees, matrix, x)
 
 
-def _newest(x, kernel, start):
-    """The last output alone: (B, 1, E)."""
+def _newest(
+    x: Float[Array, "B N E"], kernel: Float[Array, "T E"], start: Int[Array, "B N"] | None
+) -> Float[Array, "B 1 E"]:
+    """Return the last output alone."""
     length, taps = x.shape[1], kernel.shape[0]
     index = jnp.arange(length - taps, length)
     x = x[:, length - taps :]
@@ -181,17 +203,14 @@ def _newest(x, kernel, start):
     return jnp.sum(x * kernel[::-1], axis=1, keepdims=True)
 
 
-def _by_fft(x, kernel, size):
-    """Circular convolution over the last axis but one of a length of at least `size`."""
-    return circular_convolution(kernel, x, fft_size(size))
-
-
-def _packed(x, kernel, start):
-    """The convolution within segments, x: (B, N, E), start: (B, N).
+def _packed(
+    x: Float[Array, "B N E"], kernel: Float[Array, "T E"], start: Int[Array, "B N"]
+) -> Float[Array, "B N E"]:
+    """Convolve within segments.
 
     The pairs of tokens of a row form a triangle. It is tiled by squares: level by level, the left half of
     each block of 2 C tokens acts on its right half. A segment on both sides of the middle is the only one
-    that a square connects, so hiding the inputs before its start and the outputs behind its end is exact.
+    that a square connects, so hiding the inputs before its start and the outputs after its end is exact.
     The tiles of the smallest level, which touch the diagonal, go tap by tap.
     """
     batch, length, channels = x.shape
@@ -199,17 +218,17 @@ def _packed(x, kernel, start):
     while half < length:
         half *= 2
     total, half = half, NEAR
-    behind = total - length
-    x = jnp.pad(x, [(0, 0), (0, behind), (0, 0)])
-    start = jnp.pad(start, [(0, 0), (0, behind)], mode="edge")
+    padding = total - length
+    x = jnp.pad(x, [(0, 0), (0, padding), (0, 0)])
+    start = jnp.pad(start, [(0, 0), (0, padding)], mode="edge")
     kernel = jnp.pad(kernel, [(0, max(total - kernel.shape[0], 0)), (0, 0)])
 
     index = jnp.arange(total)
     y = kernel[0] * x
     for lag in range(1, NEAR):
-        seen = (index % NEAR >= lag) & (index - lag >= start)
+        sees = (index % NEAR >= lag) & (index - lag >= start)
         shifted = jnp.pad(x[:, :-lag], [(0, 0), (lag, 0), (0, 0)])
-        y = y + kernel[lag] * jnp.where(seen[..., None], shifted, 0)
+        y = y + kernel[lag] * jnp.where(sees[..., None], shifted, 0)
 
     while half < total:
         blocks = (batch, -1, 2, half)
@@ -218,7 +237,7 @@ def _packed(x, kernel, start):
         middle = indices[:, 1, :1]
         left = jnp.where((indices[:, 0] >= starts[:, :, 1, :1])[..., None], left, 0)
         # Lags are 1 to 2 C - 1, so a transform of 2 C wraps around onto the left half only.
-        right = _by_fft(left, kernel[: 2 * half], 2 * half)[:, :, half:]
+        right = circular_convolution(kernel[: 2 * half], left, fft_size(2 * half))[:, :, half:]
         right = jnp.where((starts[:, :, 1] < middle)[..., None], right, 0)
         both = jnp.stack([jnp.zeros_like(right), right], axis=2)
         y = y + both.reshape(batch, total, channels)

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.eager import compiled
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
 from based_jax.typing import Array, Float
 from based_jax.validate import expect_array
 

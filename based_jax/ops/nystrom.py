@@ -1,7 +1,7 @@
 """Softmax attention through a few landmarks: Nystrom attention, and a causal relative of it.
 
 The sequence is cut into m pieces, whose mean queries q~ and keys k~ are the landmarks (NystromFormer, Xiong
-et al. 2021; spec of Zoology, 3.18):
+et al. 2021):
 
     y = F1 pinv(F2) F3 v,   F1 = softmax(q k~^T),   F2 = softmax(q~ k~^T),   F3 = softmax(q~ k^T)
 
@@ -22,19 +22,26 @@ Where the keys of a piece are equal, it is softmax attention; for c = 1 it alway
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.eager import compiled
-from based_jax.ops.kv_cache import KVCache, init_kv_cache
+from based_jax.ops.core.continuation import Chosen, No, Yes, continue_from
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.expectations import expect_qkv
+from based_jax.ops.core.kv_cache import KVCache, init_kv_cache
+from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
-from based_jax.ops.softmax_attention import attend_in_blocks, merge_attention, softmax_attention
-from based_jax.ops.stream import Places, Stream, advance, init_stream, unpadded
+from based_jax.ops.softmax_attention import (
+    AttentionOptions,
+    attend_in_blocks,
+    merge_attention,
+    softmax_attention,
+)
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect
 
 
 @jax.tree_util.register_dataclass
@@ -58,7 +65,7 @@ class LandmarkState:
 def init_landmark_state(
     batch_size: int, slots: int, piece: int, heads: int, width: int, value_size: int, dtype: Any = jnp.float32
 ) -> LandmarkState:
-    """The state before the first token of rows of at most `slots` landmarks."""
+    """Return the state before the first token of rows of at most `slots` landmarks."""
     return LandmarkState(
         means=init_short_conv_state(batch_size, 2 * heads * width, piece, dtype),
         piece=init_kv_cache(batch_size, piece, heads, width, value_size, dtype),
@@ -88,7 +95,7 @@ def nystrom_attention(
     Returns:
         y: (B, N, H, V) in the dtype of v.
     """
-    _, length = _check(q, k, v)
+    length = expect_qkv(q, k, v).length
     expect(num_landmarks >= 1, "num_landmarks", num_landmarks, "at least 1")
     expect(iterations >= 1, "iterations", iterations, "at least 1")
     if num_landmarks >= length:
@@ -118,6 +125,17 @@ def iterative_pinv(matrix: Float[Array, "*lead M M"], iterations: int = 6) -> Fl
     return z
 
 
+_How = Chosen[LandmarkState]
+
+
+@overload
+def landmark_attention(
+    q: Array, k: Array, v: Array, *, piece: int, return_state: No = False, **how: Unpack[_How]
+) -> Array: ...
+@overload
+def landmark_attention(
+    q: Array, k: Array, v: Array, *, piece: int, return_state: Yes, **how: Unpack[_How]
+) -> tuple[Array, LandmarkState]: ...
 @compiled
 def landmark_attention(
     q: Float[Array, "B N H K"],
@@ -130,71 +148,70 @@ def landmark_attention(
     segment_ids: Int[Array, "B N"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
     implementation: str | None = None,
-) -> Any:
-    """The causal form, in O(N (N / c + c)).
+) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], LandmarkState]:
+    """Attend causally through landmarks, in O(N (N / c + c)); return y, (B, N, H, V).
+
+    Outputs are NaN for rows with more landmarks than the state has slots for. Shared arguments, results and
+    errors: `help(based_jax.ops)`; implementation: of `softmax_attention`. `return_state` needs a state.
 
     Args:
         q, k, v: queries, keys, values.
         piece: c, tokens per landmark; pieces are counted from the start of each segment.
-        initial_state: continue from here (`init_landmark_state`).
-        return_state: also return the state behind the last real token; needs `initial_state`.
-        segment_ids: (B, N) integers; tokens see their own segment only.
-        mask: (B, N) booleans, right padding.
-        implementation: of `softmax_attention`.
-
-    Returns:
-        y: (B, N, H, V) in the dtype of v, or ``(y, state)`` with `return_state`. NaN for rows with more
-        landmarks than the state has room for.
     """
-    batch, length = _check(q, k, v)
+    batch, length, *_ = expect_qkv(q, k, v)
     expect(piece >= 1, "piece", piece, "at least 1 token")
     heads, width = q.shape[2:]
-    q, k, v = unpadded(mask, (q, k, v))
     state = initial_state
+    call = continue_from(state, batch, length, segment_ids, mask)
+    q, k, v = call.unpadded((q, k, v))
     context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask}
-    how: dict[str, Any] = context | {"implementation": implementation}
+    how: dict[str, Any] = context | {"implementation": implementation, "left": piece - 1}
 
     # Means and readouts of the last c tokens, at every token: those at the end of a piece are the landmarks.
     both = jnp.concatenate([q, k], axis=2).reshape(batch, length, -1)
     taps = jnp.full((piece, both.shape[-1]), 1 / piece, both.dtype)
-    means, mean_state = short_conv(
-        both, taps, initial_state=None if state is None else state.means, return_state=True, **context
-    )
+    last: Any = None if state is None else state.means
+    means: Any = short_conv(both, taps, initial_state=last, return_state=return_state, **context)
+    if return_state:
+        means, last = means
     q_mean, k_mean = jnp.split(means.reshape(batch, length, 2 * heads, width), 2, axis=2)
     ring: Any = None if state is None else state.piece
-    readout = softmax_attention(q_mean, k, v, left=piece - 1, initial_state=ring, **how)
+    how |= {"initial_state": ring}
+    readout = softmax_attention(q_mean, k, v, **how)
 
-    near = softmax_attention(
-        q, k, v, left=piece - 1, initial_state=ring, return_state=return_state,
-        allowed=lambda i, j: i // piece == j // piece, return_log_sum=True, **how,
-    )  # fmt: skip
+    def same(i: Array, j: Array) -> Array:
+        return i // piece == j // piece
+
+    def earlier(i: Array, j: Array) -> Array:
+        return j // piece < i // piece
+
+    how |= {"allowed": same, "return_log_sum": True}
+    near = softmax_attention(q, k, v, return_state=return_state, **how)
     if return_state:
         near, ring = near
 
-    places, stream = advance(None if state is None else state.stream, batch, length, segment_ids, mask)
-    keys, values, index, fits = _landmarks(k_mean, readout, places, piece, state)
+    keys, values, index, fits = _landmarks(k_mean, readout, call.tokens, piece, state)
     if keys.shape[1] == 0:  # rows shorter than a piece
         return near[0]
-    far = attend_in_blocks(
-        q, keys.astype(k.dtype), values.astype(v.dtype), places, index, None,
-        "reference" if implementation == "reference" else "xla",
-        scale=width**-0.5, allowed=lambda i, j: j // piece < i // piece, return_log_sum=True,
-    )  # fmt: skip
+    chosen = "reference" if implementation == "reference" else "xla"
+    options = AttentionOptions(True, None, width**-0.5, earlier, return_log_sum=True, chosen=chosen)
+    far_keys, far_values = keys.astype(k.dtype), values.astype(v.dtype)
+    far = attend_in_blocks(q, far_keys, far_values, call.tokens, index, options)
     y = merge_attention(near, (far[0], far[1] + math.log(piece)))
     if not return_state:
         return y
     y = jnp.where(fits[:, None, None, None], y, jnp.nan)
-    return y, LandmarkState(mean_state, ring, keys, values, index, stream)
+    return y, LandmarkState(last, ring, keys, values, index, call.after)
 
 
 def _landmarks(
     means: Float[Array, "B N H K"],
     readouts: Float[Array, "B N H V"],
-    places: Places,
+    places: TokenPositions,
     piece: int,
     state: LandmarkState | None,
 ) -> tuple[Array, Array, Array, Array]:
-    """Keys, values and indices of all landmarks, this call's behind the state's; and which rows they fit."""
+    """Keys, values and indices of all landmarks, this call's after the state's; and which rows they fit."""
     batch, length = means.shape[:2]
     if state is None:
         slots = length // piece
@@ -214,14 +231,6 @@ def _landmarks(
         for old, new in ((keys, means), (values, readouts), (index, now))
     )
     return keys, values, index, fits
-
-
-def _check(q: Array, k: Array, v: Array) -> tuple[int, int]:
-    expect_array("q", q, ("B", "N", "H", "K"), "floating")
-    batch, length, heads, width = q.shape
-    expect_array("k", k, (batch, length, heads, width), "floating")
-    expect_array("v", v, (batch, length, heads, "V"), "floating")
-    return batch, length
 
 
 def _piece_means(x: Float[Array, "B H N K"], count: int) -> Float[Array, "B H M K"]:

@@ -63,7 +63,7 @@ def polynomial_size(width: int, degree: int) -> int:
 
 
 def polynomial_error(degree: int, largest: float) -> float:
-    """The largest relative error |P(s) - e^s| / e^s of Taylor's polynomial over |s| <= `largest`.
+    """Return the largest relative error |P(s) - e^s| / e^s of Taylor's polynomial over |s| <= `largest`.
 
     The derivative of 1 - P(s) e^-s is e^-s s^g / g!, so the error grows away from 0, and more to the left:
     it is the integral of e^t t^g / g! from 0 to `largest`. With entries of q and k within [-B, B] and the
@@ -84,7 +84,7 @@ def polynomial_error(degree: int, largest: float) -> float:
 
 
 def polynomial_degree(error: float, largest: float) -> int:
-    """The smallest degree whose `polynomial_error` over |s| <= `largest` is at most `error`.
+    """Return the smallest degree whose `polynomial_error` over |s| <= `largest` is at most `error`.
 
     Raises:
         ValueError: an error that is not positive, or a negative `largest`.

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from based_jax.ops.eager import compiled
+from based_jax.ops.core.eager import compiled
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -59,7 +59,7 @@ def rotary(
 def _angles(positions: Int[Array, "rows N"], frequencies: np.ndarray) -> Float[Array, "rows N pairs"]:
     """position * frequency without whole turns, in [-pi, pi].
 
-    A frequency is 64 bits behind the point of a turn, and integers that wrap around count turns for nothing.
+    A frequency is 64 bits after the binary point of a turn: integers that wrap around drop whole turns.
     """
     turns = [int(frequency / (2 * np.pi) * 2**64) % 2**64 for frequency in frequencies]
     high, low = (np.array([turn >> bits & 0xFFFFFFFF for turn in turns], np.uint32) for bits in (32, 0))
@@ -70,7 +70,7 @@ def _angles(positions: Int[Array, "rows N"], frequencies: np.ndarray) -> Float[A
 
 
 def _high_word(a: Array, b: np.ndarray) -> Any:
-    """The upper 32 bits of the products of 32-bit integers."""
+    """Return the upper 32 bits of the products of 32-bit integers."""
     half = np.uint32(0xFFFF)
     (a0, a1), (b0, b1) = ((x & half, x >> np.uint32(16)) for x in (a, b))
     middle = a1 * b0 + (a0 * b0 >> np.uint32(16))

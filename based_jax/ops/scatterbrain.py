@@ -1,4 +1,4 @@
-"""ScatterBrain: softmax attention in a window, and random features for what is behind it (Chen et al. 2021).
+"""ScatterBrain: softmax attention in a window, and random features for what is before it (Chen et al. 2021).
 
     y_i = (sum_{i-left <= j <= i} exp(s_ij) v_j + sum_{j < i-left} phi(q_i).phi(k_j) v_j) / normaliser
 
@@ -18,23 +18,25 @@ later ones included: that form is not causal.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.eager import compiled
+from based_jax.ops.core.continuation import Chosen, No, Yes, continue_from
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.expectations import expect_qkv
+from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent
+from based_jax.ops.core.stream import Stream
 from based_jax.ops.feature_maps import IDENTITY, orthogonal_features
-from based_jax.ops.kv_cache import KVCache, init_kv_cache, recent
 from based_jax.ops.linear_attention import (
     LinearAttentionState,
     init_linear_attention_state,
     linear_attention,
 )
 from based_jax.ops.softmax_attention import merge_attention, softmax_attention
-from based_jax.ops.stream import Stream, advance
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -66,7 +68,7 @@ def init_scatterbrain_state(
     features: int,
     dtype: Any = jnp.float32,
 ) -> ScatterBrainState:
-    """The state before the first token; `dtype` is of the window."""
+    """Return the state before the first token; `dtype` is of the window."""
     return ScatterBrainState(
         window=init_kv_cache(batch_size, left + 1, heads, width, value_size, dtype),
         sums=init_linear_attention_state(
@@ -84,6 +86,24 @@ def gaussian_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float
     return rows / jnp.linalg.norm(rows, axis=-1, keepdims=True) * lengths
 
 
+_How = Chosen[ScatterBrainState]
+
+
+@overload
+def scatterbrain_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    directions: Array,
+    *,
+    left: int,
+    return_state: No = False,
+    **how: Unpack[_How],
+) -> Array: ...
+@overload
+def scatterbrain_attention(
+    q: Array, k: Array, v: Array, directions: Array, *, left: int, return_state: Yes, **how: Unpack[_How]
+) -> tuple[Array, ScatterBrainState]: ...
 @compiled
 def scatterbrain_attention(
     q: Float[Array, "B N H K"],
@@ -97,35 +117,25 @@ def scatterbrain_attention(
     segment_ids: Int[Array, "B N"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
     implementation: str | None = None,
-) -> Any:
-    """The causal form, linear in the length.
+) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], ScatterBrainState]:
+    """Attend causally, in time linear in the length; return y, (B, N, H, V).
+
+    Shared arguments, results and errors: `help(based_jax.ops)`; implementation: of `softmax_attention` and
+    `linear_attention`. `return_state` needs a state.
 
     Args:
         q, k, v: queries, keys, values.
         directions: R = F / 2 random directions, see `gaussian_features`.
         left: past keys in the window, beside the query's own.
-        initial_state: continue from here (`init_scatterbrain_state`).
-        return_state: also return the state behind the last real token; needs `initial_state`.
-        segment_ids: (B, N) integers; tokens see their own segment only.
-        mask: (B, N) booleans, right padding.
-        implementation: of `softmax_attention` and `linear_attention`.
-
-    Returns:
-        y: (B, N, H, V) in the dtype of v, or ``(y, state)`` with `return_state`.
     """
     batch, length = _check(q, k, v, directions, left)
-    state = initial_state
-    how: dict[str, Any] = {
-        "segment_ids": segment_ids,
-        "mask": mask,
-        "return_state": return_state,
-        "implementation": implementation,
-    }
-    window = None if state is None else state.window
+    window, sums = (None, None) if initial_state is None else (initial_state.window, initial_state.sums)
+    how: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "return_state": return_state}
+    how |= {"implementation": implementation}
     near = softmax_attention(q, k, v, left=left, initial_state=window, return_log_sum=True, **how)
 
     # At each token the one that has just left its window, if that is of the same segment.
-    places, _ = advance(None if state is None else state.stream, batch, length, segment_ids, mask)
+    tokens = continue_from(initial_state, batch, length, segment_ids, mask).tokens
     if window is None:
         before = [jnp.zeros((batch, left + 1, *x.shape[2:]), x.dtype) for x in (k, v)]
     else:
@@ -134,7 +144,7 @@ def scatterbrain_attention(
         jnp.concatenate([old.astype(x.dtype), x], axis=1)[:, :length]
         for old, x in zip(before, (k, v), strict=True)
     )
-    has_left = (places.positions > left)[..., None, None]
+    has_left = (tokens.positions > left)[..., None, None]
 
     # exp(w.x - |x|^2 / 2) reaches exp(|w|^2 / 2) and no further. With that factor moved to the query's side a
     # key's features are at most 1, whatever the other keys are.
@@ -145,10 +155,10 @@ def scatterbrain_attention(
     of_q = of_q + reach
     largest = lax.stop_gradient(of_q.max(axis=-1, keepdims=True))
     values = jnp.concatenate([values.astype(dtype), jnp.ones((*values.shape[:-1], 1), dtype)], axis=-1)
-    far = linear_attention(
-        jnp.exp(of_q - largest), jnp.where(has_left, jnp.exp(of_k - reach), 0), values,
-        feature_map=IDENTITY, normalize=False, initial_state=None if state is None else state.sums, **how,
-    )  # fmt: skip
+    of_q, of_k = jnp.exp(of_q - largest), jnp.where(has_left, jnp.exp(of_k - reach), 0)
+    how |= {"feature_map": IDENTITY, "normalize": False}
+    far = linear_attention(of_q, of_k, values, initial_state=sums, **how)
+    state = None
     if return_state:
         (near, window), (far, sums) = near, far
         state = ScatterBrainState(window, sums)
@@ -158,7 +168,7 @@ def scatterbrain_attention(
     log_sum = jnp.log(mass / of_q.shape[-1]) + largest[..., 0]
     log_sum = jnp.where(exists, log_sum, jnp.finfo(dtype).min)
     y = merge_attention(near, ((far[..., :-1] / mass[..., None]).astype(v.dtype), log_sum))
-    return (y, state) if return_state else y
+    return y if state is None else (y, state)
 
 
 @compiled
@@ -198,10 +208,7 @@ def zoology_scatterbrain(
 
 
 def _check(q: Array, k: Array, v: Array, directions: Array, left: int) -> tuple[int, int]:
-    expect_array("q", q, ("B", "N", "H", "K"), "floating")
-    batch, length, heads, width = q.shape
-    expect_array("k", k, (batch, length, heads, width), "floating")
-    expect_array("v", v, (batch, length, heads, "V"), "floating")
+    batch, length, _, width, _ = expect_qkv(q, k, v)
     expect_array("directions", directions, ("R", width), "floating")
     expect(left >= 0, "left", left, "at least 0")
     return batch, length

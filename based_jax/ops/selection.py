@@ -1,17 +1,17 @@
 """Which tokens of a row attention is spent on: those that occurred before, or those of the highest scores.
 
-Zoology, section 5 and appendix C.2; spec of Zoology, 3.21. Tokens are looked at by segment; `places` says
-where a call's tokens stand (`ops.advance`). Whole segments are meant unless a function takes a state.
+Zoology, section 5 and appendix C.2. Tokens are looked at by segment; `places` are the positions of a call's
+tokens (`ops.advance`). Whole segments are meant unless a function takes a state.
 """
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Shaped
 
-from based_jax.ops.eager import compiled
-from based_jax.ops.ring import put
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.ring import put
+from based_jax.ops.core.stream import Stream, TokenPositions, advance, unpadded
 from based_jax.ops.softmax_attention import attend
-from based_jax.ops.stream import Places, Stream, advance, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -60,14 +60,14 @@ def repeated(
 
 @compiled
 def repeated_in(
-    seen: Int[Array, "B W"], tokens: Int[Array, "B N"], places: Places, stream: Stream, order: int = 1
+    seen: Int[Array, "B W"], tokens: Int[Array, "B N"], places: TokenPositions, stream: Stream, order: int = 1
 ) -> tuple[Bool[Array, "B N"], Int[Array, "B W"]]:
     """`repeated` for tokens that continue a row, in O(N W), and the row's tokens with them.
 
     Args:
-        seen: all tokens of each row before this call, index p in slot p, with room for these.
+        seen: all tokens of each row before this call, index p in slot p, with slots for these.
         tokens: ids at `places`.
-        places, stream: of `ops.advance`, behind what was seen.
+        places, stream: of `ops.advance`, after what was seen.
         order: tokens compared.
     """
     seen = put(seen, tokens, places, stream)
@@ -81,15 +81,15 @@ def repeated_in(
 
 
 @compiled
-def segment_lengths(places: Places, batch_size: int) -> Int[Array, "B N"]:
-    """Real tokens of the segment that each token belongs to."""
+def segment_lengths(places: TokenPositions, batch_size: int) -> Int[Array, "B N"]:
+    """Return real tokens of the segment that each token belongs to."""
     ones = jnp.ones((batch_size, places.index.shape[1]), jnp.int32)
     return segment_sum(ones, places)
 
 
 @compiled
-def segment_sum(values: Shaped[Array, "B N"], places: Places) -> Shaped[Array, "B N"]:
-    """The sum over the real tokens of the segment that each token belongs to. NOT causal."""
+def segment_sum(values: Shaped[Array, "B N"], places: TokenPositions) -> Shaped[Array, "B N"]:
+    """Return the sum over the real tokens of the segment that each token belongs to. NOT causal."""
     start, rows = _starts(places, values.shape[0])
     if places.mask is not None:
         values = jnp.where(places.mask, values, 0)
@@ -97,21 +97,23 @@ def segment_sum(values: Shaped[Array, "B N"], places: Places) -> Shaped[Array, "
 
 
 @compiled
-def highest(scores: Float[Array, "B N"], count: Int[Array, "B N"], places: Places) -> Bool[Array, "B N"]:
-    """The tokens of the `count` highest scores of their segment. NOT causal: all of it is ranked."""
+def highest(
+    scores: Float[Array, "B N"], count: Int[Array, "B N"], places: TokenPositions
+) -> Bool[Array, "B N"]:
+    """Return the tokens of the `count` highest scores of their segment. NOT causal: all of it is ranked."""
     batch, length = scores.shape
     start, rows = _starts(places, batch)
     if places.mask is not None:
         scores = jnp.where(places.mask, scores, -jnp.inf)
     index = jnp.broadcast_to(jnp.arange(length), scores.shape)
-    # Sorted by segment, then by score: the place in this order less the segment's start is the rank.
+    # Sorted by segment, then by score: the index in this order less the segment's start is the rank.
     order = lax.sort((start, -scores, index), dimension=1, num_keys=2)[2]
     rank = jnp.zeros_like(index).at[rows, order].set(index) - start
     return rank < count if places.mask is None else (rank < count) & places.mask
 
 
 @compiled
-def segment_softmax(scores: Float[Array, "B N"], places: Places) -> Float[Array, "B N"]:
+def segment_softmax(scores: Float[Array, "B N"], places: TokenPositions) -> Float[Array, "B N"]:
     """Softmax over the tokens of each segment, 0 for padding. NOT causal."""
     start, rows = _starts(places, scores.shape[0])
     if places.mask is not None:
@@ -126,7 +128,7 @@ def segment_softmax(scores: Float[Array, "B N"], places: Places) -> Float[Array,
 
 @compiled
 def running_log_sum(
-    scores: Float[Array, "B N"], before: Float[Array, " B"], places: Places
+    scores: Float[Array, "B N"], before: Float[Array, " B"], places: TokenPositions
 ) -> tuple[Float[Array, "B N"], Float[Array, " B"]]:
     """log sum_{j <= i} exp(score_j) over the segment of each token i, and what to go on with.
 
@@ -180,7 +182,7 @@ def attention_of_some(
     return jnp.zeros((*q.shape[:3], v.shape[-1]), some.dtype).at[rows, index].set(some)
 
 
-def _starts(places: Places, batch_size: int) -> tuple[Int[Array, "B N"], Int[Array, "B 1"]]:
-    """Where each token's segment begins in its row, and the rows' numbers."""
+def _starts(places: TokenPositions, batch_size: int) -> tuple[Int[Array, "B N"], Int[Array, "B 1"]]:
+    """Return where each token's segment begins in its row, and the rows' numbers."""
     start = jnp.broadcast_to(places.start, (batch_size, places.index.shape[1]))
     return start, jnp.arange(batch_size)[:, None]

@@ -3,28 +3,31 @@
     y_i = sum_j softmax_j(scale q_i . k_j) v_j   over the keys j that i may see
 
 The window's primitive is `left`: query i sees keys i - left ... i, so left + 1 keys. The paper's width w
-(w keys) is left = w - 1; the authors' torch `window_size` W is left = W // 2 (spec of Based, 4.1 and code).
+(w keys) is left = w - 1; the authors' torch `window_size` W is left = W // 2.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 import pallas_kernels
-from based_jax.ops import context_parallel, cudnn_attention
-from based_jax.ops.dispatch import KERNELS, implementation_for
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.eager import compiled
-from based_jax.ops.kv_cache import KVCache, recent, slot_index, write
-from based_jax.ops.registration import open_to_others
-from based_jax.ops.ring import expect_room
+from based_jax.ops import cudnn_attention
+from based_jax.ops.core import context_parallel
+from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
+from based_jax.ops.core.dispatch import KERNELS, implementation_for
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
+from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.stream import TokenPositions, advance
 from based_jax.ops.rotary import rotary
-from based_jax.ops.stream import advance, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_divisible
+
+Pattern = Callable[[Array, Array], Array]
 
 QUERY_BLOCK = 512
 """Queries per block of the full attention's "xla" form: memory O(block * M) instead of O(N * M)."""
@@ -32,20 +35,49 @@ QUERY_BLOCK = 512
 MIN_WINDOW_BLOCK = 16
 
 
+Attended = Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], Float[Array, "B N H"]]
+"""outputs, or with `return_log_sum` the logarithms of their sums too"""
+
+
 def left_from_paper_window(width: int) -> int:
-    """`left` of the paper's window of `width` keys, the query's own included."""
+    """Return `left` of the paper's window of `width` keys, the query's own included."""
     expect(width >= 1, "width", width, "at least 1 key")
     return width - 1
 
 
 def left_from_torch_window(window_size: int) -> int:
-    """`left` of the authors' `window_size`, which their code halves."""
+    """Return `left` of the authors' `window_size`, which their code halves."""
     expect(window_size >= 0, "window_size", window_size, "at least 0")
     return window_size // 2
 
 
-@open_to_others
-@context_parallel.splits("q", "k", "v", "segment_ids", "mask")
+class _How(Chosen[KVCache], total=False):
+    causal: bool
+    left: int | None
+    scale: float | None
+    allowed: Pattern | None
+
+
+@overload
+def softmax_attention(
+    q: Array, k: Array, v: Array, *, return_state: No = False, return_log_sum: No = False, **how: Unpack[_How]
+) -> Array: ...
+@overload
+def softmax_attention(
+    q: Array, k: Array, v: Array, *, return_state: Yes, return_log_sum: No = False, **how: Unpack[_How]
+) -> tuple[Array, KVCache]: ...
+@overload
+def softmax_attention(
+    q: Array, k: Array, v: Array, *, return_state: No = False, return_log_sum: Yes, **how: Unpack[_How]
+) -> tuple[Array, Array]: ...
+@overload
+def softmax_attention(
+    q: Array, k: Array, v: Array, *, return_state: Yes, return_log_sum: Yes, **how: Unpack[_How]
+) -> tuple[tuple[Array, Array], KVCache]: ...
+@implemented_by(
+    "cudnn", "xla", "reference", supports=cudnn_attention.supports, is_slow=cudnn_attention.is_slow
+)
+@context_parallel.shardable("q", "k", "v", "segment_ids", "mask")
 def softmax_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N G K"],
@@ -58,11 +90,15 @@ def softmax_attention(
     return_state: bool = False,
     segment_ids: Int[Array, "B N"] | None = None,
     mask: Bool[Array, "B N"] | None = None,
-    allowed: Callable[[Array, Array], Array] | None = None,
+    allowed: Pattern | None = None,
     return_log_sum: bool = False,
     implementation: str | None = None,
-) -> Any:
-    """Softmax attention of q over k, v and, if given, over the cache before them.
+) -> Attended | tuple[Attended, KVCache]:
+    """Attend with a softmax from q to k, v and, if given, to the cache before them; return y, (B, N, H, V).
+
+    Without a window, all outputs of a row that has outgrown its cache are NaN: under `jit` no error can be
+    raised. Outputs at masked tokens are finite but meaningless. Shared arguments, results and errors:
+    `help(based_jax.ops)`.
 
     Args:
         q, k, v: queries, keys, values; H a multiple of G (grouped-query attention).
@@ -72,8 +108,6 @@ def softmax_attention(
         initial_state: cache to continue from (`kv_cache.init_kv_cache`): `left` + 1 slots for a window,
             otherwise as many as the whole text may have tokens. Needs `causal`.
         return_state: also return the cache with k, v written into it; needs `initial_state`.
-        segment_ids: (B, N) integers; tokens see their own segment only.
-        mask: (B, N) booleans, right padding; outputs at masked tokens are finite but meaningless.
         allowed: a sparser pattern: positions of queries and of keys within their segment (integers that
             broadcast) to booleans; a key must be allowed too. Needs `causal`.
         return_log_sum: return (y, the logarithm of each query's sum of exponentials, (B, N, H) in float32) in
@@ -83,100 +117,110 @@ def softmax_attention(
             `return_log_sum`; with a state that is not empty it computes single tokens, and "xla" longer
             calls) or None for the best: "cudnn" where it can, from 128 tokens up.
 
-    Returns:
-        y: (B, N, H, V) in the dtype of v, or ``(y, state)`` with `return_state`. Without a window, all
-        outputs of a row that has outgrown its cache are NaN: under `jit` no error can be raised.
-
     Raises:
-        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message; a text
-            longer than the cache, where lengths are known.
+        ValueError: a text longer than the cache, where lengths are known.
     """
-    _check(q, k, v, causal, left, initial_state, return_state, mask)
+    cache, sizes = initial_state, _sizes(q, k, v)
+    expect_cache(cache, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
+    unsupported = _not_for_cudnn(k, scale, cache, segment_ids, allowed, return_log_sum)
     chosen = implementation_for(
-        "softmax_attention", q, k, v, implementation=implementation,
-        unsupported=_not_for_cudnn(k, scale, initial_state, segment_ids, allowed, return_log_sum),
-    )  # fmt: skip
-    return _attention(
-        q, k, v, causal, left, scale, initial_state, return_state, segment_ids, mask, allowed, return_log_sum,
-        chosen,
-    )  # fmt: skip
+        "softmax_attention", q, k, v, implementation=implementation, unsupported=unsupported
+    )
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    how = AttentionOptions(causal, left, factor, allowed, return_log_sum, chosen)
+    return _attention(q, k, v, how, cache, return_state, segment_ids, mask)
+
+
+class AttentionOptions(NamedTuple):
+    """How to attend; see `softmax_attention`."""
+
+    causal: bool
+    left: int | None
+    scale: float
+    allowed: Pattern | None
+    return_log_sum: bool
+    chosen: str
 
 
 @compiled
 def _attention(
-    q, k, v, causal, left, scale, cache, return_state, segment_ids, mask, allowed, return_log_sum, chosen
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N G K"],
+    v: Float[Array, "B N G V"],
+    how: AttentionOptions,
+    cache: KVCache | None,
+    return_state: bool,
+    segment_ids: Int[Array, "B N"] | None,
+    mask: Bool[Array, "B N"] | None,
 ) -> Any:
-    """`softmax_attention` once its arguments are checked."""
+    """Compute `softmax_attention` once its arguments are checked."""
     batch, length = q.shape[:2]
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    how: dict[str, Any] = {"scale": scale, "allowed": allowed, "return_log_sum": return_log_sum}
-    places, stream = advance(None if cache is None else cache.stream, batch, length, segment_ids, mask)
-    q, k, v = unpadded(mask, (q, k, v))
+    causal, left, scale, _, return_log_sum, chosen = how
+    call = continue_from(cache, batch, length, segment_ids, mask)
+    tokens, stream = call.tokens, call.after
+    q, k, v = call.unpadded((q, k, v))
 
     if cache is None:
         if chosen == "cudnn":
             return cudnn_attention.attend(q, k, v, causal=causal, left=left, scale=scale, mask=mask)
         if not causal:
-            keys = (k, v, jnp.broadcast_to(places.start, (places.start.shape[0], length)), mask)
-            if context_parallel.is_split():
+            keys = (k, v, jnp.broadcast_to(tokens.start, (tokens.start.shape[0], length)), mask)
+            if context_parallel.is_sharded():
                 keys = jax.tree.map(context_parallel.whole, keys)
             k, v, *where = keys
-            return attend(q, k, v, _same_segment(places.start, *where), scale, return_log_sum)
-        key_index = places.index if mask is None else jnp.where(mask, places.index, -1)
-        if left is not None and left >= length * context_parallel.parts() - 1:
-            left = None
-        if context_parallel.is_split():
+            return attend(q, k, v, _same_segment(tokens.start, *where), scale, return_log_sum)
+        key_index = tokens.index if mask is None else jnp.where(mask, tokens.index, -1)
+        if left is not None and left >= length * context_parallel.shards() - 1:
+            left, how = None, how._replace(left=None)
+        if context_parallel.is_sharded():
             k, v, key_index = _keys_of_devices(k, v, key_index, left)
-        if chosen == "xla" and left is not None:
-            return _windowed(q, k, v, places, key_index, left, **how)
-        return attend_in_blocks(q, k, v, places, key_index, left, chosen, **how)
+        return _attend_to_keys(q, k, v, tokens, key_index, how)
 
-    written = write(cache, k, v, places, stream)
-
-    def with_cache(chosen: str) -> Any:
-        return _with_cache(q, k, v, cache, written, places, left, mask, chosen, **how)
+    written = write(cache, k, v, tokens, stream)
 
     if chosen != "cudnn":
-        y = with_cache(chosen)
+        y = _with_cache(q, k, v, cache, written, call, how)
     elif length == 1:
         key_index = slot_index(stream.length, cache.slots)
-        visible = _visible(places.index, places.start, key_index, left, None)
+        visible = _visible(tokens.index, tokens.start, key_index, left, None)
         y = cudnn_attention.attend_one(q, written.k, written.v, visible, scale)
     else:
         # Which rows have been anywhere is known on the device only.
         y = lax.cond(
             jnp.all(cache.stream.length == 0),
             lambda: cudnn_attention.attend(q, k, v, causal=True, left=left, scale=scale),
-            lambda: with_cache("xla"),
+            lambda: _with_cache(q, k, v, cache, written, call, how._replace(chosen="xla")),
         )
     if left is None:
-        fits = stream.length <= cache.slots
-        # The newest tokens of a longer row have replaced its oldest: none of its outputs is right any more.
-        y = jax.tree.map(lambda y: jnp.where(fits.reshape(-1, *[1] * (y.ndim - 1)), y, jnp.nan), y)
+        y = nan_where_outgrown(written, y)
     # The values came from the cache, whose dtype may be another.
     y = (y[0].astype(v.dtype), y[1]) if return_log_sum else y.astype(v.dtype)
     return (y, written) if return_state else y
 
 
-def _with_cache(q, k, v, cache, written, places, left, mask, chosen, **how) -> Any:
+def _with_cache(
+    q: Array, k: Array, v: Array, cache: KVCache, written: KVCache, call: Continuation, how: AttentionOptions
+) -> Any:
     """Attend to the keys before a call and to its own; `written` is the cache with those in it."""
     batch, length = q.shape[:2]
-    if left is None or length == 1:
-        key_index = slot_index(written.stream.length, cache.slots)
-        return attend_in_blocks(q, written.k, written.v, places, key_index, left, chosen, **how)
-    old_k, old_v, old_index = recent(cache, left)
-    key_index = jnp.broadcast_to(places.index, (batch, length))
-    key_index = key_index if mask is None else jnp.where(mask, key_index, -1)
+    if how.left is None or length == 1:
+        key_index = slot_index(call.after.length, cache.slots)
+        return attend_in_blocks(q, written.k, written.v, call.tokens, key_index, how)
+    old_k, old_v, old_index = recent(cache, how.left)
+    key_index = jnp.broadcast_to(call.tokens.index, (batch, length))
+    key_index = key_index if call.mask is None else jnp.where(call.mask, key_index, -1)
     keys = jnp.concatenate([old_k.astype(k.dtype), k], axis=1)
     values = jnp.concatenate([old_v.astype(v.dtype), v], axis=1)
     key_index = jnp.concatenate([old_index, key_index], axis=1)
-    if chosen == "xla":
-        return _windowed(q, keys, values, places, key_index, left, **how)
-    return attend_in_blocks(q, keys, values, places, key_index, left, chosen, **how)
+    return _attend_to_keys(q, keys, values, call.tokens, key_index, how)
 
 
-@open_to_others
+def _supports_step(kernel: str, q: Array, k: Array, v: Array) -> str | None:
+    return pallas_kernels.supports_window_step(q, k, v)
+
+
+@implemented_by("pallas", "triton", "xla", "reference", supports=_supports_step)
 @compiled
 def window_step(
     q: Float[Array, "B H K"],
@@ -191,7 +235,7 @@ def window_step(
     rotary_interleaved: bool = False,
     implementation: str | None = None,
 ) -> tuple[Float[Array, "B H V"], KVCache]:
-    """One decoding step of a window of `cache.slots` keys: write key and value into the ring, then attend.
+    """Take one step in a window of `cache.slots` keys: write key and value into the ring, then attend.
 
     Rows may be at different lengths. The fused kernels ("pallas", or "triton" through jax-triton) update the
     ring in place where `jit` was given it to donate.
@@ -214,99 +258,84 @@ def window_step(
     wide = "the kernel takes no float64 cache" if cache.k.dtype == jnp.float64 else None
     chosen = implementation_for("window_step", q, k, v, implementation=implementation, unsupported=wide)
     if chosen in KERNELS:
-        batch, _ = _check(q[:, None], k[:, None], v[:, None], True, cache.slots - 1, cache, True, None)
+        sizes = _sizes(q[:, None], k[:, None], v[:, None])
+        expect_cache(cache, sizes, causal=True, left=cache.slots - 1, return_state=True, mask=None)
         turn = None
         if rotary_dim is not None:
             turn = pallas_kernels.Rotary(rotary_dim, rotary_base, rotary_interleaved)
-        y, ring_k, ring_v = pallas_kernels.window_step(
-            q, k, v, cache.k, cache.v, cache.stream.length,
-            start=cache.stream.start, position=positions, scale=scale, rotary=turn, backend=chosen,
-        )  # fmt: skip
-        return y, KVCache(ring_k, ring_v, advance(cache.stream, batch, 1)[1])
+        options: dict[str, Any] = {
+            "start": cache.stream.start,
+            "position": positions,
+            "scale": scale,
+            "rotary": turn,
+        }
+        rings = (cache.k, cache.v, cache.stream.length)
+        y, ring_k, ring_v = pallas_kernels.window_step(q, k, v, *rings, backend=chosen, **options)
+        return y, KVCache(ring_k, ring_v, advance(cache.stream, len(q), 1)[1])
     if rotary_dim is not None:
         positions = cache.stream.length - cache.stream.start if positions is None else positions
-        q, k = (
-            rotary(
-                x[:, None],
-                positions[:, None],
-                dim=rotary_dim,
-                base=rotary_base,
-                interleaved=rotary_interleaved,
-            )[:, 0]
-            for x in (q, k)
-        )
-    y, cache = softmax_attention(
-        q[:, None], k[:, None], v[:, None],
-        left=cache.slots - 1, scale=scale, initial_state=cache, return_state=True,
-        implementation=chosen,
-    )  # fmt: skip
+        angles: dict[str, Any] = {"dim": rotary_dim, "base": rotary_base, "interleaved": rotary_interleaved}
+        q, k = (rotary(x[:, None], positions[:, None], **angles)[:, 0] for x in (q, k))
+    how: dict[str, Any] = {"left": cache.slots - 1, "scale": scale, "implementation": chosen}
+    tokens = (x[:, None] for x in (q, k, v))
+    y, cache = softmax_attention(*tokens, initial_state=cache, return_state=True, **how)
     return y[:, 0], cache
 
 
-def _check(q, k, v, causal, left, cache, return_state, mask) -> tuple[int, int]:
+def _sizes(q: Array, k: Array, v: Array) -> tuple[int, ...]:
+    """Check queries, keys and values; return B, N, G, K, V."""
     expect_array("q", q, ("B", "N", "H", "K"), "floating")
     batch, length, heads, width = q.shape
     expect_array("k", k, (batch, length, "G", width), "floating")
-    kv_heads = k.shape[2]
-    expect_array("v", v, (batch, length, kv_heads, "V"), "floating")
-    expect_divisible("number of query heads", heads, "number of key heads", kv_heads)
-    expect(left is None or left >= 0, "left", left, "None or at least 0")
-    expect(causal or left is None, "left", left, "None when causal is False")
-    if cache is None:
-        expect(not return_state, "return_state", return_state, "False without an initial_state to write to")
-        return batch, length
-    expect(causal, "causal", causal, "True with an initial_state")
-    expect_array("initial_state.k", cache.k, (batch, "W", kv_heads, width), "floating")
-    expect_array("initial_state.v", cache.v, (batch, cache.slots, kv_heads, v.shape[-1]), "floating")
-    if left is not None:
-        expect(cache.slots == left + 1, "slots of initial_state", cache.slots, f"left + 1 = {left + 1}")
-    else:
-        # What is not known under `jit` gives NaN later.
-        what = f"max_length = {cache.slots} tokens, the size of the state"
-        expect_room(cache.stream, length, mask, cache.slots, what)
-    return batch, length
+    expect_array("v", v, (*k.shape[:3], "V"), "floating")
+    expect_divisible("number of query heads", heads, "number of key heads", k.shape[2])
+    return (*k.shape, v.shape[-1])
 
 
-def _not_for_cudnn(k, scale, cache, segment_ids, allowed, return_log_sum) -> str | None:
-    """Why the arguments beside q, k, v keep cuDNN from running the call, or None."""
+def _not_for_cudnn(
+    k: Array, scale: Any, cache: KVCache | None, segment_ids: Any, allowed: Any, return_log_sum: bool
+) -> str | None:
+    """Return why the arguments beside q, k, v keep cuDNN from running the call, or None."""
     reasons = {
         "has no segments (segment_ids)": segment_ids is not None,
         "has no pattern but windows (allowed)": allowed is not None,
         "returns no log-sums (return_log_sum)": return_log_sum,
         "needs a number as scale, known when the call is traced": not isinstance(scale, float | int | None),
-        "needs whole sequences, and these are split over devices": context_parallel.is_split(),
+        "needs whole sequences, and these are split over devices": context_parallel.is_sharded(),
         "needs a cache of the keys' dtype": cache is not None and cache.k.dtype != k.dtype,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _keys_of_devices(k, v, key_index, left) -> tuple[Array, Array, Array]:
-    """Keys, values and their indices that a part of the sequences sees: all, or the window's and its own."""
+def _keys_of_devices(k: Array, v: Array, key_index: Array, left: int | None) -> tuple[Array, Array, Array]:
+    """Return keys, values and indices that a shard of the sequences sees: all, or its window and its own."""
     if left is None:
         return jax.tree.map(context_parallel.whole, (k, v, key_index))
     before = key_index[:, :1] + jnp.arange(-left, 0)
 
-    def behind_halo(x: Array) -> Array:
+    def after_halo(x: Array) -> Array:
         return jnp.concatenate([context_parallel.halo(x, left), x], axis=1)
 
-    return behind_halo(k), behind_halo(v), jnp.concatenate([before, key_index], axis=1)
+    return after_halo(k), after_halo(v), jnp.concatenate([before, key_index], axis=1)
 
 
 @compiled
 def merge_attention(*parts: tuple[Array, Array]) -> Array:
-    """Attention to several disjoint sets of keys as one, of the (y, log_sum) of each."""
+    """Merge attention to several disjoint sets of keys, from the (y, log_sum) of each."""
     weights = jax.nn.softmax(jnp.stack([log_sum for _, log_sum in parts]), axis=0)
     values = jnp.stack([y for y, _ in parts])
     return jnp.einsum("p...h,p...hv->...hv", weights, values.astype(weights.dtype)).astype(values.dtype)
 
 
-def _same_segment(start, key_start, mask) -> Bool[Array, "rows N M"]:
+def _same_segment(start: Array, key_start: Any, mask: Array | None) -> Bool[Array, "rows N M"]:
     visible = start[:, :, None] == key_start[:, None, :]
     return visible if mask is None else visible & mask[:, None, :]
 
 
-def _visible(index, start, key_index, left, allowed) -> Bool[Array, "*rows N M"]:
-    """Causal visibility from running indices; a key that is not there has a negative index."""
+def _visible(
+    index: Array, start: Array, key_index: Array, left: int | None, allowed: Pattern | None
+) -> Bool[Array, "*rows N M"]:
+    """Return causal visibility from running indices; a key that is not there has a negative index."""
     oldest = start if left is None else jnp.maximum(start, index - left)
     key_index = key_index[..., None, :]
     visible = (key_index <= index[..., None]) & (key_index >= oldest[..., None])
@@ -315,11 +344,15 @@ def _visible(index, start, key_index, left, allowed) -> Bool[Array, "*rows N M"]
     return visible & allowed((index - start)[..., None], key_index - start[..., None])
 
 
-def attend(q, k, v, visible, scale, return_log_sum=False) -> Any:
-    """Dense attention. q: (..., N, H, K); k, v: (..., M, G, dim); visible: (..., N, M).
-
-    Returns y (..., N, H, V), or with `return_log_sum` (y, log_sum (..., N, H)).
-    """
+def attend(
+    q: Float[Array, "... N H K"],
+    k: Float[Array, "... M G K"],
+    v: Float[Array, "... M G V"],
+    visible: Bool[Array, "... N M"],
+    scale: float,
+    return_log_sum: bool = False,
+) -> Any:
+    """Attend densely; return y, (..., N, H, V), or with `return_log_sum` (y, log_sum (..., N, H))."""
     dtype = accumulation_dtype(v)
     *lead, length, heads, width = q.shape
     kv_heads = k.shape[-2]
@@ -337,16 +370,31 @@ def attend(q, k, v, visible, scale, return_log_sum=False) -> Any:
     return y, log_sum.reshape(*lead, length, heads)
 
 
-def attend_in_blocks(q, k, v, places, key_index, left, chosen, *, scale, allowed, return_log_sum) -> Any:
-    """All keys for every query; "xla" goes through blocks of queries and recomputes them backward.
+def _attend_to_keys(
+    q: Array, k: Array, v: Array, tokens: TokenPositions, key_index: Array, how: AttentionOptions
+) -> Any:
+    """Attend to these keys and to no others; see `attend_in_blocks` and `_windowed`."""
+    in_window = how.chosen == "xla" and how.left is not None
+    return (_windowed if in_window else attend_in_blocks)(q, k, v, tokens, key_index, how)
 
-    k, v may be of other tokens than q; key_index (rows, M) says of which, negative for none.
+
+def attend_in_blocks(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B M G K"],
+    v: Float[Array, "B M G V"],
+    tokens: TokenPositions,
+    key_index: Int[Array, "rows M"],
+    how: AttentionOptions,
+) -> Any:
+    """Attend to all keys with every query; "xla" goes through blocks of queries and recomputes them backward.
+
+    k, v may be of other tokens than q, those at `tokens`; key_index reports of which, negative for none.
     """
     batch, length = q.shape[:2]
-    index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (places.index, places.start))
-    if chosen == "reference" or length <= QUERY_BLOCK:
-        visible = _visible(index, start, key_index, left, allowed)
-        return attend(q, k, v, visible, scale, return_log_sum)
+    index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (tokens.index, tokens.start))
+    if how.chosen == "reference" or length <= QUERY_BLOCK:
+        visible = _visible(index, start, key_index, how.left, how.allowed)
+        return attend(q, k, v, visible, how.scale, how.return_log_sum)
     index, start = (jnp.broadcast_to(x, (batch, length)) for x in (index, start))
     padding = -length % QUERY_BLOCK
 
@@ -355,10 +403,10 @@ def attend_in_blocks(q, k, v, places, key_index, left, chosen, *, scale, allowed
         return x.reshape(batch, -1, QUERY_BLOCK, *x.shape[2:]).swapaxes(0, 1)
 
     @jax.checkpoint
-    def block(args):
+    def block(args: tuple[Array, Array, Array]) -> Any:
         q, index, start = args
-        visible = _visible(index, start, key_index, left, allowed)
-        return attend(q, k, v, visible, scale, return_log_sum)
+        visible = _visible(index, start, key_index, how.left, how.allowed)
+        return attend(q, k, v, visible, how.scale, how.return_log_sum)
 
     def join(y: Array) -> Array:
         return y.swapaxes(0, 1).reshape(batch, length + padding, *y.shape[3:])[:, :length]
@@ -366,19 +414,21 @@ def attend_in_blocks(q, k, v, places, key_index, left, chosen, *, scale, allowed
     return jax.tree.map(join, lax.map(block, (split(q), split(index), split(start))))
 
 
-def _windowed(q, k, v, places, key_index, left, *, scale, allowed, return_log_sum):
-    """Blocks of at least `left` queries against their own and the previous block of keys: exact and linear.
+def _windowed(
+    q: Array, k: Array, v: Array, tokens: TokenPositions, key_index: Array, how: AttentionOptions
+) -> Any:
+    """Attend from blocks of at least `left` queries to their own and the previous block: exact and linear.
 
     k, v may have keys before the queries' own (a cache); key_index says which token each of them is.
     """
     batch, length = q.shape[:2]
-    size = max(left, MIN_WINDOW_BLOCK)
+    size = max(how.left or 0, MIN_WINDOW_BLOCK)
     blocks = -(-length // size)
-    behind = blocks * size - length
+    padding = blocks * size - length
     before = size - (k.shape[1] - length)
 
     def pad(x: Array, front: int, value: int = 0) -> Array:
-        return jnp.pad(x, [(0, 0), (front, behind)] + [(0, 0)] * (x.ndim - 2), constant_values=value)
+        return jnp.pad(x, [(0, 0), (front, padding)] + [(0, 0)] * (x.ndim - 2), constant_values=value)
 
     def pairs_of_blocks(x: Array) -> Array:
         x = x.reshape(x.shape[0], blocks + 1, size, *x.shape[2:])
@@ -387,9 +437,9 @@ def _windowed(q, k, v, places, key_index, left, *, scale, allowed, return_log_su
     def split(x: Array) -> Array:
         return pad(x, 0).reshape(x.shape[0], blocks, size, *x.shape[2:])
 
-    index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (places.index, places.start))
+    index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (tokens.index, tokens.start))
     key_index = pairs_of_blocks(pad(key_index, before, -1))
-    visible = _visible(split(index), split(start), key_index, left, allowed)
+    visible = _visible(split(index), split(start), key_index, how.left, how.allowed)
     keys, values = pairs_of_blocks(pad(k, before)), pairs_of_blocks(pad(v, before))
-    y = attend(split(q), keys, values, visible, scale, return_log_sum)
+    y = attend(split(q), keys, values, visible, how.scale, how.return_log_sum)
     return jax.tree.map(lambda y: y.reshape(batch, blocks * size, *y.shape[3:])[:, :length], y)

@@ -7,32 +7,70 @@ polynomial of q.k is used instead of them. The state keeps the symmetric layout.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 
 import pallas_kernels
-from based_jax.ops import context_parallel
-from based_jax.ops.chunks import relative_start
-from based_jax.ops.dispatch import KERNELS, implementation_for
-from based_jax.ops.eager import compiled
+from based_jax.ops.core import context_parallel
+from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
+from based_jax.ops.core.dispatch import KERNELS, implementation_for
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.expectations import expect_qkv, expect_state
+from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.stream import advance
 from based_jax.ops.feature_maps import TAYLOR, symmetric_taylor_size
 from based_jax.ops.linear_attention import (
     LinearAttentionState,
-    check_linear_attention,
+    Sums,
     init_linear_attention_state,
     linear_attention,
     sums_before,
 )
-from based_jax.ops.registration import open_to_others
-from based_jax.ops.stream import advance, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
+State = LinearAttentionState
 
-@open_to_others
-@context_parallel.splits("q", "k", "v", "log_decay", "segment_ids", "mask")
+
+def _supports(kernel: str, q: Array, k: Array, v: Array) -> str | None:
+    reason = pallas_kernels.supports_taylor_attention(q, k, v)
+    if reason is None and kernel == "mosaic":
+        return pallas_kernels.supports_mosaic_taylor_attention(q, k, v)
+    return reason
+
+
+def _supports_step(kernel: str, q: Array, k: Array, v: Array) -> str | None:
+    return pallas_kernels.supports_taylor_step(q, k, v)
+
+
+class _How(Chunked[LinearAttentionState], total=False):
+    log_decay: Array | None
+    eps: float
+
+
+@overload
+def taylor_attention(
+    q: Array, k: Array, v: Array, *, return_state: No = False, **how: Unpack[_How]
+) -> Array: ...
+@overload
+def taylor_attention(
+    q: Array, k: Array, v: Array, *, return_state: Yes, **how: Unpack[_How]
+) -> tuple[Array, LinearAttentionState]: ...
+
+
+@implemented_by(
+    "pallas",
+    "mosaic",
+    "triton",
+    "xla",
+    "reference",
+    supports=_supports,
+    is_slow=pallas_kernels.is_slow_taylor_attention,
+    fastest=pallas_kernels.fastest_taylor_attention,
+)
+@context_parallel.shardable("q", "k", "v", "log_decay", "segment_ids", "mask")
 @compiled
 def taylor_attention(
     q: Float[Array, "B N H K"],
@@ -47,10 +85,11 @@ def taylor_attention(
     mask: Bool[Array, "B N"] | None = None,
     chunk_size: int | None = None,
     implementation: str | None = None,
-) -> Any:
-    """Causal Taylor linear attention; arguments, results and errors as `linear_attention`.
+) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], LinearAttentionState]:
+    """Attend causally with Based's Taylor map of q and k, (B, N, H, K), to v; return y, (B, N, H, V).
 
-    q and k are the projections themselves: the map and its 1/sqrt(K) are applied inside.
+    Shared arguments, results and errors: `help(based_jax.ops)`; v, log_decay, eps and chunk_size:
+    `linear_attention`. q and k are the projections themselves: the map and its 1/sqrt(K) are applied inside.
 
     Args:
         implementation: "pallas", the fused GPU kernels (K <= 32, V <= 256, no decay, one dtype; float32 and
@@ -68,15 +107,26 @@ def taylor_attention(
         "taylor_attention", q, k, v, implementation=implementation, unsupported=unsupported
     )
 
-    def scan(q, k, v, state, segment_ids, mask) -> Any:
+    def scan(q: Array, k: Array, v: Array, state: State | None, ids: Array | None, mask: Array | None) -> Any:
         return linear_attention(
-            q, k, v, feature_map=TAYLOR, log_decay=log_decay, eps=eps, initial_state=state,
-            return_state=return_state, segment_ids=segment_ids, mask=mask, chunk_size=chunk_size,
+            q,
+            k,
+            v,
+            feature_map=TAYLOR,
+            log_decay=log_decay,
+            eps=eps,
+            initial_state=state,
+            return_state=return_state,
+            segment_ids=ids,
+            mask=mask,
+            chunk_size=chunk_size,
             implementation="xla" if chosen in KERNELS else chosen,
-        )  # fmt: skip
+        )
 
-    def fused(q, k, v, state, segment_ids, mask) -> Any:
-        return _fused(q, k, v, eps, state, return_state, segment_ids, mask, chosen)
+    def fused(
+        q: Array, k: Array, v: Array, state: State | None, ids: Array | None, mask: Array | None
+    ) -> Any:
+        return _fused(q, k, v, eps, state, return_state, ids, mask, chosen)
 
     if chosen not in KERNELS:
         run = scan
@@ -89,55 +139,66 @@ def taylor_attention(
 
 def _differentiated_as(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """Compute `function`, with the gradients of `plain`, which computes the same."""
-    run = jax.custom_vjp(function)
-    run.defvjp(
-        lambda *arrays: (function(*arrays), arrays),
-        lambda arrays, cotangents: jax.vjp(plain, *arrays)[1](cotangents),
-    )
+    run: Any = jax.custom_vjp(function)
+
+    def backward(arrays: Any, cotangents: Any) -> Any:
+        return jax.vjp(plain, *arrays)[1](cotangents)
+
+    run.defvjp(lambda *arrays: (function(*arrays), arrays), backward)
     return run
 
 
-def _fused(q, k, v, eps, state, return_state, segment_ids, mask, backend) -> Any:
-    """The kernels: they know where each token's segment begins in this call and how many tokens are real."""
-    batch, length = check_linear_attention(q, k, v, symmetric_taylor_size, state)
-    before = stream_of(state, batch, length, segment_ids, mask)
-    places, stream = advance(before, batch, length, segment_ids, mask)
-    q, k, v = unpadded(mask, (q, k, v))
-    starts = relative_start(places, before, segment_ids)
-    if starts is not None:
-        starts = jnp.broadcast_to(starts, (batch, length))
+def _fused(
+    q: Array,
+    k: Array,
+    v: Array,
+    eps: float,
+    state: LinearAttentionState | None,
+    return_state: bool,
+    segment_ids: Array | None,
+    mask: Array | None,
+    backend: str,
+) -> Any:
+    """Run the kernels: they know where each token's segment begins in this call and how many are real."""
+    batch, length, heads, width, value_size = expect_qkv(q, k, v)
+    shape = (batch, heads, symmetric_taylor_size(width), value_size)
+    expect_state(state, kv=shape, k=shape[:3])
+    call = continue_from(state, batch, length, segment_ids, mask)
+    q, k, v = call.unpadded((q, k, v))
     config: Any = jax.config
-    highest = config.jax_default_matmul_precision in ("highest", "float32")
+    options: dict[str, Any] = {
+        "eps": eps,
+        "starts": None if call.start is None else jnp.broadcast_to(call.start, (batch, length)),
+        "counts": None if mask is None else mask.sum(axis=1),
+        "precision": "highest" if config.jax_default_matmul_precision in ("highest", "float32") else None,
+        "backend": backend,
+    }
 
-    def run(sums: tuple[Array, Array] | None, return_state: bool) -> Any:
+    def run(sums: Sums | None, return_state: bool = True) -> Any:
         return pallas_kernels.taylor_attention(
-            q, k, v, eps=eps, initial_state=sums, return_state=return_state, starts=starts,
-            counts=None if mask is None else mask.sum(axis=1),
-            precision="highest" if highest else None, backend=backend,
-        )  # fmt: skip
+            q, k, v, initial_state=sums, return_state=return_state, **options
+        )
 
     sums = None if state is None else (state.kv, state.k)
-    if state is None and before is not None:
-        heads, width = q.shape[2:]
-        empty = init_taylor_state(batch, heads, width, v.shape[-1])
-        sums = sums_before(lambda sums: run(sums, True)[1], (empty.kv, empty.k), stays(before, stream), None)
-    result = run(sums, return_state)
+    if call.follows_shards:
+        empty = init_taylor_state(batch, heads, width, value_size)
+        sums = sums_before(call, run, (empty.kv, empty.k))
     if not return_state:
-        return result
-    y, (kv, k_sum) = result
-    return y, LinearAttentionState(kv, k_sum, stream)
+        return run(sums, False)
+    y, (kv, k_sum) = run(sums)
+    return y, LinearAttentionState(kv, k_sum, call.after)
 
 
 def init_taylor_state(
     batch_size: int, num_heads: int, key_size: int, value_size: int, dtype: Any = jnp.float32
 ) -> LinearAttentionState:
-    """The empty state of `taylor_attention` for keys of `key_size` (symmetric features) and values."""
+    """Return the empty state of `taylor_attention` for keys of `key_size` (symmetric features) and values."""
     return init_linear_attention_state(
         batch_size, num_heads, symmetric_taylor_size(key_size), value_size, dtype
     )
 
 
-@open_to_others
+@implemented_by("pallas", "triton", "xla", "reference", supports=_supports_step)
 @compiled
 def taylor_step(
     q: Float[Array, "B H K"],
@@ -148,7 +209,7 @@ def taylor_step(
     eps: float = 1e-12,
     implementation: str | None = None,
 ) -> tuple[Float[Array, "B H V"], LinearAttentionState]:
-    """One decoding step: add the token to the state, then read it (a token sees itself).
+    """Take one decoding step: add the token to the state, then read it (a token sees itself).
 
     The fused kernels update the state in place where `jit` was given it to donate, and keep its
     dtype; the others return a float32 state.
@@ -167,8 +228,7 @@ def taylor_step(
         expect_array("initial_state.k", k_sum, rows, "floating")
         y, kv, k_sum = pallas_kernels.taylor_step(q, k, v, kv, k_sum, eps=eps, backend=chosen)
         return y, LinearAttentionState(kv, k_sum, advance(state.stream, len(q), 1)[1])
-    y, state = taylor_attention(
-        q[:, None], k[:, None], v[:, None],
-        eps=eps, initial_state=state, return_state=True, implementation=chosen,
-    )  # fmt: skip
+    tokens = (x[:, None] for x in (q, k, v))
+    options: _How = {"eps": eps, "initial_state": state, "implementation": chosen}
+    y, state = taylor_attention(*tokens, return_state=True, **options)
     return y[:, 0], state

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from based_jax.ops.eager import compiled
+from based_jax.ops.core.eager import compiled
 from based_jax.ops.feature_maps import FeatureMap, fixed_size
 from based_jax.typing import Array, Float
 from based_jax.validate import expect
@@ -59,7 +59,7 @@ def _all_products(widths: tuple[int, ...], x: Float[Array, "... K"]) -> Float[Ar
 
 
 def _factors(x: Float[Array, "... K"], widths: tuple[int, ...]) -> list[Float[Array, "... _"]]:
-    """What lies side by side in the channels."""
+    """Return what lies side by side in the channels."""
     return jnp.split(x, list(accumulate(widths))[:-1], axis=-1)
 
 

@@ -1,4 +1,4 @@
-"""RWKV-4's attention-free average over the past, without overflow (RWKV, equation 16; spec of Zoology 3.9).
+"""RWKV-4's attention-free average over the past, without overflow (RWKV, equation 16).
 
     wkv_t = (sum_{i<t} e_i v_i + e^{u + k_t} v_t) / (sum_{i<t} e_i + e^{u + k_t}),   e_i = e^{(t-1-i) w + k_i}
 
@@ -12,22 +12,27 @@ Inside a chunk both lines are evaluated as a tree.
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops import context_parallel
-from based_jax.ops.chunks import relative_start, scan_chunks
+from based_jax.ops.core import context_parallel
+from based_jax.ops.core.chunks import scan_chunks
+from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
+from based_jax.ops.core.dispatch import implementation_for
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.expectations import expect_chunk_size, expect_state
+from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.stream import Stream, init_stream
 from based_jax.ops.diagonal_scan import even_chunks, scan_along
-from based_jax.ops.dispatch import implementation_for
-from based_jax.ops.dtypes import accumulation_dtype
-from based_jax.ops.eager import compiled
-from based_jax.ops.registration import open_to_others
-from based_jax.ops.stream import Stream, advance, init_stream, stays, stream_of, unpadded
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect, expect_array
+from based_jax.validate import expect_array
+
+Sums = tuple[Float[Array, "B E"], Float[Array, "B E"], Float[Array, "B E"]]
+"""numerator, denominator and exponent of a state"""
 
 CHUNK = 64
 """Tokens per chunk."""
@@ -49,13 +54,24 @@ class WKVState:
 
 
 def init_wkv_state(batch_size: int, channels: int, dtype: Any = jnp.float32) -> WKVState:
-    """The state before the first token."""
+    """Return the state before the first token."""
     zeros = jnp.zeros((batch_size, channels), dtype)
     return WKVState(zeros, zeros, jnp.full_like(zeros, EMPTY), init_stream(batch_size))
 
 
-@open_to_others
-@context_parallel.splits("k", "v", "segment_ids", "mask")
+_How = Chunked[WKVState]
+
+
+@overload
+def wkv(
+    k: Array, v: Array, log_decay: Array, bonus: Array, *, return_state: No = False, **how: Unpack[_How]
+) -> Array: ...
+@overload
+def wkv(
+    k: Array, v: Array, log_decay: Array, bonus: Array, *, return_state: Yes, **how: Unpack[_How]
+) -> tuple[Array, WKVState]: ...
+@implemented_by()
+@context_parallel.shardable("k", "v", "segment_ids", "mask")
 @compiled
 def wkv(
     k: Float[Array, "B N E"],
@@ -69,26 +85,17 @@ def wkv(
     mask: Bool[Array, "B N"] | None = None,
     chunk_size: int | None = None,
     implementation: str | None = None,
-) -> Any:
-    """The average of v over the past, weighted by e^k and the age.
+) -> Float[Array, "B N E"] | tuple[Float[Array, "B N E"], WKVState]:
+    """Average v over the past, weighted by e^k and the age; return y, (B, N, E).
+
+    Shared arguments, results and errors: `help(based_jax.ops)`.
 
     Args:
         k: exponents of the weights.
         v: values.
         log_decay: w <= 0, what a step does to all older weights.
         bonus: u, added to the exponent of the token at hand.
-        initial_state: continue from here; None starts empty.
-        return_state: also return the state behind the last real token.
-        segment_ids: (B, N) integers; the average is taken within a segment.
-        mask: (B, N) booleans, right padding: masked tokens leave the state and the outputs of others alone.
-        chunk_size: tokens per chunk of "xla"; default `CHUNK`.
-        implementation: "xla", "reference" (token by token) or None for the best.
-
-    Returns:
-        y: (B, N, E) in the dtype of v, or ``(y, state)`` with `return_state`.
-
-    Raises:
-        TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
+        chunk_size: tokens per chunk of "xla"; default 64. "reference" goes token by token.
     """
     chosen = implementation_for("wkv", k, v, implementation=implementation)
     expect_array("k", k, ("B", "N", "E"), "floating")
@@ -96,40 +103,36 @@ def wkv(
     expect_array("v", v, k.shape, "floating")
     expect_array("log_decay", log_decay, (channels,), "floating")
     expect_array("bonus", bonus, (channels,), "floating")
-    expect(chunk_size is None or chunk_size >= 1, "chunk_size", chunk_size, "at least 1")
+    rows = (batch, channels)
+    expect_state(initial_state, numerator=rows, denominator=rows, exponent=rows)
+    chunk_size = even_chunks(length, expect_chunk_size(chunk_size, CHUNK))
+
     dtype = accumulation_dtype(v)
     state = init_wkv_state(batch, channels, dtype) if initial_state is None else initial_state
-    sums = (state.numerator, state.denominator, state.exponent)
-    for name, array in zip(("numerator", "denominator", "exponent"), sums, strict=True):
-        expect_array(f"initial_state.{name}", array, (batch, channels), "floating")
-    before = stream_of(initial_state, batch, length, segment_ids, mask)
-    places, stream = advance(before, batch, length, segment_ids, mask)
-    k, v = unpadded(mask, (k, v))
+    call = continue_from(initial_state, batch, length, segment_ids, mask)
+    tokens = jax.tree.map(lambda x: x.astype(dtype), call.unpadded((k, v)))
+    step = functools.partial(_chunk, log_decay.astype(dtype), bonus.astype(dtype))
+    if chosen == "reference":
+        step, chunk_size = functools.partial(_token, *step.args), 1
 
-    token_by_token = chosen == "reference"
-    step = functools.partial(
-        _token if token_by_token else _chunk, log_decay.astype(dtype), bonus.astype(dtype)
-    )
+    def run(sums: Sums) -> tuple[Array, Sums]:
+        return scan_chunks(step, sums, tokens, chunk_size=chunk_size, start=call.start, mask=mask)
 
-    def run(sums: Any) -> tuple[Array, Any]:
-        return scan_chunks(
-            step, sums, (k.astype(dtype), v.astype(dtype)),
-            length=length, chunk_size=1 if token_by_token else even_chunks(length, chunk_size or CHUNK),
-            start=relative_start(places, before, segment_ids), mask=mask,
-        )  # fmt: skip
-
-    sums = tuple(array.astype(dtype) for array in sums)
-    if initial_state is None and before is not None:
-        count = (stream.length - before.length)[:, None]
-        steps = jnp.where(stays(before, stream)[:, None], count * log_decay.astype(dtype), EMPTY)
-        *sums, _ = context_parallel.scan_before(_add, (*run(sums)[1], steps), (*sums, jnp.zeros_like(steps)))
-    y, (numerator, denominator, exponent) = run(tuple(sums))
+    sums: Sums = jax.tree.map(lambda x: x.astype(dtype), (state.numerator, state.denominator, state.exponent))
+    if call.follows_shards:
+        steps = call.count[:, None] * log_decay.astype(dtype)
+        steps = jnp.where(call.stays[:, None], steps, EMPTY)
+        own, empty = (*run(sums)[1], steps), (*sums, jnp.zeros_like(steps))
+        sums = context_parallel.scan_before(_add, own, empty)[:3]
+    y, sums = run(sums)
     y = y.astype(v.dtype)
-    return (y, WKVState(numerator, denominator, exponent, stream)) if return_state else y
+    return (y, WKVState(*sums, call.after)) if return_state else y
 
 
-def _chunk(log_decay, bonus, sums, tokens, start, mask):
-    """One chunk: first the exponents as a tree, then the sums relative to them, a plain linear recurrence."""
+def _chunk(
+    log_decay: Array, bonus: Array, sums: Sums, tokens: Any, start: Array | None, mask: Array | None
+) -> tuple[Array, Sums]:
+    """Process a chunk: first the exponents as a tree, then the sums relative to them, a linear recurrence."""
     k, v = tokens
     numerator, denominator, exponent = sums
     steps, keys = jnp.broadcast_to(log_decay, k.shape), k
@@ -153,12 +156,12 @@ def _chunk(log_decay, bonus, sums, tokens, start, mask):
     past = jnp.concatenate([pair[:, None], after[:, :-1]], axis=1)
     past = (past[:, :, 0], past[:, :, 1], before)
     if begins is not None:
-        past = tuple(jnp.where(begins, empty, x) for x, empty in zip(past, (0, 0, EMPTY), strict=True))
+        past = _where(begins, (0, 0, EMPTY), past)
     return _read(past, bonus, k, v), (after[:, -1, 0], after[:, -1, 1], top[:, -1])
 
 
 def _add(earlier: Any, later: Any) -> Any:
-    """Sums over neighbouring parts, each with the log-decay of its tokens, as those of both."""
+    """Merge the sums over neighbouring shards, each with the log-decay of its tokens."""
     (*old, exponent1, steps1), (*new, exponent2, steps2) = earlier, later
     top = lax.stop_gradient(jnp.maximum(exponent1 + steps2, exponent2))
     of_old, of_new = jnp.exp(exponent1 + steps2 - top), jnp.exp(exponent2 - top)
@@ -166,24 +169,30 @@ def _add(earlier: Any, later: Any) -> Any:
     return *sums, top, jnp.maximum(steps1 + steps2, EMPTY)
 
 
-def _token(log_decay, bonus, sums, tokens, start, mask):
-    """The recurrence of RWKV's code, for chunks of one token."""
+def _token(
+    log_decay: Array, bonus: Array, sums: Sums, tokens: Any, start: Array | None, mask: Array | None
+) -> tuple[Array, Sums]:
+    """Take one step of the recurrence of RWKV's code, for chunks of one token."""
     k, v = (x[:, 0] for x in tokens)
     if start is not None:
         begins = start == 0
-        sums = tuple(jnp.where(begins, empty, x) for x, empty in zip(sums, (0, 0, EMPTY), strict=True))
+        sums = _where(begins, (0, 0, EMPTY), sums)
     numerator, denominator, exponent = sums
     y = _read(sums, bonus, k, v)
     top = jnp.maximum(exponent + log_decay, k)
     old, new = jnp.exp((exponent - top) + log_decay), jnp.exp(k - top)
     after = (old * numerator + new * v, old * denominator + new, top)
     if mask is not None:
-        after = tuple(jnp.where(mask, x, y) for x, y in zip(after, sums, strict=True))
+        after = _where(mask, after, sums)
     return y[:, None], after
 
 
-def _read(past, bonus, k, v):
-    """The average over the past sums and the token itself."""
+def _where(condition: Array, yes: tuple[Any, Any, Any], no: Sums) -> Sums:
+    return jax.tree.map(lambda yes, no: jnp.where(condition, yes, no), yes, no)
+
+
+def _read(past: Sums, bonus: Array, k: Array, v: Array) -> Array:
+    """Return the average over the past sums and the token itself."""
     numerator, denominator, exponent = past
     top = jnp.maximum(exponent, k + bonus)
     # In this order, here and below: exponents of 1e4 are multiples of 1e-3 in float32, but differences of
@@ -192,7 +201,7 @@ def _read(past, bonus, k, v):
     return (old * numerator + new * v) / (old * denominator + new)
 
 
-def _longest(first, second):
+def _longest(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
     """The larger exponent of two neighbouring spans of tokens, the first one decayed across the second."""
     (steps1, exponent1), (steps2, exponent2) = first, second
     return steps1 + steps2, jnp.maximum(exponent1 + steps2, exponent2)

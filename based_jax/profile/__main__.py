@@ -17,10 +17,10 @@ from based_jax import command, mixers
 from based_jax.models import LanguageModel, ModelConfig, param_count, presets
 from based_jax.models.language_model import make_mixer, param_shapes
 from based_jax.phases import phase
-from based_jax.profile.operations import Operations, count_operations
-from based_jax.profile.published import printed_tflops, training_flops
+from based_jax.profile.operations import count_operations
 from based_jax.profile.training import training_operations
-from based_jax.validate import expect
+from based_jax.published.flops import printed_tflops, training_flops
+from based_jax.validate import expect_ranges
 
 PROG = "python -m based_jax.profile"
 
@@ -39,8 +39,7 @@ class Options:
     """write every number here"""
 
     def __post_init__(self) -> None:
-        expect(self.length >= 1, "length", self.length, "at least 1")
-        expect(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
+        expect_ranges(self, 1, "length", "batch_size")
 
 
 def profile(config: ModelConfig, length: int, batch_size: int = 1) -> dict[str, Any]:
@@ -55,15 +54,14 @@ def profile(config: ModelConfig, length: int, batch_size: int = 1) -> dict[str, 
     forward = count_operations(lambda params, tokens: model.apply(params, tokens)[0], params, tokens)
     training = training_operations(config, length, batch_size)
     published = training_flops(config, length)
-    layers = [
-        _layer(config, params["params"], index, length, batch_size) for index in range(config.num_layers)
-    ]
+    tree = params["params"]
+    layers = [_layer(config, tree, index, length, batch_size) for index in range(config.num_layers)]
     return {
         "length": length,
         "batch_size": batch_size,
         "parameters": param_count(config),
-        "forward": _operations(forward),
-        "training": _operations(training),
+        "forward": {**dataclasses.asdict(forward), "total": forward.total},
+        "training": {**dataclasses.asdict(training), "total": training.total},
         "training_by_the_papers": published and published * batch_size,
         "state_floats_by_the_papers": _sum(layer["state_floats_by_the_papers"] for layer in layers),
         "state_bytes": _sum(layer["state_bytes"] for layer in layers),
@@ -76,12 +74,10 @@ def _layer(config: ModelConfig, params: Any, index: int, length: int, batch_size
     tree = params[f"layers_{index}"]
     mixer, spec = make_mixer(config, index), config.layer(index)
     x = jax.ShapeDtypeStruct((batch_size, length, config.d_model), jnp.dtype(config.dtype))
-    extra: dict[str, Any] = (
-        {"tokens": jnp.zeros((batch_size, length), jnp.int32)} if mixer.wants_tokens else {}
-    )
-    operations = count_operations(
-        lambda params, x: mixer.apply({"params": params}, x, **extra), tree["mixer"], x
-    )
+    tokens = jnp.zeros((batch_size, length), jnp.int32)
+    extra: dict[str, Any] = {"tokens": tokens} if mixer.wants_tokens else {}
+    variables = {"params": tree["mixer"]}
+    operations = count_operations(lambda params, x: mixer.apply(params, x, **extra), variables, x)
     floats, size = None, None
     if mixers.info(spec.mixer).stateful:
         floats = mixer.state_size(length)
@@ -95,10 +91,6 @@ def _layer(config: ModelConfig, params: Any, index: int, length: int, batch_size
         "state_floats_by_the_papers": floats,
         "state_bytes": size,
     }
-
-
-def _operations(operations: Operations) -> dict[str, float]:
-    return {**dataclasses.asdict(operations), "total": operations.total}
 
 
 def _size(tree: Any) -> int:
@@ -117,12 +109,12 @@ def _show(name: str, numbers: dict[str, Any]) -> None:
     table.columns[1].no_wrap = True
     for head in ("parameters", "of the mixer", "GFLOPs forward", "state, floats", "state, bytes"):
         table.add_column(head, justify="right", min_width=11)
-    for count, layer in _kinds(numbers["layers"]):
-        table.add_row(
-            f"{count}", layer["mixer"], f"{layer['parameters']:,}", f"{layer['mixer_parameters']:,}",
-            f"{layer['mixer_forward'] / 1e9:,.3f}", _cell(layer["state_floats_by_the_papers"]),
-            _cell(layer["state_bytes"]),
-        )  # fmt: skip
+    layers = numbers["layers"]
+    for layer in (layer for index, layer in enumerate(layers) if layer not in layers[:index]):
+        sizes = (f"{layer[name]:,}" for name in ("parameters", "mixer_parameters"))
+        state = (_cell(layer[name]) for name in ("state_floats_by_the_papers", "state_bytes"))
+        count, flops = f"{layers.count(layer)}", f"{layer['mixer_forward'] / 1e9:,.3f}"
+        table.add_row(count, layer["mixer"], *sizes, flops, *state)
     console.print(table)
     sequences = numbers["batch_size"]
     rows = f"{sequences} x {numbers['length']:,} tokens"
@@ -149,21 +141,11 @@ def _show(name: str, numbers: dict[str, Any]) -> None:
     )
 
 
-def _kinds(layers: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """Layers with equal numbers as one row: how many they are, and the numbers."""
-    kinds: list[dict[str, Any]] = []
-    for layer in layers:
-        if layer not in kinds:
-            kinds.append(layer)
-    return [(layers.count(kind), kind) for kind in kinds]
-
-
 def _cell(value: int | None) -> str:
     return "none" if value is None else f"{value:,}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the report."""
     options = command.parse(Options, argv, prog=PROG)
     config = presets.get(options.preset)
     with phase("tracing the model and its training step", patience=math.inf):

@@ -5,23 +5,22 @@ traced it: a scan counts its body times its length, a recomputed block counts tw
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import jax
 from jax import lax
 from jax.extend import core
 
-_FREE = {
-    "broadcast_in_dim", "reshape", "transpose", "squeeze", "slice", "dynamic_slice", "dynamic_update_slice",
-    "concatenate", "pad", "gather", "convert_element_type", "bitcast_convert_type", "copy", "copy_p", "iota",
-    "stop_gradient", "rev", "select_n", "split", "name", "sharding_constraint", "optimization_barrier",
-    "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor", "device_put", "random_wrap", "random_bits",
-    "random_unwrap", "random_fold_in", "random_split", "random_seed", "threefry2x32", "shift_left",
-    "shift_right_logical", "shift_right_arithmetic", "empty", "empty2", "full",
-    "create_token", "argmax", "argmin",
-}  # fmt: skip
+_FREE = re.compile(
+    "broadcast_in_dim|reshape|transpose|squeeze|slice|dynamic_slice|dynamic_update_slice|concatenate|pad|gather|"
+    "convert_element_type|bitcast_convert_type|copy|copy_p|iota|stop_gradient|rev|select_n|split|name|"
+    "sharding_constraint|optimization_barrier|eq|ne|lt|le|gt|ge|and|or|not|xor|device_put|random_wrap|random_bits|"
+    "random_unwrap|random_fold_in|random_split|random_seed|threefry2x32|shift_left|shift_right_logical|"
+    "shift_right_arithmetic|empty|empty2|full|create_token|argmax|argmin"
+)
 """Movement of data, comparisons and random bits."""
 
 _REDUCTIONS = ("reduce_", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "scatter")
@@ -32,41 +31,28 @@ _REDUCTIONS = ("reduce_", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp
 class Operations:
     """Floating-point operations by kind; a multiplication and an addition are two."""
 
-    products: float = 0.0
-    """of matrix products and convolutions"""
+    products: float = 0.0  # of matrix products and convolutions
     transforms: float = 0.0
     """of fast Fourier transforms: 5 n log2 n for n complex numbers, half of it for real ones"""
-    rest: float = 0.0
-    """element by element and reductions, one for each number"""
-    unknown_loops: int = 0
-    """loops whose length the program decides when it runs; their body is counted once"""
+    rest: float = 0.0  # element by element and reductions, one for each number
+    unknown_loops: int = 0  # loops whose length the program decides when it runs; their body is counted once
 
     @property
     def total(self) -> float:
-        """All kinds together."""
         return self.products + self.transforms + self.rest
 
     def __add__(self, other: "Operations") -> "Operations":
-        return Operations(
-            self.products + other.products,
-            self.transforms + other.transforms,
-            self.rest + other.rest,
-            self.unknown_loops + other.unknown_loops,
-        )
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Operations(*(mine + others for mine, others in pairs))
 
     def times(self, count: int) -> "Operations":
         """Done `count` times; the loops inside stay as many."""
-        return Operations(
-            self.products * count, self.transforms * count, self.rest * count, self.unknown_loops
-        )
+        *work, loops = astuple(self)
+        return Operations(*(part * count for part in work), unknown_loops=loops)
 
 
 def count_operations(function: Callable[..., Any], *arguments: Any) -> Operations:
-    """The operations of `function(*arguments)`, which is traced and not run.
-
-    Args:
-        arguments: pytrees of arrays or of `jax.ShapeDtypeStruct`.
-    """
+    """Count a function's operations by tracing it; arguments are arrays or `jax.ShapeDtypeStruct`s."""
     return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
@@ -83,10 +69,8 @@ def _of_equation(equation: Any) -> Operations:
     if name == "fft":
         return Operations(transforms=_fft(equation))
     if name == "cond":
-        # Branches are alternatives: the dearest one.
-        return max(
-            (_of_jaxpr(branch.jaxpr) for branch in equation.params["branches"]), key=lambda ops: ops.total
-        )
+        branches = (_of_jaxpr(branch.jaxpr) for branch in equation.params["branches"])
+        return max(branches, key=lambda operations: operations.total)  # alternatives: the most expensive one
     if name == "while":
         bodies = (equation.params["cond_jaxpr"], equation.params["body_jaxpr"])
         return sum((_of_jaxpr(body.jaxpr) for body in bodies), Operations(unknown_loops=1))
@@ -97,14 +81,11 @@ def _of_equation(equation: Any) -> Operations:
         return inner.times(math.prod(equation.params["grid_mapping"].grid))
     if inner.total or any(True for _ in _jaxprs(equation)):
         return inner
-    return Operations(rest=0 if name in _FREE else _numbers(equation))
-
-
-def _numbers(equation: Any) -> float:
-    """One operation per number of the result, or of the input of a reduction."""
-    reduces = equation.primitive.name.startswith(_REDUCTIONS)
-    variables = equation.invars[:1] if reduces else equation.outvars
-    return float(sum(math.prod(getattr(variable.aval, "shape", ())) for variable in variables))
+    if _FREE.fullmatch(name):
+        return Operations()
+    # One operation per number of the result, or of the input of a reduction.
+    variables = equation.invars[:1] if name.startswith(_REDUCTIONS) else equation.outvars
+    return Operations(rest=float(sum(math.prod(getattr(item.aval, "shape", ())) for item in variables)))
 
 
 def _jaxprs(equation: Any) -> Iterator[Any]:
@@ -131,9 +112,7 @@ def _convolution(equation: Any) -> float:
 
 
 def _fft(equation: Any) -> float:
-    lengths = equation.params["fft_lengths"]
-    size = math.prod(lengths)
-    kind = equation.params["fft_type"]
+    size, kind = math.prod(equation.params["fft_lengths"]), equation.params["fft_type"]
     is_real = kind in (lax.FftType.RFFT, lax.FftType.IRFFT)
     whole = equation.outvars[0] if kind == lax.FftType.IRFFT else equation.invars[0]
     rows = math.prod(whole.aval.shape) / size

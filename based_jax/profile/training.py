@@ -9,11 +9,11 @@ import optax
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.models.language_model import param_shapes
 from based_jax.profile.operations import Operations, count_operations
-from based_jax.profile.published import training_flops
+from based_jax.published.flops import training_flops
 
 
 def training_operations(config: ModelConfig, length: int, batch_size: int = 1) -> Operations:
-    """Of the forward and backward pass, by tracing the whole model.
+    """Count those of the forward and backward pass, by tracing the whole model.
 
     Raises:
         ValueError: a length beyond the model's learned positions or long filters.
@@ -33,10 +33,8 @@ def model_flops(config: ModelConfig, length: int) -> float:
     """Of a training step on one sequence, as utilization of a device is measured.
 
     The papers' formula where they have one for every layer, else the matrix products and Fourier transforms
-    of the traced program without recomputation; those are what the peaks of devices are about.
-
-    Raises:
-        ValueError: a length beyond the model's learned positions or long filters.
+    of the traced program without recomputation; those are what the peaks of devices are about. Errors are
+    those of `training_operations`.
     """
     if (published := training_flops(config, length)) is not None:
         return published

@@ -2,5 +2,3 @@
 
 It needs packages that the rest does not: ``pip install 'based-jax[serve]'``.
 """
-
-__all__: list[str] = []

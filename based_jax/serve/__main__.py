@@ -14,9 +14,9 @@ from pathlib import Path
 
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.generate.__main__ import find_tokenizer
+from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.generate.engine import Engine
-from based_jax.generate.prefix_cache import PrefixCache
+from based_jax.generate.engine.prefix_cache import PrefixCache
 from based_jax.generate.weights import decoding_weights
 from based_jax.models.language_model import LanguageModel
 from based_jax.phases import phase
@@ -74,7 +74,6 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
     options = command.parse(Options, argv, prog=PROG)
     _check(options)
     require()
@@ -86,9 +85,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     directory = find_directory(options.checkpoint)
     name = options.model_name or Path(options.checkpoint).name or directory.resolve().name
     expect(name.isprintable(), "model_name", name, "printable text")
-    with bind(options.host, options.port) as listener:  # a wrong address is said before anything is loaded
+    with bind(options.host, options.port) as listener:  # a wrong address is reported before loading anything
         with phase("reading the weights"):
-            model, params = _load(directory, options.dtype)
+            model, params = load_pretrained(directory, dtype=options.dtype)
+            if model.config.dtype in ("bfloat16", "float16"):  # cast once, not at every step
+                model, params = decoding_weights(model, params, model.config.dtype)
         vocab_size = model.config.vocab_size
         tokenizer = find_tokenizer(directory, options.tokenizer, vocab_size)
         size = tokenizer.vocab_size
@@ -98,7 +99,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             later = engine.warm_up_first()
         worker = Worker(engine)
         hosts = (options.host, *options.allowed_hosts)
-        service = Service(worker, tokenizer, vocab_size, name, _limits(options), keys, hosts)
+        limits = Limits(
+            length=options.max_length,
+            max_tokens=min(options.max_tokens_limit, options.max_length - 1),
+            choices=min(options.max_waiting, 128),
+            connections=options.max_connections,
+            answer_seconds=options.timeout,
+            drain_seconds=options.drain_timeout,
+        )
+        service = Service(worker, tokenizer, vocab_size, name, limits, keys, hosts)
         address = url(listener)
         server = Server(service, ready=lambda: print(f"{name}: {address}", flush=True))
         with _meanwhile(later):
@@ -132,7 +141,7 @@ def _meanwhile(functions: Sequence[Callable[[], object]]) -> Iterator[None]:
 
 
 def _engine(options: Options, model: LanguageModel, params: Params) -> Engine:
-    from based_jax.serve.asked import MAX_LOGPROBS
+    from based_jax.serve.completion_request import MAX_LOGPROBS
 
     cache = round(options.prefix_cache_mib * 2**20)
     return Engine(
@@ -146,32 +155,12 @@ def _engine(options: Options, model: LanguageModel, params: Params) -> Engine:
     )
 
 
-def _limits(options: Options) -> Limits:
-    return Limits(
-        length=options.max_length,
-        max_tokens=min(options.max_tokens_limit, options.max_length - 1),
-        choices=min(options.max_waiting, 128),
-        connections=options.max_connections,
-        answer_seconds=options.timeout,
-        drain_seconds=options.drain_timeout,
-    )
-
-
-def _load(directory: Path, dtype: str | None) -> tuple[LanguageModel, Params]:
-    """The model; weights that it would cast at every step are cast once."""
-    model, params = load_pretrained(directory, dtype=dtype)
-    if model.config.dtype in ("bfloat16", "float16"):
-        return decoding_weights(model, params, model.config.dtype)
-    return model, params
-
-
 def _check(options: Options) -> None:
-    """Say what is wrong before anything is loaded."""
+    """Report what is wrong before anything is loaded."""
     expect(0 <= options.port < 2**16, "port", options.port, "an integer in [0, 65536)")
-    for name in ("slots", "max_waiting", "max_tokens_limit", "max_connections"):
-        value = getattr(options, name)
-        expect(value >= 1, name, value, "an integer, at least 1")
-    expect(options.max_length >= 2, "max_length", options.max_length, "an integer, at least 2")
+    least = dict.fromkeys(("slots", "max_waiting", "max_tokens_limit", "max_connections"), 1)
+    for name, low in (least | {"max_length": 2}).items():
+        expect(getattr(options, name) >= low, name, getattr(options, name), f"an integer, at least {low}")
     mib = options.prefix_cache_mib
     expect(math.isfinite(mib) and mib >= 0, "prefix_cache_mib", mib, "a number, at least 0")
     for name in options.allowed_hosts:
@@ -184,45 +173,32 @@ def _check(options: Options) -> None:
 
 
 def require() -> None:
-    """Import what the server needs beside the library.
-
-    Raises:
-        ImportError: a package is missing.
-    """
+    """Import what the server needs beside the library, or say which package is missing."""
     for package in PACKAGES:
         try:
             __import__(package)
         except ImportError as error:
-            raise ImportError(f"{PROG} needs {package}: pip install 'based-jax[serve]'") from error
+            name = command.name_of(PROG)
+            raise ImportError(f"{name} needs {package}: pip install 'based-jax[serve]'") from error
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
-    """The keys of a file, one per line, empty lines left out.
-
-    Raises:
-        ValueError: no key in it.
-    """
+    """The keys of a file, one per line, empty lines left out; at least one."""
     keys = tuple(filter(None, map(str.strip, path.read_text("utf-8").splitlines())))
     expect(bool(keys), "api_key_file", str(path), "a file with at least one key")
     return keys
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket on an address, not yet listening.
-
-    Raises:
-        OSError: the address is taken, not this machine's, or none.
-    """
+    """Bind a socket, not yet listening; OSError: the address is taken, not this machine's, or none."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
+        with contextlib.ExitStack() as on_error:
+            listener = on_error.enter_context(socket.socket(family, kind, protocol))
             if os.name == "posix":  # elsewhere it would share the port
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-        except OSError:
-            listener.close()
-            raise
+            on_error.pop_all()
     except OSError as error:
         raise OSError(f"host = {host!r}, port = {port}: {error.strerror or error}") from error
     return listener

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import hmac
 import json
 import secrets
@@ -19,11 +20,11 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from based_jax.data.tokenizers import Tokenizer
-from based_jax.generate import request as engine_request
+from based_jax.generate.engine import request as engine_request
 from based_jax.serve import errors
-from based_jax.serve.answers import Answer, Piece, logprobs_object
-from based_jax.serve.asked import Asked
+from based_jax.serve.answers import Answer, Chunk, logprobs_object
 from based_jax.serve.body import read_body, shorten
+from based_jax.serve.completion_request import CompletionRequest
 from based_jax.serve.errors import Refusal
 from based_jax.serve.hosts import KnownHosts
 from based_jax.serve.limits import Limits
@@ -36,69 +37,42 @@ Result = TypeVar("Result")
 _READERS = 2  # threads that parse and tokenize; more would keep the event loop from Python's global lock
 
 
+@dataclasses.dataclass(eq=False)
 class Service:
-    """What the routes share.
+    """What the routes share."""
 
-    Args:
-        worker: runs the engine; the application starts and stops it.
-        tokenizer: of the model.
-        vocab_size: the model's.
-        name: the model's, as clients call it.
-        limits: what is refused.
-        keys: who may use ``/v1``; empty is everybody.
-        hosts: names that clients may call the server by, as `KnownHosts` takes them.
-    """
+    worker: Worker  # runs the engine; the application starts and stops it
+    tokenizer: Tokenizer
+    vocab_size: int  # the model's
+    name: str  # the model's, as clients call it
+    limits: Limits
+    keys: dataclasses.InitVar[Sequence[str]] = ()  # who may use ``/v1``; empty is everybody
+    hosts: dataclasses.InitVar[Sequence[str]] = ()  # what clients may call the server, see `KnownHosts`
+    open: int = dataclasses.field(default=0, init=False)  # completions that are being answered
+    draining: bool = dataclasses.field(default=False, init=False)  # asked to stop: finish, begin nothing
 
-    def __init__(
-        self,
-        worker: Worker,
-        tokenizer: Tokenizer,
-        vocab_size: int,
-        name: str,
-        limits: Limits,
-        keys: Sequence[str] = (),
-        hosts: Sequence[str] = (),
-    ) -> None:
-        self.worker = worker
-        self.tokenizer = tokenizer
-        self.vocab_size = vocab_size
-        self.name = name
-        self.limits = limits
-        self.metrics = Metrics(lambda: worker.stats)
+    def __post_init__(self, keys: Sequence[str], hosts: Sequence[str]) -> None:
+        self.metrics = Metrics(lambda: self.worker.stats)
         self.created = int(time.time())
-        self.open = 0
-        """completions that are being answered"""
-        self.draining = False
-        """the server was told to stop: it finishes, and begins nothing"""
         self.metrics.open.set_function(lambda: self.open)
         self._keys = [key.encode("utf-8") for key in keys]
         self._hosts = tuple(hosts)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="reader")
 
     def app(self) -> Starlette:
-        """The ASGI application."""
         routes = [
-            Route("/", self.page),
+            Route("/", lambda request: page()),
             Route("/health", self.health),
             Route("/metrics", self.numbers),
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
             Route("/v1/completions", self.completions, methods=["POST"]),
         ]
-        handlers: Any = {
-            Refusal: errors.on_refusal,
-            HTTPException: errors.on_http,
-            Exception: errors.on_bug,
-        }
-        app = Starlette(
-            routes=routes,
-            middleware=[
-                Middleware(CountResponses, metrics=self.metrics),
-                Middleware(KnownHosts, names=self._hosts),
-            ],
-            exception_handlers=handlers,
-            lifespan=self._lifespan,
-        )
+        handlers: Any = {Refusal: errors.on_refusal, HTTPException: errors.on_http, Exception: errors.on_bug}
+        names, metrics = self._hosts, self.metrics
+        middleware = [Middleware(CountResponses, metrics=metrics), Middleware(KnownHosts, names=names)]
+        options: Any = {"exception_handlers": handlers, "lifespan": self._lifespan}
+        app = Starlette(routes=routes, middleware=middleware, **options)
         app.router.redirect_slashes = False  # a path has one name, and no redirection repeats a client's host
         return app
 
@@ -111,32 +85,24 @@ class Service:
             self._readers.shutdown(wait=False, cancel_futures=True)
             await self.worker.stop()
 
-    async def page(self, request: Request) -> Response:
-        """A form for people."""
-        return page()
-
     async def health(self, request: Request) -> Response:
         """200 while completions are taken, else 503."""
         state = "failed" if self.worker.failure else "draining" if self.draining else "ok"
         return JSONResponse({"status": state}, 200 if state == "ok" else 503)
 
     async def numbers(self, request: Request) -> Response:
-        """For Prometheus."""
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def models(self, request: Request) -> Response:
-        """The one model, as a list."""
         self._authorize(request)
         return JSONResponse({"object": "list", "data": [self._model()]})
 
     async def model(self, request: Request) -> Response:
-        """The one model."""
         self._authorize(request)
         self._expect_model(request.path_params["name"])
         return JSONResponse(self._model())
 
     async def completions(self, request: Request) -> Response:
-        """Continue texts."""
         self._authorize(request)
         if self.draining:
             headers = {"connection": "close", "retry-after": "1"}
@@ -157,28 +123,30 @@ class Service:
         watch = Watch(self.metrics)
         deadline = asyncio.get_running_loop().time() + self.limits.answer_seconds
         body = await read_body(request, self.limits)
-        asked, requests = await asyncio.get_running_loop().run_in_executor(self._readers, self._read, body)
+        wanted, requests = await asyncio.get_running_loop().run_in_executor(self._readers, self._read, body)
         try:
             job = await self.worker.submit(requests)
         except engine_request.Full:
-            raise errors.busy() from None
+            message = "too many requests are waiting: try again in a second"
+            headers = {"retry-after": "1"}
+            raise Refusal(429, message, code="rate_limit_exceeded", headers=headers) from None
         except (ValueError, TypeError) as error:
             raise Refusal(400, str(error), param="prompt") from None
-        except Failed as error:
-            raise _failed(error) from None
-        completion = _Completion(self, asked, job, watch, deadline)
-        if asked.stream:
+        except Failed:
+            raise errors.failed() from None
+        completion = _Completion(self, wanted, job, watch, deadline)
+        if wanted.stream:
             return EventStream(completion)
         try:
             return JSONResponse(await _until_gone(request.receive, completion.whole()))
         finally:
             self.worker.cancel(job)
 
-    def _read(self, body: bytes) -> tuple[Asked, list[engine_request.Request]]:
-        asked = Asked.read(body)
-        if asked.model is not None:
-            self._expect_model(asked.model)
-        return asked, asked.requests(self.tokenizer, self.vocab_size, self.limits)
+    def _read(self, body: bytes) -> tuple[CompletionRequest, list[engine_request.Request]]:
+        wanted = CompletionRequest.read(body)
+        if wanted.model is not None:
+            self._expect_model(wanted.model)
+        return wanted, wanted.requests(self.tokenizer, self.vocab_size, self.limits)
 
     def _model(self) -> dict[str, Any]:
         return {"id": self.name, "object": "model", "created": self.created, "owned_by": "based_jax"}
@@ -202,14 +170,13 @@ class Service:
 
 
 class _Completion:
-    """One request's answers, whole or piece by piece."""
+    """One request's answers, whole or chunk by chunk; `deadline` is in the event loop's time."""
 
-    def __init__(self, service: Service, asked: Asked, job: Job, watch: Watch, deadline: float) -> None:
-        self.service = service
-        self.job = job
-        self._asked = asked
-        self._watch = watch
-        self._deadline = deadline  # in the event loop's time
+    def __init__(
+        self, service: Service, wanted: CompletionRequest, job: Job, watch: Watch, deadline: float
+    ) -> None:
+        self.service, self.job = service, job
+        self._wanted, self._watch, self._deadline = wanted, watch, deadline
         self._answers = [self._answer(number) for number in range(len(job.requests))]
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
@@ -222,11 +189,11 @@ class _Completion:
         """The response's object, when all is made."""
         texts = [""] * len(self._answers)
         shown: list[list[Any]] = [[] for _ in self._answers]
-        async for number, piece in self._pieces():
-            texts[number] += piece.text
-            shown[number] += piece.logprobs
+        async for number, chunk in self._chunks():
+            texts[number] += chunk.text
+            shown[number] += chunk.logprobs
         choices = [
-            self._choice(number, Piece(texts[number], shown[number], answer.finish))
+            self._choice(number, Chunk(texts[number], shown[number], answer.finish))
             for number, answer in enumerate(self._answers)
         ]
         return {**self._head, "choices": choices, "usage": self._usage()}
@@ -239,35 +206,36 @@ class _Completion:
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events; an error on the way is the last of them."""
-        usage = {"usage": None} if self._asked.include_usage else {}
+        usage = {"usage": None} if self._wanted.include_usage else {}
         try:
-            async for number, piece in self._pieces():
-                if piece.text or piece.logprobs or piece.finish:
-                    yield _event({**self._head, "choices": [self._choice(number, piece)], **usage})
+            async for number, chunk in self._chunks():
+                if chunk.text or chunk.logprobs or chunk.finish:
+                    yield _event({**self._head, "choices": [self._choice(number, chunk)], **usage})
                     await asyncio.sleep(0)  # sending need not wait: let others in, and notice who has gone
         except Refusal as refusal:
             yield _event(refusal.body())
             return
-        if self._asked.include_usage:
+        if self._wanted.include_usage:
             yield _event({**self._head, "choices": [], "usage": self._usage()})
         yield b"data: [DONE]\n\n"
 
-    async def _pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+    async def _chunks(self) -> AsyncIterator[tuple[int, Chunk]]:
         left = len(self._answers)
         while left:
             number, event = await self._next()
             answer = self._answers[number]
             if answer.finish is not None:
                 continue  # made before the engine heard that a stop text had come
-            piece = answer.feed(event)
-            if piece.finish == "failed":
-                raise errors.not_numbers(answer.tokens)
-            if piece.finish is not None:
+            chunk = answer.feed(event)
+            if chunk.finish == "failed":
+                message = f"the model's logits are not numbers after {answer.tokens} tokens"
+                raise Refusal(500, message, code="model_failed")
+            if chunk.finish is not None:
                 left -= 1
                 if event.finish is None:
                     self.service.worker.cancel(self.job, number)
-            self._watch.piece()
-            yield number, piece
+            self._watch.chunk()
+            yield number, chunk
         self._watch.end()
 
     async def _next(self) -> Any:
@@ -275,26 +243,28 @@ class _Completion:
             async with asyncio.timeout_at(self._deadline):
                 return await self.job.next()
         except TimeoutError:
-            raise errors.late(self.service.limits.answer_seconds) from None
-        except Failed as error:
-            raise _failed(error) from None
+            seconds = self.service.limits.answer_seconds
+            message = f"the answer was not complete after {seconds:g} seconds"
+            raise Refusal(504, message, code="timeout") from None
+        except Failed:
+            raise errors.failed() from None
         except SlowReader as error:
             raise Refusal(408, str(error), code="slow_reader") from None
 
     def _answer(self, number: int) -> Answer:
         prompt = ""
-        if self._asked.echo:
-            given = self._asked.prompts[number // self._asked.n]
+        if self._wanted.echo:
+            given = self._wanted.prompts[number // self._wanted.n]
             prompt = given if isinstance(given, str) else self.service.tokenizer.decode(given)
-        return Answer(self.service.tokenizer, self._asked.stop, prompt)
+        return Answer(self.service.tokenizer, self._wanted.stop, prompt)
 
-    def _choice(self, number: int, piece: Piece) -> dict[str, Any]:
-        wanted = self._asked.logprobs is not None
-        logprobs = logprobs_object(piece.logprobs, self.service.tokenizer) if wanted else None
-        return {"index": number, "text": piece.text, "logprobs": logprobs, "finish_reason": piece.finish}
+    def _choice(self, number: int, chunk: Chunk) -> dict[str, Any]:
+        shows = self._wanted.logprobs is not None
+        logprobs = logprobs_object(chunk.logprobs, self.service.tokenizer) if shows else None
+        return {"index": number, "text": chunk.text, "logprobs": logprobs, "finish_reason": chunk.finish}
 
     def _usage(self) -> dict[str, int]:
-        read = sum(len(request.prompt) for request in self.job.requests[:: self._asked.n])
+        read = sum(len(request.prompt) for request in self.job.requests[:: self._wanted.n])
         made = sum(answer.tokens for answer in self._answers)
         return {"prompt_tokens": read, "completion_tokens": made, "total_tokens": read + made}
 
@@ -324,11 +294,7 @@ class EventStream(StreamingResponse):
 
 
 async def _until_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Do the work; stop it when the client goes.
-
-    Raises:
-        ClientDisconnect: it went first.
-    """
+    """Do the work; stop it with `ClientDisconnect` when the client goes first."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -349,8 +315,3 @@ async def _until_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Re
 def _event(value: Any) -> bytes:
     """One server-sent event; JSON has no line breaks of its own."""
     return b"data: " + json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n\n"
-
-
-def _failed(error: Failed) -> Refusal:
-    message = "the engine failed and the server is stopping"
-    return Refusal(500, message, code="engine_failed", headers={"connection": "close"})

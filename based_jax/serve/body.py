@@ -15,10 +15,8 @@ from starlette.requests import Request
 from based_jax.serve.errors import Refusal
 from based_jax.serve.limits import Limits
 
-MAX_PARTS = 1000
-"""lists and objects of a body, and texts"""
-MAX_DEPTH = 8
-"""of lists and objects in each other"""
+MAX_PARTS = 1000  # lists and objects of a body, and texts
+MAX_DEPTH = 8  # of lists and objects in each other
 
 _DISCARD = 16  # times the limit of a body, read and thrown away so that its client sees the refusal
 _BRACKETS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -27,12 +25,7 @@ _SHOWN = 60  # characters of a value in a message
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
-    """Read the body of a request.
-
-    Raises:
-        Refusal: status 415, another type than JSON; 413, too large; 408, too slow.
-        ClientDisconnect: the client has gone.
-    """
+    """Read the body of a request; a Refusal has status 415 (not JSON), 413 (too large) or 408 (too slow)."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Refusal(415, f"content-type = {shorten(kind)}: expected application/json")
@@ -55,11 +48,7 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 
 def parse(body: bytes) -> Mapping[str, Any]:
-    """The JSON object that a body is.
-
-    Raises:
-        Refusal: status 400, it is none, or has too many parts.
-    """
+    """Return the JSON object that a body is; a Refusal of status 400 if it is none, or has too many parts."""
     _expect_few_parts(body)
     try:
         value = json.loads(body.decode("utf-8-sig"), parse_constant=_no_constant)

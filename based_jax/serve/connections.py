@@ -26,39 +26,29 @@ _CLOSING = 5  # seconds for connections to close once their answers are sent
 
 
 class Server(uvicorn.Server):
-    """Serves on a socket until it is told to stop or the engine fails.
+    """Serves on a socket until a signal or the engine's failure stops it.
 
     The first SIGINT or SIGTERM ends the taking of requests; those that are being answered have
-    `drain_seconds` to finish. The second one ends them.
-
-    Args:
-        service: what is served.
-        ready: called once when requests are taken.
+    `drain_seconds` to finish. The second one ends them. `ready` is called once when requests are taken.
     """
 
     def __init__(self, service: Service, ready: Callable[[], None] = lambda: None) -> None:
         limits = service.limits
-        super().__init__(
-            uvicorn.Config(
-                service.app(),
-                loop="asyncio",
-                http=_guarded(limits),
-                ws="none",
-                lifespan="on",
-                log_level="error",
-                access_log=False,
-                server_header=False,
-                limit_concurrency=limits.connections,
-                timeout_keep_alive=_KEEP_ALIVE,
-                timeout_graceful_shutdown=_CLOSING,
-            )
+        protocol: Any = {"loop": "asyncio", "http": _guarded(limits), "ws": "none", "lifespan": "on"}
+        quiet: Any = {"log_level": "error", "access_log": False, "server_header": False}
+        config = uvicorn.Config(
+            service.app(),
+            **protocol,
+            **quiet,
+            limit_concurrency=limits.connections,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=_CLOSING,
         )
-        self._service = service
-        self._ready = ready
+        super().__init__(config)
+        self._service, self._ready = service, ready
         self._deadline: float | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start; then say so."""
         await super().startup(sockets)
         if self.started:
             self._ready()
@@ -73,7 +63,6 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal came."""
         self.force_exit = self.should_exit  # the third one: without waiting for anything
         self.should_exit = self._service.draining
         self._service.draining = True

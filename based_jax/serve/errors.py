@@ -11,11 +11,9 @@ class Refusal(Exception):
     """Why a request is not answered.
 
     Args:
-        status: of HTTP.
         message: one sentence for the client.
         param: the field that is wrong.
         code: a short name that programs can test for.
-        headers: of the response.
     """
 
     def __init__(
@@ -28,36 +26,20 @@ class Refusal(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status = status
-        self.param = param
-        self.code = code
-        self.headers = dict(headers or {})
+        self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
 
     def body(self) -> dict[str, Any]:
-        """The JSON object."""
         kind = "invalid_request_error" if self.status < 429 else "server_error"
         kind = "rate_limit_error" if self.status == 429 else kind
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:
-        """The same with its status and headers."""
         return JSONResponse(self.body(), self.status, self.headers)
 
 
-def busy() -> Refusal:
-    """Too many requests are waiting."""
-    message = "too many requests are waiting: try again in a second"
-    return Refusal(429, message, code="rate_limit_exceeded", headers={"retry-after": "1"})
-
-
-def late(seconds: float) -> Refusal:
-    """The answer takes longer than it may."""
-    return Refusal(504, f"the answer was not complete after {seconds:g} seconds", code="timeout")
-
-
-def not_numbers(made: int) -> Refusal:
-    """The model has no answer to a prompt."""
-    return Refusal(500, f"the model's logits are not numbers after {made} tokens", code="model_failed")
+def failed() -> Refusal:
+    message = "the engine failed and the server is stopping"
+    return Refusal(500, message, code="engine_failed", headers={"connection": "close"})
 
 
 _NOT_SERVED = {
@@ -69,7 +51,6 @@ _NOT_SERVED = {
 
 
 async def on_refusal(request: Request, error: Exception) -> JSONResponse:
-    """Answer with the refusal that was raised."""
     assert isinstance(error, Refusal)
     return error.response()
 

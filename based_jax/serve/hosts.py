@@ -5,6 +5,7 @@ browser then takes the server's answers for the site's own and lets the page rea
 carry the site's name in their Host header.
 """
 
+import contextlib
 import ipaddress
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -23,10 +24,7 @@ class KnownHosts:
 
     IP addresses are taken, since no site has one as its name, and so are requests without the header, which
     every browser sends. starlette's TrustedHostMiddleware cannot take all addresses and answers in text.
-
-    Args:
-        app: what requests are passed on to.
-        names: beside those of this machine; ``*.example.com`` is every name that ends so, ``*`` any.
+    `names` are taken beside this machine's; ``*.example.com`` is every name that ends so, ``*`` any.
     """
 
     def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
@@ -47,14 +45,8 @@ class KnownHosts:
             name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
         except ValueError:  # an unfinished IPv6 address
             return False
-        return _is_address(name) or any(
+        with contextlib.suppress(ValueError):
+            return bool(ipaddress.ip_address(name))
+        return any(
             name.endswith(known[1:]) if known.startswith("*") else name == known for known in self._names
         )
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""What ``/metrics`` tells Prometheus."""
+"""What ``/metrics`` reports to Prometheus."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from based_jax.generate.request import Stats
+from based_jax.generate.engine.request import Stats
 
 _GAUGES = {
     "waiting": "requests that nothing has been done for",
@@ -27,49 +27,44 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 
 
 
 class Metrics:
-    """The numbers of one server, apart from any other's in the process.
-
-    Args:
-        stats: the engine's, asked for when the numbers are read.
-    """
+    """The numbers of one server, apart from any other's in the process, and its engine's."""
 
     def __init__(self, stats: Callable[[], Stats]) -> None:
-        self.registry = CollectorRegistry()
-        self.responses = Counter(
-            "based_jax_http_responses", "responses begun, by status", ["status"], registry=self.registry
-        )
-        self.open = Gauge("based_jax_open_completions", "completions being answered", registry=self.registry)
-        self.first_piece = Histogram(
-            "based_jax_first_piece_seconds", "from a completion's request to the first piece of its answer",
-            buckets=_SECONDS, registry=self.registry,
-        )  # fmt: skip
-        self.answer = Histogram(
-            "based_jax_answer_seconds", "from a completion's request to the end of its answer",
-            buckets=_SECONDS, registry=self.registry,
-        )  # fmt: skip
-        self.registry.register(_EngineMetrics(stats))
+        self._stats = stats
+        self._registry = CollectorRegistry()
+        own: Any = {"namespace": "based_jax", "registry": self._registry}
+        self.responses = Counter("http_responses", "responses begun, by status", ["status"], **own)
+        self.open = Gauge("open_completions", "completions being answered", **own)
+        meaning = "from a completion's request to the first piece of its answer"
+        self.first_chunk = Histogram("first_piece_seconds", meaning, buckets=_SECONDS, **own)
+        meaning = "from a completion's request to the end of its answer"
+        self.answer = Histogram("answer_seconds", meaning, buckets=_SECONDS, **own)
+        self._registry.register(self)
 
     def text(self) -> bytes:
-        """In Prometheus's text format."""
-        return generate_latest(self.registry)
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        stats: Any = self._stats()
+        for name, meaning in _GAUGES.items():
+            yield GaugeMetricFamily(f"based_jax_engine_{name}", meaning, value=getattr(stats, name))
+        for name, meaning in _COUNTERS.items():
+            yield CounterMetricFamily(f"based_jax_engine_{name}", meaning, value=getattr(stats, name))
 
 
 class Watch:
-    """The time of one completion, from its making to its pieces."""
+    """The time of one completion, from its making to its chunks."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._begin = time.perf_counter()
-        self._waiting = True
+        self._metrics, self._begin, self._waiting = metrics, time.perf_counter(), True
 
-    def piece(self) -> None:
-        """A piece came; the first one counts."""
+    def chunk(self) -> None:
+        """A chunk came; the first one counts."""
         if self._waiting:
-            self._metrics.first_piece.observe(time.perf_counter() - self._begin)
+            self._metrics.first_chunk.observe(time.perf_counter() - self._begin)
             self._waiting = False
 
     def end(self) -> None:
-        """The answer is complete."""
         self._metrics.answer.observe(time.perf_counter() - self._begin)
 
 
@@ -77,8 +72,7 @@ class CountResponses:
     """Middleware: count responses by their status."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
+        self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def counted(message: Message) -> None:
@@ -87,17 +81,3 @@ class CountResponses:
             await send(message)
 
         await self._app(scope, receive, counted)
-
-
-class _EngineMetrics:
-    """The engine's own numbers."""
-
-    def __init__(self, stats: Callable[[], Stats]) -> None:
-        self._stats = stats
-
-    def collect(self) -> Iterator[Metric]:
-        stats: Any = self._stats()
-        for name, meaning in _GAUGES.items():
-            yield GaugeMetricFamily(f"based_jax_engine_{name}", meaning, value=getattr(stats, name))
-        for name, meaning in _COUNTERS.items():
-            yield CounterMetricFamily(f"based_jax_engine_{name}", meaning, value=getattr(stats, name))

@@ -1,4 +1,4 @@
-"""The engine in a thread of its own: the event loop hands in requests and is told what was made.
+"""The engine in a thread of its own: the event loop hands in requests and receives what was made.
 
 The engine computes for long stretches and knows no locks, so one thread alone touches it. It takes commands
 from a queue between two rounds; what it makes goes to the event loop in one call per round.
@@ -15,14 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from based_jax.generate.engine import Engine
-from based_jax.generate.request import Event, Full, Request, Stats
+from based_jax.generate.engine.request import Event, Full, Request, Stats
 
 logger = logging.getLogger(__name__)
 
-ROOM = 1024
+CAPACITY = 1024
 """Events of a request that may wait for whoever reads its job's; with more the job is given up."""
-
-
 _LAST_ROUND = 30.0  # seconds that the thread has to end
 
 
@@ -45,11 +43,7 @@ class Job:
         self._error: Exception | None = None
 
     async def next(self) -> tuple[int, Event]:
-        """The next event, with the number of the request that it belongs to.
-
-        Raises:
-            Failed, SlowReader: there will be no more.
-        """
+        """The next event, with the number of its request; Failed or SlowReader when there are no more."""
         await self.ready()
         if not self._events and self._error is not None:
             raise self._error
@@ -62,8 +56,8 @@ class Job:
             await self._news.wait()
 
     def put(self, number: int, event: Event) -> bool:
-        """Add an event; False if there is no room for it."""
-        if len(self._events) >= ROOM * len(self.requests):
+        """Add an event; return False if there is no capacity for it."""
+        if len(self._events) >= CAPACITY * len(self.requests):
             self.fail(SlowReader(f"the answer was not read: {len(self._events)} pieces of it were waiting"))
             return False
         self._events.append((number, event))
@@ -71,20 +65,21 @@ class Job:
         return True
 
     def fail(self, error: Exception) -> None:
-        """End with an error, behind the events that are there."""
+        """End with an error, after the events that are there."""
         self._error = self._error or error
         self._news.set()
         if not self.accepted.done():
             self.accepted.set_exception(error)
 
+    def accept(self) -> None:
+        if not self.accepted.done():
+            self.accepted.set_result(None)
+
 
 class Worker:
-    """Runs an engine.
+    """Runs an engine, which nothing else may call from now on.
 
     All methods are called from one event loop, and none of them blocks it.
-
-    Args:
-        engine: nothing else may call it from now on.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -94,10 +89,8 @@ class Worker:
         self._jobs: set[Job] = set()  # the event loop's own
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: Any = None
-        self.stats: Stats = engine.stats()
-        """of the engine, after its last round"""
-        self.failure: Exception | None = None
-        """what ended the thread"""
+        self.stats: Stats = engine.stats()  # after its last round
+        self.failure: Exception | None = None  # what ended the thread
 
     def start(self) -> None:
         """Begin, in the running event loop."""
@@ -112,10 +105,7 @@ class Worker:
     async def submit(self, requests: Sequence[Request]) -> Job:
         """Hand in requests, all or none of them.
 
-        Raises:
-            Full: too many are waiting.
-            ValueError: a request that the engine cannot serve.
-            Failed: the engine is no more.
+        Full: too many are waiting. ValueError: not for this engine. Failed: the engine is no more.
         """
         if self.failure is not None:
             raise Failed(str(self.failure))
@@ -168,7 +158,7 @@ class Worker:
             self._call(job.fail, error)
             return
         self._owners.update({ticket: (job, number) for number, ticket in enumerate(tickets)})
-        self._call(_accept, job)
+        self._call(job.accept)
 
     def _withdraw(self, job: Job, number: int | None) -> None:
         for ticket, (owner, place) in list(self._owners.items()):
@@ -186,7 +176,7 @@ class Worker:
             self._call(self._deliver, news)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to receive it
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _deliver(self, news: Sequence[tuple[Job, int, Event]]) -> None:
@@ -198,8 +188,3 @@ class Worker:
         self.failure = error
         for job in self._jobs:
             job.fail(Failed(str(error)))
-
-
-def _accept(job: Job) -> None:
-    if not job.accepted.done():
-        job.accepted.set_result(None)

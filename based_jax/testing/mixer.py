@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.mixers import Mixer
+from based_jax.mixers.context import find_stream
 from based_jax.testing import laws
 from based_jax.testing.compare import assert_close
 from based_jax.validate import expect
@@ -55,9 +56,8 @@ def _drawn(run: laws.Runner, seed: int) -> np.ndarray:
 def _returns(run: laws.Runner, exact: bool) -> None:
     x, mixer = _drawn(run, 0), run.mixer
     state = run.fresh(laws.ROWS)
-    assert hasattr(state, "stream"), (
-        f"a state without `stream` ({type(state).__name__}); see based_jax.ops.Stream"
-    )
+    what = f"a state without a `based_jax.ops.Stream` ({type(state).__name__})"
+    assert find_stream(state) is not None, what
     floats = mixer.state_size(100)
     assert isinstance(floats, int), f"state_size(100) = {floats!r}, expected an integer"
     y, nothing = jax.eval_shape(mixer.apply, run.variables, x)

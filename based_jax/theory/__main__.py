@@ -26,7 +26,7 @@ GROUPS: dict[Group, tuple[str, ...]] = {
     "circuits": ("checks",),
     "simulations": ("checks", "butterfly_checks"),
     "mqar": ("checks", "base_conv_checks"),
-    "bounds": ("checks",),
+    "bounds": ("state_checks", "degree_checks", "p_hot_checks"),
 }
 """The modules of each folder that have rows. They are imported when their turn comes."""
 
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _draw(directory: Path, study: Path | None) -> int:
     if (reason := plot.missing()) is not None:
-        print(f"{PROG}: {reason}", file=sys.stderr)
+        print(f"{command.name_of(PROG)}: {reason}", file=sys.stderr)
         return 2
     for path in figures.draw(directory, study):
         print(path)
@@ -87,7 +87,7 @@ def _draw(directory: Path, study: Path | None) -> int:
 
 
 def _rows(group: Group, seed: int) -> list[Check]:
-    """The rows of a group, with a line on stderr once they are there."""
+    """Return the rows of a group, and print a line on stderr once they are there."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     began = time.perf_counter()
     with console.status(f"{group} ..."):

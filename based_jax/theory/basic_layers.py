@@ -2,54 +2,43 @@
 
 import numpy as np
 
-from based_jax.theory.base_conv import Layer, Matrix, Stack
+from based_jax.theory.base_conv import Layer, Matrix, Shape, Stack
 
 
-def linear(shape: tuple[int, int], weights: Matrix) -> Stack:
-    """u -> u W in one layer: the convolution's half is 1.
-
-    Args:
-        shape: (N, D) of the inner matrix.
-        weights: W, (D, D).
-    """
-    return Stack(shape, (Layer(weights, np.zeros(shape), np.zeros(shape), np.ones(shape)),))
-
-
-def convolution(shape: tuple[int, int], filters: Matrix, circular: bool = False) -> Stack:
-    """u -> h conv u in one layer: the projection's half is 1.
-
-    Args:
-        shape: (N, D) of the inner matrix.
-        filters: h, (N, D) or (N, 1) for one filter in all columns.
-        circular: whether it wraps around.
-    """
-    return masked_convolution(shape, filters, np.ones(shape), circular)
+def one_layer(
+    shape: Shape,
+    weights: Matrix | float = 0.0,
+    bias_1: Matrix | float = 0.0,
+    filters: Matrix | float = 0.0,
+    bias_2: Matrix | float = 0.0,
+    circular: bool = False,
+) -> Stack:
+    """Return the stack of one `Layer`, whose arguments are broadcast; what is not named is 0."""
+    weights = np.zeros((shape[1], shape[1])) if np.ndim(weights) == 0 else np.asarray(weights)
+    b1, h, b2 = (np.broadcast_to(part, shape) for part in (bias_1, filters, bias_2))
+    return Stack(shape, (Layer(weights, b1, h, b2, circular),))
 
 
-def gate(shape: tuple[int, int], factors: Matrix) -> Stack:
-    """u -> v * u in one layer, for a fixed v.
+def linear(shape: Shape, weights: Matrix) -> Stack:
+    """u -> u W in one layer: the convolution's half is 1."""
+    return one_layer(shape, weights, bias_2=1.0)
 
-    Args:
-        shape: (N, D) of the inner matrix.
-        factors: v, (N, D), or (N, 1) or (1, D) for one factor in a row or column.
-    """
+
+def convolution(shape: Shape, filters: Matrix, circular: bool = False) -> Stack:
+    """u -> h conv u in one layer, for `filters` of (N, D), or (N, 1) for all columns."""
+    return masked_convolution(shape, filters, 1.0, circular)
+
+
+def gate(shape: Shape, factors: Matrix) -> Stack:
+    """u -> v * u in one layer, for fixed `factors` v that broadcast to (N, D)."""
     return masked_convolution(shape, delta(shape[0]), factors)
 
 
 def masked_convolution(
-    shape: tuple[int, int], filters: Matrix, factors: Matrix, circular: bool = False
+    shape: Shape, filters: Matrix, factors: Matrix | float, circular: bool = False
 ) -> Stack:
-    """u -> v * (h conv u) in one layer, for a fixed v: what most primitives are.
-
-    Args:
-        shape: (N, D) of the inner matrix.
-        filters: h, (N, D) or (N, 1) for one filter in all columns.
-        factors: v, (N, D), or (N, 1) or (1, D) for one factor in a row or column.
-        circular: whether the convolution wraps around.
-    """
-    filters, factors = np.broadcast_to(filters, shape), np.broadcast_to(factors, shape)
-    layer = Layer(np.zeros((shape[1], shape[1])), factors, filters, np.zeros(shape), circular)
-    return Stack(shape, (layer,))
+    """u -> v * (h conv u) in one layer, for fixed `factors` v: what most primitives are."""
+    return one_layer(shape, bias_1=factors, filters=filters, circular=circular)
 
 
 def delta(length: int, *lags: int) -> Matrix:

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from based_jax.theory.base_conv import Account
+import numpy as np
+
+from based_jax.theory.base_conv import Stack
 
 EXACT = 1e-10
 """How far a construction in float64 may be from the direct computation, for inputs of order 1."""
@@ -11,30 +13,17 @@ EXACT = 1e-10
 
 @dataclass(frozen=True)
 class Check:
-    """A statement of a paper that was run.
+    """A statement of a paper that was run."""
 
-    Attributes:
-        statement: in our words, one line.
-        source: the paper and where in it, as "Zoology, lemma H.7".
-        checked: what was compared with what, one line.
-        sizes: of the instances, as "N = 16, d = 8, 5 random inputs".
-        error: the largest difference from the direct computation; for a bound, by how much it was missed.
-        tolerance: the largest error with which the statement holds.
-        layers: used; None where the statement is not about layers.
-        layer_bound: what the paper allows, evaluated, as "3" or "<= 4 log2 w = 20".
-        parameters: used; None where the statement is not about parameters.
-        parameter_bound: as `layer_bound`.
-    """
-
-    statement: str
-    source: str
-    checked: str
-    sizes: str
-    error: float
-    tolerance: float = EXACT
-    layers: int | None = None
-    layer_bound: str = ""
-    parameters: int | None = None
+    statement: str  # in our words, one line
+    source: str  # the paper and where in it, as "Zoology, lemma H.7"
+    checked: str  # what was compared with what, one line
+    sizes: str  # of the instances, as "N = 16, d = 8, 5 random inputs"
+    error: float  # the largest difference from the direct computation, or by how much a bound was missed
+    tolerance: float = EXACT  # the largest error with which the statement holds
+    layers: int | None = None  # None where the statement is not about layers
+    layer_bound: str = ""  # what the paper allows, evaluated, as "3" or "<= 4 log2 w = 20"
+    parameters: int | None = None  # None where the statement is not about parameters
     parameter_bound: str = ""
 
     @property
@@ -43,10 +32,18 @@ class Check:
         return self.error <= self.tolerance
 
 
-def counted(account: Account) -> dict[str, Any]:
-    """The fields of a `Check` that a stack fills: its layers, its parameters, and how many are not 0."""
-    return {
-        "layers": account.layers,
-        "parameters": account.parameters,
-        "parameter_bound": f"{account.nonzeros:,} not 0",
-    }
+def counted(stack: Stack) -> dict[str, Any]:
+    """Return the fields of a `Check` for a stack: its layers, its parameters, and how many are not 0."""
+    account = stack.account
+    nonzeros = f"{account.nonzeros:,} not 0"
+    return {"layers": account.layers, "parameters": account.parameters, "parameter_bound": nonzeros}
+
+
+def largest_difference(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest absolute difference of two arrays."""
+    return float(np.abs(actual - expected).max())
+
+
+def listed(sizes: tuple[tuple[int, int], ...]) -> str:
+    """Return pairs of sizes as a row of the table shows them."""
+    return ", ".join(map(str, sizes))

@@ -1,6 +1,7 @@
 """The figures of docs/theory.md: the induction head at work, the price of BaseConv, what a state can hold."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -16,7 +17,6 @@ PAIRS = 4
 TOKENS = [2**k for k in range(2, 21, 2)]
 TICKS = [2**k for k in range(2, 19, 4)]
 AXES = ("position that is read (its token; blank: filler)", "position that reads (its token)")
-LABEL = "tokens N = width d = vocabulary c"
 
 
 def induction_head(path: Path) -> None:
@@ -28,23 +28,18 @@ def induction_head(path: Path) -> None:
     inputs, labels = (np.asarray(array)[0] for array in task.draw(jax.random.key(1)))
     names = ["" if token == 0 else chr(ord("a") + token - 1) for token in inputs]
     figure = Figure(figsize=(10.4, 5.4), layout="constrained")
-    titles = (
-        "1. convolution: read the token before",
-        "2. attention: read what followed the same token",
-    )
+    titles = ("1. convolution: read the token before", "2. attention: read what followed the same token")
     panels = figure.subplots(1, 2)
+    look = {"cmap": "Blues", "vmin": 0, "vmax": 1}
     for ax, map_, title in zip(panels, maps(inputs), titles, strict=True):
-        look = {"cmap": "Blues", "vmin": 0, "vmax": 1}
         plot.matrix(ax, map_, title, AXES, "weight", **look)
         ax.set_xticks(range(len(names)), names, fontsize=8)
         ax.set_yticks(range(len(names)), names, fontsize=8)
         ax.tick_params(length=0)
-    ax = panels[1]
+    frame = partial(Rectangle, width=1, height=1, fill=False, edgecolor="#D55E00", linewidth=1.6)
     for row in np.flatnonzero(labels != IGNORE):
         column = int(np.flatnonzero(inputs == labels[row])[0])
-        ax.add_patch(
-            Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.6)
-        )
+        panels[1].add_patch(frame((column - 0.5, row - 0.5)))
     facts = (
         f"The two layers on one row of MQAR, a letter per token: {PAIRS} pairs of key and value, then each "
         "key again among blanks. Framed: the value that answers it."
@@ -67,13 +62,11 @@ def base_conv(path: Path) -> None:
         "one look-up": [row.tokens * row.width_by_key for row in rows],
         "attention's scores": [row.tokens**2 for row in rows],
     }
-    panels = [
-        plot.Panel("layers", LABEL, _lines(layers), "layers", y_limits=(0, 16), ticks=TICKS),
-        plot.Panel(
-            "size of a layer (both look-ups nearly alike)", LABEL, _lines(numbers), "numbers in a layer",
-            y_limits=None, y_log=True, ticks=TICKS,
-        ),
-    ]  # fmt: skip
+    panel = partial(plot.Panel, x_label="tokens N = width d = vocabulary c", ticks=TICKS)
+    of_layers = {"lines": _lines(layers), "y_label": "layers", "y_limits": (0, 16)}
+    of_numbers = {"lines": _lines(numbers), "y_label": "numbers in a layer", "y_limits": None, "y_log": True}
+    alike = "size of a layer (both look-ups nearly alike)"
+    panels = [panel("layers", **of_layers), panel(alike, **of_numbers)]
     facts = (
         "Constructed weights, not trained ones; tokens one-hot, or in binary, where theorem F.5 says how "
         "many layers it takes at least. Attention takes two layers."
@@ -93,9 +86,8 @@ def capacity(path: Path, study: Path | None) -> None:
     facts = (
         "MQAR, mean over the tests. No state of so many bytes can recall more than the bound of theorem F.3."
     )
-    plot.draw(
-        "Recall against the size of the state: what is possible, and what is reached", facts, panels, path
-    )
+    title = "Recall against the size of the state: what is possible, and what is reached"
+    plot.draw(title, facts, panels, path)
 
 
 def _recall(title: str, lines: Sequence[plot.Line]) -> plot.Panel:
@@ -105,9 +97,7 @@ def _recall(title: str, lines: Sequence[plot.Line]) -> plot.Panel:
 def draw(directory: Path, study: Path | None = None) -> list[Path]:
     """Draw all figures as PNGs and return their paths.
 
-    Args:
-        directory: where to.
-        study: a directory of `experiments.mqar_tradeoff` whose models are shown beside the paper's.
+    The models of `study`, a directory of `experiments.mqar_tradeoff`, are shown beside the paper's.
     """
     paths = [directory / f"theory_{name}.png" for name in ("induction_head", "base_conv", "capacity")]
     induction_head(paths[0])

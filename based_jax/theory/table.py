@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,9 +19,19 @@ Rows = Mapping[str, Sequence[Check]]
 MIN_WIDTH = 120
 """Columns of a terminal that the table takes at least; where there are more it uses them."""
 
-HEAD = (
-    "statement", "source", "checked", "sizes", "layers", "bound", "parameters", "bound", "error", "holds"
-)  # fmt: skip
+COLUMNS: tuple[tuple[str, Callable[[Check], str]], ...] = (
+    ("statement", lambda check: check.statement),
+    ("source", lambda check: check.source),
+    ("checked", lambda check: check.checked),
+    ("sizes", lambda check: check.sizes),
+    ("layers", lambda check: _count(check.layers)),
+    ("bound", lambda check: check.layer_bound),
+    ("parameters", lambda check: _count(check.parameters)),
+    ("bound", lambda check: check.parameter_bound),
+    ("error", lambda check: _error(check)),
+    ("holds", lambda check: "yes" if check.holds else "NO"),
+)
+"""Of the Markdown table."""
 
 
 def show(rows: Rows, console: Console | None = None) -> None:
@@ -51,52 +61,36 @@ def show(rows: Rows, console: Console | None = None) -> None:
 
 
 def markdown(rows: Rows) -> str:
-    """The table as Markdown; the name of each group has a row of its own."""
-    lines = [HEAD, ["---:" if name == "error" else "---" for name in HEAD]]
+    """Return the table as Markdown; the name of each group has a row of its own."""
+    names = [name for name, _ in COLUMNS]
+    lines = [names, ["---:" if name == "error" else "---" for name in names]]
     for group, checks in rows.items():
-        lines.append([f"**{group}**"] + [""] * (len(HEAD) - 1))
-        lines += [[re.sub(r"[|*_~]", r"\\\g<0>", cell) for cell in _cells(check)] for check in checks]
+        lines.append([f"**{group}**"] + [""] * (len(names) - 1))
+        lines += [[re.sub(r"[|*_~]", r"\\\g<0>", cell(check)) for _, cell in COLUMNS] for check in checks]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def records(rows: Rows) -> list[dict[str, Any]]:
-    """A record for each row, for JSON: the fields of `Check`, its group and whether it holds.
+    """Return a record for each row, for JSON: the fields of `Check`, its group and whether it holds.
 
     An error that is no finite number is None.
     """
-    return [
-        {"group": group}
-        | asdict(check)
-        | {"error": float(check.error) if math.isfinite(check.error) else None, "holds": bool(check.holds)}
-        for group, checks in rows.items()
-        for check in checks
-    ]
+
+    def record(group: str, check: Check) -> dict[str, Any]:
+        error = float(check.error) if math.isfinite(check.error) else None
+        return {"group": group, **asdict(check), "error": error, "holds": bool(check.holds)}
+
+    return [record(group, check) for group, checks in rows.items() for check in checks]
 
 
 def failures(rows: Rows) -> list[str]:
-    """A line for each statement that does not hold."""
+    """Return a line for each statement that does not hold."""
     return [
         f"{check.source}: {check.statement}: error {check.error:.1e}, tolerance {check.tolerance:.1e}"
         for checks in rows.values()
         for check in checks
         if not check.holds
     ]
-
-
-def _cells(check: Check) -> tuple[str, ...]:
-    """In the order of `HEAD`."""
-    return (
-        check.statement,
-        check.source,
-        check.checked,
-        check.sizes,
-        _count(check.layers),
-        check.layer_bound,
-        _count(check.parameters),
-        check.parameter_bound,
-        _error(check),
-        "yes" if check.holds else "NO",
-    )
 
 
 def _count(number: int | None) -> str:

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 import pallas_kernels
+from benchmarks.gpu_sections.candidates import require
 from benchmarks.gpu_sections.checks import Check, Program, checks, mosaic_twins, triton_twins
-from benchmarks.gpu_sections.contestants import require
 from benchmarks.gpu_sections.large_checks import large_checks
 from benchmarks.gpu_sections.session import Session, Step, UnavailableError
 

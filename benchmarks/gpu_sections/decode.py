@@ -16,10 +16,10 @@ from jax import lax
 
 from based_jax import ops
 from benchmarks import io_model
-from benchmarks.gpu_sections.contestants import require, softmax_for
+from benchmarks.gpu_sections.candidates import require, softmax_for
 from benchmarks.gpu_sections.device import rates
 from benchmarks.gpu_sections.session import Session, Step, UnavailableError
-from benchmarks.gpu_sections.stopwatch import Contestant, Prepared, compare, jitted
+from benchmarks.gpu_sections.stopwatch import Candidate, Prepared, compare, jitted
 
 KEY_SIZE, SIZE, HEADS, WINDOW = 16, 64, 16, 64
 
@@ -101,7 +101,7 @@ def _dot_product_step(attend: Any, q: Any, k: Any, v: Any, cache: Any) -> tuple[
 def _rows(
     session: Session, names: tuple[str, ...], one: Callable[[str], One], widths: tuple[int, ...], state: Any,
     lead: tuple[int, int], bound: float,
-) -> list[Contestant]:  # fmt: skip
+) -> list[Candidate]:  # fmt: skip
     """Every implementation, call by call and in a loop."""
     steps = 2 if session.sizing.quick else LOOP_STEPS
     keys = jax.random.split(jax.random.key(0), len(widths))
@@ -129,7 +129,7 @@ def _rows(
         return jitted(run, [tokens, state], {1: 1}, per_call=steps)
 
     return [
-        Contestant(f"{name} {mode}", partial(prepare, name), {"mode": mode}, bound, ours=name == "pallas")
+        Candidate(f"{name} {mode}", partial(prepare, name), {"mode": mode}, bound, ours=name == "pallas")
         for mode, prepare in (("loop", loop), ("calls", call))
         for name in names
     ]

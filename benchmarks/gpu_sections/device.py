@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.gpu_sections.session import Session, Step
-from benchmarks.gpu_sections.stopwatch import Contestant, compare, jitted
+from benchmarks.gpu_sections.stopwatch import Candidate, compare, jitted
 from benchmarks.io_model import DEVICES, Cost
 
 PACKAGES = ("jax-cuda13-plugin", "jax-cuda12-plugin", "triton", "jax-triton", "fla-core", "flax")
@@ -88,7 +88,7 @@ def _copy(session: Session) -> None:
     size = 2**10 if session.sizing.quick else 2**28
     x = jnp.ones((size,), jnp.float32)
     # Scaled: the compiler removes a bare copy.
-    times = compare(session, "copy", [Contestant("copy", lambda: jitted(lambda x: x * 1.5, [x]), ours=True)])
+    times = compare(session, "copy", [Candidate("copy", lambda: jitted(lambda x: x * 1.5, [x]), ours=True)])
     _rate(session, times, "copy", 2 * 4 * size)
 
 
@@ -96,7 +96,7 @@ def _matmul(session: Session) -> None:
     size = 64 if session.sizing.quick else 8192
     # Random numbers: a device draws less power on zeros, and clocks higher.
     a, b = (jax.random.normal(jax.random.key(i), (size, size), jnp.bfloat16) for i in range(2))
-    times = compare(session, "matmul", [Contestant("matmul", lambda: jitted(jnp.matmul, [a, b]), ours=True)])
+    times = compare(session, "matmul", [Candidate("matmul", lambda: jitted(jnp.matmul, [a, b]), ours=True)])
     _rate(session, times, "matmul", 2 * size**3)
 
 

@@ -4,11 +4,11 @@ from functools import partial
 
 import pallas_kernels
 from benchmarks import io_model
-from benchmarks.gpu_sections import contestants
-from benchmarks.gpu_sections.contestants import FORWARD, FORWARD_BACKWARD
+from benchmarks.gpu_sections import candidates
+from benchmarks.gpu_sections.candidates import FORWARD, FORWARD_BACKWARD
 from benchmarks.gpu_sections.device import rates
 from benchmarks.gpu_sections.session import Session, Step, UnavailableError
-from benchmarks.gpu_sections.stopwatch import Contestant, compare, jitted
+from benchmarks.gpu_sections.stopwatch import Candidate, compare, jitted
 from benchmarks.io_model import Sizes
 
 HEADS = 16
@@ -66,29 +66,29 @@ def _sizes(session: Session, batch: int, length: int) -> Sizes:
 
 def _compare(batch: int, length: int, direction: str, session: Session) -> None:
     sizes = _sizes(session, batch, length)
-    rows = contestants.attention(session, sizes, direction, rates(session))
+    rows = candidates.attention(session, sizes, direction, rates(session))
     compare(session, _name(batch, length), rows, batch=batch, length=length, heads=sizes.heads)
 
 
 def _compare_backends(batch: int, length: int, session: Session) -> None:
     sizes = _sizes(session, batch, length)
-    rows = contestants.backends(sizes, rates(session))
+    rows = candidates.backends(sizes, rates(session))
     compare(session, _name(batch, length), rows, batch=batch, length=length, heads=sizes.heads)
 
 
 def _blocks(batch: int, length: int, session: Session) -> None:
     sizes = _sizes(session, batch, length)
-    q, k, v, _ = contestants.arrays(sizes, sizes.key_size)
+    q, k, v, _ = candidates.arrays(sizes, sizes.key_size)
     lengths = (64, None) if session.sizing.quick else BLOCKS
 
-    def row(block: int | None) -> Contestant:
+    def row(block: int | None) -> Candidate:
         function = partial(pallas_kernels.taylor_attention, block=block or length)
         cost = io_model.forward(Sizes(**{**vars(sizes), "block": block}))
         name = "serial" if block is None else f"block {block}"
-        return Contestant(
+        return Candidate(
             name, lambda: jitted(function, [q, k, v]), {"block": block}, rates(session).bound(cost), ours=True
         )
 
     rows = [row(block) for block in lengths]
-    default = Contestant("default", lambda: jitted(pallas_kernels.taylor_attention, [q, k, v]), ours=True)
+    default = Candidate("default", lambda: jitted(pallas_kernels.taylor_attention, [q, k, v]), ours=True)
     compare(session, _name(batch, length), [default, *rows], batch=batch, length=length, heads=sizes.heads)

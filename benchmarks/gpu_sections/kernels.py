@@ -13,7 +13,7 @@ import jax
 from benchmarks import io_model
 from benchmarks.gpu_sections.device import rates
 from benchmarks.gpu_sections.session import Session, Step
-from benchmarks.gpu_sections.stopwatch import Contestant, compare, jitted
+from benchmarks.gpu_sections.stopwatch import Candidate, compare, jitted
 from benchmarks.io_model import Sizes
 from pallas_kernels.case import Case
 from pallas_kernels.contest import example
@@ -68,18 +68,18 @@ def catalogue(name: str, sizes: Sizes) -> Sequence[Case]:
     return [found, *(case for case in cases.candidates(found, own) if case.variant != found.variant)]
 
 
-def _contestant(
+def _candidate(
     session: Session, case: Case, arguments: Sequence[jax.Array], sizes: Sizes, name: str, ours: bool
-) -> Contestant:
+) -> Candidate:
     bound = rates(session).bound(COSTS[case.kernel](sizes))
     facts = {"variant": vars(case.variant)}
-    return Contestant(name, lambda: jitted(case.function, arguments), facts, bound, ours)
+    return Candidate(name, lambda: jitted(case.function, arguments), facts, bound, ours)
 
 
 def _kernel(name: str, block: int | None, session: Session) -> None:
     sizes = _sizes(session, block)
     case = catalogue(name, sizes)[0]
-    row = _contestant(session, case, example(case.arguments), sizes, name, ours=True)
+    row = _candidate(session, case, example(case.arguments), sizes, name, ours=True)
     compare(session, _step_name(name, block), [row], **_facts(sizes))
 
 
@@ -88,7 +88,7 @@ def _tune(name: str, session: Session) -> None:
     default, *others = catalogue(name, sizes)
     arguments = example(default.arguments)
     rows = [
-        _contestant(session, case, arguments, sizes, str(case.variant), ours=case is default)
+        _candidate(session, case, arguments, sizes, str(case.variant), ours=case is default)
         for case in [default, *others[: 1 if session.sizing.quick else None]]
     ]
     compare(session, f"{name} candidates", rows, **_facts(sizes))

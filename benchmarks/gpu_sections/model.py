@@ -13,7 +13,7 @@ from jax import lax
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig
 from benchmarks.decode_models import BASED, model_config, random_weights
 from benchmarks.gpu_sections.session import Session, Step
-from benchmarks.gpu_sections.stopwatch import Contestant, compare, jitted
+from benchmarks.gpu_sections.stopwatch import Candidate, compare, jitted
 
 PREFILL = ((4, 4096), (1, 16384))
 """(batch, tokens)"""
@@ -87,7 +87,7 @@ def _decode(load: Any, batch: int, session: Session) -> None:
 
 def _compare(session: Session, step: str, models: Any, run: Any, arguments: list[Any], tokens: int) -> None:
     rows = [
-        Contestant(name, partial(jitted, partial(run, model), arguments), {"tokens": tokens}, ours=True)
+        Candidate(name, partial(jitted, partial(run, model), arguments), {"tokens": tokens}, ours=True)
         for name, model in models.items()
     ]
     for name, seconds in compare(session, step, rows).items():

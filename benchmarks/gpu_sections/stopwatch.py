@@ -2,7 +2,6 @@
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,18 +10,16 @@ from typing import Any
 import jax
 
 from benchmarks.gpu_sections.session import Session, Sizing
+from benchmarks.timing import calls_per_sample, in_turn, seconds_per_call
 from pallas_kernels.flags import one_line
 from pallas_kernels.journal import BROKE
 
-SAMPLE_SECONDS = 0.02
-"""A sample is as many calls as this takes: what starting and waiting cost then vanishes."""
-
 LONGEST_SECONDS = 4.0
-"""All samples of one contestant together; a slow one gets fewer than asked, never fewer than 3."""
+"""All samples of one candidate together; a slow one gets fewer than asked, never fewer than 3."""
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Candidate:
     """Something to time."""
 
     name: str
@@ -85,20 +82,20 @@ def jitted(
     return Prepared(call, compile=compile_it, per_call=per_call, free=current.clear)
 
 
-def compare(session: Session, step: str, contestants: Sequence[Contestant], **facts: Any) -> dict[str, float]:
-    """Time contestants against each other; a row for each, with its time over the first one's.
+def compare(session: Session, step: str, candidates: Sequence[Candidate], **facts: Any) -> dict[str, float]:
+    """Time candidates against each other; a row for each, with its time over the first one's.
 
     Returns:
         Median seconds of those that ran.
     """
     ready: dict[str, Prepared] = {}
-    for contestant in contestants:
-        if session.broken(step, contestant.name):
-            session.skip(step, contestant.name, BROKE)
+    for candidate in candidates:
+        if session.broken(step, candidate.name):
+            session.skip(step, candidate.name, BROKE)
             continue
-        with session.guarded(step, contestant.name, contestant.ours):
-            ready[contestant.name] = contestant.prepare()
-    ours = {contestant.name for contestant in contestants if contestant.ours}
+        with session.guarded(step, candidate.name, candidate.ours):
+            ready[candidate.name] = candidate.prepare()
+    ours = {candidate.name for candidate in candidates if candidate.ours}
     _compile(session, step, ready, ours)
     turns: dict[str, tuple[int, int]] = {}
     for name, prepared in list(ready.items()):
@@ -110,24 +107,22 @@ def compare(session: Session, step: str, contestants: Sequence[Contestant], **fa
     session.running(step, "all")
     samples: dict[str, list[float]] = {name: [] for name in turns}
     for turn in range(max((taken for taken, _ in turns.values()), default=0)):
-        order = list(ready)
-        shift = turn % len(order)
-        for name in order[shift:] + order[:shift]:
+        for name in in_turn(list(ready), turn):
             wanted, calls = turns[name]
             if turn < wanted:
                 samples[name].append(_timed(ready[name], calls))
     medians = {name: statistics.median(taken) for name, taken in samples.items() if taken}
-    first = medians.get(contestants[0].name)
-    for contestant in contestants:
-        name = contestant.name
+    first = medians.get(candidates[0].name)
+    for candidate in candidates:
+        name = candidate.name
         if name in medians:
             median = medians[name]
             session.add(
                 step=step, what=name, status="measured", seconds=median,
                 seconds_min=min(samples[name]), seconds_max=max(samples[name]), samples=len(samples[name]),
                 calls_per_sample=turns[name][1], ratio_to_first=None if first is None else median / first,
-                bound_fraction=None if contestant.bound is None else contestant.bound / median,
-                **facts, **contestant.facts,
+                bound_fraction=None if candidate.bound is None else candidate.bound / median,
+                **facts, **candidate.facts,
             )  # fmt: skip
             ready[name].free()
     if medians:
@@ -174,18 +169,13 @@ def _compile(session: Session, step: str, ready: dict[str, Prepared], ours: set[
 
 def _timed(prepared: Prepared, calls: int) -> float:
     """Seconds per operation."""
-    start = time.perf_counter()
-    result = None
-    for _ in range(calls):
-        result = prepared.call()
-    prepared.wait(result)
-    return (time.perf_counter() - start) / calls / prepared.per_call
+    return seconds_per_call(prepared.call, prepared.wait, calls) / prepared.per_call
 
 
 def _turns(seconds: float, sizing: Sizing) -> tuple[int, int]:
     """Samples, and calls per sample, for a call of so many seconds."""
     if sizing.quick:
         return 1, 1
-    calls = max(1, min(200, math.ceil(SAMPLE_SECONDS / max(seconds, 1e-7))))
+    calls = calls_per_sample(seconds, most=200)
     fitting = int(LONGEST_SECONDS / max(seconds * calls, 1e-9))
     return max(3, min(sizing.samples, fitting)), calls

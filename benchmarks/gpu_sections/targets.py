@@ -17,7 +17,7 @@ class Target:
 
     name: str
     value: float | None
-    """measured; None where a contestant did not run"""
+    """measured; None where a candidate did not run"""
     least: float | None = None
     most: float | None = None
     unit: str = ""

@@ -1,4 +1,4 @@
-"""The training step of `train.step` in torch: cross-entropy, clipping, AdamW with the same groups."""
+"""The step of `based_jax.training.step` in torch: cross-entropy, clipping, AdamW with the same groups."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from based_jax.training.optimizer import OptimizerConfig
 from benchmarks.machine import cores
-from train.optimizer import OptimizerConfig
 
 
 def make_step(
@@ -23,7 +23,7 @@ def make_step(
         compiled: whether the model goes through `torch.compile`.
     """
     torch.set_num_threads(cores())
-    # As `train.optimizer.decay_mask`: maps and taps, neither vectors nor the embedding.
+    # As `based_jax.training.optimizer.decay_mask`: maps and taps, neither vectors nor the embedding.
     decayed = [x for name, x in model.named_parameters() if x.ndim > 1 and "embedding" not in name]
     others = [x for name, x in model.named_parameters() if x.ndim <= 1 or "embedding" in name]
     optimizer = torch.optim.AdamW(

@@ -34,7 +34,23 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Variant:
+    """Block sizes of one kernel."""
+
+    chunk: int
+    """tokens per step of a program"""
+    tile: int
+    """features per tile of the state; second-order products only"""
+    value_tile: int
+    """value channels per program, a power of two"""
+    warps: int
+    stages: int = 1
+    hoist: bool = True
+    """keep the tables of the feature map in shared memory; they do not fit for the largest"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Variant):
     """The sizes of one call, fixed when it is traced."""
 
     layout: Layout
@@ -42,20 +58,16 @@ class Plan:
     length: int
     heads: int
     value_size: int
-    chunk: int
     block: int
     """tokens per program, a multiple of `chunk`"""
-    value_tile: int
-    warps: int
-    stages: int
-    hoist: bool
-    """whether the constant tables stay in shared memory, or are loaded anew in every round"""
     operand: Any
     """dtype of the operands of matmuls"""
     precision: str | None
     """"highest" for float32's digits of float32 operands instead of TF32's"""
     packed: bool
     """whether segments or padding are given"""
+    backend: str
+    """of the kernels, "pallas" or "triton" """
 
     @property
     def blocks(self) -> int:
@@ -311,27 +323,25 @@ def tile_gradient(plan: Plan, state: State, tile: int, u: jax.Array) -> jax.Arra
     return plan.dot(u, state.tiles[tile], (1, 0 if turned(plan, tile) else 1))
 
 
-def empty_state(plan: Plan) -> State:
-    """No tokens yet."""
+def first_state(plan: Plan, refs: Any, tile: Any = 0) -> State:
+    """From (size, V) and (K + 1, last) refs; None: no tokens yet."""
+    k = plan.layout.padded_key_size
+    if refs is not None:
+        kv_ref, moments_ref = refs
+        valid = _valid(None, plan.value_size, plan.value_tile, tile)
+        tiles = [load(kv_ref, (pl.ds(first, size), slice(None)), valid) for first, size in plan.layout.tiles]
+        tiles = [part.T if turned(plan, i) else part for i, part in enumerate(tiles)]
+        return State(tuple(tiles), moments_ref[pl.ds(0, k), :], moments_ref[k, 0])
     tiles = [
         jnp.zeros((plan.value_tile, size) if turned(plan, i) else (size, plan.value_tile), f32)
         for i, (_, size) in enumerate(plan.layout.tiles)
     ]
-    moments = jnp.zeros((plan.layout.padded_key_size, plan.layout.last), f32)
-    return State(tuple(tiles), moments, jnp.zeros((), f32))
+    return State(tuple(tiles), jnp.zeros((k, plan.layout.last), f32), jnp.zeros((), f32))
 
 
-def load_state(plan: Plan, kv_ref: Any, moments_ref: Any, tile: Any) -> State:
-    """From (size, V) and (K + 1, last) refs."""
-    valid = _valid(None, plan.value_size, plan.value_tile, tile)
-    tiles = [load(kv_ref, (pl.ds(first, size), slice(None)), valid) for first, size in plan.layout.tiles]
-    tiles = [part.T if turned(plan, i) else part for i, part in enumerate(tiles)]
-    k = plan.layout.padded_key_size
-    return State(tuple(tiles), moments_ref[pl.ds(0, k), :], moments_ref[k, 0])
-
-
-def store_state(plan: Plan, state: State, kv_ref: Any, moments_ref: Any, tile: Any) -> None:
+def store_state(plan: Plan, state: State, refs: Any, tile: Any) -> None:
     """Into (size, V) and (K + 1, last) refs."""
+    kv_ref, moments_ref = refs
     valid = _valid(None, plan.value_size, plan.value_tile, tile)
     for i, ((first, size), part) in enumerate(zip(plan.layout.tiles, state.tiles, strict=True)):
         part = part.T if turned(plan, i) else part
@@ -342,14 +352,14 @@ def store_state(plan: Plan, state: State, kv_ref: Any, moments_ref: Any, tile: A
 
 
 def add_tokens(
-    plan: Plan, features: Features, state: State, x: jax.Array, u: jax.Array, weight: Any, count: Any
+    plan: Plan, features: Features, state: State, stays: Any, x: Any, u: Any, weight: Any, count: Any
 ) -> State:
-    """Add phi(x) u^T and the moments of x, weighted by `weight` (C,) or unweighted.
+    """Add phi(x) u^T and the moments of x, weighted by `weight` (C,) or not (None), to the state.
 
-    A row of zeros in u adds nothing to the tiles, one in x (or a zero weight) nothing to the moments: that is
-    how tokens are left out.
+    If it does not stay (None: it does), to an empty state instead. A row of zeros in u adds nothing to the
+    tiles, one in x (or a zero weight) nothing to the moments: that is how tokens are left out.
     """
-    tiles = []
+    tiles, state = [], only_if(stays, state)
     for i, into in enumerate(state.tiles[:-1]):
         if turned(plan, i):
             tiles.append(plan.dot(u, features.by_token(x, i), (0, 0), into))  # (V, C) (C, F)

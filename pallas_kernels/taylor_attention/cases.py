@@ -1,5 +1,6 @@
 """The kernels of Taylor attention on the shapes that the tuning table distinguishes."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,10 +22,11 @@ from pallas_kernels.taylor_attention.sums import key_sums, query_sums
 KERNELS = ("key_sums", "query_sums", "outputs", "dq", "dk", "dv")
 
 SHAPES = (
-    (16, 64, "bfloat16"), (16, 112, "bfloat16"), (16, 128, "bfloat16"), (16, 32, "bfloat16"),
-    (8, 64, "bfloat16"), (24, 64, "bfloat16"), (32, 64, "bfloat16"),
-    (8, 64, "float32"), (16, 64, "float32"), (24, 64, "float32"), (32, 64, "float32"), (16, 64, "float16"),
-)  # fmt: skip
+    *((16, value_size, "bfloat16") for value_size in (64, 112, 128, 32)),
+    *((key_size, 64, "bfloat16") for key_size in (8, 24, 32)),
+    *((key_size, 64, "float32") for key_size in (8, 16, 24, 32)),
+    (16, 64, "float16"),
+)
 """(K, V, dtype): Based-360M and -1.3B first."""
 
 
@@ -64,20 +66,16 @@ def at_highest_precision() -> list[Case]:
 
     No part of `cases`: there is nothing to tune that JAX's default precision does not show.
     """
-    sizes = (16, 24)
-    return [
-        case(kernel, size, 64, "float32", packed=True, precision="highest")
-        for size in sizes
-        for kernel in KERNELS
-    ]
+    options: dict[str, Any] = {"packed": True, "precision": "highest"}
+    return [case(kernel, size, 64, "float32", **options) for size in (16, 24) for kernel in KERNELS]
 
 
 def candidates(of: Case, sizes: Sizes = SIZES) -> list[Case]:
     """Other block sizes to measure on the same shape, which `of` has with these `sizes`."""
     if of.kernel == "scan":
         return [of]
-    size, value_size, _, _ = _words(of)
-    widest, present = pl.next_power_of_2(value_size), of.variant.value_tile
+    shape = _shape(of)
+    widest, present = pl.next_power_of_2(shape["value_size"]), of.variant.value_tile
     tried = {}
     for chunk, warps in ((of.variant.chunk, of.variant.warps), (64, 4), (128, 8), (32, 4), (64, 8)):
         for stages in (of.variant.stages, 1, 2):
@@ -85,7 +83,7 @@ def candidates(of: Case, sizes: Sizes = SIZES) -> list[Case]:
                 variant = replace(of.variant, chunk=chunk, warps=warps, value_tile=value_tile, stages=stages)
                 # A tile wider than the values is cut to their width: the same program again.
                 tried.setdefault(replace(variant, value_tile=min(value_tile, widest)), variant)
-    tiles = {replace(of.variant, tile=tile) for tile in _tiles(size)}
+    tiles = {replace(of.variant, tile=tile) for tile in _tiles(shape["key_size"])}
     return _with_variants(of, {*tried.values(), *tiles}, sizes)
 
 
@@ -99,20 +97,16 @@ def alternatives(of: Case) -> list[Case]:
     return _with_variants(of, tried, SIZES)
 
 
-def _words(of: Case) -> tuple[int, int, str, bool]:
-    """K, V, dtype and whether it is packed, of a case's shape."""
-    words = of.shape.split()
-    return int(words[0][1:]), int(words[1][1:]), words[2], "packed" in words
-
-
-def _precision(of: Case) -> str | None:
-    return "highest" if "highest" in of.shape.split() else None
+def _shape(of: Case) -> dict[str, Any]:
+    """The arguments of `case` that a case's shape has in words."""
+    key_size, value_size, dtype, *more = of.shape.split()
+    shape = {"key_size": int(key_size[1:]), "value_size": int(value_size[1:]), "dtype": dtype}
+    return shape | {"packed": "packed" in more, "precision": "highest" if "highest" in more else None}
 
 
 def _with_variants(of: Case, variants: set[Variant], sizes: Sizes) -> list[Case]:
-    return [
-        case(of.kernel, *_words(of), variant, sizes, _precision(of)) for variant in sorted(variants, key=str)
-    ]
+    made = functools.partial(case, of.kernel, **_shape(of), sizes=sizes)
+    return [made(variant=variant) for variant in sorted(variants, key=str)]
 
 
 def _tiles(key_size: int) -> list[int]:
@@ -123,12 +117,10 @@ def _tiles(key_size: int) -> list[int]:
 
 def facts(of: Case) -> dict[str, int | str]:
     """What the tuning table is asked for a case."""
-    key_size, value_size, dtype, packed = _words(of)
-    return {
-        "kernel": of.kernel, "key_size": key_size, "value_size": value_size,
-        "dtype": OPERANDS[dtype], "packed": int(packed), "precision": _precision(of) or "default",
-        "backend": "pallas",
-    }  # fmt: skip
+    found = _shape(of)
+    found |= {"dtype": OPERANDS[found["dtype"]], "packed": int(found["packed"])}
+    precision = found["precision"] or "default"
+    return {"kernel": of.kernel, **found, "precision": precision, "backend": "pallas"}
 
 
 def case(
@@ -156,7 +148,7 @@ def case(
     }.get(kernel, [keys, keys, values, values, numbers, numbers])
     count, fill = len(arrays), {}
     if "sums" not in kernel:
-        arrays += specs.state_shapes(plan, plan.blocks)
+        arrays += [specs.shape(plan, axes) for axes in specs.BLOCK_STATES]
     if packed:  # one segment that goes on from the state, no padding
         fill = {len(arrays): -1, len(arrays) + 1: sizes.length}
         arrays += [shape((sizes.batch, sizes.length), "int32"), shape((sizes.batch,), "int32")]
@@ -165,30 +157,20 @@ def case(
         tables = [jnp.asarray(table) for table in specs.constant_tables(plan)]
         inputs, rest = arrays[:count], list(arrays[count:])
         states = None if "sums" in kernel else (rest.pop(0), rest.pop(0))
-        return _run(kernel, plan, tables, inputs, states, rest, packed)
+        if kernel == "key_sums":
+            return key_sums(plan, tables, inputs, rest)
+        if kernel == "query_sums":
+            return query_sums(plan, tables, inputs, rest, first=1)
+        if kernel == "outputs":
+            return outputs(plan, tables, inputs, rest, states, 1e-12, return_state=packed)
+        if kernel == "dq":
+            return query_gradients(plan, tables, inputs, rest, states)
+        return key_or_value_gradient(plan, tables, inputs, rest, states, kernel)
 
     words = " ".join([f"K{key_size} V{value_size} {dtype}", *["packed"] * packed, *filter(None, [precision])])
-    return Case(
-        "taylor_attention", kernel, words, call.variant(kernel, keys, values), function,
-        tuple(arrays), variant is None, is_slow(keys, keys, values), 64 / plan.chunk * plan.value_tiles,
-        fill=fill,
-    )  # fmt: skip
-
-
-def _run(
-    kernel: str, plan: Any, tables: Any, inputs: Any, states: Any, packing: Any, return_state: bool
-) -> Any:
-    if kernel == "key_sums":
-        return key_sums(plan, tables, *inputs, packing=packing)
-    if kernel == "query_sums":
-        return query_sums(plan, tables, *inputs, packing=packing, first=1)
-    if kernel == "outputs":
-        return outputs(
-            plan, tables, 1e-12, *inputs, prefix=states, packing=packing, return_state=return_state
-        )
-    if kernel == "dq":
-        return query_gradients(plan, tables, *inputs, prefix=states, packing=packing)
-    return key_or_value_gradient(plan, tables, *inputs, suffix=states, packing=packing, wanted=kernel)
+    chosen, rounds = call.variant(kernel, keys, values), 64 / plan.chunk * plan.value_tiles
+    given = function, tuple(arrays), variant is None, is_slow(keys, keys, values), rounds
+    return Case("taylor_attention", kernel, words, chosen, *given, fill=fill)
 
 
 def _scan(sizes: Sizes, reverse: bool) -> Case:
@@ -196,7 +178,8 @@ def _scan(sizes: Sizes, reverse: bool) -> Case:
     sums = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, blocks - 1, 160, 64), "float32")
     initial = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, 160, 64), "float32")
     keep = jax.ShapeDtypeStruct((sizes.batch, blocks - 1), "float32")
-    return Case(
-        "taylor_attention", "scan", "K16 V64 float32" + (" reversed" if reverse else ""), Programs(),
-        lambda *arrays: scan_states(*arrays, reverse=reverse), (sums, initial, keep),
-    )  # fmt: skip
+    words, function = (
+        "K16 V64 float32" + " reversed" * reverse,
+        functools.partial(scan_states, reverse=reverse),
+    )
+    return Case("taylor_attention", "scan", words, Programs(), function, (sums, initial, keep))

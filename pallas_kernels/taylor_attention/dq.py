@@ -10,77 +10,51 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from pallas_kernels.taylor_attention import specs
-from pallas_kernels.taylor_attention.blocks import (
-    Chunk,
-    Features,
-    Plan,
-    State,
-    add_tokens,
-    empty_state,
-    load_state,
-    only_if,
-    tile_gradient,
-)
+from pallas_kernels.taylor_attention.blocks import Features, Plan, State, add_tokens, tile_gradient
 from pallas_kernels.taylor_attention.outputs import scaled_scores, visibility
 from pallas_kernels.taylor_attention.sums import output_gradients
 
+AXES = ("bnhk", "bnhk", "bnhv", "bnhv", "bhn", "bhn")
+"""Of the arrays q, k, v, do (gradient of the outputs), rden (reciprocal normalisers) and dd (gradients of the
+normalisers)."""
+
 
 def query_gradients(
-    plan: Plan, tables: Any, q: jax.Array, k: jax.Array, v: jax.Array,
-    do: jax.Array, rden: jax.Array, dd: jax.Array,
-    prefix: tuple[jax.Array, jax.Array] | None, packing: Sequence[jax.Array],
-) -> jax.Array:  # fmt: skip
-    """dq (B, N, H, K) in q's dtype.
-
-    Args:
-        tables: of `specs.constant_tables`.
-        q, k, v: inputs of the forward pass.
-        do: (B, N, H, V) gradient of the outputs.
-        rden, dd: (B, H, N) reciprocal normalisers and the normalisers' gradients.
-        prefix, packing: as in `outputs`.
-    """
+    plan: Plan, tables: Any, arrays: Sequence[jax.Array], packing: Sequence[jax.Array], prefix: Any
+) -> jax.Array:
+    """dq (B, N, H, K) in q's dtype, of arrays with these `AXES`; the others are as in `outputs`."""
 
     def body(q_ref: Any, k_ref: Any, v_ref: Any, do_ref: Any, rden_ref: Any, dd_ref: Any, *refs: Any) -> None:
-        packing, prefix_refs, query_features, key_features, (dq_ref,) = specs.unpack(
-            plan, refs, prefix is not None
-        )
-        tile = specs.value_tile(plan)
-        start = specs.block_start(plan)
-        share = share_of_normaliser(plan, tile)
+        here = specs.running(plan, refs, prefix is not None)
+        share = share_of_normaliser(plan, here.tile)
 
         def step(c: Any, state: State) -> State:
-            chunk = Chunk(plan, start + c * plan.chunk, packing)
+            chunk = here.chunk(c)
             x = chunk.queries(q_ref)
-            dn = output_gradients(chunk, do_ref, rden_ref, tile)
+            dn = output_gradients(chunk, do_ref, rden_ref, here.tile)
             dd = chunk.numbers(dd_ref) * share
-            visible, sees_state = visibility(chunk, packing)
-            dx = _behind_state(plan, query_features.at(c), state, x, dn, dd)
+            visible, sees_state = visibility(chunk, here.packing)
+            dx = gradient_through_state(plan, here.query_features.at(c), state, x, dn, dd)
             if sees_state is not None:
                 dx = jnp.where(sees_state[:, None], dx, 0.0)
             # Loaded only now: registers are what this kernel has too few of.
-            k, v = chunk.keys(k_ref), chunk.values(v_ref, tile)
+            k, v = chunk.keys(k_ref), chunk.values(v_ref, here.tile)
             scores = scaled_scores(plan, x, k)
             dscores = plan.dot(dn, v, (1, 1)) + dd[:, None]
             dscores = jnp.where(visible, dscores * slope(plan, scores), 0.0)
             dx = plan.dot(dscores, k, (1, 0), dx)
-            chunk.put_keys(dq_ref, dx * plan.scales[0])
+            chunk.put_keys(here.outputs[0], dx * plan.scales[0])
             stays, k, v, count = chunk.entering(k, v)
-            return add_tokens(plan, key_features.at(c), only_if(stays, state), k, v, None, count)
+            return add_tokens(plan, here.key_features.at(c), state, stays, k, v, None, count)
 
-        state = empty_state(plan) if prefix_refs is None else load_state(plan, *prefix_refs, tile)
-        lax.fori_loop(0, plan.block // plan.chunk, step, state)
+        here.walk(step)
 
-    keys, values, numbers = specs.keys(plan), specs.values(plan), specs.numbers(plan)
-    shares = specs.run(
-        plan, body, "dq", blocks=plan.blocks,
-        operands=[q, k, v, do, rden, dd], in_specs=[keys, keys, values, values, numbers, numbers],
-        packing=packing, states=prefix, tables=tables, out_specs=specs.key_gradients(plan),
-        out_shape=jax.ShapeDtypeStruct((plan.value_tiles, *q.shape), share_dtype(plan, q)),
-    )  # fmt: skip
-    return sum_of_shares(shares, q)
+    operands = list(zip(arrays, AXES, strict=True))
+    results = [("tbnhk", share_dtype(plan, arrays[0]))]
+    (shares,) = specs.run(plan, body, "dq", operands, packing, tables, results, states=prefix)
+    return sum_of_shares(shares, arrays[0])
 
 
 def share_of_normaliser(plan: Plan, tile: Any) -> Any:
@@ -106,14 +80,15 @@ def sum_of_shares(shares: jax.Array, like: jax.Array) -> jax.Array:
     return shares[0] if shares.shape[0] == 1 else shares.sum(axis=0).astype(like.dtype)
 
 
-def _behind_state(
-    plan: Plan, features: Features, state: State, x: jax.Array, dn: jax.Array, dd: jax.Array
+def gradient_through_state(
+    plan: Plan, features: Features, state: State, x: jax.Array, u: jax.Array, weight: Any
 ) -> jax.Array:
-    """(C, K) gradient of the queries through what they read from the state."""
+    """(C, K) gradient of x through u . (phi(x) S) and `weight`, one or (C,), times the normaliser."""
     dx: Any = None
     for tile in reversed(range(len(state.tiles))):
         factors = features.factors(x, tile)
         if dx is None:
-            dx = features.normaliser_gradient(state, features.product(factors, tile)) * dd[:, None]
-        dx = features.gradient(factors, tile, tile_gradient(plan, state, tile, dn), dx)
+            dx = features.normaliser_gradient(state, features.product(factors, tile))
+            dx = dx * (weight[:, None] if jnp.ndim(weight) else weight)
+        dx = features.gradient(factors, tile, tile_gradient(plan, state, tile, u), dx)
     return dx

@@ -4,7 +4,8 @@ y_i = sum_{j <= i} (1 + s + s^2 / 2) v_j / (sum_{j <= i} (1 + s + s^2 / 2) + eps
 """
 
 import functools
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
@@ -16,8 +17,8 @@ from pallas_kernels.checks import expect, unsupported
 from pallas_kernels.devices import cannot_run
 from pallas_kernels.launch import is_interpreted
 from pallas_kernels.partition import per_row_and_head
-from pallas_kernels.taylor_attention import mosaic_support, specs, triton_backward, triton_forward
-from pallas_kernels.taylor_attention.blocks import Plan
+from pallas_kernels.taylor_attention import mosaic_support, specs
+from pallas_kernels.taylor_attention.blocks import Plan, Variant
 from pallas_kernels.taylor_attention.dkv import key_or_value_gradient
 from pallas_kernels.taylor_attention.dq import query_gradients
 from pallas_kernels.taylor_attention.layout import MAX_KEY_SIZE, Layout, symmetric_size
@@ -29,22 +30,6 @@ from pallas_kernels.triton_launch import cannot_launch, expect_backend
 MAX_VALUE_SIZE = 256
 OPERANDS = {"bfloat16": "bfloat16", "float16": "float32", "float32": "float32"}
 """Dtype of matmul operands by dtype of the inputs: products of float16 would overflow."""
-
-
-@dataclass(frozen=True)
-class Variant:
-    """Block sizes of one kernel."""
-
-    chunk: int
-    """tokens per step of a program"""
-    tile: int
-    """features per tile of the state; second-order products only"""
-    value_tile: int
-    """value channels per program, a power of two"""
-    warps: int
-    stages: int = 1
-    hoist: bool = True
-    """keep the tables of the feature map in shared memory; they do not fit for the largest"""
 
 
 @dataclass(frozen=True)
@@ -63,11 +48,10 @@ class Call:
 
     def variant(self, kernel: str, q: Any, v: Any) -> Variant:
         """Block sizes of one of the kernels: the caller's, or the tuning table's."""
-        return dict(self.variants).get(kernel) or tuning.choose(
-            "taylor_attention", Variant,
-            kernel=kernel, key_size=q.shape[-1], value_size=v.shape[-1], dtype=OPERANDS[q.dtype.name],
-            packed=int(self.packed), precision=self.precision or "default", backend=self.backend,
-        )  # fmt: skip
+        facts = {"kernel": kernel, "key_size": q.shape[-1], "value_size": v.shape[-1]}
+        facts |= {"dtype": OPERANDS[q.dtype.name], "packed": int(self.packed), "backend": self.backend}
+        facts["precision"] = self.precision or "default"
+        return dict(self.variants).get(kernel) or tuning.choose("taylor_attention", Variant, **facts)
 
     def plan(self, kernel: str, q: Any, v: Any) -> Plan:
         """Sizes for one of the kernels on one device's share of the rows and heads."""
@@ -76,22 +60,20 @@ class Call:
         expect(LONGEST_CHUNK % variant.chunk == 0, "chunk", variant.chunk, f"a divisor of {LONGEST_CHUNK}")
         # The kernels' chunks may differ; their blocks must not.
         block = -(-(self.block or block_length(batch * heads, length)) // LONGEST_CHUNK) * LONGEST_CHUNK
+        # No wider than the values need, no narrower than a matmul may be.
+        value_tile = min(variant.value_tile, max(16, pl.next_power_of_2(value_size)))
         return Plan(
+            **asdict(replace(variant, value_tile=value_tile)),
             layout=Layout(key_size, variant.tile),
             batch=batch,
             length=length,
             heads=heads,
             value_size=value_size,
-            chunk=variant.chunk,
             block=-(-length // variant.chunk) * variant.chunk if block >= length else block,
-            # No wider than the values need, no narrower than a matmul may be.
-            value_tile=min(variant.value_tile, max(16, pl.next_power_of_2(value_size))),
-            warps=variant.warps,
-            stages=variant.stages,
-            hoist=variant.hoist,
             operand=jnp.dtype(OPERANDS[dtype]),
             precision=self.precision,
             packed=self.packed,
+            backend=self.backend,
         )
 
 
@@ -117,10 +99,8 @@ def block_length(programs: int, length: int) -> int:
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
     """Why the kernels cannot take these arrays (B, N, H, dim) here, or None if they can."""
-    sizes = (
-        {"q": (q.shape[-1], MAX_KEY_SIZE), "v": (v.shape[-1], MAX_VALUE_SIZE)} if q.shape and v.shape else {}
-    )
-    reason = cannot_run() or unsupported({"q": q, "k": k, "v": v}, 4, sizes)
+    largest = {"q": MAX_KEY_SIZE, "v": MAX_VALUE_SIZE}
+    reason = cannot_run() or unsupported({"q": q, "k": k, "v": v}, 4, largest)
     if reason is None and len({q.dtype, k.dtype, v.dtype}) > 1:
         return f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; the kernels take one for all"
     return reason
@@ -185,9 +165,8 @@ def taylor_attention(
     if backend != "mosaic":
         expect_backend(backend)
     reason = supports(q, k, v)
-    if reason is None and backend == "mosaic":
-        reason = mosaic_support.cannot_run() or mosaic_support.unsupported(q, k, v)
-        reason = reason and f"backend = 'mosaic': {reason}"
+    if reason is None and backend == "mosaic" and (reason := mosaic_support.supports_mosaic(q, k, v)):
+        reason = f"backend = 'mosaic': {reason}"
     if reason is not None:
         raise ValueError(reason)
     batch, length, heads, key_size = q.shape
@@ -200,7 +179,7 @@ def taylor_attention(
     fits = f"at least {least} tokens, which make {specs.MAX_BLOCKS} blocks at most"
     expect(block is None or block >= least, "block", block, fits)
     expect(precision in (None, "highest"), "precision", precision, "None or 'highest'")
-    features = symmetric_size(key_size)
+    layout = Layout(key_size, 1)
     packing: tuple[jax.Array, ...] = ()
     if starts is not None or counts is not None:
         starts = jnp.full((batch, length), -1) if starts is None else starts
@@ -209,16 +188,13 @@ def taylor_attention(
     state = None
     if initial_state is not None:
         kv, z = initial_state
-        wanted = (batch, heads, features, v.shape[-1])
+        wanted = (batch, heads, symmetric_size(key_size), v.shape[-1])
         expect(kv.shape == wanted, "shape of initial_state[0]", kv.shape, f"(B, H, F, V) = {wanted}")
         expect(z.shape == wanted[:3], "shape of initial_state[1]", z.shape, f"(B, H, F) = {wanted[:3]}")
-    call = Call(
-        float(eps), len(packing) > 0, initial_state is not None, return_state, precision, block,
-        tuple(sorted((variants or {}).items())), backend,
-    )  # fmt: skip
-    layout = Layout(key_size, 1)
-    if initial_state is not None:
         state = layout.state_to_kernel(kv.astype(jnp.float32), z.astype(jnp.float32))
+    sizes = tuple(sorted((variants or {}).items()))
+    has_state = initial_state is not None
+    call = Call(float(eps), len(packing) > 0, has_state, return_state, precision, block, sizes, backend)
     results: Any = _attend(call, q, k, v, packing, state)
     y, final = results
     return (y, layout.state_from_kernel(*final)) if return_state else y
@@ -243,7 +219,7 @@ def _attend_backward(call: Call, saved: Any, gradients: Any) -> tuple[Any, ...]:
     layout, call = Layout(q.shape[-1], 1), replace(call, backend=_backward_backend(call))
     if call.return_state:
         dfinal = dfinal[0], layout.moments_gradient_in(dfinal[1])
-    dq, dk, dv, dstate = _backward(call, q, k, v, do, rden, dd, packing, state, dfinal)
+    dq, dk, dv, dstate = _backward(call, (q, k, v, do, rden, dd), packing, state, dfinal)
     if state is not None:
         dstate = dstate[0], layout.moments_gradient_out(dstate[1])
     if packing and call.return_state:
@@ -276,130 +252,107 @@ def _backward_backend(call: Call) -> str:
 PACKING_AXES = ("b n", "b")
 STATE_AXES = ("b h f v", "b h m c")
 MOSAIC_STATE_AXES = ("b h v f", "b h m c")
+INPUT_AXES = ("b n h k", "b n h k", "b n h v")
 
 
 def _forward(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tuple[Any, Any, Any]:
     """y, reciprocal normalisers, final state or None."""
-    if call.backend == "mosaic":
-        return _forward_mosaic(call, q, k, v, packing, state)
+    state_axes, tables = STATE_AXES, specs.constant_tables(call.plan("outputs", q, v))
+    if call.backend == "mosaic":  # imported now: older releases of jax do not have it
+        from pallas_kernels.taylor_attention import mosaic
+
+        # Its states have another order, which is changed out here: `run` must not create arrays of indices.
+        state = None if state is None else mosaic.from_portable(*state)
+        state_axes, tables = MOSAIC_STATE_AXES, []
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        arrays, tables = arrays[: -specs.TABLES], arrays[-specs.TABLES :]
-        q, k, v, packing, state = _operands(call, arrays)
+        rest = list(arrays)
+        inputs, packing, state = _take(rest, 3), _take(rest, 2 * call.packed), _take(rest, 2 * call.has_state)
+        (q, k, v), state = inputs, state or None
+        if call.backend == "mosaic":
+            options: dict[str, Any] = {"block": call.block, "return_state": call.return_state}
+            return mosaic.forward(q, k, v, packing, state, eps=call.eps, **options)
         plan = call.plan("outputs", q, v)
-        prefix = _prefix(call, tables, q, k, v, packing, state)
-        run_outputs = triton_forward.outputs if call.backend == "triton" else outputs
-        return run_outputs(plan, tables, call.eps, q, k, v, prefix, packing, call.return_state)
+        prefix = _prefix(call, rest, inputs, packing, state)
+        return outputs(plan, rest, inputs, packing, prefix, call.eps, call.return_state)
 
-    tables = specs.constant_tables(call.plan("outputs", q, v))
-    return _per_row_and_head(call, run, q, k, v, packing, state, STATE_AXES, tables)
-
-
-def _forward_mosaic(call: Call, q: Any, k: Any, v: Any, packing: Any, state: Any) -> tuple[Any, Any, Any]:
-    """The same in Mosaic GPU, which is imported now: older releases of jax do not have it."""
-    from pallas_kernels.taylor_attention import mosaic
-
-    def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        operands = _operands(call, arrays)
-        return mosaic.forward(*operands, eps=call.eps, block=call.block, return_state=call.return_state)
-
-    # Its states have another order, which is changed out here: `run` must not create arrays of indices.
-    state = None if state is None else mosaic.from_portable(*state)
-    y, rden, final = _per_row_and_head(call, run, q, k, v, packing, state, MOSAIC_STATE_AXES, [])
-    return y, rden, None if final is None else mosaic.to_portable(*final)
-
-
-def _per_row_and_head(
-    call: Call, run: Any, q: Any, k: Any, v: Any, packing: Any, state: Any, state_axes: Any, constants: Any
-) -> tuple[Any, Any, Any]:
-    """`run` on each device's rows and heads."""
-    operands = [q, k, v, *packing, *(state if call.has_state else [])]
-    axes = ["b n h k", "b n h k", "b n h v", *PACKING_AXES[: len(packing)]]
-    axes += state_axes if call.has_state else ()
+    axes = [*INPUT_AXES, *PACKING_AXES[: len(packing)], *(state_axes if call.has_state else ())]
     results = ["b n h v", "b h n", *(state_axes if call.return_state else ())]
     # Mosaic GPU's interpreter has side effects, which a function that is partitioned must not have.
     alone = call.backend == "mosaic" and is_interpreted()
-    function = run if alone else per_row_and_head(run, axes, results, constants)
-    y, rden, *final = function(*operands)
+    function = run if alone else per_row_and_head(run, axes, results, tables)
+    y, rden, *final = function(q, k, v, *packing, *(state or ()))
+    if call.backend == "mosaic" and final:
+        final = mosaic.to_portable(*final)
     return y, rden, tuple(final) or None
 
 
-def _operands(call: Call, arrays: tuple[jax.Array, ...]) -> tuple[Any, Any, Any, Any, Any]:
-    """q, k, v, packing, state of a flat list."""
-    q, k, v, *rest = arrays
-    packing = (rest.pop(0), rest.pop(0)) if call.packed else ()
-    return q, k, v, packing, tuple(rest) if call.has_state else None
+def _take(arrays: list[jax.Array], count: int) -> tuple[jax.Array, ...]:
+    """Remove the first so many."""
+    return tuple(arrays.pop(0) for _ in range(count))
 
 
-def _backward(
-    call: Call, q: Any, k: Any, v: Any, do: Any, rden: Any, dd: Any, packing: Any, state: Any, dfinal: Any
-) -> tuple[Any, Any, Any, Any]:
-    """Gradients of q, k, v, and the sums over all queries if there is an initial state."""
-    twin = call.backend == "triton"
-    run_queries = triton_backward.query_gradients if twin else query_gradients
-    run_keys = triton_backward.key_or_value_gradient if twin else key_or_value_gradient
+def _backward(call: Call, arrays: Any, packing: Any, state: Any, dfinal: Any) -> tuple[Any, Any, Any, Any]:
+    """Gradients of q, k, v, and the sums over all queries if there is an initial state.
 
-    def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        arrays, tables = arrays[: -specs.TABLES], arrays[-specs.TABLES :]
-        rest = list(arrays)
-        q, k, v, do, rden, dd = (rest.pop(0) for _ in range(6))
-        packing = (rest.pop(0), rest.pop(0)) if call.packed else ()
-        state = (rest.pop(0), rest.pop(0)) if call.has_state else None
-        dfinal = (rest.pop(0), rest.pop(0)) if call.return_state else None
+    Args:
+        arrays: those of `dq.AXES`.
+    """
+
+    def run(*operands: jax.Array) -> tuple[jax.Array, ...]:
+        rest = list(operands)
+        arrays, packing = _take(rest, 6), _take(rest, 2 * call.packed)
+        state, dfinal = _take(rest, 2 * call.has_state), _take(rest, 2 * call.return_state)
+        q, _, v, *_ = arrays
         plan = call.plan("dq", q, v)
-        prefix = _prefix(call, tables, q, k, v, packing, state)
-        dq = run_queries(plan, tables, q, k, v, do, rden, dd, prefix, packing)
-        suffix, dstate = _suffix(call, tables, q, v, do, rden, dd, packing, dfinal)
+        prefix = _prefix(call, rest, arrays, packing, state or None)
+        dq = query_gradients(plan, rest, arrays, packing, prefix)
+        suffix, dstate = _suffix(call, rest, arrays, packing, dfinal or None)
+        dk, dv = (
+            key_or_value_gradient(call.plan(wanted, q, v), rest, arrays, packing, suffix, wanted)
+            for wanted in ("dk", "dv")
+        )
+        return dq, dk, dv, *dstate
 
-        def walk(wanted: str) -> jax.Array:
-            plan = call.plan(wanted, q, v)
-            return run_keys(plan, tables, q, k, v, do, rden, dd, suffix, packing, wanted=wanted)
-
-        return dq, walk("dk"), walk("dv"), *dstate
-
-    operands = [q, k, v, do, rden, dd, *packing]
-    operands += [*(state if call.has_state else []), *(dfinal if call.return_state else [])]
-    axes = ["b n h k", "b n h k", "b n h v", "b n h v", "b h n", "b h n", *PACKING_AXES[: len(packing)]]
-    axes += [*(STATE_AXES if call.has_state else ()), *(STATE_AXES if call.return_state else ())]
-    results = ["b n h k", "b n h k", "b n h v", *(STATE_AXES if call.has_state else ())]
-    dq, dk, dv, *dstate = per_row_and_head(
-        run, axes, results, specs.constant_tables(call.plan("outputs", q, v))
-    )(*operands)
+    operands = [*arrays, *packing, *(state or ()), *(dfinal if call.return_state else ())]
+    axes = [*INPUT_AXES, "b n h v", "b h n", "b h n", *PACKING_AXES[: len(packing)]]
+    axes += STATE_AXES * (call.has_state + call.return_state)
+    results = [*INPUT_AXES, *(STATE_AXES if call.has_state else ())]
+    tables = specs.constant_tables(call.plan("outputs", arrays[0], arrays[2]))
+    dq, dk, dv, *dstate = per_row_and_head(run, axes, results, tables)(*operands)
     return dq, dk, dv, tuple(dstate) or None
 
 
-def _prefix(call: Call, tables: Any, q: Any, k: Any, v: Any, packing: Any, state: Any) -> Any:
+def _prefix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, state: Any) -> Any:
     """The states before each block; None where there is one block and nothing before it."""
+    q, k, v = arrays[:3]
     plan = call.plan("key_sums", q, v)
     if plan.blocks == 1:
         return None if state is None else tuple(x[:, :, None] for x in state)
-    twin = call.backend == "triton"
-    sums = (triton_forward.key_sums if twin else key_sums)(plan, tables, k, v, packing)
+    sums = key_sums(plan, tables, (k, v), packing)
     keep = None
     if packing:  # the state before a block stays in it if the block's last token sees it
         ends = jnp.arange(1, plan.blocks) * plan.block
         keep = (packing[0][:, ends - 1] < ends - plan.block).astype(jnp.float32)
-    scan: Any = triton_forward.scan_states if twin else scan_states
-    return tuple(scan(x, None if state is None else state[i], keep) for i, x in enumerate(sums))
+    states = state or (None, None)
+    return tuple(scan_states(x, y, keep, backend=plan.backend) for x, y in zip(sums, states, strict=True))
 
 
-def _suffix(
-    call: Call, tables: Any, q: Any, v: Any, do: Any, rden: Any, dd: Any, packing: Any, dfinal: Any
-) -> tuple[Any, Any]:
-    """The sums over the queries behind each block, the final state's gradient included, and over all.
+def _suffix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, dfinal: Any) -> tuple[Any, Any]:
+    """The sums over the queries after each block, the final state's gradient included, and over all.
 
-    None where there is one block and nothing behind it; the latter empty without an initial state.
+    None where there is one block and nothing after it; the latter empty without an initial state.
     """
+    q, _, v, do, rden, dd = arrays
     plan, first = call.plan("query_sums", q, v), 0 if call.has_state else 1
     if plan.blocks == first:
         return None if dfinal is None else tuple(x[:, :, None] for x in dfinal), ()
-    twin = call.backend == "triton"
-    sums = (triton_backward.query_sums if twin else query_sums)(plan, tables, q, do, rden, dd, packing, first)
+    sums = query_sums(plan, tables, (q, do, rden, dd), packing, first)
     keep = None
-    if packing:  # the sums behind a block stay in it if the first token there sees what is before the block
+    if packing:  # the sums after a block stay in it if the first token there sees what is before the block
         starts = jnp.arange(first, plan.blocks) * plan.block
-        behind = jnp.minimum(starts + plan.block, plan.length - 1)
-        keep = (packing[0][:, behind] < starts).astype(jnp.float32)
-    scan: Any = triton_forward.scan_states if twin else scan_states
-    sums = [scan(x, None if dfinal is None else dfinal[i], keep, reverse=True) for i, x in enumerate(sums)]
+        after = jnp.minimum(starts + plan.block, plan.length - 1)
+        keep = (packing[0][:, after] < starts).astype(jnp.float32)
+    finals = dfinal or (None, None)
+    sums = [scan_states(x, y, keep, True, plan.backend) for x, y in zip(sums, finals, strict=True)]
     return tuple(x[:, :, 1 - first :] for x in sums), () if first else tuple(x[:, :, 0] for x in sums)

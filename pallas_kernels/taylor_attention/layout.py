@@ -87,25 +87,14 @@ class Layout:
     @functools.cached_property
     def tables(self) -> "Tables":
         """The constant operands of the kernels, in float32."""
-        shape = (self.padded_key_size, self.size)
-        one, two, weighted = (np.zeros(shape, np.float32) for _ in range(3))
-        offsets = np.zeros((2, self.size), np.float32)
+        factors = np.zeros((2, self.padded_key_size + 1, self.size), np.float32)  # the factor 1 comes last
         for row, feature in enumerate(self.features):
-            if feature is None:
-                continue
-            m, n = feature
-            if m is None:
-                offsets[0, row] = 1
-            else:
-                one[m, row] = 1
-            if n is None:
-                offsets[1, row] = 1
-            else:
-                two[n, row] = 1
-                weighted[n, row] = 0.5 if m == n else 1
-        one_offset, two_offset = offsets[:, -self.last :]
+            for side, channel in enumerate(feature or ()):
+                factors[side, -1 if channel is None else channel, row] = 1
+        (one, two), (one_offset, two_offset) = factors[:, :-1], factors[:, -1, -self.last :]
         # Features with t = 1 in the last tile are the linear ones and, where r = 1 too, the constant.
         half_linear = np.where(one_offset == 1, 1, 0.5) * two_offset
+        weighted = np.where(one * two == 1, np.float32(0.5), two)  # squares
         return Tables(one, two, weighted, one_offset, two_offset, two_offset, half_linear.astype(np.float32))
 
     def _canonical(self) -> tuple[np.ndarray, np.ndarray]:
@@ -114,9 +103,8 @@ class Layout:
         order = [(None, None), *((m, None) for m in range(k)), *((m, m) for m in range(k))]
         order += [(m, n) for m in range(k) for n in range(m)]
         where = {feature: row for row, feature in enumerate(self.features) if feature is not None}
-        scales = np.concatenate(
-            [[1.0], np.full(k, k**-0.25), np.full(k, (2 * k) ** -0.5), np.full(k * (k - 1) // 2, k**-0.5)]
-        )
+        factors = [1.0, k**-0.25, (2 * k) ** -0.5, k**-0.5]
+        scales = np.repeat(factors, [1, k, k, k * (k - 1) // 2])
         return np.array([where[feature] for feature in order]), scales.astype(np.float32)
 
     @functools.cached_property
@@ -161,9 +149,8 @@ class Layout:
         second = moments[:, :, np.arange(k)[:, None], self.linear_columns]
         first = moments[:, :, :k, self.constant_column]
         diagonal, (m, n) = np.arange(k), np.tril_indices(k, -1)
-        z = jnp.concatenate(
-            [moments[:, :, -1, :1], first, second[:, :, diagonal, diagonal], second[:, :, m, n]], axis=-1
-        )
+        squares, products = second[:, :, diagonal, diagonal], second[:, :, m, n]
+        z = jnp.concatenate([moments[:, :, -1, :1], first, squares, products], axis=-1)
         return kv[:, :, rows] * scales[:, None], z * scales
 
     def moments_gradient_in(self, dmoments: jax.Array) -> jax.Array:

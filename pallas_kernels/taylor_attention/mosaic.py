@@ -72,15 +72,15 @@ def make_plan(shape: Sequence[int], value_size: int, block: int | None, eps: flo
 
 def _prefix(plan: Plan, k: jax.Array, v: jax.Array, packing: Any, state: Any) -> tuple[jax.Array, ...]:
     """What each block starts from; empty where that is nothing."""
-    initial = None if state is None else (_pad(state[0], plan.values, 2), state[1])
+    initial = () if state is None else (_pad(state[0], plan.values, 2), state[1])
     if plan.blocks == 1:
-        return () if initial is None else tuple(x[:, :, None] for x in initial)
+        return tuple(x[:, :, None] for x in initial)
     sums = key_sums(plan, k, v, packing)
     keep = jnp.ones((plan.batch, plan.blocks - 1))
     if packing:  # the state before a block stays in it if the block's last token sees it
         ends = jnp.arange(1, plan.blocks) * plan.block
         keep = (packing[0][:, ends - 1] < ends - plan.block).astype(jnp.float32)
-    return tuple(running_sums(x, None if initial is None else initial[i], keep) for i, x in enumerate(sums))
+    return tuple(map(running_sums, sums, initial or (None, None), (keep, keep)))
 
 
 def running_sums(sums: jax.Array, initial: jax.Array | None, keep: jax.Array) -> jax.Array:
@@ -106,7 +106,7 @@ def running_sums(sums: jax.Array, initial: jax.Array | None, keep: jax.Array) ->
 
 
 def _pad(x: jax.Array, size: int, axis: int, **options: Any) -> jax.Array:
-    """Zeros behind, unless told otherwise, up to `size` along an axis."""
+    """`x` with zeros at its end, or what `options` say, up to `size` along an axis."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, size - x.shape[axis])
     return x if x.shape[axis] == size else jnp.pad(x, widths, **options)

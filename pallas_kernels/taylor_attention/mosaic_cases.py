@@ -48,8 +48,7 @@ def _case(kernel: str, value_size: int, packed: bool) -> Case:
             return mosaic_kernel.key_sums(plan, *inputs, packing=packing)
         return mosaic_kernel.outputs(plan, *inputs, packing=packing, prefix=prefix, return_state=packed)
 
-    return Case(
-        "taylor_attention", f"{kernel}_mosaic", f"K16 V{value_size} bfloat16{' packed' if packed else ''}",
-        Fixed(), function, (*arrays, *rows, *states), on_request=True,
-        rounds=64 / Fixed.chunk * -(-value_size // 64), backend="mosaic",
-    )  # fmt: skip
+    name, words = f"{kernel}_mosaic", f"K16 V{value_size} bfloat16" + " packed" * packed
+    options: dict[str, Any] = {"rounds": 64 / Fixed.chunk * -(-value_size // 64), "backend": "mosaic"}
+    arguments = (*arrays, *rows, *states)
+    return Case("taylor_attention", name, words, Fixed(), function, arguments, on_request=True, **options)

@@ -19,12 +19,12 @@ from pallas_kernels.taylor_attention.mosaic_launch import (
     COLUMN,
     ROW,
     add_product,
-    along_columns,
     along_rows,
     iota,
     load,
     multiply,
     plgpu,
+    product,
     rows_iota,
     store,
 )
@@ -32,14 +32,12 @@ from pallas_kernels.taylor_attention.mosaic_plan import CHUNK, PART, STAGES, WRI
 
 
 class Keys(NamedTuple):
-    """64 keys of a chunk."""
+    """64 keys of a chunk: where they are in it, the index of the first one in the row, and a function that
+    returns which of them a query sees, (64, 64) or one truth for all."""
 
     rows: Any
-    """where they are in the chunk"""
     first: Any
-    """the index of the first one in the row"""
     visible: Any
-    """() to which of them a query sees: (64, 64), or one truth for all"""
 
 
 class Chunk:
@@ -90,7 +88,9 @@ class Chunk:
             staging = self._staging()
             for keys, (p, _) in zip(parts, scores, strict=True):
                 multiply(accumulator, p, self.places["v"].at[self.stage, keys.rows], staging)
-            self._read_state(accumulator, q, sees, staging)
+            scaled = features.weighted(q, iota((PART, KEY_SIZE), 1))
+            phi = self._features(scaled, self.places["plain_q"], sees)
+            multiply(accumulator, phi, self.places["kv"].at[self.zero].T, staging)
             return accumulator[...]
 
         numerator = pl.run_scoped(accumulate, plgpu.ACC((PART, PART), f32))
@@ -124,13 +124,7 @@ class Chunk:
 
     def _scores(self, q: jax.Array, keys: Keys, starts: Any) -> tuple[jax.Array, jax.Array]:
         """Weights p of 64 of the chunk's keys, (64, 64) bfloat16, and their sums before rounding."""
-
-        def product(accumulator: Any) -> jax.Array:
-            k = self.places["k"].at[self.stage, keys.rows]
-            multiply(accumulator, q, k.T, self._staging())
-            return accumulator[...]
-
-        x = pl.run_scoped(product, plgpu.ACC((PART, PART), f32))
+        x = product(q, self.places["k"].at[self.stage, keys.rows].T, PART, self._staging())
         key, visible = iota((PART, PART), 1), keys.visible()
         if starts is not None:
             visible = visible & (key >= along_rows(starts - keys.first, PART))
@@ -139,21 +133,10 @@ class Chunk:
 
     def _state_normaliser(self, q: jax.Array, count: Any) -> jax.Array:
         """(64,) q . z."""
-
-        def product(accumulator: Any) -> jax.Array:
-            squares = self.places["rounded"].at[features.SQUARES]
-            multiply(accumulator, q, squares, self._staging())
-            return accumulator[...]
-
-        second = pl.run_scoped(product, plgpu.ACC((PART, KEY_SIZE), f32)) * (1 / 32)
-        first = along_columns(load(self.places["moments"].at[features.SUMS], COLUMN), PART) * (1 / 4)
+        squares, sums = self.places["rounded"].at[features.SQUARES], self.places["moments"].at[features.SUMS]
+        second = product(q, squares, KEY_SIZE, self._staging()) * (1 / 32)
+        first = lax.broadcast_in_dim(load(sums, COLUMN), (PART, KEY_SIZE), (1,)) * (1 / 4)
         return jnp.sum(q.astype(f32) * (second + first), axis=1) + count
-
-    def _read_state(self, accumulator: Any, q: jax.Array, sees: Any, staging: Any) -> None:
-        """accumulator += phi(q) S^T."""
-        scaled = features.weighted(q, iota((PART, KEY_SIZE), 1))
-        phi = self._features(scaled, self.places["plain_q"], sees)
-        multiply(accumulator, phi, self.places["kv"].at[self.zero].T, staging)
 
     def _features(self, x: features.Scaled, plain: Any, counted: Any) -> jax.Array:
         """(64, 224) of this warpgroup's tokens, zeros unless `counted`; columns are loaded from `plain`."""

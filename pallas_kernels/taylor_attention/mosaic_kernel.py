@@ -1,6 +1,6 @@
 """The Mosaic kernels of the forward pass, like `sums.key_sums` and `outputs.outputs`: one walk, two ends."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ def key_sums(plan: Plan, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array
 
     Args:
         k, v: (B, N, H, 16) and (B, N, H, V) bfloat16. N and V may be less than the plan's sizes, as multiples
-            of 8 and 16 and no less than a chunk and a part: copies see zeros behind.
+            of 8 and 16 and no less than a chunk and a part: copies see zeros after them.
         packing: starts (B, N) and counts (B,) int32 of packed plans; nothing else.
     """
 
@@ -27,16 +27,16 @@ def key_sums(plan: Plan, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array
         program = Program(plan, Tokens(None, *operands), places)
         program.store(program.walk((), ()), kv, moments, program.block)
 
-    blocks = plan.blocks - 1
-    out_type = state_shapes(plan, blocks)
-    return _run(plan, body, [k, v, *packing], out_type, blocks, scratch(False, False), "key_sums")
+    blocks, places = plan.blocks - 1, scratch(False, False)
+    options = {"grid": plan.grid(blocks), "out_type": state_shapes(plan, blocks), "scratch": places}
+    return mosaic_launch.run(body, k, v, *packing, name="taylor_key_sums_mosaic", **options)
 
 
 def outputs(
     plan: Plan, q: jax.Array, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array],
     prefix: Sequence[jax.Array], return_state: bool,
 ) -> tuple[jax.Array, ...]:  # fmt: skip
-    """Outputs (B, N, H, V), reciprocal normalisers (B, H, N) and, on request, the state behind all tokens.
+    """Outputs (B, N, H, V), reciprocal normalisers (B, H, N) and, on request, the state after all tokens.
 
     Args:
         q, k, v, packing: as in `key_sums`.
@@ -44,9 +44,9 @@ def outputs(
     """
 
     def body(*refs: Any, **places: Any) -> None:
-        inputs, states, results = _split(refs, 3 + len(packing), len(prefix))
-        program = Program(plan, Tokens(*inputs), places)
-        state = program.walk(states, results[:2])
+        given = 3 + len(packing)
+        program, results = Program(plan, Tokens(*refs[:given]), places), refs[given + len(prefix) :]
+        state = program.walk(refs[given : given + len(prefix)], results[:2])
         if return_state:
             last = program.block == plan.blocks - 1
             pl.when(last)(lambda: program.store(state, *results[2:], block=0))
@@ -57,16 +57,8 @@ def outputs(
         *(state_shapes(plan, 1) if return_state else []),
     ]
     places = scratch(True, v.shape[-1] % PART == 0)
-    return _run(plan, body, [q, k, v, *packing, *prefix], out_type, plan.blocks, places, "outputs")
-
-
-def _split(refs: Sequence[Any], *counts: int) -> list[Sequence[Any]]:
-    """The first so many, the next so many, the rest."""
-    parts, at = [], 0
-    for count in counts:
-        parts.append(refs[at : at + count])
-        at += count
-    return [*parts, refs[at:]]
+    options = {"grid": plan.grid(plan.blocks), "out_type": out_type, "scratch": places}
+    return mosaic_launch.run(body, q, k, v, *packing, *prefix, name="taylor_outputs_mosaic", **options)
 
 
 def state_shapes(plan: Plan, blocks: int) -> list[jax.ShapeDtypeStruct]:
@@ -76,13 +68,3 @@ def state_shapes(plan: Plan, blocks: int) -> list[jax.ShapeDtypeStruct]:
         jax.ShapeDtypeStruct((*lead, plan.values, features.COLUMNS), jnp.float32),
         jax.ShapeDtypeStruct((*lead, features.ROWS, features.KEY_SIZE), jnp.float32),
     ]
-
-
-def _run(
-    plan: Plan, body: Callable[..., None], operands: Sequence[jax.Array], out_type: Sequence[Any],
-    blocks: int, places: Mapping[str, Any], name: str,
-) -> tuple[jax.Array, ...]:  # fmt: skip
-    return mosaic_launch.run(
-        body, *operands, grid=(plan.heads * plan.parts, plan.batch, blocks), out_type=out_type,
-        scratch=places, name=f"taylor_{name}_mosaic",
-    )  # fmt: skip

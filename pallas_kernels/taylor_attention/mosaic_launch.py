@@ -73,19 +73,14 @@ def rows_iota(count: int) -> jax.Array:
     return plgpu.broadcasted_iota(jnp.int32, (count,), 0, layout=ROW)
 
 
-def full(shape: tuple[int, int], value: float, dtype: Any = jnp.float32) -> jax.Array:
-    """One value everywhere."""
-    return plgpu.layout_cast(jnp.full(shape, value, dtype), Layout)
+def zeros(*shape: int) -> jax.Array:
+    """Of float32."""
+    return plgpu.layout_cast(jnp.full(shape, 0, jnp.float32), Layout)
 
 
 def along_rows(x: jax.Array, width: int) -> jax.Array:
     """(64,) as (64, width)."""
     return lax.broadcast_in_dim(x, (x.shape[0], width), (0,))
-
-
-def along_columns(x: jax.Array, rows: int) -> jax.Array:
-    """(width,) as (rows, width)."""
-    return lax.broadcast_in_dim(x, (rows, x.shape[0]), (1,))
 
 
 def multiply(accumulator: Any, a: jax.Array, b: Any, staging: Any) -> None:
@@ -104,6 +99,16 @@ def multiply(accumulator: Any, a: jax.Array, b: Any, staging: Any) -> None:
     plgpu.wgmma_wait(0)
 
 
+def product(a: jax.Array, b: Any, columns: int, staging: Any) -> jax.Array:
+    """a b, (rows of a, columns) float32; arguments as for `multiply`."""
+
+    def run(accumulator: Any) -> jax.Array:
+        multiply(accumulator, a, b, staging)
+        return accumulator[...]
+
+    return pl.run_scoped(run, plgpu.ACC((a.shape[0], columns), jnp.float32))
+
+
 def add_product(before: jax.Array, a: Any, b: Any) -> jax.Array:
     """before + a b with both operands in shared memory, on the GPU in the registers of `before`."""
 
@@ -114,9 +119,3 @@ def add_product(before: jax.Array, a: Any, b: Any) -> jax.Array:
     if is_interpreted():  # the interpreter knows no accumulator that begins with a value
         return before + pl.run_scoped(product, plgpu.ACC(before.shape, before.dtype))
     return pl.run_state(lambda accumulator: plgpu.wgmma(accumulator, a, b))(plgpu.ACC.init(before))
-
-
-def meet(barrier: Any) -> None:
-    """Wait until both warpgroups are here."""
-    plgpu.barrier_arrive(barrier)
-    plgpu.barrier_wait(barrier)

@@ -47,6 +47,10 @@ class Plan:
     def parts(self) -> int:
         return self.values // PART
 
+    def grid(self, blocks: int) -> tuple[int, int, int]:
+        """Programs for so many blocks, in the order of `mosaic_launch.GRID`."""
+        return self.heads * self.parts, self.batch, blocks
+
 
 class State(NamedTuple):
     """What a warpgroup carries from chunk to chunk; the moments are in shared memory."""

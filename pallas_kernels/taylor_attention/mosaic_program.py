@@ -20,7 +20,7 @@ from jax.experimental import pallas as pl
 from pallas_kernels.taylor_attention import mosaic_features as features
 from pallas_kernels.taylor_attention.mosaic_chunk import Chunk
 from pallas_kernels.taylor_attention.mosaic_features import KEY_SIZE
-from pallas_kernels.taylor_attention.mosaic_launch import WARPGROUP, full, iota, load, meet, plgpu, store
+from pallas_kernels.taylor_attention.mosaic_launch import WARPGROUP, iota, load, plgpu, store, zeros
 from pallas_kernels.taylor_attention.mosaic_plan import (
     CHUNK,
     PART,
@@ -40,9 +40,9 @@ class Program:
     def __init__(self, plan: Plan, tokens: Tokens, places: dict[str, Any]):
         self.plan, self.tokens, self.places = plan, tokens, places
         head = lax.axis_index("head")
-        self.head, self.part = (
-            (head, 0) if plan.parts == 1 else (lax.div(head, plan.parts), lax.rem(head, plan.parts))
-        )
+        self.head, self.part = head, 0
+        if plan.parts > 1:
+            self.head, self.part = lax.div(head, plan.parts), lax.rem(head, plan.parts)
         self.row, self.block = lax.axis_index("row"), lax.axis_index("block")
         self.group = lax.axis_index(WARPGROUP)
         self.rows = pl.ds(self.group * PART, PART)
@@ -93,7 +93,7 @@ class Program:
 
     def _start(self, prefix: Sequence[Any]) -> State:
         if not prefix:
-            kv, sums, count = full((PART, SHARE), 0), full((features.ROWS, KEY_SIZE), 0), jnp.float32(0)
+            kv, sums, count = zeros(PART, SHARE), zeros(features.ROWS, KEY_SIZE), jnp.float32(0)
         else:
             at = (self.row, self.head, self.block)
             kv = load(prefix[0].at[(*at, self.values, self.share)])
@@ -123,7 +123,8 @@ class Program:
     def meet(self, barrier: int) -> None:
         """Wait until both warpgroups are here and see what the other one wrote into shared memory."""
         plgpu.commit_smem()
-        meet(self.places["together"].at[barrier])
+        plgpu.barrier_arrive(self.places["together"].at[barrier])
+        plgpu.barrier_wait(self.places["together"].at[barrier])
 
     def _fetch(self, number: Any, stage: Any) -> None:
         """Start copies of a chunk's tokens."""

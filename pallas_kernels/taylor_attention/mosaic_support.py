@@ -33,7 +33,12 @@ def supports_mosaic(q: Any = None, k: Any = None, v: Any = None) -> str | None:
 
     The arrays are such that the portable kernels take them.
     """
-    return cannot_run() or (None if q is None else unsupported(q, k, v))
+    reason = cannot_run()
+    if reason is None and q is not None and q.shape[-1] != KEY_SIZE:
+        return f"q has {q.shape[-1]} channels; the Mosaic kernel takes {KEY_SIZE}"
+    if reason is None and q is not None and jnp.dtype(q.dtype) != jnp.bfloat16:
+        return f"q, k, v have dtype {q.dtype}; the Mosaic kernel takes bfloat16"
+    return reason
 
 
 def fastest(q: Any, k: Any, v: Any) -> str:
@@ -41,15 +46,5 @@ def fastest(q: Any, k: Any, v: Any) -> str:
     if supports_mosaic(q, k, v) is not None:
         return "pallas"
     batch, length, heads, _ = q.shape
-    return tuning.fastest(
-        "taylor_attention", rows_and_heads=batch * heads, length=length, value_size=v.shape[-1]
-    )
-
-
-def unsupported(q: Any, k: Any, v: Any) -> str | None:
-    """Why the Mosaic kernel cannot take these arrays, which the portable kernels take, or None."""
-    if q.shape[-1] != KEY_SIZE:
-        return f"q has {q.shape[-1]} channels; the Mosaic kernel takes {KEY_SIZE}"
-    if jnp.dtype(q.dtype) != jnp.bfloat16:
-        return f"q, k, v have dtype {q.dtype}; the Mosaic kernel takes bfloat16"
-    return None
+    sizes = {"rows_and_heads": batch * heads, "length": length, "value_size": v.shape[-1]}
+    return tuning.fastest("taylor_attention", **sizes)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
+from pallas_kernels import triton_launch
 from pallas_kernels.launch import launch, load, store
 
 ELEMENTS = 1024
@@ -22,14 +23,18 @@ WARPS = 4
 
 
 def scan_states(
-    sums: jax.Array, initial: jax.Array | None, keep: jax.Array | None, reverse: bool = False
+    sums: jax.Array,
+    initial: jax.Array | None,
+    keep: jax.Array | None,
+    reverse: bool = False,
+    backend: str = "pallas",
 ) -> jax.Array:
     """Exclusive running sums of block states.
 
     Args:
         sums: (B, H, blocks - 1, ...) float32.
         initial: (B, H, ...), what enters at the first end; None is nothing.
-        keep: (B, blocks - 1) float32, 0 where the sums start anew behind that block, else 1; None: all 1.
+        keep: (B, blocks - 1) float32, 0 where the sums start anew after that block, else 1; None: all 1.
         reverse: sum from the last block to the first; `sums` are then of blocks 1, 2, ...
 
     Returns:
@@ -38,6 +43,15 @@ def scan_states(
     batch, heads, steps, *rest = sums.shape
     size = math.prod(rest)
     parts = -(-size // ELEMENTS)
+    options: dict[str, Any] = {"grid": (batch * heads * parts,), "warps": WARPS}
+    if backend == "triton":
+        kernel = triton_launch.kernels("taylor_attention.triton_kernels").taylor_scan
+        pointers = [sums if x is None else x for x in (sums, initial, keep)]
+        shape = jax.ShapeDtypeStruct((batch, heads, steps + 1, *rest), jnp.float32)
+        given = {"has_initial": initial is not None, "has_keep": keep is not None, "reverse": reverse}
+        constants = {"SIZE": size, "STEPS": steps, "HEADS": heads, "ELEMENTS": ELEMENTS, **given, **options}
+        constants |= {"out_shape": [shape], "name": "taylor_scan_triton"}
+        return triton_launch.launch(kernel, *pointers, **constants)[0]
 
     def place(i: Any) -> tuple[Any, Any, Any]:
         """Row, head and part of a state of program i: one axis, since CUDA limits the others."""
@@ -71,10 +85,6 @@ def scan_states(
     if keep is not None:
         operands.append(keep)
         in_specs.append(pl.BlockSpec((None, steps), lambda i: (place(i)[0], 0)))
-    out = launch(
-        body, *operands,
-        grid=(batch * heads * parts,), in_specs=in_specs, out_specs=blocks(steps + 1),
-        out_shape=jax.ShapeDtypeStruct((batch, heads, steps + 1, size), jnp.float32),
-        warps=WARPS, name="taylor_scan",
-    )  # fmt: skip
-    return out.reshape(batch, heads, steps + 1, *rest)
+    shape = jax.ShapeDtypeStruct((batch, heads, steps + 1, size), jnp.float32)
+    options |= {"in_specs": in_specs, "out_specs": blocks(steps + 1), "out_shape": shape}
+    return launch(body, *operands, name="taylor_scan", **options).reshape(batch, heads, steps + 1, *rest)

@@ -1,8 +1,11 @@
-"""Grid and block specs of the kernels of Taylor attention: (rows x heads x value tiles, blocks of tokens).
+"""Grid, blocks and launch of the kernels of Taylor attention: (rows x heads x value tiles, blocks of tokens).
 
 Arrays stay as the caller has them, (B, N, H, dim): a program reads its head's 32 to 128 bytes of each token,
 and its neighbours on the grid read the rest of the line. Nothing is transposed or padded in memory. Rows
 share the first axis of the grid, since CUDA limits the others to `MAX_BLOCKS` programs.
+
+Axes of arrays are letters: b row, h head, n token, k key channel, v value channel, t value tile, j block, and
+of states f feature, m and l the axes of the moments.
 """
 
 from collections.abc import Sequence
@@ -14,11 +17,21 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
+from pallas_kernels import triton_launch
 from pallas_kernels.launch import launch, whole
-from pallas_kernels.taylor_attention.blocks import Features, Packing, Plan
+from pallas_kernels.taylor_attention.blocks import Chunk, Features, Packing, Plan, State, first_state
 
 MAX_BLOCKS = 65_535
 """Blocks of tokens per row and head."""
+
+STATE, BLOCK_STATES, PACKING = ("bhfv", "bhml"), ("bhjfv", "bhjml"), ("bn", "b")
+"""Axes of a state, of one per block, and of `starts` and `counts`."""
+
+TABLES = 10
+"""How many operands `constant_tables` are."""
+
+MATRICES = 6
+"""The first of them, which the Pallas kernels take; they know the vectors by the number of a feature."""
 
 
 def place(plan: Plan, x: Any) -> tuple[Any, Any, Any]:
@@ -29,97 +42,26 @@ def place(plan: Plan, x: Any) -> tuple[Any, Any, Any]:
     return lax.div(x, plan.heads), lax.rem(x, plan.heads), tile
 
 
-def value_tile(plan: Plan) -> Any:
-    """The value tile of the running program."""
-    return place(plan, pl.program_id(0))[2]
+def spec(plan: Plan, axes: str) -> pl.BlockSpec:
+    """A program's block of an array with these axes; the kernel's ref has those of more than one element."""
+    k = plan.layout.padded_key_size
+    sizes = {"n": plan.blocks * plan.block, "k": k, "v": plan.value_tile}
+    sizes |= {"f": plan.layout.size, "m": k + 1, "l": plan.layout.last}
 
-
-def block_start(plan: Plan, first: int = 0) -> Any:
-    """The first token of the running program, where the grid begins with block number `first`."""
-    return (pl.program_id(1) + first) * plan.block
-
-
-def _whole_rows(plan: Plan) -> int:
-    return plan.blocks * plan.block
-
-
-def keys(plan: Plan) -> pl.BlockSpec:
-    """Of (B, N, H, K) arrays: (N, K) refs."""
-
-    def index(x: Any, j: Any) -> Any:
-        row, head, _ = place(plan, x)
-        return row, 0, head, 0
-
-    return pl.BlockSpec((None, _whole_rows(plan), None, plan.layout.padded_key_size), index)
-
-
-def key_gradients(plan: Plan) -> pl.BlockSpec:
-    """Of (tiles, B, N, H, K) arrays, one share of the gradient per value tile: (N, K) refs."""
-
-    def index(x: Any, j: Any) -> Any:
+    def index(x: Any, j: Any) -> tuple[Any, ...]:
         row, head, tile = place(plan, x)
-        return tile, row, 0, head, 0
+        indices = {"b": row, "h": head, "t": tile, "v": tile, "j": j}
+        return tuple(indices.get(axis, 0) for axis in axes)
 
-    return pl.BlockSpec((None, None, _whole_rows(plan), None, plan.layout.padded_key_size), index)
-
-
-def values(plan: Plan) -> pl.BlockSpec:
-    """Of (B, N, H, V) arrays: (N, tile) refs."""
-
-    def index(x: Any, j: Any) -> Any:
-        row, head, tile = place(plan, x)
-        return row, 0, head, tile
-
-    return pl.BlockSpec((None, _whole_rows(plan), None, plan.value_tile), index)
+    return pl.BlockSpec(tuple(map(sizes.get, axes)), index)
 
 
-def numbers(plan: Plan) -> pl.BlockSpec:
-    """Of (B, H, N) arrays: (N,) refs."""
-    return pl.BlockSpec((None, None, _whole_rows(plan)), lambda x, j: (*place(plan, x)[:2], 0))
-
-
-def packing_specs(plan: Plan) -> list[pl.BlockSpec]:
-    """Of `starts` (B, N) and `counts` (B,): a (N,) ref and a scalar ref."""
-    starts = pl.BlockSpec((None, _whole_rows(plan)), lambda x, j: (place(plan, x)[0], 0))
-    return [starts, pl.BlockSpec((None,), lambda x, j: (place(plan, x)[0],))]
-
-
-def block_states(plan: Plan) -> list[pl.BlockSpec]:
-    """Of (B, H, blocks, size, V) and (B, H, blocks, K + 1, last) arrays."""
-
-    def kv_index(x: Any, j: Any) -> Any:
-        row, head, tile = place(plan, x)
-        return row, head, j, 0, tile
-
-    k, last = plan.layout.padded_key_size, plan.layout.last
-    return [
-        pl.BlockSpec((None, None, None, plan.layout.size, plan.value_tile), kv_index),
-        pl.BlockSpec((None, None, None, k + 1, last), lambda x, j: (*place(plan, x)[:2], j, 0, 0)),
-    ]
-
-
-def states(plan: Plan) -> list[pl.BlockSpec]:
-    """Of (B, H, size, V) and (B, H, K + 1, last) arrays."""
-
-    def kv_index(x: Any, j: Any) -> Any:
-        row, head, tile = place(plan, x)
-        return row, head, 0, tile
-
-    k, last = plan.layout.padded_key_size, plan.layout.last
-    return [
-        pl.BlockSpec((None, None, plan.layout.size, plan.value_tile), kv_index),
-        pl.BlockSpec((None, None, k + 1, last), lambda x, j: (*place(plan, x)[:2], 0, 0)),
-    ]
-
-
-def state_shapes(plan: Plan, blocks: int | None = None) -> list[jax.ShapeDtypeStruct]:
-    """Shapes of one state per row and head, or of `blocks`."""
-    lead = (plan.batch, plan.heads, *(() if blocks is None else (blocks,)))
-    k, last = plan.layout.padded_key_size, plan.layout.last
-    return [
-        jax.ShapeDtypeStruct((*lead, plan.layout.size, plan.value_size), jnp.float32),
-        jax.ShapeDtypeStruct((*lead, k + 1, last), jnp.float32),
-    ]
+def shape(plan: Plan, axes: str, dtype: Any = jnp.float32, blocks: int | None = None) -> jax.ShapeDtypeStruct:
+    """Of a whole array with these axes, by default with all blocks."""
+    sizes = {"b": plan.batch, "h": plan.heads, "n": plan.length, "k": plan.layout.key_size}
+    sizes |= {"v": plan.value_size, "t": plan.value_tiles, "j": plan.blocks if blocks is None else blocks}
+    sizes |= {"f": plan.layout.size, "m": plan.layout.padded_key_size + 1, "l": plan.layout.last}
+    return jax.ShapeDtypeStruct([sizes[axis] for axis in axes], dtype)
 
 
 def constant_tables(plan: Plan) -> list[np.ndarray]:
@@ -130,46 +72,92 @@ def constant_tables(plan: Plan) -> list[np.ndarray]:
     return [*matrices, tables.one_offset, tables.two_offset, tables.linear, tables.half_linear]
 
 
-TABLES = 10
-"""How many operands `constant_tables` are."""
+class Program(NamedTuple):
+    """What a running program works with, besides its kernel's own operands."""
 
-MATRICES = 6
-"""The first of them, which the kernels take; they know the vectors by the number of a feature."""
-
-
-class Refs(NamedTuple):
-    """What a kernel finds behind its own operands."""
-
+    plan: Plan
     packing: Packing | None
     states: tuple[Any, Any] | None
     query_features: Features
     """of queries, with their weights"""
     key_features: Features
     outputs: tuple[Any, ...]
+    tile: Any
+    """the value tile"""
+    start: Any
+    """the first token"""
+
+    def chunk(self, number: Any) -> Chunk:
+        """Its chunk of tokens of this number."""
+        return Chunk(self.plan, self.start + number * self.plan.chunk, self.packing)
+
+    def walk(self, step: Any) -> State:
+        """Repeat ``step(i, state) -> state`` for each chunk, from the state that is given or an empty one."""
+        state = first_state(self.plan, self.states, self.tile)
+        return lax.fori_loop(0, self.plan.block // self.plan.chunk, step, state)
 
 
-def unpack(plan: Plan, refs: Sequence[Any], has_states: bool) -> Refs:
-    """Sort the refs that `run` appends to a kernel's own."""
+def running(plan: Plan, refs: Sequence[Any], has_states: bool = False, first: int = 0) -> Program:
+    """Sort the refs that `run` appends to a kernel's own; the grid begins with block number `first`."""
     rest = list(refs)
     packing = Packing(rest.pop(0), rest.pop(0)) if plan.packed else None
     states = (rest.pop(0), rest.pop(0)) if has_states else None
     one, two, weighted, one_rows, two_rows, weighted_rows = rest[:MATRICES]
     query_features = Features(plan, (one, weighted), (one_rows, weighted_rows), plan.scales[1])
     key_features = Features(plan, (one, two), (one_rows, two_rows))
-    return Refs(packing, states, query_features, key_features, tuple(rest[MATRICES:]))
+    tile = place(plan, pl.program_id(0))[2]
+    start = (pl.program_id(1) + first) * plan.block
+    return Program(plan, packing, states, query_features, key_features, tuple(rest[MATRICES:]), tile, start)
 
 
 def run(
-    plan: Plan, body: Any, name: str, *, blocks: int, operands: Sequence[jax.Array],
-    in_specs: Sequence[pl.BlockSpec], packing: Sequence[jax.Array], states: Sequence[jax.Array] | None,
-    tables: Sequence[jax.Array], out_specs: Any, out_shape: Any,
-) -> Any:  # fmt: skip
-    """Launch a kernel on its own operands and, behind them, the packing, states and tables."""
-    tables = tables[:MATRICES]
-    shared = [*(packing_specs(plan) if packing else []), *([] if states is None else block_states(plan))]
-    return launch(
-        body, *operands, *packing, *(states or ()), *tables,
-        grid=(plan.batch * plan.heads * plan.value_tiles, blocks),
-        in_specs=[*in_specs, *shared, *map(whole, tables)], out_specs=out_specs, out_shape=out_shape,
-        warps=plan.warps, stages=plan.stages, name=f"taylor_{name}",
-    )  # fmt: skip
+    plan: Plan,
+    body: Any,
+    name: str,
+    operands: Sequence[tuple[jax.Array, str]],
+    packing: Sequence[jax.Array],
+    tables: Sequence[jax.Array],
+    results: Sequence[tuple[str, Any]],
+    *,
+    states: Sequence[jax.Array] | None = (),
+    blocks: int | None = None,
+    uses: Sequence[int] = (0, 1, 2),
+    **constants: Any,
+) -> tuple[jax.Array, ...]:
+    """Launch a kernel on its own operands and, after them, the packing, states and tables.
+
+    Args:
+        body: of the Pallas kernel; the Triton kernel is ``taylor_NAME`` of `triton_kernels`.
+        operands: arrays and their axes.
+        packing: starts (B, N) and counts (B,), see `blocks.Packing`; empty unless packed.
+        results: axes and dtypes.
+        states: one per block, from which a program starts; None for empty ones, () where a kernel takes none.
+        blocks: of the grid, and of states in the results; None: all.
+        uses: numbers of the tables that the Triton kernel takes.
+        constants: further arguments of the Triton kernel.
+    """
+    blocks = plan.blocks if blocks is None else blocks
+    arrays, axes = [x for x, _ in operands], [names for _, names in operands]
+    options: dict[str, Any] = {
+        "grid": (plan.batch * plan.heads * plan.value_tiles, blocks),
+        "out_shape": [shape(plan, names, dtype, blocks) for names, dtype in results],
+        "warps": plan.warps,
+        "stages": plan.stages,
+    }
+    if plan.backend == "triton":
+        kernel = getattr(triton_launch.kernels("taylor_attention.triton_kernels"), f"taylor_{name}")
+        nowhere = arrays[0], arrays[0]
+        arrays += packing or nowhere
+        if states != ():
+            arrays += states or nowhere
+            constants["has_states"] = states is not None
+        arrays += [*(tables[i] for i in uses), *tables[MATRICES:]]
+        options |= {"name": f"taylor_{name}_triton", "plan": plan}
+        return triton_launch.launch(kernel, *arrays, **options, **constants)
+    axes += [*(PACKING if packing else ()), *(BLOCK_STATES if states else ())]
+    matrices = tables[:MATRICES]
+    in_specs = [*(spec(plan, names) for names in axes), *map(whole, matrices)]
+    out_specs = [spec(plan, names) for names, _ in results]
+    arrays += [*packing, *(states or ()), *matrices]
+    options |= {"in_specs": in_specs, "out_specs": out_specs, "name": f"taylor_{name}"}
+    return tuple(launch(body, *arrays, **options))

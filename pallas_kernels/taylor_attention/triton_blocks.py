@@ -1,22 +1,63 @@
 """`blocks` once more as `triton.jit` functions; imported only where the `triton` package is.
 
 `plan` is the `blocks.Plan` of a call, a constant to the compiler. Letters, names and reasons are those of
-`blocks`. A state is the tuple (tiles, moments, count).
+`blocks`. A state is the tuple (tiles, moments, count). `tables` of features are R, T and the vectors of
+`load_vectors`.
 """
 
 # ruff: noqa: RUF005  (the compiler knows sums of tuples, not unpacking into them)
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
 
+class Program(NamedTuple):
+    """What a running program works on: its indices, and the packing of its row."""
+
+    row: Any
+    head: Any
+    tile: Any
+    block: Any
+    starts: Any
+    limit: Any
+
+
+class Chunk(NamedTuple):
+    """C tokens from `start` on; which are inside the arrays (stored), and which no padding either (real)."""
+
+    start: Any
+    index: Any
+    stored: Any
+    real: Any
+
+
 @triton.jit
-def program(plan: tl.constexpr):
-    """Row, head, value tile and block of the running program."""
+def running(starts, counts, plan: tl.constexpr):
+    """The `Program` that asks."""
     x = tl.program_id(0)
     tile, head = x % plan.value_tiles, x // plan.value_tiles % plan.heads
     row = (x // (plan.value_tiles * plan.heads)).to(tl.int64)
-    return row, head, tile, tl.program_id(1)
+    block = tl.program_id(1)
+    starts += row * plan.length
+    limit = tl.load(counts + row) if plan.packed else plan.length
+    return Program(row, head, tile, block, starts, limit)
+
+
+@triton.jit
+def chunk_at(start, program, plan: tl.constexpr):
+    """The `Chunk` from token `start` on."""
+    index = start + tl.arange(0, plan.chunk)
+    stored = index < plan.length if plan.ragged else tl.full((plan.chunk,), True, tl.int1)
+    real = index < program.limit if plan.packed else stored
+    return Chunk(start, index, stored, real)
+
+
+@triton.jit
+def operand(x, plan: tl.constexpr):
+    """`x` in the dtype of the operands of matmuls."""
+    return x.to(tl.bfloat16 if plan.operand.itemsize == 2 else tl.float32)
 
 
 @triton.jit
@@ -24,26 +65,16 @@ def dot(a, b, into, plan: tl.constexpr):
     """a b, accumulated in float32 onto `into` (None: nothing)."""
     # Of float32 operands. "ieee" would do without tensor cores, in code that spills all registers.
     precision: tl.constexpr = "tf32x3" if plan.precision == "highest" else "tf32"
-    return tl.dot(a, b, into, input_precision=precision)
-
-
-@triton.jit
-def existing(index, plan: tl.constexpr):
-    """(C,) which tokens are not beyond the end of the arrays."""
-    if plan.ragged:
-        return index < plan.length
-    else:
-        return tl.full((plan.chunk,), True, tl.int1)
+    return tl.dot(operand(a, plan), operand(b, plan), into, input_precision=precision)
 
 
 @triton.jit
 def place(
-    pointer, start, valid, row, head, tile,
-    SIZE: tl.constexpr, PADDED: tl.constexpr, plan: tl.constexpr,
-):  # fmt: skip
-    """(C, PADDED) addresses of a chunk in (B, N, H, SIZE), and which of them are valid and inside."""
+    pointer, row, program, tile, chunk, valid, SIZE: tl.constexpr, PADDED: tl.constexpr, plan: tl.constexpr
+):
+    """(C, PADDED) addresses of a chunk in (rows, N, H, SIZE), and which of them are valid and inside."""
     # Only the offsets within a chunk are sure to fit 32 bits.
-    pointer += ((row * plan.length + start) * plan.heads + head) * SIZE
+    pointer += ((row * plan.length + chunk.start) * plan.heads + program.head) * SIZE
     column = tile * PADDED + tl.arange(0, PADDED)[None, :]
     inside = valid[:, None]
     if SIZE % PADDED != 0:
@@ -52,58 +83,81 @@ def place(
 
 
 @triton.jit
-def load_keys(pointer, start, real, row, head, plan: tl.constexpr):
-    """(C, K) in the arrays' dtype, zeros in padding and beyond the real channels."""
-    at, inside = place(
-        pointer, start, real, row, head, 0, plan.layout.key_size, plan.layout.padded_key_size, plan
-    )
-    return tl.load(at, inside, 0.0)
+def place_keys(pointer, row, program, chunk, valid, plan: tl.constexpr):
+    """`place` in (rows, N, H, K)."""
+    K: tl.constexpr = plan.layout.key_size
+    return place(pointer, row, program, 0, chunk, valid, K, plan.layout.padded_key_size, plan)
 
 
 @triton.jit
-def load_values(pointer, start, real, row, head, tile, plan: tl.constexpr):
-    """(C, V) of a value tile, as `load_keys`."""
-    at, inside = place(pointer, start, real, row, head, tile, plan.value_size, plan.value_tile, plan)
-    return tl.load(at, inside, 0.0)
+def place_share(pointer, program, chunk, plan: tl.constexpr):
+    """`place` in (tiles, B, N, H, K): the program's value tile's share of a gradient."""
+    return place_keys(pointer, program.tile * plan.batch + program.row, program, chunk, chunk.stored, plan)
 
 
 @triton.jit
-def load_queries(pointer, start, real, row, head, dtype: tl.constexpr, plan: tl.constexpr):
-    """(C, K) as `load_keys`, as operands, times the first of the plan's `scales`."""
-    keys = load_keys(pointer, start, real, row, head, plan)
+def place_values(pointer, program, chunk, valid, plan: tl.constexpr):
+    """`place` in the program's tile of (B, N, H, V)."""
+    V: tl.constexpr = plan.value_size
+    return place(pointer, program.row, program, program.tile, chunk, valid, V, plan.value_tile, plan)
+
+
+@triton.jit
+def load_keys(pointer, program, chunk, plan: tl.constexpr):
+    """(C, K) operands, zeros in padding and beyond the real channels."""
+    at, inside = place_keys(pointer, program.row, program, chunk, chunk.real, plan)
+    return operand(tl.load(at, inside, 0.0), plan)
+
+
+@triton.jit
+def load_values(pointer, program, chunk, plan: tl.constexpr):
+    """(C, V) of the program's value tile, as `load_keys`."""
+    at, inside = place_values(pointer, program, chunk, chunk.real, plan)
+    return operand(tl.load(at, inside, 0.0), plan)
+
+
+@triton.jit
+def load_queries(pointer, program, chunk, plan: tl.constexpr):
+    """(C, K) as `load_keys`, times the first of the plan's `scales`."""
+    keys = load_keys(pointer, program, chunk, plan)
     if plan.scales[0] == 1:
-        return keys.to(dtype)
+        return keys
     else:
-        return (keys.to(tl.float32) * plan.scales[0]).to(dtype)
+        return operand(keys.to(tl.float32) * plan.scales[0], plan)
 
 
 @triton.jit
-def load_gradients(do, rden, start, index, real, row, head, tile, dtype: tl.constexpr, plan: tl.constexpr):
+def load_gradients(do, rden, program, chunk, plan: tl.constexpr):
     """(C, V) dn = do / (normaliser + eps): the gradient of the numerators, as operands."""
-    gradients = load_values(do, start, real, row, head, tile, plan).to(tl.float32)
-    return (gradients * load_numbers(rden, index, real, row, head, plan)[:, None]).to(dtype)
+    gradients = load_values(do, program, chunk, plan).to(tl.float32)
+    return operand(gradients * load_numbers(rden, program, chunk, plan)[:, None], plan)
 
 
 @triton.jit
-def load_numbers(pointer, index, real, row, head, plan: tl.constexpr):
+def load_numbers(pointer, program, chunk, plan: tl.constexpr):
     """(C,) of (B, H, N), 0 in padding."""
-    return tl.load(pointer + (row * plan.heads + head) * plan.length + index, real, 0.0)
+    pointer += (program.row * plan.heads + program.head) * plan.length
+    return tl.load(pointer + chunk.index, chunk.real, 0.0)
 
 
 @triton.jit
-def load_tables(pointer, plan: tl.constexpr):
-    """(K, F) per tile of a (K, size) table; the pointer itself where the tables do not stay (`Plan.hoist`).
+def load_tables(pointers, plan: tl.constexpr):
+    """(K, F) per tile of each (K, size) table; the pointers where the tables do not stay (`Plan.hoist`).
 
     Before the loop: in it each use costs a copy and a barrier.
     """
     if plan.hoist:
-        parts = ()
         TILES: tl.constexpr = plan.layout.pure + 1
-        for i in tl.static_range(TILES):
-            parts = parts + (_load_table(pointer, i, plan),)
-        return parts
+        COUNT: tl.constexpr = len(pointers)
+        tables = ()
+        for number in tl.static_range(COUNT):
+            parts = ()
+            for i in tl.static_range(TILES):
+                parts = parts + (_load_table(pointers[number], i, plan),)
+            tables = tables + (parts,)
+        return tables
     else:
-        return pointer
+        return pointers
 
 
 @triton.jit
@@ -119,7 +173,7 @@ def at_round(tables, offset, c, plan: tl.constexpr):
     if plan.hoist:
         return tables
     else:
-        return tables + tl.load(offset).to(tl.int32) * c
+        return tl.tuple([pointer + tl.load(offset).to(tl.int32) * c for pointer in tables])
 
 
 @triton.jit
@@ -152,73 +206,68 @@ def scaled(phi, vectors, i: tl.constexpr, SCALE: tl.constexpr, plan: tl.constexp
 
 
 @triton.jit
-def factors(x, ones, twos, vectors, i: tl.constexpr, plan: tl.constexpr):
+def factors(x, tables, i: tl.constexpr, plan: tl.constexpr):
     """(C, F) x R + r and x T + t of tile i, float32."""
-    one, two = dot(x, table(ones, i, plan), None, plan), dot(x, table(twos, i, plan), None, plan)
+    one, two = dot(x, table(tables[0], i, plan), None, plan), dot(x, table(tables[1], i, plan), None, plan)
     if i == plan.layout.pure:
-        one += vectors[0][None, :]
-        two += vectors[1][None, :]
+        one += tables[2][0][None, :]
+        two += tables[2][1][None, :]
     return one, two
 
 
 @triton.jit
-def features(x, ones, twos, vectors, i: tl.constexpr, SCALE: tl.constexpr, plan: tl.constexpr):
+def features(x, tables, i: tl.constexpr, SCALE: tl.constexpr, plan: tl.constexpr):
     """(C, F) phi(x) of tile i, float32."""
-    one, two = factors(x, ones, twos, vectors, i, plan)
-    return scaled(one * two, vectors, i, SCALE, plan)
+    one, two = factors(x, tables, i, plan)
+    return scaled(one * two, tables[2], i, SCALE, plan)
 
 
 @triton.jit
-def features_gradient(
-    one, two, ones, twos, vectors, i: tl.constexpr, dphi, into,
-    dtype: tl.constexpr, SCALE: tl.constexpr, plan: tl.constexpr,
-):  # fmt: skip
-    """(C, K) gradient of x from dphi (C, F) of tile i with these `factors`, added onto `into`."""
-    dphi = scaled(dphi, vectors, i, SCALE, plan)
-    into = dot((dphi * two).to(dtype), tl.trans(table(ones, i, plan)), into, plan)
-    return dot((dphi * one).to(dtype), tl.trans(table(twos, i, plan)), into, plan)
+def read_tile(state, i: tl.constexpr, phi, into, plan: tl.constexpr):
+    """(C, V) phi(x) S of tile i, added onto `into`."""
+    if i == plan.layout.pure or plan.layout.tile < 64:
+        return dot(phi, tl.trans(state[0][i]), into, plan)
+    else:
+        return dot(phi, state[0][i], into, plan)
 
 
 @triton.jit
-def gradient_through_state(
-    state, x, u, weight, ones, twos, vectors,
-    dtype: tl.constexpr, SCALE: tl.constexpr, plan: tl.constexpr,
-):  # fmt: skip
+def tile_gradient(state, i: tl.constexpr, u, plan: tl.constexpr):
+    """(C, F) u S^T of tile i."""
+    if i == plan.layout.pure or plan.layout.tile < 64:
+        return dot(u, state[0][i], None, plan)
+    else:
+        return dot(u, tl.trans(state[0][i]), None, plan)
+
+
+@triton.jit
+def gradient_through_state(state, x, u, weight, tables, SCALE: tl.constexpr, plan: tl.constexpr):
     """(C, K) gradient of x through the products u . (phi(x) S) and `weight` times the normaliser's."""
     PURE: tl.constexpr = plan.layout.pure
-    one, two = factors(x, ones, twos, vectors, PURE, plan)
-    phi = scaled(one * two, vectors, PURE, SCALE, plan).to(dtype)
-    dx = dot(phi, tl.trans((state[1] * vectors[2][None, :]).to(dtype)), None, plan)
-    if SCALE != 1:
-        dx *= SCALE
+    one, two = factors(x, tables, PURE, plan)
+    phi = operand(scaled(one * two, tables[2], PURE, SCALE, plan), plan)
+    dx = dot(phi, tl.trans(operand(state[1] * tables[2][2][None, :], plan)), None, plan)
+    dx *= SCALE
     dx *= weight
-    dphi = dot(u, state[0][PURE].to(dtype), None, plan)
-    dx = features_gradient(one, two, ones, twos, vectors, PURE, dphi, dx, dtype, SCALE, plan)
-    for i in tl.static_range(PURE - 1, -1, -1):
-        one, two = factors(x, ones, twos, vectors, i, plan)
-        part = state[0][i] if plan.layout.tile < 64 else tl.trans(state[0][i])
-        dphi = dot(u, part.to(dtype), None, plan)
-        dx = features_gradient(one, two, ones, twos, vectors, i, dphi, dx, dtype, SCALE, plan)
+    for i in tl.static_range(PURE, -1, -1):
+        if i != PURE:
+            one, two = factors(x, tables, i, plan)
+        dphi = scaled(tile_gradient(state, i, u, plan), tables[2], i, SCALE, plan)
+        dx = dot(operand(dphi * two, plan), tl.trans(table(tables[0], i, plan)), dx, plan)
+        dx = dot(operand(dphi * one, plan), tl.trans(table(tables[1], i, plan)), dx, plan)
     return dx
 
 
 @triton.jit
 def scaled_scores(a, b, plan: tl.constexpr):
     """(C, C) products of queries and keys, or of keys and queries, over sqrt(K)."""
-    scores = dot(a, tl.trans(b), None, plan)
-    if plan.scales[1] == 1:
-        return scores
-    else:
-        return scores * plan.scales[1]
+    return dot(a, tl.trans(b), None, plan) * plan.scales[1]
 
 
 @triton.jit
 def slope(scores, plan: tl.constexpr):
     """(C, C) derivative of 1 + s + s^2 / 2 by the products that `scaled_scores` scales."""
-    if plan.scales[1] == 1:
-        return 1 + scores
-    else:
-        return (1 + scores) * plan.scales[1]
+    return (1 + scores) * plan.scales[1]
 
 
 @triton.jit
@@ -238,7 +287,7 @@ def empty_state(plan: tl.constexpr):
 
 
 @triton.jit
-def state_place(kv, moments, number, tile, i: tl.constexpr, plan: tl.constexpr):
+def state_place(kv, number, tile, i: tl.constexpr, plan: tl.constexpr):
     """Addresses of tile i, in the order of the state's axes, and which are inside; `number` counts states."""
     FIRST: tl.constexpr = plan.layout.tiles[i][0]
     F: tl.constexpr = plan.layout.tiles[i][1]
@@ -261,23 +310,27 @@ def moments_place(moments, number, plan: tl.constexpr):
 
 
 @triton.jit
-def load_state(kv, moments, number, tile, plan: tl.constexpr):
-    """State number `number` of (..., size, V) and (..., K + 1, last)."""
-    TILES: tl.constexpr = plan.layout.pure + 1
-    tiles = ()
-    for i in tl.static_range(TILES):
-        at, inside = state_place(kv, moments, number, tile, i, plan)
-        tiles = tiles + (tl.load(at, inside, 0.0),)
-    at, counts = moments_place(moments, number, plan)
-    return tiles, tl.load(at), tl.max(tl.load(counts), 0)
+def state_before(kv, moments, program, given: tl.constexpr, plan: tl.constexpr):
+    """The state of the program's block if states are `given`, else an empty one."""
+    if given:
+        number = (program.row * plan.heads + program.head) * plan.blocks + program.block
+        TILES: tl.constexpr = plan.layout.pure + 1
+        tiles = ()
+        for i in tl.static_range(TILES):
+            at, inside = state_place(kv, number, program.tile, i, plan)
+            tiles = tiles + (tl.load(at, inside, 0.0),)
+        at, counts = moments_place(moments, number, plan)
+        return tiles, tl.load(at), tl.max(tl.load(counts), 0)
+    else:
+        return empty_state(plan)
 
 
 @triton.jit
 def store_state(state, kv, moments, number, tile, plan: tl.constexpr):
-    """The way back."""
+    """Into state number `number` of (..., size, V) and (..., K + 1, last)."""
     TILES: tl.constexpr = plan.layout.pure + 1
     for i in tl.static_range(TILES):
-        at, inside = state_place(kv, moments, number, tile, i, plan)
+        at, inside = state_place(kv, number, tile, i, plan)
         tl.store(at, state[0][i], inside)
     at, counts = moments_place(moments, number, plan)
     tl.store(at, state[1])
@@ -285,9 +338,7 @@ def store_state(state, kv, moments, number, tile, plan: tl.constexpr):
 
 
 @triton.jit
-def add_tokens(
-    state, stays, x, u, weight, count, ones, twos, vectors, SCALE: tl.constexpr, plan: tl.constexpr
-):  # fmt: skip
+def add_tokens(state, stays, x, u, weight, count, tables, SCALE: tl.constexpr, plan: tl.constexpr):
     """Add phi(x) u^T and the moments of x, weighted by `weight` (C,) or unweighted (None), to the state.
 
     If the call is packed and not `stays`, to an empty state instead.
@@ -300,52 +351,50 @@ def add_tokens(
     for i in tl.static_range(PURE):
         into = tl.where(stays, tiles[i], 0.0) if plan.packed else tiles[i]
         if plan.layout.tile < 64:
-            phi = features(x, ones, twos, vectors, i, SCALE, plan).to(x.dtype)
+            phi = operand(features(x, tables, i, SCALE, plan), plan)
             added = added + (dot(tl.trans(u), phi, into, plan),)
         else:
-            phi = dot(tl.trans(table(ones, i, plan)), tl.trans(x), None, plan)
-            phi *= dot(tl.trans(table(twos, i, plan)), tl.trans(x), None, plan)
-            phi = scaled(phi, vectors, i, SCALE, plan)
-            added = added + (dot(phi.to(x.dtype), u, into, plan),)
-    phi = features(x, ones, twos, vectors, PURE, SCALE, plan).to(x.dtype)
+            phi = dot(tl.trans(table(tables[0], i, plan)), tl.trans(x), None, plan)
+            phi *= dot(tl.trans(table(tables[1], i, plan)), tl.trans(x), None, plan)
+            phi = scaled(phi, tables[2], i, SCALE, plan)
+            added = added + (dot(phi, u, into, plan),)
+    phi = operand(features(x, tables, PURE, SCALE, plan), plan)
     into = tl.where(stays, tiles[PURE], 0.0) if plan.packed else tiles[PURE]
     added = added + (dot(tl.trans(u), phi, into, plan),)
     if weight is not None:
-        if SCALE != 1:
-            weight *= SCALE
-        x = (x.to(tl.float32) * weight[:, None]).to(x.dtype)
+        weight *= SCALE
+        x = operand(x.to(tl.float32) * weight[:, None], plan)
     return added, dot(tl.trans(x), phi, moments, plan), total + count
 
 
 @triton.jit
-def enter(
-    state, x, u, start, index, starts, limit, ones, twos, vectors,
-    plan: tl.constexpr,
-):  # fmt: skip
+def enter(state, x, u, program, chunk, tables, plan: tl.constexpr):
     """The state after a chunk of keys x (C, K) and values u (C, V): see `blocks.Chunk.entering`."""
-    end = start + plan.chunk
+    start, end = chunk.start, chunk.start + plan.chunk
     first, stays = start, True
     if plan.packed:
-        first = tl.load(starts + tl.minimum(end, plan.length) - 1)
+        first = tl.load(program.starts + tl.minimum(end, plan.length) - 1)
         stays = first < start
-        x = tl.where((index >= first)[:, None], x, 0.0).to(x.dtype)
-        u = tl.where((index >= first)[:, None], u, 0.0).to(u.dtype)
+        x = tl.where((chunk.index >= first)[:, None], x, 0.0).to(x.dtype)
+        u = tl.where((chunk.index >= first)[:, None], u, 0.0).to(u.dtype)
         first = tl.maximum(first, start)
-    count = tl.maximum(tl.minimum(limit, end) - first, 0).to(tl.float32)
-    return add_tokens(state, stays, x, u, None, count, ones, twos, vectors, 1.0, plan)
+    count = tl.maximum(tl.minimum(program.limit, end) - first, 0).to(tl.float32)
+    return add_tokens(state, stays, x, u, None, count, tables, 1.0, plan)
 
 
 @triton.jit
-def leave(
-    state, x, dn, dd, start, index, stored, starts, ones, twos, vectors,
-    plan: tl.constexpr,
-):  # fmt: skip
-    """The sums over the queries from a chunk on, its queries x (C, K) with their gradients dn (C, V) and
-    dd (C,) included, for the keys before it: see `blocks.Chunk.leaving`."""
+def leave(state, x, dn, dd, program, chunk, tables, plan: tl.constexpr):
+    """The sums over the queries from a chunk on, its x (C, K) with dn (C, V) and dd (C,) included."""
+    # As `blocks.Chunk.leaving`.
     stays = True
     if plan.packed:
-        sees = tl.load(starts + index, stored, 0) < start
+        sees = tl.load(program.starts + chunk.index, chunk.stored, 0) < chunk.start
         dn, dd = tl.where(sees[:, None], dn, 0.0).to(dn.dtype), tl.where(sees, dd, 0.0)
-        stays = tl.load(starts + tl.minimum(start + plan.chunk, plan.length - 1)) < start
-    count = tl.sum(dd, 0)
-    return add_tokens(state, stays, x, dn, dd, count, ones, twos, vectors, plan.scales[1], plan)
+        stays = start_after(program, chunk, plan) < chunk.start
+    return add_tokens(state, stays, x, dn, dd, tl.sum(dd, 0), tables, plan.scales[1], plan)
+
+
+@triton.jit
+def start_after(program, chunk, plan: tl.constexpr):
+    """Where the segment of the first token after a chunk began, the last token's beyond the end."""
+    return tl.load(program.starts + tl.minimum(chunk.start + plan.chunk, plan.length - 1))

@@ -8,25 +8,22 @@ import jax.numpy as jnp
 
 from pallas_kernels.checks import expect, expect_array, unsupported
 from pallas_kernels.devices import cannot_run
-from pallas_kernels.partition import per_row_and_head
-from pallas_kernels.taylor_attention.layout import symmetric_size
-from pallas_kernels.taylor_step import kernel, triton_step
+from pallas_kernels.partition import per_row_and_head, with_gradient_of
+from pallas_kernels.taylor_attention.layout import MAX_KEY_SIZE, symmetric_size
+from pallas_kernels.taylor_step import kernel
 from pallas_kernels.taylor_step.kernel import Variant
 from pallas_kernels.triton_launch import expect_backend
 from pallas_kernels.tuning import choose
 
 __all__ = ["Variant", "supports", "taylor_step"]
 
-MAX_KEY_SIZE = 32
 MAX_VALUE_SIZE = 256
 
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
     """Why `taylor_step` cannot take q, k (B, H, K) and v (B, H, V) here, or None if it can."""
-    sizes = (
-        {"q": (q.shape[-1], MAX_KEY_SIZE), "v": (v.shape[-1], MAX_VALUE_SIZE)} if q.shape and v.shape else {}
-    )
-    return cannot_run() or unsupported({"q": q, "k": k, "v": v}, 3, sizes)
+    largest = {"q": MAX_KEY_SIZE, "v": MAX_VALUE_SIZE}
+    return cannot_run() or unsupported({"q": q, "k": k, "v": v}, 3, largest)
 
 
 def facts_of(q: Any, k: Any, v: Any, kv: Any) -> dict[str, Any]:
@@ -83,31 +80,13 @@ def taylor_step(
         variant = choose("taylor_step", Variant, **facts_of(q, k, v, kv))
     rows = variant.rows
     expect(rows > 0 and rows & (rows - 1) == 0, "rows", rows, "a power of two")
-    return _step(q, k, v, kv, z, float(eps), variant, backend)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
-def _step(q, k, v, kv, z, eps: float, variant: Variant, backend: str) -> Any:
-    step = triton_step.step if backend == "triton" else kernel.step
     run = per_row_and_head(
-        functools.partial(step, eps=eps, variant=variant),
+        functools.partial(kernel.step, eps=float(eps), variant=variant, backend=backend),
         operands=("b h k", "b h k", "b h v", "b h f v", "b h f"),
         results=("b h v", "b h f v", "b h f"),
-        constants=kernel.constants(q.shape[-1], variant),
+        constants=kernel.constants(width, variant),
     )
-    return run(q, k, v, kv, z)
-
-
-def _forward(q, k, v, kv, z, eps: float, variant: Variant, backend: str):
-    return _step(q, k, v, kv, z, eps, variant, backend), (q, k, v, kv, z)
-
-
-def _backward(eps: float, variant: Variant, backend: str, saved, cotangents):
-    """Decoding is rarely differentiated: through the plain formula, recomputed."""
-    return jax.vjp(functools.partial(formula, eps=eps), *saved)[1](cotangents)
-
-
-_step.defvjp(_forward, _backward)
+    return with_gradient_of(functools.partial(formula, eps=float(eps)), run)(q, k, v, kv, z)
 
 
 def formula(q, k, v, kv, z, *, eps: float = 1e-12):

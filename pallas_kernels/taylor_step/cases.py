@@ -63,12 +63,6 @@ def _case(arguments: tuple[jax.ShapeDtypeStruct, ...], variant: Variant | None =
     q, _, v, kv, _ = arguments
     default = choose("taylor_step", Variant, **facts_of(*arguments[:4]))
     variant = default if variant is None else variant
-    return Case(
-        op="taylor_step",
-        kernel="step",
-        shape=f"K{q.shape[-1]} V{v.shape[-1]} {q.dtype} state {kv.dtype}",
-        variant=variant,
-        function=functools.partial(taylor_step, variant=variant),
-        arguments=arguments,
-        default=variant == default,
-    )
+    shape = f"K{q.shape[-1]} V{v.shape[-1]} {q.dtype} state {kv.dtype}"
+    function = functools.partial(taylor_step, variant=variant)
+    return Case("taylor_step", "step", shape, variant, function, arguments, variant == default)

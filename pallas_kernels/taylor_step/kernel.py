@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
+from pallas_kernels import triton_launch
 from pallas_kernels.launch import launch, load, store, whole
 from pallas_kernels.taylor_attention.layout import symmetric_size
 
@@ -30,7 +31,7 @@ class Variant:
 
 
 class Features(NamedTuple):
-    """Row f is weight[f] * x1[first[f]] * x1[second[f]], where x1 is x with a 1 behind it."""
+    """Row f is weight[f] * x1[first[f]] * x1[second[f]], where x1 is x with a 1 after it."""
 
     first: np.ndarray
     second: np.ndarray
@@ -62,47 +63,36 @@ def constants(width: int, variant: Variant) -> Features:
     return features(width, math.ceil(symmetric_size(width) / variant.rows) * variant.rows)
 
 
-def step(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    kv: jax.Array,
-    z: jax.Array,
-    *tables: jax.Array,
-    eps: float,
-    variant: Variant,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Run the kernel; shapes as in `pallas_kernels.taylor_step`, and `constants` behind them."""
+def step(*arrays: jax.Array, eps: float, variant: Variant, backend: str) -> tuple[jax.Array, ...]:
+    """Run the kernel on q, k, v, kv and z of `pallas_kernels.taylor_step`, and the `constants`."""
+    q, k, v, kv, z, *tables = arrays
     batch, heads, width = q.shape
     count, value_size = kv.shape[2:]
-    columns = pl.next_power_of_2(value_size)
-    padded = len(tables[0])
+    channels, columns, padded = pl.next_power_of_2(width), pl.next_power_of_2(value_size), len(tables[0])
+    operands = *tables, q, k, v, kv, z
+    options: dict[str, Any] = {
+        "grid": (batch * heads,),
+        "out_shape": tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (v, kv, z)),
+        "warps": variant.warps,
+        "stages": variant.stages,
+        "aliases": {6: 1, 7: 2},
+    }
+    if backend == "triton":
+        twin = triton_launch.kernels("taylor_step.triton_kernel").taylor_step
+        sizes = {"WIDTH": width, "CHANNELS": channels, "COUNT": count, "VALUE_SIZE": value_size}
+        constants = {**sizes, "COLUMNS": columns, "ROWS": variant.rows, "SCALE": width**-0.5, "EPS": eps}
+        return triton_launch.launch(twin, *operands, name="taylor_step_triton", **options, **constants)
 
     def of_program(*block: int) -> pl.BlockSpec:
         return pl.BlockSpec((None, None, *block), lambda i: (i // heads, i % heads, *[0] * len(block)))
 
-    # Blocks may reach behind the arrays' edges; masks keep every access inside.
-    key, value, state, normaliser = (
-        of_program(*block)
-        for block in [(pl.next_power_of_2(width),), (columns,), (padded, columns), (padded,)]
-    )
-    body = functools.partial(
-        _body, width=width, count=count, value_size=value_size, rows=variant.rows, eps=eps
-    )
-    return tuple(
-        launch(
-            body,
-            *tables, q, k, v, kv, z,
-            grid=(batch * heads,),
-            in_specs=[*map(whole, tables), key, key, value, state, normaliser],
-            out_specs=(value, state, normaliser),
-            out_shape=tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (v, kv, z)),
-            warps=variant.warps,
-            stages=variant.stages,
-            aliases={6: 1, 7: 2},
-            name="taylor_step",
-        )
-    )  # fmt: skip
+    # Blocks may reach beyond the arrays' edges; masks keep every access inside.
+    key = of_program(channels)
+    results = of_program(columns), of_program(padded, columns), of_program(padded)
+    in_specs = [*map(whole, tables), key, key, *results]
+    sizes = {"width": width, "count": count, "value_size": value_size, "rows": variant.rows}
+    body = functools.partial(_body, **sizes, eps=eps)
+    return tuple(launch(body, *operands, in_specs=in_specs, out_specs=results, name="taylor_step", **options))
 
 
 def _body(

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from pallas_kernels.checks import expect, expect_array, unsupported
 from pallas_kernels.devices import cannot_run
-from pallas_kernels.partition import per_row_and_head
+from pallas_kernels.partition import per_row_and_head, with_gradient_of
 from pallas_kernels.triton_launch import expect_backend
 from pallas_kernels.tuning import choose
-from pallas_kernels.window_step import kernel, triton_step
+from pallas_kernels.window_step import kernel
 from pallas_kernels.window_step.kernel import Rotary, Variant
 
 __all__ = ["Rotary", "Variant", "supports", "window_step"]
@@ -24,8 +24,7 @@ INTEGERS = ("int32", "int64")
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
     """Why `window_step` cannot take q (B, H, K), k (B, G, K) and v (B, G, V) here, or None if it can."""
-    sizes = {name: (x.shape[-1], MAX_SIZE) for name, x in (("q", q), ("v", v)) if x.shape}
-    return cannot_run() or unsupported({"q": q, "k": k, "v": v}, 3, sizes)
+    return cannot_run() or unsupported({"q": q, "k": k, "v": v}, 3, {"q": MAX_SIZE, "v": MAX_SIZE})
 
 
 def facts_of(q: Any, k: Any, v: Any, k_ring: Any) -> dict[str, Any]:
@@ -109,40 +108,16 @@ def window_step(
 
     grouped = q.reshape(batch, kv_heads, heads // kv_heads, width)  # so that key heads can be sharded
     integers = (x.astype(jnp.int32) for x in (length, start, origin))
-    scale = width**-0.5 if scale is None else float(scale)
-    results: Any = _step(grouped, k, v, k_ring, v_ring, *integers, scale, rotary, variant, backend)
-    y, k_ring, v_ring = results
-    return y.reshape(batch, heads, value_size), k_ring, v_ring
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(8, 9, 10, 11))
-def _step(
-    q, k, v, k_ring, v_ring, length, start, origin,
-    scale: float, rotary: Rotary | None, variant: Variant, backend: str,
-) -> Any:  # fmt: skip
-    step = triton_step.step if backend == "triton" else kernel.step
+    factor = width**-0.5 if scale is None else float(scale)
     run = per_row_and_head(
-        functools.partial(step, scale=scale, variant=variant),
+        functools.partial(kernel.step, scale=factor, variant=variant, backend=backend),
         operands=("b h r k", "b h k", "b h v", "b w h k", "b w h v", "b", "b", "b"),
         results=("b h r v", "b w h k", "b w h v"),
-        constants=kernel.constants(q.shape[-1], rotary),
+        constants=kernel.constants(width, rotary),
     )
-    return run(q, k, v, k_ring, v_ring, length, start, origin)
-
-
-def _forward(q, k, v, k_ring, v_ring, length, start, origin, scale, rotary, variant, backend):
-    saved = (q, k, v, k_ring, v_ring), (length, start, origin)
-    return _step(*saved[0], *saved[1], scale, rotary, variant, backend), saved
-
-
-def _backward(scale: float, rotary: Rotary | None, variant: Variant, backend: str, saved, cotangents):
-    """Decoding is rarely differentiated: through the plain formula, recomputed."""
-    arrays, integers = saved
-    _, pullback = jax.vjp(lambda *x: formula(*x, *integers, scale=scale, rotary=rotary), *arrays)
-    return *pullback(cotangents), None, None, None
-
-
-_step.defvjp(_forward, _backward)
+    step = with_gradient_of(functools.partial(formula, scale=factor, rotary=rotary), run)
+    y, k_ring, v_ring = step(grouped, k, v, k_ring, v_ring, *integers)
+    return y.reshape(batch, heads, value_size), k_ring, v_ring
 
 
 def formula(q, k, v, k_ring, v_ring, length, start, origin, *, scale: float, rotary: Rotary | None):

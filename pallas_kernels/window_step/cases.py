@@ -74,13 +74,7 @@ def _case(
     default = choose("window_step", Variant, **facts_of(*arguments[:4]))
     variant = default if variant is None else variant
     turned = f"rotary {rotary.dim}" if rotary else "no rotary"
-    return Case(
-        op="window_step",
-        kernel="step",
-        shape=f"W{k_ring.shape[1]} H{q.shape[1]} G{k.shape[1]} K{q.shape[-1]} {q.dtype} {turned}",
-        variant=variant,
-        function=functools.partial(window_step, rotary=rotary, variant=variant),
-        arguments=arguments,
-        default=variant == default,
-        fill={5: POSITION},
-    )
+    shape = f"W{k_ring.shape[1]} H{q.shape[1]} G{k.shape[1]} K{q.shape[-1]} {q.dtype} {turned}"
+    function = functools.partial(window_step, rotary=rotary, variant=variant)
+    given = shape, variant, function, arguments, variant == default
+    return Case("window_step", "step", *given, fill={5: POSITION})

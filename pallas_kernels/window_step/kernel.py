@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
+from pallas_kernels import triton_launch
 from pallas_kernels.launch import launch, load, store, whole
 
 
@@ -68,20 +69,29 @@ def split(slots: int, shared: int, variant: Variant) -> tuple[int, int, int]:
     return queries, full, pl.next_power_of_2(rest) if rest else 0
 
 
-def step(
-    q: jax.Array, k: jax.Array, v: jax.Array, k_ring: jax.Array, v_ring: jax.Array,
-    length: jax.Array, start: jax.Array, origin: jax.Array, partner: jax.Array, frequency: jax.Array,
-    *, scale: float, variant: Variant,
-) -> tuple[jax.Array, jax.Array, jax.Array]:  # fmt: skip
+def step(*arrays: jax.Array, scale: float, variant: Variant, backend: str) -> tuple[jax.Array, ...]:
     """Run the kernel; shapes as in `pallas_kernels.window_step`, but q (B, G, R, K) and y (B, G, R, V).
 
-    origin: (B,) index at which positions are 0; partner, frequency: the `constants`.
+    After the rings come length, start and the index at which positions are 0, (B,) each, and the `constants`.
     """
+    q, k, v, k_ring, v_ring, *integers_and_tables = arrays
     batch, slots, heads, width = k_ring.shape
     shared, value_size = q.shape[2], v.shape[-1]
     queries, full, tail = split(slots, shared, variant)
     parts = shared // queries
-    key_columns, value_columns = len(partner), pl.next_power_of_2(value_size)
+    key_columns, value_columns = len(integers_and_tables[-1]), pl.next_power_of_2(value_size)
+    options: dict[str, Any] = {"warps": variant.warps, "stages": variant.stages, "aliases": {8: 1, 9: 2}}
+    options["grid"] = (batch * heads * parts,)
+    y = jax.ShapeDtypeStruct((batch, heads, shared, value_size), v.dtype)
+    rings = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (k_ring, v_ring)]
+    sizes = {"slots": slots, "parts": parts, "queries": queries, "width": width, "value_size": value_size}
+    sizes |= {"tile": variant.slots, "full": full, "tail": tail}
+    if backend == "triton":
+        twin = triton_launch.kernels("window_step.triton_kernel").window_step
+        constants: dict[str, Any] = {name.upper(): size for name, size in sizes.items()}
+        constants |= {"HEADS": heads, "CHANNELS": key_columns, "COLUMNS": value_columns, "SCALE": scale}
+        options |= {"out_shape": [y, *rings], "name": "window_step_triton", **constants}
+        return triton_launch.launch(twin, *integers_and_tables, q, k, v, k_ring, v_ring, **options)
 
     def place(i: Any) -> tuple[Any, Any, Any]:
         """Row, key head and part of its queries of program i."""
@@ -97,31 +107,17 @@ def step(
         block = (None, full * variant.slots + tail, None, columns)
         return pl.BlockSpec(block, lambda i: (place(i)[0], 0, place(i)[1], 0))
 
-    # Blocks may reach behind the arrays' edges; masks keep every access inside.
+    # Blocks may reach beyond the arrays' edges; masks keep every access inside.
     number = pl.BlockSpec((None,), lambda i: place(i)[:1])
-    key_ring, value_ring = ring(key_columns), ring(value_columns)
-    sizes = {"slots": slots, "parts": parts, "queries": queries, "width": width, "value_size": value_size}
-    body = functools.partial(_body, **sizes, tile=variant.slots, full=full, tail=tail, scale=scale)
-    y, k_ring, v_ring = launch(
-            body,
-            length, start, origin, partner, frequency, q.reshape(batch, heads, -1), k, v, k_ring, v_ring,
-            grid=(batch * heads * parts,),
-            in_specs=[
-                number, number, number, whole(partner), whole(frequency),
-                of_queries(width), of_head(key_columns), of_head(value_columns),
-                key_ring, value_ring,
-            ],
-            out_specs=(of_queries(value_size), key_ring, value_ring),
-            out_shape=(
-                jax.ShapeDtypeStruct((batch, heads, shared * value_size), v.dtype),
-                *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (k_ring, v_ring)),
-            ),
-            warps=variant.warps,
-            stages=variant.stages,
-            aliases={8: 1, 9: 2},
-            name="window_step",
-    )  # fmt: skip
-    return y.reshape(batch, heads, shared, value_size), k_ring, v_ring
+    ring_specs = [ring(key_columns), ring(value_columns)]
+    in_specs = [number, number, number, *map(whole, integers_and_tables[3:])]
+    in_specs += [of_queries(width), of_head(key_columns), of_head(value_columns), *ring_specs]
+    flat = jax.ShapeDtypeStruct((batch, heads, shared * value_size), v.dtype)
+    options |= {"in_specs": in_specs, "out_specs": [of_queries(value_size), *ring_specs]}
+    operands = *integers_and_tables, q.reshape(batch, heads, -1), k, v, k_ring, v_ring
+    body = functools.partial(_body, **sizes, scale=scale)
+    y, *rings = launch(body, *operands, out_shape=[flat, *rings], name="window_step", **options)
+    return y.reshape(batch, heads, shared, value_size), *rings
 
 
 def _body(
@@ -153,7 +149,7 @@ def _body(
     turned_queries = [turned(q, r * width) * scale for r in range(queries)]
 
     def attend(begin: Any, count: int, sums: tuple) -> tuple:
-        """The sums (largest score, sum of weights, weighted values) behind `count` more slots."""
+        """The sums (largest score, sum of weights, weighted values) after `count` more slots."""
         at = begin + jnp.arange(count)
         age = jnp.where(at <= slot, slot - at, slot - at + slots)
         # Slots not yet filled would hold negative tokens; the new token's slot is counted already.

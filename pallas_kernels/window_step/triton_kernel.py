@@ -57,19 +57,14 @@ def window_step(
         largest = largest + (tl.sum(key * query, 0),)
         total = total + (tl.full((), 1.0, tl.float32),)
         summed = summed + (value,)
-    sums = (largest, total, summed)
+    sums, now = (largest, total, summed), (slot, newest, oldest)
+    rings = (k_ring, v_ring, channel, column, in_key, in_value)
     for i in range(FULL):
         slots = i * TILE + tl.arange(0, TILE)
-        sums = _attend(
-            sums, queries, slots, slot, newest, oldest, k_ring, v_ring,
-            channel, column, in_key, in_value, HEADS, QUERIES, SLOTS, WIDTH, VALUE_SIZE,
-        )  # fmt: skip
+        sums = _attend(sums, queries, slots, now, rings, HEADS, QUERIES, SLOTS, WIDTH, VALUE_SIZE)
     if TAIL > 0:
         slots = FULL * TILE + tl.arange(0, TAIL)
-        sums = _attend(
-            sums, queries, slots, slot, newest, oldest, k_ring, v_ring,
-            channel, column, in_key, in_value, HEADS, QUERIES, SLOTS, WIDTH, VALUE_SIZE,
-        )  # fmt: skip
+        sums = _attend(sums, queries, slots, now, rings, HEADS, QUERIES, SLOTS, WIDTH, VALUE_SIZE)
     for r in tl.static_range(QUERIES):
         tl.store(y + r * VALUE_SIZE + column, sums[2][r] / sums[1][r], in_value)
 
@@ -84,11 +79,13 @@ def _turned(pointer, channel, pair, inside, cos, sin):
 
 @triton.jit
 def _attend(
-    sums, queries, slots, slot, newest, oldest, k_ring, v_ring, channel, column, in_key, in_value,
+    sums, queries, slots, now, rings,
     HEADS: tl.constexpr, QUERIES: tl.constexpr, SLOTS: tl.constexpr,
     WIDTH: tl.constexpr, VALUE_SIZE: tl.constexpr,
 ):  # fmt: skip
     """The sums (largest score, sum of weights, weighted values), per query, after some more slots."""
+    slot, newest, oldest = now
+    k_ring, v_ring, channel, column, in_key, in_value = rings
     age = tl.where(slots <= slot, slot - slots, slot - slots + SLOTS)
     # Slots not yet filled would hold negative tokens; the new token's slot is counted already.
     visible = (slots < SLOTS) & (slots != slot) & (newest - age >= oldest)

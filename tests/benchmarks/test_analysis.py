@@ -7,8 +7,8 @@ from benchmarks.analysis import crossover, growth_exponent, ratios, series, summ
 LENGTHS = (512, 1024, 2048, 4096)
 
 
-def row(contestant, length, seconds, direction="forward", temp_bytes=None):
-    case = {"contestant": contestant, "pass": direction, "length": length}
+def row(candidate, length, seconds, direction="forward", temp_bytes=None):
+    case = {"contestant": candidate, "pass": direction, "length": length}
     return case | {"seconds": seconds, "temp_bytes": temp_bytes}
 
 

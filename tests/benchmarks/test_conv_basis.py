@@ -8,8 +8,8 @@ import pytest
 from benchmarks import conv_basis_tables
 from benchmarks.__main__ import main
 from benchmarks.analysis import break_even
-from benchmarks.contestants import FORWARD, FORWARD_BACKWARD, PASSES
-from benchmarks.conv_basis_contestants import ConvInputs, contestants, equally_spaced
+from benchmarks.candidates import FORWARD, FORWARD_BACKWARD, PASSES
+from benchmarks.conv_basis_candidates import ConvInputs, candidates, equally_spaced
 from benchmarks.conv_basis_figure import product_operations
 from benchmarks.shapes import SHAPES
 from tests.benchmarks.refusals import expect_one_line
@@ -73,7 +73,7 @@ def test_break_even_lies_between_two_measured_numbers(exact, terms):
 
 
 def test_both_products_are_the_same_numbers():
-    *_, dense, fft = contestants([1])
+    *_, dense, fft = candidates([1])
     inputs = ConvInputs(SHAPES["cpu"], 9)
     results = [np.ravel(c.prepare(inputs, FORWARD).call()) for c in (dense, fft)]
     np.testing.assert_allclose(*results, rtol=0, atol=1e-5)  # float32 sums of nine products

@@ -19,7 +19,7 @@ from benchmarks.decode_models import ATTENTION, BASED, CUDNN, MAMBA, MODELS
 from benchmarks.decode_programs import Decoder, Work, decoding, filled, placed, reading
 from benchmarks.decode_progress import BROKE, Progress, resumed
 from benchmarks.report import new_report
-from benchmarks.study import Contestant, Program, Study
+from benchmarks.study import Candidate, Program, Study
 from tests.benchmarks.refusals import expect_one_line
 
 PAGE = "before\n<!-- decode -->\nold\n<!-- /decode -->\nafter\n"
@@ -63,7 +63,7 @@ def test_the_envelope(finished, result):
         "tokens": 2,
         "prompt": 4,
     }
-    assert [contestant["name"] for contestant in result["contestants"]] == list(MODELS)
+    assert [candidate["name"] for candidate in result["contestants"]] == list(MODELS)
     assert result["contestants"][0]["parameters"] == param_count(tiny(BASED))
 
 
@@ -201,8 +201,8 @@ def test_a_model_that_fails_does_not_end_the_others():
     def prepare(inputs, direction):
         return fail("no such kernel") if direction == "compile" else Program(lambda: fail("no launch"), list)
 
-    good = Contestant("good", "good", "jax", None, lambda inputs, direction: Program(lambda: 1, list))
-    bad = Contestant("bad", "bad", "jax", None, prepare)
+    good = Candidate("good", "good", "jax", None, lambda inputs, direction: Program(lambda: 1, list))
+    bad = Candidate("bad", "bad", "jax", None, prepare)
     study = Study(lambda n: n, [bad, good], ("compile", "run"), 1, 1.0, 1e9, lambda line: None, goes_on=True)
     assert study.measure([8], lambda: None)
     rows = {(row["contestant"], row["pass"]): (row["status"], row["reason"]) for row in study.rows()}
@@ -394,5 +394,5 @@ def test_quick_measures_the_papers_models(tmp_path):
     path = tmp_path / "decode.json"
     assert main(["decode", "--quick", "--json", str(path)]) == 0
     result = json.loads(path.read_text())
-    assert {contestant["schedule"] for contestant in result["contestants"]} == {"CLS", "A", "M"}
+    assert {candidate["schedule"] for candidate in result["contestants"]} == {"CLS", "A", "M"}
     assert all(row["status"] == "measured" for row in result["rows"])

@@ -21,7 +21,7 @@ from benchmarks import report
 from benchmarks.gpu import ON_REQUEST, SECTIONS, run_sections, say_result
 from benchmarks.gpu_sections import checks, correctness, peers
 from benchmarks.gpu_sections.session import Session, Sizing, Step, resume
-from benchmarks.gpu_sections.stopwatch import Contestant, Prepared, compare, jitted
+from benchmarks.gpu_sections.stopwatch import Candidate, Prepared, compare, jitted
 from benchmarks.gpu_sections.summary import summary
 from benchmarks.gpu_sections.targets import targets
 from benchmarks.io_model import Sizes
@@ -31,7 +31,7 @@ from tests.benchmarks.refusals import expect_one_line
 from tests.subprocesses import ROOT, environment
 
 ABSENT = ("triton", "torch", "softmax_cudnn")
-"""Contestants that may not be there."""
+"""Candidates that may not be there."""
 
 
 NOT_THERE = (
@@ -141,24 +141,24 @@ def session(path=None, minutes: float = 1.0, clock: Any = None, old: Any = None)
     return Session(old or fresh(), path, minutes, Sizing(quick=True), lambda _: None, clock or Clock())
 
 
-def working(name: str) -> Contestant:
-    return Contestant(name, lambda: jitted(lambda x: x + 1, [jnp.ones(4)]))
+def working(name: str) -> Candidate:
+    return Candidate(name, lambda: jitted(lambda x: x + 1, [jnp.ones(4)]))
 
 
-def broken(name: str, message: str = "no") -> Contestant:
+def broken(name: str, message: str = "no") -> Candidate:
     def prepare() -> Prepared:
         raise ValueError(message)
 
-    return Contestant(name, prepare)
+    return Candidate(name, prepare)
 
 
 def rows_of(session: Session) -> list[tuple[str, str, str]]:
     return [(row["step"], row["what"], row["status"]) for row in session.report["rows"]]
 
 
-def test_a_contestant_that_fails_does_not_stop_the_others():
+def test_a_candidate_that_fails_does_not_stop_the_others():
     s = session()
-    dies_compiling = Contestant("b", lambda: dying(working("b").prepare()))
+    dies_compiling = Candidate("b", lambda: dying(working("b").prepare()))
     compare(s, "one", [working("a"), dies_compiling, broken("c"), working("d")])
     assert sorted(rows_of(s)) == [
         ("one", "a", "measured"), ("one", "b", "failed"), ("one", "c", "failed"), ("one", "d", "measured"),

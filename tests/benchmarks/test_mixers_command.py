@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from based_jax import mixers
-from based_jax.ops.stream import Stream
+from based_jax.ops.core.stream import Stream
 from benchmarks import mixer_tables
 from benchmarks.__main__ import main
-from benchmarks.mixer_contestants import DECODE, PASSES, Programs, entry
+from benchmarks.mixer_candidates import DECODE, PASSES, Programs, entry
 from benchmarks.mixer_figure import CONSTANT, GROWING, NONE, group_of, spread
 from tests.benchmarks.refusals import expect_one_line
 
@@ -41,7 +41,7 @@ def test_the_envelope(finished, result):
     assert (result["benchmark"], result["schema"], result["complete"]) == ("mixers", 1, True)
     assert result["settings"]["lengths"] == LENGTHS
     assert [result["settings"][key] for key in ("d_model", "batch", "samples")] == [8, 1, 2]
-    options = {contestant["name"]: contestant["options"] for contestant in result["contestants"]}
+    options = {candidate["name"]: candidate["options"] for candidate in result["contestants"]}
     assert options == {"short_conv": {}, "long_conv": {"l_max": 32}}
 
 

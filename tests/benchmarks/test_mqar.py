@@ -43,11 +43,11 @@ def test_the_envelope(finished, result):
     assert (result["benchmark"], result["schema"], result["complete"]) == ("mqar", 1, True)
     assert {name: result["settings"][name] for name in RECIPE} == RECIPE
     assert result["settings"]["lanes"] == [2]
-    assert [contestant["name"] for contestant in result["contestants"]] == NAMES
+    assert [candidate["name"] for candidate in result["contestants"]] == NAMES
 
 
 @pytest.mark.slow
-def test_every_contestant_has_its_row(result):
+def test_every_candidate_has_its_row(result):
     assert [row["contestant"] for row in result["rows"]] == NAMES
     assert [row["models"] for row in result["rows"]] == [2, 1, 1]
     for row in result["rows"]:
@@ -139,8 +139,8 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path, capsys, monkeypatch):
 
 
 def test_other_mixers_have_no_torch_rows():
-    assert [contestant.name for contestant in Mqar()._contestants("gla")][:3] == ["jax_1", "jax_2", "jax_4"]
-    reasons = [contestant.lacks for contestant in Mqar()._contestants("gla")]
+    assert [candidate.name for candidate in Mqar()._candidates("gla")][:3] == ["jax_1", "jax_2", "jax_4"]
+    reasons = [candidate.lacks for candidate in Mqar()._candidates("gla")]
     assert reasons == [{}] * 3 + [{"train": "there is no gla in torch here"}] * 2
 
 

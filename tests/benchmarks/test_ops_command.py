@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import tables
+from benchmarks import ops_tables as tables
 from benchmarks.__main__ import main
 from benchmarks.analysis import summarize
-from benchmarks.contestants import JAX_CONTESTANTS, PASSES, Inputs
+from benchmarks.candidates import JAX_CANDIDATES, PASSES, Inputs
 from benchmarks.shapes import SHAPES
 from benchmarks.study import Study, relative_error
 from tests.benchmarks.refusals import expect_one_line
@@ -52,8 +52,8 @@ def test_the_envelope(finished, result):
     assert [result["settings"][key] for key in ("batch", "heads", "key_size", "value_size")] == [1, 2, 16, 64]
 
 
-def test_contestants_say_their_channels(result):
-    widths = {contestant["name"]: contestant["query_key_channels"] for contestant in result["contestants"]}
+def test_candidates_say_their_channels(result):
+    widths = {candidate["name"]: candidate["query_key_channels"] for candidate in result["contestants"]}
     assert widths == {"taylor_xla": 16, "dot_product_attention": 64, "softmax_xla": 64}
 
 
@@ -130,13 +130,13 @@ def test_without_torch_a_line_says_so(capsys, monkeypatch):
 
 def test_torch_rows_agree():
     pytest.importorskip("torch")
-    from benchmarks.torch_ops import torch_contestants
+    from benchmarks.torch_ops import torch_candidates
 
     inputs = Inputs(SHAPES["mqar"], 96)
-    ours = {contestant.family: contestant for contestant in JAX_CONTESTANTS}
-    for contestant in torch_contestants():
+    ours = {candidate.family: candidate for candidate in JAX_CANDIDATES}
+    for candidate in torch_candidates():
         for direction in PASSES:
-            programs = [c.prepare(inputs, direction) for c in (ours[contestant.family], contestant)]
+            programs = [c.prepare(inputs, direction) for c in (ours[candidate.family], candidate)]
             wanted, got = (program.to_numpy(program.call()) for program in programs)
             assert relative_error(wanted, got) < 1e-4
 

@@ -62,7 +62,7 @@ def test_quick_programs_are_called_often_per_sample():
     assert timing.samples == pytest.approx([1e-3] * 5)
 
 
-def test_contestants_take_turns_and_each_begins_once():
+def test_candidates_take_turns_and_each_begins_once():
     clock = Clock()
     entries = [(Timing(100.0, clock), clock.program(1.0, name)) for name in "abc"]
     interleave(entries, 3, sleep=lambda seconds: None)

@@ -15,7 +15,7 @@ from based_jax.convert import load_pretrained, read_state_dict, save_pretrained
 from based_jax.convert.authors_config import model_config
 from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.layouts import flatten
-from based_jax.convert.torch_pickle import load_torch_file
+from based_jax.convert.torch_file.reader import load_torch_file
 from based_jax.models import MixerSpec, ModelConfig
 from tests.convert.torch_files import CHECKPOINTS, same
 

@@ -25,7 +25,7 @@ from based_jax.convert import CheckpointError, UnsafeCheckpointError, load_pretr
 from based_jax.convert.layouts import flatten
 from based_jax.convert.pretrained import language_model_shapes, parse_config
 from based_jax.convert.state_dict import read_state_dict
-from based_jax.convert.torch_writer import write_torch_file
+from based_jax.convert.torch_file.writer import write_torch_file
 from based_jax.models import LanguageModel
 from tests.convert.torch_files import CHECKPOINTS, Runs, call, named, same, save
 

@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from based_jax.convert.torch_instructions import UnsafeCheckpointError
-from based_jax.convert.torch_pickle import load_torch_file
+from based_jax.convert.torch_file.instructions import UnsafeCheckpointError
+from based_jax.convert.torch_file.reader import load_torch_file
 
 CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 STORAGES = {

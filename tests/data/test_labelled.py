@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax.data import NucleotideTokenizer
-from based_jax.data.labelled import LabelledSequences, load_labelled
+from based_jax.data.labelled import LabelledRows, LabelledSequences, load_labelled
 
 DNA = NucleotideTokenizer()
 TRAIN = [("ACGT", "negative"), ("ggN", "negative"), ("T", "positive")]
@@ -75,7 +75,7 @@ def sequences(lengths) -> LabelledSequences:
 )
 def test_rows_hold_every_sequence_once(lengths, length, size):
     part = sequences(lengths)
-    rows = part.rows(length)
+    rows = LabelledRows(part, length)
     batches = list(rows.in_order(size))
     assert {batch["inputs"].shape for batch in batches} == {(size, length)}
     batch = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}

@@ -20,7 +20,7 @@ def shallow(monkeypatch, request):
     """The smallest preset with one layer, or in the slow run one of each kind: they take long to compile."""
     tiny = presets.get("based-tiny")
     schedule = "".join(sorted(tiny.mixers)) if request.config.getoption("--run-slow") else "L"
-    monkeypatch.setitem(presets._PRESETS, "based-tiny", tiny.replace(schedule=schedule))
+    monkeypatch.setitem(presets._presets(), "based-tiny", tiny.replace(schedule=schedule))
 
 
 @pytest.fixture

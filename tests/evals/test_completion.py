@@ -7,7 +7,7 @@ import pytest
 from based_jax import command
 from based_jax.evals import completion
 from based_jax.evals.completion import complete, request
-from based_jax.evals.recall_data import read_examples
+from based_jax.evals.recall.data import read_examples
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from based_jax.experiments.hyper_lm.jobs import SCALES, jobs, models
 from based_jax.experiments.hyper_lm.runs import POINTS, curve, summary
 from based_jax.experiments.slots import Slot
 from based_jax.models import ModelConfig, param_count
+from based_jax.training.lm_config import LMConfig, model_config
+from based_jax.training.recipes import read_recipe
 from tests.conftest import ROOT
-from train.lm_config import LMConfig, model_config
-from train.recipes import read_recipe
 
 # Takes the trainer's flags; the model's file decides the loss, order 3 fails.
 TRAINER = """
@@ -74,14 +74,14 @@ def test_all_models_of_a_benchmark_are_trained_alike(scale):
 @pytest.mark.parametrize("job", jobs(SCALES["paper"]), ids=lambda job: job.model)
 def test_a_recipe_is_the_studys_run(job, monkeypatch):
     monkeypatch.chdir(ROOT)
-    recipe = read_recipe(ROOT / "recipes" / f"hyper-{job.model}.toml", LMConfig)
+    recipe = read_recipe(ROOT / "based_jax" / "recipes" / f"hyper-{job.model}.toml", LMConfig)
     file = f"recipes/hyper-{job.model}.json"
     assert recipe.flags == {"preset": file, **job.flags}
     assert recipe.tokens == job.flags["steps"] * job.flags["batch-size"] * job.flags["length"]
     assert f"{recipe.tokens / 1e9:.1f} billion tokens" in recipe.title
     assert contender(job.model)[0].source in recipe.source
     expected = models(SCALES["paper"])[job.model]
-    assert json.loads((ROOT / file).read_text()) == json.loads(expected.to_json())
+    assert json.loads((ROOT / "based_jax" / file).read_text()) == json.loads(expected.to_json())
     assert (
         model_config(LMConfig(workdir=ROOT, preset=file), expected.vocab_size).max_length
         == job.flags["length"]
@@ -181,9 +181,9 @@ def test_an_interrupted_run_is_continued(tmp_path):
     (job, *_) = jobs(SCALES["smoke"])
     workdir = tmp_path / "out" / "runs" / job.name
     fresh = job.command(workdir)
-    assert fresh[3:5] == ["--preset", str(tmp_path / "out" / "models" / "a-sa.json")]
+    assert fresh[5:7] == ["--preset", str(tmp_path / "out" / "models" / "a-sa.json")]
     (workdir / "checkpoints" / "2").mkdir(parents=True)
-    assert job.command(workdir)[3:] == ["--resume", "--workdir", str(workdir)]
+    assert job.command(workdir)[5:] == ["--resume", "--workdir", str(workdir)]
 
 
 def test_the_command_lists_its_jobs(capsys):

@@ -15,7 +15,7 @@ from based_jax.experiments import based_data, mqar_tradeoff, study
 from based_jax.experiments.job import Job
 from based_jax.experiments.panels import Line
 from based_jax.models import LanguageModel
-from train.mqar import MQARConfig
+from based_jax.training.commands.mqar import MQARConfig
 
 NAMES = [
     module.name for module in pkgutil.iter_modules(experiments.__path__) if module.name.startswith("mqar")

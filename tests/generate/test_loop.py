@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from based_jax.generate import generate, stream
-from based_jax.generate.capacity import room_for
-from based_jax.generate.prompt import PIECES, bucket, piece_sizes
+from based_jax.generate.capacity import capacity_for
+from based_jax.generate.prompt import CHUNKS, bucket, chunk_sizes
 from based_jax.models.language_model import LanguageModel
 from tests.generate.tiny import LENGTH
 from tests.marks import slow_but
@@ -299,26 +299,26 @@ def test_prompts_of_any_length_compile_a_handful_of_programs(simple):
     for length in (1, 7, 31, 32, 33, 100, 128, 129, 300, 511, 512, 513, 640, 1000, 1025, 2047, 2600, 3000):
         generate(model, simple.params, np.ones((1, length), int), 3)
     reading = [size for size in TRACES if size > 1]
-    assert sorted(reading) == [*PIECES]
+    assert sorted(reading) == [*CHUNKS]
     assert len(TRACES) - len(reading) <= 2  # the decoding loop, whose body JAX may trace twice
 
 
 def test_pieces_of_a_prompt():
-    small, middle, large = PIECES
-    assert piece_sizes(0) == []
-    assert piece_sizes(1) == piece_sizes(small) == [small]
-    assert piece_sizes(small + 1) == [middle]
-    assert piece_sizes(large) == piece_sizes(middle + 1) == [large]
-    assert piece_sizes(2 * large + 3) == [large, large, small]
-    assert piece_sizes(13, 5) == [5, 5, 5]
-    assert piece_sizes(13 * small, 10 * small) == [10 * small, middle]
+    small, middle, large = CHUNKS
+    assert chunk_sizes(0) == []
+    assert chunk_sizes(1) == chunk_sizes(small) == [small]
+    assert chunk_sizes(small + 1) == [middle]
+    assert chunk_sizes(large) == chunk_sizes(middle + 1) == [large]
+    assert chunk_sizes(2 * large + 3) == [large, large, small]
+    assert chunk_sizes(13, 5) == [5, 5, 5]
+    assert chunk_sizes(13 * small, 10 * small) == [10 * small, middle]
     for length in range(3000):
-        assert length <= sum(piece_sizes(length)) <= max(4 * length, PIECES[0])
+        assert length <= sum(chunk_sizes(length)) <= max(4 * length, CHUNKS[0])
 
 
 def test_only_states_that_grow_have_room(tiny):
-    assert room_for(tiny("CLS").model, 10**6) is None
-    rooms = [room_for(tiny("CA").model, tokens) for tokens in range(1, 3000)]
+    assert capacity_for(tiny("CLS").model, 10**6) is None
+    rooms = [capacity_for(tiny("CA").model, tokens) for tokens in range(1, 3000)]
     assert set(rooms) == {2**power for power in range(6, 13)}
     assert all(max(tokens, 64) <= room < max(2 * tokens, 65) for tokens, room in enumerate(rooms, 1))
 

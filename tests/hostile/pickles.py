@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from based_jax.convert.torch_pickle import load_torch_file
+from based_jax.convert.torch_file.reader import load_torch_file
 from tests.convert.torch_files import (
     FLOATS,
     ORDERED_DICT,

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.directory_lock import sole_writer
+from based_jax.training.commands.lm import PROG, LMConfig
+from based_jax.training.run.checkpoints import Checkpoints
+from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run
+from based_jax.training.run.metrics import MetricWriter, read_metrics
 from tests.hostile.attack import Attack
 from tests.hostile.damage import Rng, damaged_bytes, mutated_json, other_kind, write_json
-from train.checkpoints import Checkpoints
-from train.lm import PROG, LMConfig
-from train.metrics import MetricWriter, read_metrics
-from train.run_directory import has_checkpoints, parse_run, prepare_run
 
 STEPS = (5, 10)
 NAMES = ["15", "9", "011", "0", "9" * 200, "\u00b2", "15.orbax-checkpoint-tmp-1", "step_15", "-3"]

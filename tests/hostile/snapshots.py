@@ -18,7 +18,7 @@ from tests.generate.tiny import make_tiny
 from tests.hostile.attack import Attack
 from tests.hostile.damage import Rng, damaged_bytes, other_kind
 
-module = importlib.import_module("based_jax.generate.snapshot")  # beside the function of that name
+module = importlib.import_module("based_jax.generate.engine.snapshot")  # beside the function of that name
 
 TOKENS = list(range(3, 24))
 KINDS = ("bytes", "bytes", "header", "arrays", "forged", "notes", "kind")

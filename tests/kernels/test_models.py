@@ -12,12 +12,12 @@ import pytest
 import based_jax as bj
 from based_jax.data import ByteTokenizer, Document, PackedTokens, train_iterator
 from based_jax.models.config import MixerSpec
+from based_jax.training.step import build_programs
 from pallas_kernels.launch import interpreted
 from pallas_kernels.offline import lowering_for
 from tests.arrays import normals
 from tests.marks import release_but
 from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, assert_close
-from train.step import build_programs
 
 
 def config(implementation: str | None) -> bj.ModelConfig:

@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.gpu_sections import reference
 from pallas_kernels import (
+    devices,
     interpreted,
     offline,
     taylor_attention,
@@ -22,7 +23,6 @@ from pallas_kernels import (
     triton_report,
     triton_table,
 )
-from pallas_kernels.compile_offline import MULTIPROCESSORS
 from pallas_kernels.taylor_attention.layout import symmetric_size
 from tests.marks import slow_but
 from tests.ops import oracles
@@ -220,9 +220,9 @@ def compiler(monkeypatch, tmp_path):
 
 def _shared_limit(device_kind: str) -> int:
     """Bytes of shared memory that a program may have."""
-    with offline.lowering_for(device_kind):
-        family = f"sm_{offline.capability()}"
-    return next(x for name, x in MULTIPROCESSORS.items() if name in (family, f"{family}a")).shared_limit
+    family = devices.family(device_kind)
+    assert family is not None
+    return family.shared
 
 
 @needs_compiler

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import pallas_kernels
 from based_jax import mixers, ops
-from based_jax.ops import context_parallel
+from based_jax.ops.core import context_parallel
 from tests.arrays import normals
 from tests.mixers.test_contract import CASES, WIDTH
 from tests.subprocesses import run_python

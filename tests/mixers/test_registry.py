@@ -12,8 +12,8 @@ import based_jax as bj
 from based_jax.export import __main__ as export
 from based_jax.generate import __main__ as generate
 from based_jax.mixers import registry
+from based_jax.training.commands import lm
 from tests.commands import run_here
-from train import lm
 
 MODULE = '''
 from based_jax import mixers

@@ -2,7 +2,7 @@
 
 import pytest
 
-from based_jax.ops import conv_attention_fft
+from based_jax.ops.conv_basis import conv_attention_fft
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from based_jax import ops
-from based_jax.ops import context_parallel
+from based_jax.ops.core import context_parallel
 from tests.arrays import array, ones, zeros
 
 MODULE = importlib.import_module("based_jax.ops.cross_entropy")  # the package's attribute is the function

@@ -15,7 +15,8 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
 
 from based_jax import ops
-from based_jax.ops import cudnn_attention, dispatch
+from based_jax.ops import cudnn_attention
+from based_jax.ops.core import dispatch
 from tests.arrays import array, blank
 from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
 

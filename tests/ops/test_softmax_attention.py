@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from based_jax import ops
-from based_jax.ops.dispatch import KERNELS
+from based_jax.ops.core.dispatch import KERNELS
 from tests.marks import release_but, slow_but
 from tests.ops import oracles
 from tests.ops.contract import Contract

@@ -10,10 +10,10 @@ import numpy as np
 
 from based_jax import mixers, ops
 from based_jax.convert import to_torch
-from based_jax.convert.reference_ops import TorchOp
+from based_jax.convert.references.ops import TorchOp
 from based_jax.mixers.contract import Mixer
 from based_jax.models import MLP, Block, GatedMLP, LayerNorm, RMSNorm
-from based_jax.ops.kv_cache import recent
+from based_jax.ops.core.kv_cache import recent
 from tests.arrays import array
 from tests.parity.cases import Fixture
 

@@ -10,7 +10,7 @@ from jax import lax
 import based_jax as bj
 from based_jax.profile import __main__ as command
 from based_jax.profile import count_operations, training_flops
-from based_jax.profile.published import printed_tflops
+from based_jax.published.flops import printed_tflops
 
 A, B = jax.ShapeDtypeStruct((3, 5), jnp.float32), jax.ShapeDtypeStruct((5, 7), jnp.float32)
 

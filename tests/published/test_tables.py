@@ -1,6 +1,7 @@
 """The data files: complete, described, unique rows, numbers where numbers should be, clear errors."""
 
 import importlib
+import importlib.util
 import shlex
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import pytest
 import based_jax.published
 from based_jax import command
 from based_jax.models import presets
-from based_jax.models.printed import PRINTED
 from based_jax.published import Column, names, number, table
 from based_jax.published.models import preset_of, run_of
+from based_jax.published.parameters import PRINTED
 from tests.conftest import ROOT
 
 DATA = Path(based_jax.published.__file__).parent / "data"
@@ -135,6 +136,7 @@ def test_commands_are_ones_that_the_programs_take(line, monkeypatch):
     before: list[object] = []
     if name.startswith("based_jax.experiments"):
         before, name = [importlib.import_module(name).STUDY], "based_jax.experiments.study"
-    module = importlib.import_module("based_jax.profile.__main__" if name == "based_jax.profile" else name)
+    is_package = importlib.util.find_spec(name).submodule_search_locations is not None
+    module = importlib.import_module(f"{name}.__main__" if is_package else name)
     with pytest.raises(Parsed):
         module.main(*before, flags)

@@ -3,7 +3,7 @@
 import pytest
 
 from based_jax.data.tokenizers import ByteTokenizer
-from based_jax.generate.request import Event, TokenLogprob
+from based_jax.generate.engine.request import Event, TokenLogprob
 from based_jax.serve.answers import Answer, logprobs_object
 
 

@@ -15,7 +15,7 @@ from based_jax import command
 from based_jax.convert import save_pretrained
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.generate.engine import Engine
-from based_jax.generate.slots import Slots
+from based_jax.generate.engine.slots import Slots
 from based_jax.serve import __main__ as cli
 from tests.serve.client import Client, slowly
 

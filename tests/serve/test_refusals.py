@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from based_jax.serve.asked import Asked
+from based_jax.serve.completion_request import CompletionRequest
 from based_jax.serve.errors import Refusal
 from based_jax.serve.hosts import KnownHosts
 from based_jax.serve.limits import Limits
@@ -68,7 +68,7 @@ from tests.serve.conftest import LIMITS
 )
 def test_bodies(body, param, message):
     with pytest.raises(Refusal) as raised:
-        Asked.read(json.dumps(body).encode())
+        CompletionRequest.read(json.dumps(body).encode())
     assert raised.value.status == 400
     assert raised.value.param == param
     assert message in str(raised.value)
@@ -90,16 +90,16 @@ def test_bodies(body, param, message):
 )
 def test_bodies_that_are_no_json(body, message):
     with pytest.raises(Refusal, match=message):
-        Asked.read(body)
+        CompletionRequest.read(body)
 
 
 def test_brackets_and_quotes_in_texts_are_no_lists():
     prompt = '["\\' * 3000
-    assert Asked.read(json.dumps({"prompt": prompt}).encode()).prompts == (prompt,)
+    assert CompletionRequest.read(json.dumps({"prompt": prompt}).encode()).prompts == (prompt,)
 
 
 def test_long_texts_are_refused_before_they_are_tokenized():
-    asked = Asked.read(json.dumps({"prompt": "a" * 641, "max_tokens": 1}).encode())
+    asked = CompletionRequest.read(json.dumps({"prompt": "a" * 641, "max_tokens": 1}).encode())
     tokenizer: Any = None
     with pytest.raises(Refusal, match=r"^a prompt of 641 characters: expected at most 640$") as raised:
         asked.requests(tokenizer, 257, LIMITS.__class__(length=20, max_tokens=20, choices=4))
@@ -107,7 +107,9 @@ def test_long_texts_are_refused_before_they_are_tokenized():
 
 
 def test_null_is_the_default():
-    asked = Asked.read(b'{"max_tokens": null, "best_of": null, "top_k": -1, "min_p": 0, "seed": -1}')
+    asked = CompletionRequest.read(
+        b'{"max_tokens": null, "best_of": null, "top_k": -1, "min_p": 0, "seed": -1}'
+    )
     assert asked.max_tokens == 16
     assert asked.sampler.temperature == 1
     assert asked.sampler.top_k is asked.sampler.min_p is None

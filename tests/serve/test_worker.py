@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from based_jax.generate.request import Event, Full, Request, Stats
+from based_jax.generate.engine.request import Event, Full, Request, Stats
 from based_jax.serve import worker as module
 from based_jax.serve.worker import Failed, SlowReader, Worker
 from tests.patience import PATIENCE
@@ -108,7 +108,7 @@ def test_one_request_of_a_job_is_taken_back():
 
 
 def test_a_reader_that_is_too_slow(monkeypatch):
-    monkeypatch.setattr(module, "ROOM", 3)
+    monkeypatch.setattr(module, "CAPACITY", 3)
     engine = Scripted([[Event(1, (token,))] for token in range(9)])
 
     async def check(worker):

@@ -1,5 +1,7 @@
 """`check_mixer` accepts what obeys the contract and names the law that a mixer breaks."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -9,39 +11,38 @@ from based_jax.testing import check_mixer
 
 
 def with_fault(name, change):
-    """A short convolution whose call is changed: change(call, x, state, context)."""
+    """A short convolution whose `mix` is changed: change(mix, x, state, context)."""
 
     class Faulty(mixers.ShortConv):
-        def __call__(self, x, state=None, *, segment_ids=None, positions=None, mask=None):
-            def call(x, state, **context):
-                return mixers.ShortConv.__call__(self, x, state, **context)
-
-            return change(call, x, state, {"segment_ids": segment_ids, "mask": mask})
+        def mix(self, x, state, context):
+            return change(super().mix, x, state, context)
 
     Faulty.__name__ = name
     return Faulty
 
 
-def sees_the_next_token(call, x, state, context):
-    y, state = call(x, state, **context)
+def sees_the_next_token(mix, x, state, context):
+    y, state = mix(x, state, context)
     return y + 0.1 * jnp.pad(x, ((0, 0), (0, 1), (0, 0)))[:, 1:], state
 
 
-def forgets(call, x, state, context):
-    y, after = call(x, state, **context)
+def forgets(mix, x, state, context):
+    y, after = mix(x, state, context)
     return y, None if state is None else jax.tree.map(lambda old, new: old, state, after)
 
 
-def in_float32(call, x, state, context):
-    y, state = call(x, state, **context)
+def in_float32(mix, x, state, context):
+    y, state = mix(x, state, context)
     return y.astype("float32"), state
 
 
 FAULTS = {
-    "segment law": lambda call, x, state, context: call(x, state, **context | {"segment_ids": None}),
+    "segment law": lambda mix, x, state, context: mix(
+        x, state, dataclasses.replace(context, segment_ids=None)
+    ),
     "one token at a time": forgets,
     "causality": sees_the_next_token,
-    "what a call returns": lambda call, x, state, context: (call(x, state, **context)[0], state or {}),
+    "what a call returns": lambda mix, x, state, context: (mix(x, state, context)[0], None),
     "bfloat16": in_float32,
 }
 

@@ -26,30 +26,17 @@ END = 2
 
 @dataclass(frozen=True)
 class _Circuit(Task):
-    """Settings of a circuit.
-
-    Attributes:
-        num_examples: rows, n.
-        length: tokens per row, N.
-
-    Raises:
-        ValueError: a setting out of range.
-    """
+    """Settings of a circuit."""
 
     num_examples: int = 1000
     length: int = 64
     vocab_size: ClassVar[int] = 3
+    sliced_by = ("length",)
 
     def __post_init__(self) -> None:
         expect_counts(self, "num_examples", "length")
 
-    @property
-    def slices(self) -> dict[str, int | float]:
-        """By length."""
-        return {"length": self.length}
-
     def bits(self, rng: Array, count: int) -> Int[Array, "n count"]:
-        """Fair bits."""
         return uniform(rng, self.num_examples, count, 2)
 
 
@@ -57,7 +44,6 @@ class Parity(_Circuit):
     """N - 1 bits and END, whose label is their sum modulo 2."""
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Inputs and labels."""
         bits = self.bits(rng, self.length - 1)
         return _ended(bits, END, jnp.sum(bits, axis=1, dtype=jnp.int32) % 2)
 
@@ -66,7 +52,6 @@ class Majority(_Circuit):
     """N - 1 bits and END, whose label is 1 if more than half of them are; a tie is 0."""
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Inputs and labels."""
         bits = self.bits(rng, self.length - 1)
         return _ended(bits, END, 2 * jnp.sum(bits, axis=1, dtype=jnp.int32) > self.length - 1)
 
@@ -75,7 +60,6 @@ class CumulativeParity(_Circuit):
     """N bits; each label is the sum modulo 2 so far."""
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Inputs and labels."""
         bits = self.bits(rng, self.length)
         return bits, jnp.cumsum(bits, axis=1, dtype=jnp.int32) % 2
 
@@ -84,7 +68,6 @@ class CumulativeMajority(_Circuit):
     """N bits; each label is 1 if at least half of the bits so far are; a tie is 1."""
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Inputs and labels."""
         bits = self.bits(rng, self.length)
         balance = jnp.cumsum(2 * bits - 1, axis=1, dtype=jnp.int32)
         return bits, (balance >= 0).astype(jnp.int32)
@@ -96,47 +79,34 @@ class VocabMajority(Task):
 
     The symbols are drawn uniformly. Where several are tied for the most, one of these, drawn at random, is
     written over one of the other tokens, drawn at random: a token changes in 29% of the rows of the default
-    setting. No symbol and no place is preferred, so that every token is uniform over the symbols, and so is
+    setting. No symbol and no position is preferred, so every token is uniform over the symbols, and so is
     the label. (The authors let the smallest id win, over the first token of another symbol. That is unique
     too, but large vocabularies have ties in most rows, and the least symbol is then a good guess: right in
     79% of rows of 64 tokens with V = 8192, where it is in 2% here.)
-
-    Attributes:
-        vocab_size: V, at least 3.
-        num_examples: rows, n.
-        length: tokens per row, N, at least 2.
-
-    Raises:
-        ValueError: a setting out of range.
     """
 
     vocab_size: int = 16
     num_examples: int = 1000
     length: int = 64
+    sliced_by = ("vocab_size", "length")
 
     def __post_init__(self) -> None:
         expect_counts(self, "vocab_size", "num_examples", "length")
         expect(self.vocab_size >= 3, "vocab_size", self.vocab_size, "at least 3, END and two symbols")
         expect(self.length >= 2, "length", self.length, "at least 2, a symbol and END")
 
-    @property
-    def slices(self) -> dict[str, int | float]:
-        """By vocabulary and length."""
-        return {"vocab_size": self.vocab_size, "length": self.length}
-
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Inputs and labels."""
-        of_symbols, of_ties, of_places = jax.random.split(rng, 3)
+        of_symbols, of_ties, of_positions = jax.random.split(rng, 3)
         symbols = 1 + uniform(of_symbols, self.num_examples, self.length - 1, self.vocab_size - 1)
-        places = jnp.arange(self.length - 1, dtype=jnp.int32)
+        positions = jnp.arange(self.length - 1, dtype=jnp.int32)
         # Sorted, a symbol is a run of equal tokens; the longest runs have a last token of the highest rank.
         ordered = jnp.sort(symbols, axis=1)
-        starts = jnp.where(ordered != jnp.roll(ordered, 1, axis=1), places, 0)
-        ranks = places - lax.cummax(starts, axis=1)
+        starts = jnp.where(ordered != jnp.roll(ordered, 1, axis=1), positions, 0)
+        ranks = positions - lax.cummax(starts, axis=1)
         lasts = ranks == jnp.max(ranks, axis=1, keepdims=True)
         most = jnp.take_along_axis(ordered, _one_of(of_ties, lasts), axis=1)
         is_tied = jnp.sum(lasts, axis=1, keepdims=True) > 1
-        overwritten = is_tied & (places == _one_of(of_places, symbols != most))
+        overwritten = is_tied & (positions == _one_of(of_positions, symbols != most))
         return _ended(jnp.where(overwritten, most, symbols), 0, most[:, 0])
 
 

@@ -27,15 +27,8 @@ class Compositional(Task):
     """Settings of compositional recall.
 
     Attributes:
-        vocab_size: V, more than `length`.
-        num_examples: rows, n.
-        length: tokens per row, N, even, at least 6 num_pairs.
+        length: at least 6 num_pairs.
         num_pairs: D, keys of two tokens, a square number; also queries.
-        power: as of `MQAR`.
-        random_fill: random tokens between the queries instead of 0.
-
-    Raises:
-        ValueError: a setting out of range.
     """
 
     vocab_size: int = 8192
@@ -51,13 +44,7 @@ class Compositional(Task):
         expect(side * side == self.num_pairs, "num_pairs", self.num_pairs, "a square number")
         expect_rows(self, 6 * self.num_pairs, "6 * num_pairs")
 
-    @property
-    def slices(self) -> dict[str, int | float]:
-        """By number of pairs and length."""
-        return {"num_pairs": self.num_pairs, "length": self.length}
-
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Inputs and labels."""
         of_components, of_samples, of_filler = jax.random.split(rng, 3)
         n, pairs, side = self.num_examples, self.num_pairs, math.isqrt(self.num_pairs)
         third, two_thirds = self.vocab_size // 3, 2 * self.vocab_size // 3
@@ -70,6 +57,5 @@ class Compositional(Task):
         second = jnp.take_along_axis(second, order % side, axis=1)
         values = distinct(for_values, np.arange(two_thirds, self.vocab_size))
         context = interleave(first, second, values)
-        left = self.length - context.shape[1]
-        rest = filler(of_filler, n, left, self.vocab_size, self.random_fill)
+        rest = filler(of_filler, self, context)
         return place(context, rest, for_slots, self.power, 3, (first, second), values)

@@ -25,16 +25,8 @@ class Forgetting(Task):
     """Settings of recall with updates.
 
     Attributes:
-        vocab_size: V, more than `length`.
-        num_examples: rows, n.
-        length: tokens per row, N, even, at least 2 (num_pairs + num_updates) + 2 num_pairs.
-        num_pairs: D, keys; also queries.
+        length: at least 2 (num_pairs + num_updates) + 2 num_pairs.
         num_updates: U, keys that get a second value, at most D; a random choice in random order.
-        power: as of `MQAR`.
-        random_fill: random tokens between the queries instead of 0.
-
-    Raises:
-        ValueError: a setting out of range.
     """
 
     vocab_size: int = 8192
@@ -44,6 +36,7 @@ class Forgetting(Task):
     num_updates: int = 4
     power: float = 0.01
     random_fill: bool = True
+    sliced_by = ("num_pairs", "num_updates", "length")
 
     def __post_init__(self) -> None:
         expect_counts(self, "vocab_size", "num_examples", "length", "num_pairs", "num_updates")
@@ -52,13 +45,7 @@ class Forgetting(Task):
         needed = 4 * self.num_pairs + 2 * self.num_updates
         expect_rows(self, needed, "4 * num_pairs + 2 * num_updates")
 
-    @property
-    def slices(self) -> dict[str, int | float]:
-        """By number of pairs, updates and length."""
-        return {"num_pairs": self.num_pairs, "num_updates": self.num_updates, "length": self.length}
-
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Inputs and labels."""
         of_samples, of_updates, of_filler = jax.random.split(rng, 3)
         n, pairs, half = self.num_examples, self.num_pairs, self.vocab_size // 2
         for_keys, for_old, for_slots = words(of_samples, 3, pairs, n)
@@ -71,6 +58,5 @@ class Forgetting(Task):
         row = jnp.arange(n, dtype=jnp.int32)[:, None]
         last = old.at[row, updated].set(new, unique_indices=True)
         context = jnp.concatenate([interleave(keys, old), interleave(again, new)], axis=1)
-        left = self.length - context.shape[1]
-        rest = filler(of_filler, n, left, self.vocab_size, self.random_fill)
+        rest = filler(of_filler, self, context)
         return place(context, rest, for_slots, self.power, 2, (keys,), last)

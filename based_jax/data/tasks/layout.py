@@ -1,6 +1,6 @@
 """Rows of a recall task: a context of tokens, then queries at slots among filler."""
 
-from typing import Protocol
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -10,25 +10,15 @@ from based_jax.typing import Array, Int
 from based_jax.validate import expect
 
 
-class RecallTask(Protocol):
-    """Settings of a task with queries at slots."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def power(self) -> float: ...
-
-
 def interleave(*columns: Int[Array, "n D"]) -> Int[Array, "n C"]:
     """a1 b1 a2 b2 ... from columns a and b."""
     return jnp.stack(columns, axis=-1).reshape(columns[0].shape[0], -1)
 
 
-def filler(rng: Array, rows: int, length: int, vocab_size: int, random: bool) -> Int[Array, "rows length"]:
-    """Tokens between the queries: 0, or `random`, uniform over all ids, keys and values among them."""
-    return uniform(rng, rows, length, vocab_size) if random else jnp.zeros((rows, length), jnp.int32)
+def filler(rng: Array, task: Any, context: Int[Array, "n C"]) -> Int[Array, "n M"]:
+    """Tokens between the queries: 0, or with `random_fill` uniform over all ids, keys and values too."""
+    shape = len(context), task.length - context.shape[1]
+    return uniform(rng, *shape, task.vocab_size) if task.random_fill else jnp.zeros(shape, jnp.int32)
 
 
 def place(
@@ -44,7 +34,7 @@ def place(
 
     Args:
         context: the beginning of each row.
-        rest: the filler behind it; queries replace some of it. N = C + M.
+        rest: the filler after it; queries replace some of it. N = C + M.
         for_slots: random words (D, 2, n) that draw each query's slot, different ones in each row.
         power: slot g = 0, 1, ... comes with probability in proportion to (g + 1) ** (power - 1).
         width: positions per slot.
@@ -62,7 +52,7 @@ def place(
     return inputs, labels
 
 
-def expect_rows(task: RecallTask, needed: int, formula: str) -> None:
+def expect_rows(task: Any, needed: int, formula: str) -> None:
     """Check what tasks with queries at slots have in common.
 
     Rows must hold `needed` tokens, and be even, as slots of two tokens ask for. That the vocabulary is larger

@@ -4,7 +4,7 @@
                                  v2           v1     vD                    labels
 
 Keys are drawn from the ids 1 ... V/2 - 1, values from V/2 ... V - 1, both without replacement and anew for
-every example. Behind the context of 2 D tokens each key comes once more, at position 2 D + 2 g, where the
+every example. After the context of 2 D tokens each key comes once more, at position 2 D + 2 g, where the
 slots g = 0, 1, ... are drawn without replacement with probability in proportion to (g + 1) ** (power - 1).
 The value is the label at the key's own position. All else is 0, or with `random_fill` uniform over all V ids:
 noise that may equal a key of the context, and is not labelled.
@@ -30,16 +30,9 @@ class MQAR(Task):
     """Settings of multi-query associative recall.
 
     Attributes:
-        vocab_size: V, more than `length`.
-        num_examples: rows, n.
-        length: tokens per row, N, even, at least 2 (num_passes + 1) num_pairs.
-        num_pairs: D, keys with their values; also queries.
-        power: of the slots' law, above 0; 1 is uniform. The papers print 0.1 and use 0.01.
-        random_fill: random tokens between the queries instead of 0.
+        length: at least 2 (num_passes + 1) num_pairs.
+        power: the papers print 0.1 and use 0.01.
         num_passes: how often the context is given before the queries.
-
-    Raises:
-        ValueError: a setting out of range.
     """
 
     vocab_size: int = 8192
@@ -55,21 +48,14 @@ class MQAR(Task):
         factor = 2 * (self.num_passes + 1)
         expect_rows(self, factor * self.num_pairs, f"{factor} * num_pairs")
 
-    @property
-    def slices(self) -> dict[str, int | float]:
-        """By number of pairs and length."""
-        return {"num_pairs": self.num_pairs, "length": self.length}
-
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Inputs and labels."""
         of_samples, of_filler, of_context = jax.random.split(rng, 3)
         n, half = self.num_examples, self.vocab_size // 2
         for_keys, for_values, for_slots = words(of_samples, 3, self.num_pairs, n)
         keys = distinct(for_keys, np.arange(1, half))
         values = distinct(for_values, np.arange(half, self.vocab_size))
         context = self.context(of_context, keys, values)
-        left = self.length - context.shape[1]
-        rest = filler(of_filler, n, left, self.vocab_size, self.random_fill)
+        rest = filler(of_filler, self, context)
         return place(context, rest, for_slots, self.power, 2, (keys,), values)
 
     def context(self, rng: Array, keys: Int[Array, "n D"], values: Int[Array, "n D"]) -> Int[Array, "n C"]:

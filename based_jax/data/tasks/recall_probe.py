@@ -24,15 +24,9 @@ class RecallProbe(Task):
     """Settings of the probe.
 
     Attributes:
-        vocab_size: V, the model's, without padding; more than `length`.
-        num_examples: rows, n.
-        length: tokens per row, N, even, at least 4 num_pairs.
-        num_pairs: D, keys with their values; also queries.
+        vocab_size: V, the model's, without padding.
+        length: at least 4 num_pairs.
         filler: token id between the queries, for instance that of a new line.
-        power: as of `MQAR`.
-
-    Raises:
-        ValueError: a setting out of range.
     """
 
     vocab_size: int = 32_000
@@ -48,13 +42,7 @@ class RecallProbe(Task):
         inside = isinstance(self.filler, int | np.integer) and 0 <= self.filler < self.vocab_size
         expect(inside, "filler", self.filler, f"an id below vocab_size = {self.vocab_size}")
 
-    @property
-    def slices(self) -> dict[str, int | float]:
-        """By number of pairs and length."""
-        return {"num_pairs": self.num_pairs, "length": self.length}
-
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Inputs and labels."""
         n, pairs = self.num_examples, self.num_pairs
         for_keys, for_values, for_slots = words(rng, 3, pairs, n)
         ids = np.arange(self.vocab_size)
@@ -62,6 +50,5 @@ class RecallProbe(Task):
         keys = distinct(for_keys, lower)
         values = distinct(for_values, upper)
         context = interleave(keys, values)
-        left = self.length - context.shape[1]
-        rest = jnp.full((n, left), self.filler, jnp.int32)
+        rest = jnp.full((n, self.length - context.shape[1]), self.filler, jnp.int32)
         return place(context, rest, for_slots, self.power, 2, (keys,), values)

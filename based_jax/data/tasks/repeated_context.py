@@ -27,14 +27,9 @@ class RepeatedContext(MQAR):
 
     num_passes: int = 2
     shuffled: bool = False
-
-    @property
-    def slices(self) -> dict[str, int | float]:
-        """By number of pairs, length and passes."""
-        return super().slices | {"num_passes": self.num_passes}
+    sliced_by = ("num_pairs", "length", "num_passes")
 
     def context(self, rng: Array, keys: Int[Array, "n D"], values: Int[Array, "n D"]) -> Int[Array, "n C"]:
-        """The pairs, pass after pass."""
         if not self.shuffled:
             return super().context(rng, keys, values)
         rows, pairs = keys.shape

@@ -2,7 +2,7 @@
 
 Integer arithmetic on random words, with neither logarithms nor rejection. The usual way to draw slots, the
 largest log p + Gumbel noise, has the same law, but logarithms differ in their last bit between backends (and
-between CPUs), and then two close slots change places; it also needs noise for every slot of every row.
+between CPUs), and then two close slots change positions; it also needs noise for every slot of every row.
 """
 
 import math
@@ -37,9 +37,6 @@ def scaled(words: Array, bound: Array | int) -> Int[Array, "..."]:
     Args:
         words: uint32 (2, ...).
         bound: in [1, 2**31), broadcast against ``words[0]``.
-
-    Returns:
-        int32.
     """
     high, low = words
     bound = jnp.asarray(bound, jnp.uint32)

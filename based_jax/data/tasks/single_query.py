@@ -26,14 +26,10 @@ class SingleQuery(Task):
 
     Attributes:
         vocab_size: V; the last id is COPY.
-        num_examples: rows, n.
-        length: tokens per row, N, even, at least 4.
+        length: even, at least 4.
         num_pairs: entries of the dictionary, at most h.
         per_sequence_mapping: every row has a dictionary of its own. False: one for all rows of a segment, as
             the authors draw it; a model can then learn it by heart, and another seed has another one.
-
-    Raises:
-        ValueError: a setting out of range.
     """
 
     vocab_size: int = 40
@@ -48,13 +44,7 @@ class SingleQuery(Task):
         keys = (self.vocab_size - 1) // 2
         expect(self.num_pairs <= keys, "num_pairs", self.num_pairs, f"at most (vocab_size - 1) // 2 = {keys}")
 
-    @property
-    def slices(self) -> dict[str, int | float]:
-        """By number of pairs and length."""
-        return {"num_pairs": self.num_pairs, "length": self.length}
-
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
-        """Inputs and labels."""
         of_dictionary, of_bigrams, of_query = jax.random.split(rng, 3)
         n, half = self.num_examples, (self.vocab_size - 1) // 2
         bigrams = (self.length - 2) // 2

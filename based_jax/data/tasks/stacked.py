@@ -26,7 +26,6 @@ class StackedMQAR(Task):
 
     Attributes:
         vocab_size: V, rows of the table, even.
-        num_examples: rows, n.
         num_pairs: D, at most V / 2; also queries.
         num_passes: how often the pairs are given before the queries.
         embedding_dim: width of a vector of the table.
@@ -34,9 +33,6 @@ class StackedMQAR(Task):
             for every row and seed, part of the table, which a model can learn by heart. (The authors mean
             this too, but draw new values.)
         table_seed: of the table, the same for training and test segments.
-
-    Raises:
-        ValueError: a setting out of range.
     """
 
     vocab_size: int = 8192
@@ -46,10 +42,10 @@ class StackedMQAR(Task):
     embedding_dim: int = 64
     per_sequence_mapping: bool = True
     table_seed: int = 0
+    sliced_by = ("num_pairs", "num_passes", "length")
 
     def __post_init__(self) -> None:
-        counts = ("vocab_size", "num_examples", "num_pairs", "num_passes", "embedding_dim")
-        expect_counts(self, *counts)
+        expect_counts(self, "vocab_size", "num_examples", "num_pairs", "num_passes", "embedding_dim")
         expect(self.vocab_size % 2 == 0, "vocab_size", self.vocab_size, "an even number")
         half = self.vocab_size // 2
         expect(self.num_pairs <= half, "num_pairs", self.num_pairs, f"at most vocab_size / 2 = {half}")
@@ -59,11 +55,6 @@ class StackedMQAR(Task):
     def length(self) -> int:
         """Vectors per row, N."""
         return (self.num_passes + 1) * self.num_pairs
-
-    @property
-    def slices(self) -> dict[str, int | float]:
-        """By number of pairs, passes and length."""
-        return {"num_pairs": self.num_pairs, "num_passes": self.num_passes, "length": self.length}
 
     def embeddings(self) -> Float[Array, "V D"]:
         """The table, float32 (vocab_size, embedding_dim), rows of length 1.
@@ -83,7 +74,6 @@ class StackedMQAR(Task):
         return jax.random.key(np.uint32(self.table_seed), impl="threefry2x32")
 
     def draw(self, rng: Array) -> tuple[Float[Array, "n N D"], Labels]:
-        """Inputs and labels."""
         of_pairs, of_order = jax.random.split(rng)
         n, pairs, half = self.num_examples, self.num_pairs, self.vocab_size // 2
         for_keys, for_values = words(of_pairs, 2, pairs, n)

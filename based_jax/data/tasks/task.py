@@ -3,7 +3,7 @@
 import abc
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -11,8 +11,7 @@ import numpy as np
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect
 
-IGNORE = -100
-"""Label of a token that counts neither in the loss nor in the accuracy."""
+IGNORE = -100  # label of a token that counts neither in the loss nor in the accuracy
 
 Inputs = Int[Array, "n N"] | Float[Array, "n N D"]
 Labels = Int[Array, "n N"]
@@ -21,37 +20,44 @@ Labels = Int[Array, "n N"]
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Examples of one task at one setting. A pytree of the two arrays.
+    """Examples of one task at one setting. A pytree of the two arrays."""
 
-    Attributes:
-        inputs: int32 (n, N) token ids; float32 (n, N, D) for a task on embeddings.
-        labels: int32 (n, N), the answer at the position that must give it (not one before), else `IGNORE`.
-        slices: what results are broken down by, the same for every example.
-    """
-
-    inputs: Inputs
-    labels: Labels
-    slices: dict[str, int | float]
+    inputs: Inputs  # int32 (n, N) token ids; float32 (n, N, D) for a task on embeddings
+    labels: Labels  # int32 (n, N), the answer at the position that must give it (not before), else `IGNORE`
+    slices: dict[str, int | float]  # what results are broken down by, the same for every example
 
     def tree_flatten_with_keys(self) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
         """The arrays, and the slices as something hashable, so that a segment can be an argument of `jit`."""
         name = jax.tree_util.GetAttrKey
-        arrays = ((name("inputs"), self.inputs), (name("labels"), self.labels))
-        return arrays, tuple(self.slices.items())
+        return tuple((name(x), getattr(self, x)) for x in ("inputs", "labels")), tuple(self.slices.items())
 
     @classmethod
     def tree_unflatten(cls, slices: tuple[Any, ...], arrays: tuple[Any, Any]) -> "Segment":
-        """Inverts `tree_flatten_with_keys`."""
         return cls(*arrays, dict(slices))
 
 
 class Task(abc.ABC):
-    """Settings of a task, one frozen dataclass per task. Wrong settings are refused when they are made."""
+    """Settings of a task, one frozen dataclass per task. Wrong settings are refused when they are made.
+
+    What several tasks have:
+
+        vocab_size      V, token ids
+        num_examples    rows, n
+        length          tokens per row, N; in tasks with queries at slots even, and less than V
+        num_pairs       D, keys with their values; also queries
+        power           of the law of the queries' slots, above 0; 1 is uniform
+        random_fill     random tokens between the queries instead of 0
+
+    Raises:
+        ValueError: a setting out of range.
+    """
+
+    sliced_by: ClassVar[tuple[str, ...]] = ("num_pairs", "length")  # settings that results are filed under
 
     @property
-    @abc.abstractmethod
     def slices(self) -> dict[str, int | float]:
         """What results on this setting are filed under."""
+        return {name: getattr(self, name) for name in self.sliced_by}
 
     @abc.abstractmethod
     def draw(self, rng: Array) -> tuple[Inputs, Labels]:

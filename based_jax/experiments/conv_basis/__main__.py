@@ -1,6 +1,5 @@
 """``python -m based_jax.experiments.conv_basis --scale smoke|cpu --out DIR``: attention by convolutions."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ from based_jax.directory_lock import sole_writer
 from based_jax.experiments.conv_basis import drawn, figures, heads, replaced, report, structured, training
 from based_jax.experiments.conv_basis.settings import SETTINGS, Setting
 from based_jax.experiments.hyper_lm.jobs import TRAINER
-from based_jax.validate import expect, expect_choice
+from based_jax.experiments.results import read, write_rows
+from based_jax.experiments.study import claim
+from based_jax.validate import expect_choice
 
 NAME = "conv_basis"
 PROG = f"python -m based_jax.experiments.{NAME}"
@@ -46,11 +47,9 @@ class Flags:
 
 
 def main(argv: Sequence[str] | None = None, trainer: Sequence[str] = TRAINER) -> int:
-    """The command; the exit status is 128 + n after signal n. Only training is kept, all else done anew.
+    """Run the command; only training is kept, all else is done anew. `trainer` is its process's first words.
 
-    Args:
-        argv: flags.
-        trainer: words of the training process before its flags.
+    The exit status is 128 + n after signal n.
     """
     flags = command.parse(Flags, argv, prog=PROG)
     jax.config.update("jax_platforms", "cpu")  # accelerators belong to the trainer; all else is float64
@@ -63,16 +62,16 @@ def _run(flags: Flags, out: Path, trainer: Sequence[str]) -> int:
     """Do the parts that are asked for, write the report, and return the exit status."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     setting = SETTINGS[flags.scale]
-    _prepare(out, flags.scale)
+    claim(out, {"study": NAME, "scale": flags.scale})
     is_drawn = (reason := plot.missing()) is None
     if reason:
         console.print(reason)
     if "structured" in flags.parts:
         console.print("inputs with a known basis")
-        report.write_rows(out / "structured.jsonl", structured.rows(setting))
+        write_rows(out / "structured.jsonl", structured.rows(setting))
     if "curves" in flags.parts:
         console.print(f"error against the number of segments, {setting.length} tokens")
-        report.write_rows(out / "curves.jsonl", drawn.rows(setting))
+        write_rows(out / "curves.jsonl", drawn.rows(setting))
     if "trained" in flags.parts:
         export = training.train(setting, out, console.print, trainer)
         if not isinstance(export, Path):
@@ -91,7 +90,7 @@ def _look_at(setting: Setting, export: Path, out: Path, console: Console, is_dra
     packed = heads.held_out(setting)
     rows = heads.rows(setting, model, params, packed)
     console.print("the model with conv-basis attention")
-    report.write_rows(out / "trained.jsonl", [*rows, *replaced.rows(setting, model, params, packed)])
+    write_rows(out / "trained.jsonl", [*rows, *replaced.rows(setting, model, params, packed)])
     if is_drawn:
         first = heads.look(model, params, heads.texts(packed, setting.texts, setting.window)[:1])
         figures.draw_heads(heads.first_scores(first), out / "heads.png")
@@ -99,35 +98,23 @@ def _look_at(setting: Setting, export: Path, out: Path, console: Console, is_dra
 
 def _draw(setting: Setting, parts: Sequence[str], out: Path) -> None:
     """Draw the curves of the parts; for `pictures` those of all that has been computed, and illustrations."""
-    title = "Error of attention through k segments, {}"
+    title = "Error of attention through k segments"
     ends = (
         "Starts of segments: equally spaced, geometric, or recovered from the scores. All columns of a "
         "segment as its first (anchors) or as their mean. Uniform average: attention without scores."
     )
+    means = f"Means of {setting.texts} held-out texts of {setting.window} bytes. {ends}"
     made = {
-        "curves": (title.format("drawn inputs"), f"Means of draws, {setting.length} tokens. {ends}"),
-        "trained": (
-            title.format("heads of a trained model"),
-            f"Means of {setting.texts} held-out texts of {setting.window} bytes. {ends}",
-        ),
+        "curves": (f"{title}, drawn inputs", f"Means of draws, {setting.length} tokens. {ends}"),
+        "trained": (f"{title}, heads of a trained model", means),
     }
     for part, (heading, facts) in made.items():
-        curves = report.error_curves(report.read(out / f"{part}.jsonl"))
+        curves = report.error_curves(read(out / f"{part}.jsonl"))
         if curves and {part, "pictures"} & set(parts):
             figures.draw_curves(curves, heading, facts, out / f"{part}.png")
     if "pictures" in parts:
         figures.draw_sum(out / "sum.png")
         figures.draw_masks(out / "masks.png")
-
-
-def _prepare(out: Path, scale: str) -> None:
-    """Write study.json, or check that the directory has the same."""
-    path, facts = out / "study.json", {"study": NAME, "scale": scale}
-    if path.exists():
-        same = path.read_text(encoding="utf-8").strip() == json.dumps(facts, indent=2)
-        expect(same, "out", str(out), "another directory: this holds another study or scale")
-    out.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ attention takes: no other score has to be computed. The mean of the segment's co
 closest in the sum of squares; it takes all N^2 scores, and so is no algorithm but a yardstick.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,14 +23,14 @@ THRESHOLDS = 256
 
 
 def by_lag(scores: Float[np.ndarray, "N N"]) -> Float[np.ndarray, "N N"]:
-    """The lower triangle by lag and column, [l, j] = scores[j + l, j]; 0 below the end of the text."""
+    """Return the lower triangle by lag and column, [l, j] = scores[j + l, j]; 0 below the end of the text."""
     length = len(scores)
     row = np.arange(length)[:, None] + np.arange(length)
     return np.where(row < length, scores[np.minimum(row, length - 1), np.arange(length)], 0)
 
 
 def anchored(scores: Float[np.ndarray, "N N"], starts: Int[np.ndarray, " k"]) -> Float[np.ndarray, "N N"]:
-    """The scores with each column replaced by its segment's first."""
+    """Return the scores with each column replaced by its segment's first."""
     return ops.conv_matrix(by_lag(scores)[:, starts].T, starts)
 
 
@@ -105,13 +106,8 @@ LINES: Mapping[str, tuple[str, Kernel]] = {
 def curves(heads: Sequence[Head], terms: Sequence[int]) -> dict[str, list[tuple[float, float, float]]]:
     """Errors against the number of segments, for each of `LINES`, and of uniform averages.
 
-    Args:
-        heads: of one length, over which means are taken.
-        terms: numbers of segments.
-
-    Returns:
-        for each title, in the order of `terms`, the segments that there really are, the relative error of
-        the outputs, and the largest error of a score.
+    Means over the heads, which are of one length: for each title, in the order of `terms`, the segments that
+    there really are, the relative error of the outputs, and the largest error of a score.
     """
     each = [_curves(head, terms) for head in heads]
     return {line: np.mean([lines[line] for lines in each], axis=0).tolist() for line in each[0]}
@@ -143,7 +139,7 @@ def _curves(head: Head, terms: Sequence[int]) -> dict[str, list[tuple[float, flo
     made = {
         "equal": [equal_starts(length, count) for count in terms],
         "geometric": [geometric_starts(length, count) for count in terms],
-        "recovered": [recovered[count] for count in terms],
+        "recovered": list(recovered.values()),
     }
 
     def point(segments: int, near: np.ndarray) -> tuple[float, float, float]:
@@ -161,11 +157,10 @@ def _curves(head: Head, terms: Sequence[int]) -> dict[str, list[tuple[float, flo
 def _scan(q: Array, k: Array, thresholds: Array) -> Array:
     """Starts for each threshold, (thresholds, N); q and k: (1, N, 1, K)."""
     length = q.shape[1]
+    recover = functools.partial(ops.conv_recover, terms=length, width=min(WINDOW, length), search="scan")
 
     def starts(threshold: Array) -> Array:
-        found, _ = ops.conv_recover(
-            q, k, terms=length, width=min(WINDOW, length), threshold=threshold, search="scan"
-        )
+        found, _ = recover(q, k, threshold=threshold)
         return found[0, 0]
 
     return jax.lax.map(starts, thresholds)

@@ -30,17 +30,13 @@ def rows(setting: Setting) -> list[dict[str, Any]]:
 
     The draws' seeds are 0, 1, ...
     """
-    found = []
+    shape, found = (setting.length, setting.width), []
     for title, draw in DRAWN.items():
-        heads = [_head(draw, seed, setting) for seed in range(setting.draws)]
+        generators = [np.random.default_rng(seed) for seed in range(setting.draws)]
+        drawn = [(draw(rng, *shape), rng) for rng in generators]
+        heads = [Head(inputs.q, inputs.k, rng.normal(size=shape)) for inputs, rng in drawn]
         terms = fmean(minimal_terms(head.q @ head.k.T, TOLERANCE) for head in heads)
         about = {"input": title, "length": setting.length, "draws": len(heads), "terms_at_tolerance": terms}
         lines = curves(heads, setting.terms)
         found += [{**about, "line": line, "points": points} for line, points in lines.items()]
     return found
-
-
-def _head(draw: inputs.Draw, seed: int, setting: Setting) -> Head:
-    rng = np.random.default_rng(seed)
-    drawn = draw(rng, setting.length, setting.width)
-    return Head(drawn.q, drawn.k, rng.normal(size=(setting.length, setting.width)))

@@ -22,9 +22,11 @@ def draw_sum(path: Path) -> None:
     lag = np.arange(SIZE)
     kernels = np.stack([1.0 - 0.05 * lag, 1.2 * 0.8**lag, 0.8 + 0.3 * np.cos(lag)])
     sizes = np.array([SIZE, 11, 5])
-    terms = [ops.conv_assemble(kernels[r : r + 1], sizes[r : r + 1]) for r in range(3)]
-    titles = [f"conv(b{r + 1}, {size})" for r, size in enumerate(sizes)]
-    made = dict(zip(titles, terms, strict=True)) | {"their sum": ops.conv_assemble(kernels, sizes)}
+    made = {
+        f"conv(b{r + 1}, {size})": ops.conv_assemble(kernels[r : r + 1], sizes[r : r + 1])
+        for r, size in enumerate(sizes)
+    }
+    made["their sum"] = ops.conv_assemble(kernels, sizes)
     most = max(matrix.max() for matrix in made.values())
     look = {"cmap": "viridis", "vmin": 0, "vmax": most}
     shown = {title: np.where(matrix == 0, np.nan, matrix) for title, matrix in made.items()}
@@ -56,7 +58,7 @@ def draw_heads(scores: Mapping[str, Float[np.ndarray, "N N"]], path: Path) -> No
     means = {}
     for title, matrix in scores.items():
         near = averaged(np.tril(matrix), np.zeros(1, int))
-        means[f"{title}, diagonals' means"] = np.where(np.tril(np.ones_like(near)), near, np.nan)
+        means[f"{title}, diagonals' means"] = np.where(np.tri(len(near)), near, np.nan)
     facts = (
         "Above: scores of one held-out text before the softmax. Below: the mean of each diagonal of their "
         "lower triangles, the Toeplitz part that one convolution can stand for."
@@ -70,12 +72,10 @@ def draw_curves(rows: Rows, title: str, facts: str, path: Path) -> None:
     for name in dict.fromkeys(row["input"] for row in rows):
         lines = {row["line"]: row["points"] for row in rows if row["input"] == name}
         counts = [point[0] for points in lines.values() for point in points if point[0]]
-        drawn = []
-        for line, points in lines.items():
-            where = [(x, y) for x, y, _ in points]
-            if line == UNIFORM:  # of no number of segments
-                where = [(x, points[0][1]) for x in (min(counts), max(counts))]
-            drawn.append(Line(line, where))
+        points = {line: [(x, y) for x, y, _ in found] for line, found in lines.items()}
+        uniform = lines[UNIFORM][0][1]  # of no number of segments
+        points[UNIFORM] = [(min(counts), uniform), (max(counts), uniform)]
+        drawn = [Line(line, found) for line, found in points.items()]
         look: dict[str, Any] = {"y_label": "relative error of the outputs", "y_limits": (0, 1.25)}
         panels.append(Panel(name, "number of segments k", drawn, **look))
     plot.draw(title, facts, panels, path, columns=2 if len(panels) == 4 else 3)

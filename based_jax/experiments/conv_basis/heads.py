@@ -12,6 +12,7 @@ from based_jax.data import ByteTokenizer, PackedTokens, load_documents, split_do
 from based_jax.experiments.conv_basis.approximations import Head, curves, minimal_terms, toeplitz_share
 from based_jax.experiments.conv_basis.settings import Setting
 from based_jax.experiments.conv_basis.training import FRACTION
+from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.models import LanguageModel
 from based_jax.typing import Array, Float, Int, Params
 from based_jax.validate import expect
@@ -31,19 +32,14 @@ class Heads(NamedTuple):
 
 
 def held_out(setting: Setting) -> PackedTokens:
-    """The text that the trainer kept aside."""
-    _, documents = split_documents(
-        load_documents("stdlib").documents, fraction=FRACTION, max_bytes=setting.held_out_bytes
-    )
+    """Return the text that the trainer kept aside."""
+    loaded, most = load_documents("stdlib").documents, setting.held_out_bytes
+    _, documents = split_documents(loaded, fraction=FRACTION, max_bytes=most)
     return PackedTokens.from_documents(documents, ByteTokenizer())
 
 
 def texts(packed: PackedTokens, count: int, length: int) -> Int[np.ndarray, "B N"]:
-    """Windows within a document each, spread evenly over those that there are.
-
-    Raises:
-        ValueError: fewer than `count`.
-    """
+    """Windows within a document each, spread evenly over those that there are."""
     windows = [packed.window(i, length) for i in range(packed.num_windows(length, drop_last=True))]
     whole = [w["inputs"] for w in windows if (w["segment_ids"] == w["segment_ids"][0]).all()]
     expect(len(whole) >= count, "texts", count, f"at most {len(whole)}, the held-out windows in one document")
@@ -53,8 +49,10 @@ def texts(packed: PackedTokens, count: int, length: int) -> Int[np.ndarray, "B N
 def look(model: LanguageModel, params: Params, tokens: Int[np.ndarray, "B N"]) -> Heads:
     """Run the model, and keep what its attention sees."""
 
+    rotated = SoftmaxHeads.rotated.__name__
+
     def is_kept(module: Any, method: str) -> bool:
-        return method == "turned" or (module.name == "v" and method == "__call__")
+        return method == rotated or (module.name == "v" and method == "__call__")
 
     @jax.jit
     def run(params: Params, tokens: Array) -> Any:
@@ -63,7 +61,7 @@ def look(model: LanguageModel, params: Params, tokens: Int[np.ndarray, "B N"]) -
     _, found = run(params, jnp.asarray(tokens))
     kept = found["intermediates"]
     layers = [kept[f"layers_{i}"]["mixer"] for i in range(model.config.num_layers)]
-    q, k = (np.stack([layer["turned"][0][i] for layer in layers]) for i in range(2))
+    q, k = (np.stack([layer[rotated][0][i] for layer in layers]) for i in range(2))
     v = np.stack([layer["v"]["__call__"][0] for layer in layers])
     return Heads(*(np.asarray(x, np.float64) for x in (q * q.shape[-1] ** -0.5, k, v)))
 
@@ -85,21 +83,17 @@ def rows(
 def by_head(heads: Heads) -> dict[str, list[Head]]:
     """Each text's queries, keys and values, by the head's title."""
     layers, count, _, number, _ = heads.q.shape
-    return {
-        f"layer {layer + 1}, head {head + 1}": [
-            Head(*(x[layer, b, :, head] for x in heads)) for b in range(count)
-        ]
-        for layer in range(layers)
-        for head in range(number)
-    }
+    found = {}
+    for layer, head in np.ndindex(layers, number):
+        texts = [Head(*(x[layer, b, :, head] for x in heads)) for b in range(count)]
+        found[f"layer {layer + 1}, head {head + 1}"] = texts
+    return found
 
 
 def first_scores(heads: Heads) -> dict[str, Float[np.ndarray, "N N"]]:
     """q k^T of each head for the first `FIGURE_TOKENS` tokens of the first text."""
-    found = {}
-    for title, ((q, k, _), *_) in by_head(heads).items():
-        found[title] = q[:FIGURE_TOKENS] @ k[:FIGURE_TOKENS].T
-    return found
+    first = {title: texts[0] for title, texts in by_head(heads).items()}
+    return {title: q[:FIGURE_TOKENS] @ k[:FIGURE_TOKENS].T for title, (q, k, _) in first.items()}
 
 
 def _scores(inputs: Sequence[Head]) -> dict[str, Any]:

@@ -24,16 +24,14 @@ class Inputs:
 
     q: Float[np.ndarray, "N K"]
     k: Float[np.ndarray, "N K"]
-    starts: Int[np.ndarray, " k"] | None = None
-    """first columns of the segments of the scores, without noise; None where there are none to find"""
-    noise: float = 0.0
-    """by how much scores may be off those of the segments"""
+    starts: Int[np.ndarray, " k"] | None = None  # of the scores' segments without noise; None: none to find
+    noise: float = 0.0  # by how much scores may be off those of the segments
 
 
 def turning(
     frequencies: Float[np.ndarray, " M"], u: np.ndarray, w: np.ndarray, starts: Sequence[int], length: int
 ) -> Inputs:
-    """The module's formula; u (M,) and w (segments, M) are complex."""
+    """Return the module's formula; u (M,) and w (segments, M) are complex."""
     waves = np.exp(1j * np.arange(length)[:, None] * frequencies)
     segment = np.searchsorted(starts, np.arange(length), side="right") - 1
     return Inputs(_real(waves * u), _real(waves * w[segment]), np.asarray(starts, np.int32))
@@ -51,7 +49,7 @@ def rotary_segments(rng: np.random.Generator, length: int, width: int, segments:
 def noisy_rotary_segments(
     rng: np.random.Generator, length: int, width: int, noise: float = 0.01, segments: int = 4
 ) -> Inputs:
-    """The same with random queries added, so that the largest error of a score is `noise`."""
+    """Return the same with random queries added, so that the largest error of a score is `noise`."""
     clean = rotary_segments(rng, length, width, segments)
     more = rng.normal(size=clean.q.shape)
     more *= noise / np.abs(np.tril(more @ clean.k.T)).max()

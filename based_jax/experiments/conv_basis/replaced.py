@@ -1,7 +1,6 @@
 """The trained model with conv-basis attention in the place of softmax attention, its weights as they are."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from based_jax.data import PackedTokens
-from based_jax.evals.scoring import score_windows
+from based_jax.evals.perplexity.scoring import score_windows
 from based_jax.experiments.conv_basis.approximations import UNIFORM, equal_starts, geometric_starts
 from based_jax.experiments.conv_basis.settings import Setting
 from based_jax.models import LanguageModel
@@ -33,26 +32,22 @@ def rows(
         config = model.config.with_mixer(mixer, **model.config.layer(0).options, **options)
         return bits(LanguageModel(config), params)
 
-    kinds: dict[str, Callable[[int, int], np.ndarray]] = {
-        "equal starts": equal_starts, "geometric starts": geometric_starts,
-    }  # fmt: skip
-    found: list[dict[str, Any]] = [
-        {"line": EXACT, "points": [(0, bits(model, params))]},
-        {"line": UNIFORM, "points": [(0, bits(model, _without_queries(params)))]},
-    ]
-    for kind, starts_of in kinds.items():
+    found: dict[str, list[tuple[int, float]]] = {
+        EXACT: [(0, bits(model, params))],
+        UNIFORM: [(0, bits(model, _without_queries(params)))],
+    }
+    for kind, starts_of in (("equal starts", equal_starts), ("geometric starts", geometric_starts)):
         made = [tuple(starts_of(setting.window, count).tolist()) for count in setting.window_terms]
-        found.append({
-            "line": kind,
-            "points": [(len(starts), with_mixer("conv_basis", starts=starts)) for starts in made],
-        })  # fmt: skip
-    windows = [(keys, with_mixer("sliding_window", left=keys - 1)) for keys in setting.window_terms]
-    found.append({"line": WINDOW_LINE, "points": windows})
-    return [{"input": "language model", "length": setting.window, **row} for row in found]
+        found[kind] = [(len(starts), with_mixer("conv_basis", starts=starts)) for starts in made]
+    found[WINDOW_LINE] = [
+        (keys, with_mixer("sliding_window", left=keys - 1)) for keys in setting.window_terms
+    ]
+    about = {"input": "language model", "length": setting.window}
+    return [{**about, "line": line, "points": points} for line, points in found.items()]
 
 
 def _without_queries(params: Params) -> Params:
-    """The weights with queries of 0, so that attention is a uniform average."""
+    """Return the weights with queries of 0, so that attention is a uniform average."""
 
     def weight(path: Any, x: jax.Array) -> jax.Array:
         names = [getattr(part, "key", None) for part in path]

@@ -1,6 +1,5 @@
 """The study's page: tables of all records, and the figures that there are."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,22 +9,11 @@ from based_jax.experiments.conv_basis.drawn import TOLERANCE
 from based_jax.experiments.conv_basis.heads import FIGURE_TOKENS, TOLERANCES
 from based_jax.experiments.conv_basis.settings import SETTINGS
 from based_jax.experiments.hyper_lm.report import markdown
-from based_jax.files import read_json_lines
+from based_jax.experiments.results import read
 
 Rows = Sequence[Mapping[str, Any]]
 TITLE = "How few convolutions attention scores are"
 SOURCE = "Gu et al., Conv-Basis"
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Records of a JSONL file; none if there is no such file."""
-    return read_json_lines(path) if path.exists() else []
-
-
-def write_rows(path: Path, rows: Rows) -> None:
-    """Records as a JSONL file."""
-    lines = [json.dumps(row, allow_nan=False) + "\n" for row in rows]
-    path.write_text("".join(lines), encoding="utf-8")
 
 
 def error_curves(rows: Rows) -> list[Mapping[str, Any]]:
@@ -91,45 +79,41 @@ last k keys only, which takes as many scores."""
 
 
 def _structured(rows: Rows) -> str:
-    heads = (
-        "input", "K", "largest score", "segments", "minimal k", "starts found, float64 / float32",
-        "score error", "bound", "the paper's", "output error, float64", "float32",
-    )  # fmt: skip
+    heads = ["input", "K", "largest score", "segments", "minimal k", "starts found, float64 / float32"]
+    heads += ["score error", "bound", "the paper's", "output error, float64", "float32"]
     lines = []
     for row in rows:
         double, single = row["float64"], row["float32"]
         found = " / ".join("all" if part["right"] else "not all" for part in (double, single))
         numbers = [double[name] for name in ("score_error", "output_bound", "paper_bound", "output_error")]
-        lines.append([
-            row["input"], str(row["width"]), f"{row['largest_score']:.1f}", str(row["segments"]),
-            str(row["minimal_terms"]), found, *(f"{x:.1e}" for x in (*numbers, single["output_error"])),
-        ])  # fmt: skip
+        sizes = [str(row["width"]), f"{row['largest_score']:.1f}", str(row["segments"])]
+        errors = [f"{x:.1e}" for x in (*numbers, single["output_error"])]
+        lines.append([row["input"], *sizes, str(row["minimal_terms"]), found, *errors])
     return markdown(heads, lines)
 
 
 def _curves(rows: Rows) -> str:
-    """A table for each input, a row for each line."""
+    """Return a table for each input, a row for each line."""
     tables = []
     for name in dict.fromkeys(row["input"] for row in rows):
         lines = {row["line"]: row["points"] for row in rows if row["input"] == name}
-        counts = [round(point[0]) for point in next(iter(lines.values()))]
-        uniform = lines[UNIFORM][0][1]
-        head = f"{name} ({UNIFORM} {uniform:.3f})"
-        cells = [
-            [line, *(_point(point, count) for point, count in zip(points, counts, strict=True))]
-            for line, points in lines.items()
-            if line != UNIFORM
-        ]
-        tables.append(markdown((head, *(f"k = {count}" for count in counts)), cells))
+        uniform = lines.pop(UNIFORM)[0][1]
+        tables.append(_by_count(f"{name} ({UNIFORM} {uniform:.3f})", lines))
     more = {row["input"]: row["terms_at_tolerance"] for row in rows if "terms_at_tolerance" in row}
     said = ", ".join(f"{name}: {count:g}" for name, count in more.items())
     ending = [f"Segments so that no score is off by more than {TOLERANCE}: {said}."] if more else []
     return "\n\n".join([*tables, *ending])
 
 
-def _point(point: Sequence[float], count: int) -> str:
-    used = "" if round(point[0]) == count else f" ({point[0]:.3g})"
-    return f"{point[1]:.3f}{used}"
+def _by_count(head: str, lines: Mapping[str, Sequence[Sequence[float]]]) -> str:
+    """A row for each line: the second number of its points, and the first where it is not the column's."""
+    counts = [round(point[0]) for point in next(iter(lines.values()))]
+
+    def cell(point: Sequence[float], count: int) -> str:
+        return f"{point[1]:.3f}" + ("" if round(point[0]) == count else f" ({point[0]:.3g})")
+
+    cells = [[line, *map(cell, points, counts)] for line, points in lines.items()]
+    return markdown((head, *(f"k = {count}" for count in counts)), cells)
 
 
 def _heads(rows: Rows) -> str:
@@ -147,15 +131,5 @@ def _heads(rows: Rows) -> str:
 def _replaced(rows: Rows) -> str:
     lines = {row["line"]: row["points"] for row in rows}
     kinds = {line: points for line, points in lines.items() if len(points) > 1}
-    counts = [count for count, _ in next(iter(kinds.values()))]
-    heads = ("attention", *(f"k = {count}" for count in counts))
-    cells = [
-        [line, *(_bits(point, count) for point, count in zip(points, counts, strict=True))]
-        for line, points in kinds.items()
-    ]
     alone = [f"{line} {points[0][1]:.3f}" for line, points in lines.items() if len(points) == 1]
-    return f"{markdown(heads, cells)}\n\nBits per byte with {', with '.join(alone)}."
-
-
-def _bits(point: Sequence[float], count: int) -> str:
-    return _point((point[0], point[1]), count)
+    return f"{_by_count('attention', kinds)}\n\nBits per byte with {', with '.join(alone)}."

@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 
@@ -26,35 +25,27 @@ def model_config(setting: Setting) -> ModelConfig:
     """Softmax attention with rotary positions on half of each head, as in `attn-tiny`, in two layers."""
     tiny = presets.get("attn-tiny")
     attention = MixerSpec("attention", {**tiny.layer(0).options, "num_heads": 2})
-    return tiny.replace(
-        vocab_size=ByteTokenizer.vocab_size, d_model=setting.d_model, schedule="AA",
-        mixers={"A": attention}, mlp_hidden=2 * setting.d_model, max_length=setting.window,
-    )  # fmt: skip
+    sizes = {"d_model": setting.d_model, "mlp_hidden": 2 * setting.d_model, "max_length": setting.window}
+    return tiny.replace(vocab_size=ByteTokenizer.vocab_size, schedule="AA", mixers={"A": attention}, **sizes)
 
 
 def job(setting: Setting) -> LMJob:
-    """The one run: bytes of Python's standard library, seed 0."""
-    flags = {
-        "steps": setting.steps, "batch-size": setting.batch_size, "length": setting.window,
-        "learning-rate": 3e-3, "warmup": 0.1, "held-out": FRACTION, "held-out-bytes": setting.held_out_bytes,
-        "eval-every": setting.steps, "checkpoint-every": 0, "log-every": 1, "seed": 0,
-    }  # fmt: skip
-    return LMJob("attention", f"{setting.steps} steps", "attention", flags)
+    """Return the one run: bytes of Python's standard library, seed 0."""
+    steps = setting.steps
+    flags = {"steps": steps, "batch-size": setting.batch_size, "length": setting.window}
+    flags |= {"learning-rate": 3e-3, "warmup": 0.1}
+    flags |= {"held-out": FRACTION, "held-out-bytes": setting.held_out_bytes}
+    flags |= {"eval-every": steps, "checkpoint-every": 0, "log-every": 1, "seed": 0}
+    return LMJob("attention", f"{steps} steps", "attention", flags)
 
 
 def train(
-    setting: Setting, out: Path, tell: Callable[[str], None], trainer: Sequence[str] = TRAINER
+    setting: Setting, out: Path, report: Callable[[str], None], trainer: Sequence[str] = TRAINER
 ) -> Path | signal.Signals:
-    """The directory of the trained model, or the signal that stopped it; the next call continues it.
+    """Train the model if the study's directory does not have it, with a sentence before and after.
 
-    Args:
-        setting: of the model and its training.
-        out: the study's directory; the model is trained if this does not have it.
-        tell: called with a sentence before and after.
-        trainer: words of the process before its flags.
-
-    Raises:
-        OSError: it failed; the message has its last words.
+    Returns the model's directory, or the signal that stopped the training, which the next call continues. An
+    OSError says how it failed.
     """
     run = job(setting)
     export = out / "runs" / run.name / "model"
@@ -66,7 +57,7 @@ def train(
     config = out / MODELS / f"{run.model}.json"
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text(model_config(setting).to_json() + "\n", encoding="utf-8")
-    tell(f"training a model for {setting.steps} steps; log in {escape(str(export.parent / 'log.txt'))}")
+    report(f"training a model for {setting.steps} steps; log in {escape(str(export.parent / 'log.txt'))}")
     runner = LMRunner(out, results, find_slots(1)[:1], lambda job, rows: None, trainer)
     with stopping(runner) as received:
         runner.run([run])
@@ -75,11 +66,5 @@ def train(
     (row,) = results.rows
     if row["status"] == FAILED:
         raise OSError(f"training failed: {row['error']}")
-    tell(f"perplexity {row['perplexity']:.3f} per byte of the held-out text")
+    report(f"perplexity {row['perplexity']:.3f} per byte of the held-out text")
     return export
-
-
-def record(out: Path) -> dict[str, Any] | None:
-    """What is known of the trained model's training; None before it."""
-    rows = Results(out / RECORD).rows if (out / RECORD).exists() else []
-    return rows[0] if rows else None

@@ -29,15 +29,18 @@ class Form:
     """A row: a model of Table 3, and a mixer that is it."""
 
     model: str
-    captures: str
-    """the paper's words"""
-    exponent: int
-    """the paper's operations are Theta(L^exponent)"""
+    captures: str  # the paper's words
+    exponent: int  # the paper's operations are Theta(L^exponent)
     mixer: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 MUTUAL, COUPLED, WAYS = "mutual interactions", "couplings of mutual interactions", "n-way interactions"
+
+
+def _linear(model: str, captures: str, mixer: str, **options: Any) -> Form:
+    return Form(model, f"{captures} (approximate)", 1, f"linear_{mixer}", options)
+
 
 FORMS = (
     Form("Self Attention", MUTUAL, 2, "attention"),
@@ -46,26 +49,21 @@ FORMS = (
     Form("HyperAttention of order 3", WAYS, 3, "hyper_attention"),
     Form("", WAYS, 3, "hyper_attention", {"shared": False}),
     Form("of order 4", WAYS, 4, "hyper_attention", {"order": 4}),
-    Form("Linear Self Attention", f"{MUTUAL} (approximate)", 1, "linear_attention"),
-    Form(
-        "Linear HyperFeatureAttention", f"{COUPLED} (approximate)", 1, "linear_hyper_feature_attention"
-    ),
-    Form("Linear HyperAttention of order 3", f"{WAYS} (approximate)", 1, "linear_hyper_attention"),
-    Form("of order 4", f"{WAYS} (approximate)", 1, "linear_hyper_attention", {"order": 4}),
-)  # fmt: skip
+    _linear("Linear Self Attention", MUTUAL, "attention"),
+    _linear("Linear HyperFeatureAttention", COUPLED, "hyper_feature_attention"),
+    _linear("Linear HyperAttention of order 3", WAYS, "hyper_attention"),
+    _linear("of order 4", WAYS, "hyper_attention", order=4),
+)
 
 
 @dataclass(frozen=True)
 class Account:
     """What a form's mixer has, at `WIDTH` and the last of `LENGTHS`."""
 
-    operations: float
-    """of matrix products, without projections"""
-    growth: float
-    """exponent of N in the operations"""
+    operations: float  # of matrix products, without projections
+    growth: float  # exponent of N in the operations
     parameters: int
-    state: int
-    """floats per sequence"""
+    state: int  # floats per sequence
 
 
 def account(form: Form) -> Account:
@@ -83,21 +81,18 @@ def account(form: Form) -> Account:
 
 
 def table(accounts: Sequence[Account]) -> str:
-    """The rows of `FORMS` as Markdown, of their accounts in this order."""
-    head = [
-        "model", "captures", "paper: operations", "parameters", "our mixer", "operations, SA = 1", "growth",
-        "parameters", "state, floats",
-    ]  # fmt: skip
-    rows = [head, ["---"] * 5 + ["---:"] * 4]
+    """Return the rows of `FORMS` as Markdown, of their accounts in this order."""
+    head = ["model", "captures", "paper: operations", "parameters", "our mixer"]
+    numbers = ["operations, SA = 1", "growth", "parameters", "state, floats"]
+    rows = [[*head, *numbers], ["---"] * len(head) + ["---:"] * len(numbers)]
     for form, ours in zip(FORMS, accounts, strict=True):
         options = "".join(f", `{name}={value}`" for name, value in form.options.items())
         theta = "Θ(L)" if form.exponent == 1 else f"Θ(L^{form.exponent})"
         times = ours.operations / accounts[0].operations
-        rows.append([
-            form.model, form.captures, theta, "Θ(d^2)", f"`{form.mixer}`{options}",
-            f"{times:,.0f}" if times >= 100 else f"{times:.3g}", f"N^{ours.growth:.2f}",
-            f"{ours.parameters / WIDTH**2:.3g} d^2", f"{ours.state:,}",
-        ])  # fmt: skip
+        theirs = [form.model, form.captures, theta, "Θ(d^2)", f"`{form.mixer}`{options}"]
+        operations = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
+        squares = f"{ours.parameters / WIDTH**2:.3g} d^2"
+        rows.append([*theirs, operations, f"N^{ours.growth:.2f}", squares, f"{ours.state:,}"])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -20,13 +20,7 @@ SOURCE = "Ustaomeroglu and Qu, Tables 1 and 2"
 
 
 def write(scale: str, rows: Rows, out: Path) -> list[Path]:
-    """Write figure.png, unless matplotlib is missing, and README.md, which then says so.
-
-    Args:
-        scale: that the rows are of.
-        rows: of results.jsonl.
-        out: the study's directory.
-    """
+    """Write figure.png, unless matplotlib is missing, and README.md, which then says so."""
     parts = [f"# {TITLE}", f"{SOURCE}. {SCALES[scale].about}; {_facts(rows)}."]
     command = f"python -m based_jax.experiments.hyper_lm --scale {scale} --out {out}"
     parts.append(f"```\n{command}\n```")
@@ -64,10 +58,8 @@ number of factors of a score."""
 
 def table(scale: str, benchmark: Benchmark, rows: Rows) -> str:
     """Every contender of a benchmark that was trained, at the scale's own learning rate, as Markdown."""
-    heads = (
-        "model", "the paper's order", "parameters", "the paper's perplexity", "over SA", "perplexity",
-        "over SA, same seed", "seeds", "seconds a step", "GFLOP a step",
-    )  # fmt: skip
+    theirs = ("the paper's order", "parameters", "the paper's perplexity", "over SA")
+    ours = ("perplexity", "over SA, same seed", "seeds", "seconds a step", "GFLOP a step")
     baseline, *_ = benchmark.contenders
     lines = []
     for contender in benchmark.contenders:
@@ -75,19 +67,18 @@ def table(scale: str, benchmark: Benchmark, rows: Rows) -> str:
         if not runs:
             continue
         parameters, gflop = _size(scale, contender.key)
-        theirs = contender.perplexity and baseline.perplexity and contender.perplexity / baseline.perplexity
-        ratios = over(rows, contender, baseline, SCALES[scale].learning_rate)
-        lines.append([
-            contender.family, contender.order, f"{parameters:,d}",
-            f"{contender.perplexity:.2f}" if contender.perplexity else "",
-            "" if contender is baseline or not theirs else f"{theirs - 1:+.1%}",
-            _range([run["perplexity"] for run in runs.values()], "{:.3f}".format),
-            "" if contender is baseline else _range([ratio - 1 for ratio in ratios], "{:+.2%}".format),
-            str(len(runs)),
-            f"{median(run['seconds_per_step'] for run in runs.values()):.3f}",
-            f"{gflop:.3g}",
-        ])  # fmt: skip
-    return markdown(heads, lines)
+        published = f"{contender.perplexity:.2f}" if contender.perplexity else ""
+        above = more = ""
+        if contender is not baseline:
+            ratios = over(rows, contender, baseline, SCALES[scale].learning_rate)
+            more = _range([ratio - 1 for ratio in ratios], "{:+.2%}".format)
+            if contender.perplexity and baseline.perplexity:
+                above = f"{contender.perplexity / baseline.perplexity - 1:+.1%}"
+        line = [contender.family, contender.order, f"{parameters:,d}", published, above]
+        line += [_range([run["perplexity"] for run in runs.values()], "{:.3f}".format), more, str(len(runs))]
+        seconds = median(run["seconds_per_step"] for run in runs.values())
+        lines.append([*line, f"{seconds:.3f}", f"{gflop:.3g}"])
+    return markdown(("model", *theirs, *ours), lines)
 
 
 @functools.cache
@@ -118,7 +109,7 @@ def sweep(scale: str, rows: Rows) -> str:
 
 
 def of(rows: Rows, contender: Contender, rate: float) -> dict[int, Mapping[str, Any]]:
-    """A contender's runs with a learning rate, by seed."""
+    """Return a contender's runs with a learning rate, by seed."""
     return {
         row["seed"]: row
         for row in rows
@@ -128,37 +119,35 @@ def of(rows: Rows, contender: Contender, rate: float) -> dict[int, Mapping[str, 
 
 def over(rows: Rows, contender: Contender, baseline: Contender, rate: float) -> list[float]:
     """Perplexities of one contender over another's, seed by seed."""
-    theirs = of(rows, baseline, rate)
-    ours = of(rows, contender, rate)
+    theirs, ours = of(rows, baseline, rate), of(rows, contender, rate)
     return [run["perplexity"] / theirs[seed]["perplexity"] for seed, run in ours.items() if seed in theirs]
 
 
 def panels(scale: str, rows: Rows) -> list[Panel]:
     """Two for each benchmark, means over seeds: training losses, and what they are above self-attention's."""
     settings, drawn = SCALES[scale], []
-    label = "training tokens"
+
+    def panel(title: str, curves: Mapping[str, Mapping[int, float]], y_label: str) -> Panel:
+        points = {
+            family: [(step * settings.tokens_per_step, loss) for step, loss in curve.items()]
+            for family, curve in curves.items()
+        }
+        lines = [Line(family, curve) for family, curve in points.items()]
+        return Panel(title, "training tokens", lines, y_label=y_label, y_limits=None)
+
     for benchmark in BENCHMARKS:
         runs = {part.family: of(rows, part, settings.learning_rate) for part in benchmark.contenders}
         losses = {family: _curve(of_family) for family, of_family in runs.items() if of_family}
         beside = {family: _above(runs[family], runs[BASELINE]) for family in losses}
-        layers = f"{benchmark.layers} layer{'s' * (benchmark.layers > 1)}"
-        name = f"benchmark {benchmark.name}"
+        name, layers = (
+            f"benchmark {benchmark.name}",
+            f"{benchmark.layers} layer{'s' * (benchmark.layers > 1)}",
+        )
         about = f"{name}: {layers}, {settings.lengths[benchmark.name]} tokens"
-        for title, lines, y_label in (
-            (about, losses, "training loss (nats per token)"),
-            (f"{name}: difference from self-attention", beside, "loss minus SA's (nats per token)"),
-        ):
-            drawn.append(
-                Panel(title, label, _lines(lines, settings.tokens_per_step), y_label=y_label, y_limits=None)
-            )
+        drawn.append(panel(about, losses, "training loss (nats per token)"))
+        difference = f"{name}: difference from self-attention"
+        drawn.append(panel(difference, beside, "loss minus SA's (nats per token)"))
     return drawn
-
-
-def _lines(curves: Mapping[str, Mapping[int, float]], tokens: int) -> list[Line]:
-    return [
-        Line(family, [(step * tokens, loss) for step, loss in points.items()])
-        for family, points in curves.items()
-    ]
 
 
 def _above(
@@ -194,6 +183,6 @@ def _facts(rows: Rows) -> str:
 
 
 def markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table."""
+    """Return a Markdown table."""
     rule = ["---"] + ["---:"] * (len(heads) - 1)
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *lines))

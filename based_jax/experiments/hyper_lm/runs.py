@@ -1,4 +1,4 @@
-"""A study's processes: `train.lm` leaves metrics behind, and each run becomes one record."""
+"""A study's processes: `train.lm` writes metrics, and each run becomes one record."""
 
 import json
 import math
@@ -21,26 +21,17 @@ class LMRunner(Runner):
         status = super()._process(job, workdir, slot)
         if status == 0:
             lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-            record = summary([json.loads(line) for line in lines], tokens=tokens_per_step(job))
+            tokens = job.flags["batch-size"] * job.flags["length"]
+            record = summary([json.loads(line) for line in lines], tokens)
             (workdir / "results.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
         return status
 
 
-def tokens_per_step(job: Job) -> int:
-    """Of a job's training."""
-    return job.flags["batch-size"] * job.flags["length"]
-
-
 def summary(lines: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
-    """What a study keeps of a run.
+    """Return what a study keeps of a run, from the lines of metrics.jsonl and the tokens of a step.
 
-    Args:
-        lines: of metrics.jsonl; the last one is of the last step and has the evaluation.
-        tokens: of a step.
-
-    Returns:
-        `eval_loss` (nats per token), `perplexity`, `steps`, `seconds_per_step` (the median of the logged
-        steps) and `curve`, pairs of a step and the mean training loss since the point before.
+    `eval_loss` (nats per token, of the last line), `perplexity`, `steps`, `seconds_per_step` (the median of
+    the logged steps) and `curve`, pairs of a step and the mean training loss since the point before.
     """
     last = lines[-1]
     return {
@@ -59,8 +50,7 @@ def curve(steps: list[int], losses: list[float]) -> list[tuple[int, float]]:
     Runs with the same steps have the same stretches, so that their curves can be subtracted.
     """
     points, begin = [], 0
-    ends = sorted({round(steps[-1] * 2 ** (-i / 2)) for i in range(POINTS)})
-    for end in ends:
+    for end in sorted({round(steps[-1] * 2 ** (-i / 2)) for i in range(POINTS)}):
         inside = [loss for step, loss in zip(steps, losses, strict=True) if begin < step <= end]
         if inside:
             points.append((end, fmean(inside)))

@@ -19,4 +19,19 @@ represent, and check it with numbers:
 Letters beyond those of `based_jax.typing`, as in the paper: S symbols, L entities of a sequence, d width of
 an embedding, d2 outputs, A factors of a head, n order of an interaction. Theory is float64: tables are NumPy,
 layers are JAX and take their dtype from their arguments (within ``jax.enable_x64(True)`` for float64).
+
+Arguments with the same name mean the same everywhere:
+
+    rng             where the randomness comes from
+    size            number S of symbols, coded 0..S-1; of a circle or a grid, its cells N
+    length, count   entities L of a sequence, and how many sequences
+    probabilities   of the symbols, sum 1; None for all the same
+    keys            1 for self-attention, n - 1 for HyperAttention of order n
+    order           which tuples HyperAttention sums, see `layers.hyper_attention`
+    table           embeddings (S, d) of the symbols; None for one-hot
+    orthonormal     whether sinusoidal embeddings are scaled to be orthonormal
+    radius          of agents, in cells
+
+Shapes that do not fit, values out of range and symbols that are no integers raise a ValueError or a TypeError
+that names the argument, its value and what was expected.
 """

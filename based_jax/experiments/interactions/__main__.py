@@ -1,6 +1,5 @@
 """``python -m based_jax.experiments.interactions --scale smoke|cpu|paper --out DIR``: colliding agents."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +12,8 @@ from based_jax import command, plot
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments.interactions import colliding_agents as agents
 from based_jax.experiments.interactions import figure
-from based_jax.files import read_json
+from based_jax.experiments.results import write_rows
+from based_jax.experiments.study import claim
 from based_jax.validate import expect
 
 PROG = "python -m based_jax.experiments.interactions"
@@ -46,14 +46,15 @@ def _run(flags: Flags, out: Path) -> int:
     """Do what `out` does not hold yet, and return the exit status."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     setting = agents.SETTINGS[flags.scale]
-    _prepare(out, {"study": "interactions", "scale": flags.scale, "seed": flags.seed, **asdict(setting)})
+    claim(out, {"study": "interactions", "scale": flags.scale, "seed": flags.seed, **asdict(setting)})
+    (out / "runs").mkdir(exist_ok=True)
     try:
         rows = _rows(flags, setting, out, console)
     except KeyboardInterrupt:
         console.print(f"saved in {out}; the same command continues")
         return 130
     results = out / "results.jsonl"
-    results.write_text("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows), encoding="utf-8")
+    write_rows(results, rows)
     print(results)
     if (reason := plot.missing()) is None:
         weights = [agents.load_weights(_kept(out, run)) for run in agents.RUNS]
@@ -79,19 +80,6 @@ def _rows(flags: Flags, setting: agents.Setting, out: Path, console: Console) ->
 
 def _kept(out: Path, run: agents.Run) -> Path:
     return out / "runs" / f"{run.name}.npz"
-
-
-def _prepare(out: Path, facts: dict[str, Any]) -> None:
-    """Write study.json, or check that the directory holds the same study."""
-    path = out / "study.json"
-    if path.exists():
-        try:
-            held = read_json(path)
-        except ValueError as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
-        expect(held == facts, "out", str(out), f"another directory: this holds {held}")
-    (out / "runs").mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

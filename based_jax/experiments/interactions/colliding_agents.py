@@ -22,7 +22,7 @@ from based_jax.experiments.interactions import embeddings
 from based_jax.experiments.interactions.constructions import Weights, exact, sinusoidal_collisions
 from based_jax.experiments.interactions.data import Interactions, sample
 from based_jax.experiments.interactions.environments import collisions
-from based_jax.experiments.interactions.gradient_flow import flow, in_entities, promise, start
+from based_jax.experiments.interactions.gradient_flow import exact_entities, flow, promise, start
 from based_jax.experiments.interactions.layers import linear_self_attention
 from based_jax.experiments.interactions.moments import Moments, moments, squared_error
 from based_jax.experiments.interactions.transform import gap, transform
@@ -36,20 +36,14 @@ LENGTHS = (2, 5, 10, 20, 30, 40)
 class Setting:
     """A scale of the experiment."""
 
-    size: int
-    """cells N of the circle, which are the symbols and the width of the embeddings"""
-    radius: int
-    """of the agents, R cells"""
-    length: int
-    """agents L in a training sequence"""
-    sequences: int
-    """training sequences B"""
-    step: float
-    """learning rate"""
+    size: int  # cells N of the circle, which are the symbols and the width of the embeddings
+    radius: int  # of the agents, R cells
+    length: int  # agents L in a training sequence
+    sequences: int  # training sequences B
+    step: float  # learning rate
     steps: int
     checkpoints: int
-    tests: int
-    """test sequences of each length"""
+    tests: int  # test sequences of each length
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -66,8 +60,7 @@ class Run:
     name: str
     title: str
     table: Callable[[int], Float[np.ndarray, "N N"]]
-    devised: Callable[[int, int], Weights]
-    """weights by construction, of the radius and the size"""
+    devised: Callable[[int, int], Weights]  # weights by construction, of the radius and the size
     least: float = 1.0
     most: float = 1.0
 
@@ -77,14 +70,12 @@ def _one_hot_weights(radius: int, size: int) -> Weights:
     return exact(agents.f, agents.w, embeddings.one_hot(size))
 
 
+_WAVES = (embeddings.sinusoidal, sinusoidal_collisions)
 RUNS = (
     Run("one_hot", "one-hot", embeddings.one_hot, _one_hot_weights),
-    Run("sinusoidal", "sinusoidal", embeddings.sinusoidal, sinusoidal_collisions),
-    Run(
-        "unequal", "sinusoidal, unequal start", embeddings.sinusoidal, sinusoidal_collisions,
-        least=0.5, most=2.0,
-    ),
-)  # fmt: skip
+    Run("sinusoidal", "sinusoidal", *_WAVES),
+    Run("unequal", "sinusoidal, unequal start", *_WAVES, least=0.5, most=2.0),
+)
 
 
 @dataclass(frozen=True)
@@ -105,17 +96,9 @@ def training_data(setting: Setting, seed: int) -> Data:
 
 
 def train(
-    run: Run, setting: Setting, data: Data, seed: int, kept: Path, tell: Callable[[str], None]
+    run: Run, setting: Setting, data: Data, seed: int, kept: Path, report: Callable[[str], None]
 ) -> tuple[Weights, dict[str, Any]]:
-    """Train, from the start or from what `kept` holds.
-
-    Args:
-        run: embeddings and start.
-        setting: of the data and the steps.
-        data: of `training_data`.
-        seed: of the start.
-        kept: file that gets the weights and the path so far at each checkpoint.
-        tell: called with a sentence at each checkpoint.
+    """Train from the start, drawn from `seed`, or from the file `kept`, which is written at each checkpoint.
 
     Returns:
         The trained weights, and facts of the path: `history` of the training loss beside the theorem's bound,
@@ -134,10 +117,10 @@ def train(
     every = setting.steps // setting.checkpoints
     left = setting.checkpoints + 1 - len(path["history"])
     clock = time.perf_counter()
-    points = flow(
-        weights, data.moments, None if run.name == "one_hot" else table, step=setting.step,
-        steps=left * every, checkpoints=left, method="euler", time=path["history"][-1]["time"],
-    ) if left else ()  # fmt: skip
+    how = {"step": setting.step, "steps": left * every, "checkpoints": left, "method": "euler"}
+    how |= {"time": path["history"][-1]["time"]}
+    basis = None if run.name == "one_hot" else table
+    points = flow(weights, data.moments, basis, **how) if left else ()
     for now, weights in points:
         loss = _training_loss(weights, table, data)
         path["history"].append({"time": now, "loss": loss, "bound": promised.bound(now)})
@@ -147,7 +130,7 @@ def train(
         clock = time.perf_counter()
         _save(kept, weights, path)
         done = len(path["history"]) - 1
-        tell(f"{run.title}: step {done * every} of {setting.steps}, training loss {loss:.2e}")
+        report(f"{run.title}: step {done * every} of {setting.steps}, training loss {loss:.2e}")
     return weights, path
 
 
@@ -163,19 +146,22 @@ def examine(run: Run, setting: Setting, weights: Weights, seed: int) -> dict[str
     devised = run.devised(setting.radius, setting.size)
     rng = np.random.default_rng([seed, 2])
     skewed = 1 / np.arange(1, setting.size + 1)
-    found: dict[str, Any] = {}
-    for name, law in (("test_mse", None), ("test_mse_skewed", skewed / skewed.sum())):
-        found[name] = {}
-        for length in LENGTHS:
-            x = sample(rng, setting.size, length, setting.tests, law)
-            found[name][str(length)] = squared_error(_outputs(weights, table, x), agents.targets(x)[..., 0])
+
+    def error(length: int, law: np.ndarray | None) -> float:
+        x = sample(rng, setting.size, length, setting.tests, law)
+        with jax.enable_x64(True):
+            outputs = np.asarray(jax.jit(linear_self_attention)(table[x], *weights))[..., 0]
+        return squared_error(outputs, agents.targets(x)[..., 0])
+
+    laws = {"test_mse": None, "test_mse_skewed": skewed / skewed.sum()}
+    found = {name: {str(length): error(length, law) for length in LENGTHS} for name, law in laws.items()}
     between = gap(transform(table, *weights), transform(table, *devised))
     c_gap = gap(weights.c, devised.c).mean_square
     return {**found, "c_gap": c_gap, "t_gap": between.mean_square, "t_largest": between.largest}
 
 
 def record(run: Run, setting: Setting, path: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of results.jsonl."""
+    """Return a line of results.jsonl."""
     head = {"run": run.name, "title": run.title, "start": [run.least, run.most], **asdict(setting)}
     return {**head, "train_mse": path["history"][-1]["loss"], **found, **path}
 
@@ -188,25 +174,14 @@ def load_weights(kept: Path) -> Weights:
     return weights
 
 
-def _outputs(weights: Weights, table: np.ndarray, x: np.ndarray) -> np.ndarray:
-    with jax.enable_x64(True):
-        return np.asarray(jax.jit(linear_self_attention)(table[x], *weights))[..., 0]
-
-
 def _training_loss(weights: Weights, table: np.ndarray, data: Data) -> float:
     """From symbols: the same as the layer's on vectors, without S floats for each entity."""
-    c, w = _entities(weights, table)
+    c, w = exact_entities(weights, table)
     return squared_error(Interactions(c, w[:, None]).targets(data.x)[..., 0], data.y)
 
 
 def _smallest(weights: Weights, table: np.ndarray) -> float:
-    return float(_entities(weights, table)[1].min())
-
-
-def _entities(weights: Weights, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    with jax.enable_x64(True):
-        c, w = in_entities(weights, table)
-        return np.asarray(c), np.asarray(w)
+    return float(exact_entities(weights, table)[1].min())
 
 
 def _save(path: Path, weights: Weights, facts: Mapping[str, Any]) -> None:

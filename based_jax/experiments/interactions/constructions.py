@@ -20,7 +20,7 @@ from based_jax.experiments.interactions.environments import (
     Agents,
     circular_distance,
 )
-from based_jax.experiments.interactions.transform import on_axes
+from based_jax.experiments.interactions.transform import expect_forms, on_axes
 from based_jax.typing import Float
 from based_jax.validate import expect, expect_array
 
@@ -33,34 +33,20 @@ class Weights(NamedTuple):
 
 
 def exact(
-    f: Float[np.ndarray, "S *entities"],
-    w: Float[np.ndarray, "*entities d2"],
-    table: Float[np.ndarray, "S d"],
+    f: Float[np.ndarray, "S *entities"], w: Float[np.ndarray, "*entities d2"], table: Float[np.ndarray, "S d"]
 ) -> Weights:
     """Weights that represent y = sum f(x_i, x_j, ...) w(x_j, ...) without error, at any length.
 
     With f (S, S) and w (S, d2) for self-attention (theorem 3.1). With n axes and n - 1 for HyperAttention of
-    order n, in the mode whose tuples the sum runs over; theorem G.4 sums over "all".
-
-    Args:
-        f: how strongly entities act on the first axis' entity.
-        w: what the action does.
-        table: embeddings, S linearly independent rows.
-
-    Returns:
-        C[x_a, x_b, ...] = f[a, b, ...] and W[x_b, ...] = w[b, ...] as multilinear forms: C = B^T F B for
-        orthonormal rows.
-
-    Raises:
-        ValueError: dependent rows, or tables of other sizes.
+    order n, in the mode whose tuples the sum runs over; theorem G.4 sums over "all". The rows of `table` are
+    linearly independent. C[x_a, x_b, ...] = f[a, b, ...] and W[x_b, ...] = w[b, ...] as multilinear forms:
+    C = B^T F B for orthonormal rows.
     """
     expect_array("table", table, ("S", "d"), "floating")
     size = len(table)
     rank = int(np.linalg.matrix_rank(table))
     expect(rank == size, "rank of table", rank, f"{size}, linearly independent rows")
-    expect(f.ndim >= 2, "f.ndim", f.ndim, "at least 2")
-    expect_array("f", f, (size,) * f.ndim, "floating")
-    expect_array("w", w, (size,) * (f.ndim - 1) + ("d2",), "floating")
+    expect_forms(size, f=f, w=w)
     inverse = np.linalg.pinv(table)
     return Weights(on_axes(inverse, f, f.ndim), on_axes(inverse, w, f.ndim - 1))
 
@@ -75,21 +61,16 @@ class Approximation(NamedTuple):
 
     table: Float[np.ndarray, "S d"]
     weights: Weights
-    error_per_entity: float
-    """outputs of a sequence are at most L times this from the targets, in the Euclidean norm"""
+    error_per_entity: float  # outputs are at most L times this from the targets, in the Euclidean norm
 
 
 def low_rank(interactions: Interactions, rank: int) -> Approximation:
-    """Self-attention narrower than the number of symbols, from the leading singular vectors of f.
+    """Self-attention narrower than the number of symbols, from the `rank` leading singular vectors of f.
 
-    The paper bounds the error at width d by the singular value of f behind the d-th (theorem B.2). That is
+    The paper bounds the error at width d by the singular value of f after the d-th (theorem B.2). That is
     false: scores and values share the columns of one embedding (`printed_counter_example`). The bound holds
     with the columns that both need, left and right singular vectors of f and the range of w: with
     d <= 2 rank + rank(w), |y - y*| <= L max_b |w_b| sigma_{rank+1}(f).
-
-    Args:
-        interactions: what to approximate.
-        rank: singular values of f that are kept, 0..S.
     """
     f, w = interactions.f, interactions.w
     expect(0 <= rank <= len(f), "rank", rank, f"0..{len(f)}, the number of symbols")
@@ -111,14 +92,11 @@ def printed_counter_example() -> Interactions:
 
 
 def rank_bound(interactions: Interactions, width: int) -> float:
-    """What self-attention of a width misses at least, for every embedding and weights.
+    """A lower bound of the Frobenius norm of what every self-attention of a width misses of the transform.
 
     For each output the table that a layer computes has rank <= width, so its distance from the wanted one is
     at least that of the best such table (Eckart & Young): for f = identity and w = 1 sqrt(S - width), the
     necessity of d >= S in theorem 3.1.
-
-    Returns:
-        A lower bound of the Frobenius norm of the difference of the transforms.
     """
     tables = np.moveaxis(interactions.f[..., None] * interactions.w, -1, 0)
     return float(np.linalg.norm(np.linalg.svd(tables, compute_uv=False)[:, width:]))
@@ -138,10 +116,8 @@ def heads(table: Float[np.ndarray, "S S d2"]) -> Weights:
     """Self-attention for any transform T[a, b, k], with the fewest heads that can, for one-hot embeddings.
 
     What b does to all others is the matrix T[:, b, :]; a head adds a matrix of rank 1 to each of them. So
-    their largest rank is necessary, and by their singular vectors sufficient.
-
-    Returns:
-        c (H, S, S) and w (H, S, d2), for `layers.multi_head`.
+    their largest rank is necessary, and by their singular vectors sufficient: c (H, S, S) and w (H, S, d2),
+    for `layers.multi_head`.
     """
     expect_array("table", table, ("S", len(table), "d2"), "floating")
     slices = np.moveaxis(table, 1, 0)
@@ -154,12 +130,10 @@ def heads(table: Float[np.ndarray, "S S d2"]) -> Weights:
 def skip_trigrams() -> tuple[Weights, Float[np.ndarray, "S S d2"]]:
     """One head of HyperAttention for "keep ... in" -> "mind" and "keep ... at" -> "bay".
 
-    In a head of self-attention "keep" acts along one vector: what raises "mind" behind "in" raises it
-    behind "at" (section 5). The pairs' transform has rank 2 at "keep". Here (keep, in) has its own vector.
-
-    Returns:
-        Weights of order 3 for one-hot symbols keep, in, at, other, the outputs mind and bay, and ordered
-        tuples; and the pairs' transform T[a, b, k] that self-attention needs, see `heads`.
+    In a head of self-attention "keep" acts along one vector: what raises "mind" after "in" raises it
+    after "at" (section 5). The pairs' transform has rank 2 at "keep". Here (keep, in) has its own vector.
+    Returns weights of order 3 for one-hot symbols keep, in, at, other, the outputs mind and bay, and ordered
+    tuples; and the pairs' transform T[a, b, k] that self-attention needs, see `heads`.
     """
     keep, preposition, word = 0, [1, 2], [0, 1]
     c, w, pairs = np.zeros((4, 4, 4)), np.zeros((4, 4, 2)), np.zeros((4, 4, 2))
@@ -170,15 +144,11 @@ def skip_trigrams() -> tuple[Weights, Float[np.ndarray, "S S d2"]]:
 
 
 def relative(values: Float[np.ndarray, " N"], orthonormal: bool = True) -> Float[np.ndarray, "N N"]:
-    """The bilinear form of a function of the difference of positions on a circle (theorem B.6).
+    """Return the bilinear form of a function of the difference of positions on a circle (theorem B.6).
 
     p_i^T C p_j = values[(i - j) mod N] for sinusoidal embeddings p. C has a block [[a, b], [-b, a]] for each
     frequency k: a = 2 Re F_k, b = -2 Im F_k with F the discrete Fourier transform divided by N (definition
-    B.3 leaves the division out). An even function has a diagonal C.
-
-    Args:
-        values: at the differences 0..N-1, N even.
-        orthonormal: whether the embeddings are.
+    B.3 leaves the division out). An even function has a diagonal C. N, the number of differences, is even.
     """
     expect_array("values", values, ("N",), "floating")
     size = len(values)
@@ -198,11 +168,7 @@ def sinusoidal_collisions(radius: int, size: int, orthonormal: bool = True) -> W
     """Weights of `environments.collisions` for sinusoidal embeddings: a diagonal C (section 3, appendix B).
 
     The window |i - j| <= 2 radius has the spectrum sin(2 pi (2 radius + 1/2) k / N) / sin(pi k / N), and
-    the constant column of the embedding carries W.
-
-    Args:
-        radius, size: as for `environments.collisions`, N = size even and more than 4 radius.
-        orthonormal: whether the embeddings are.
+    the constant column of the embedding carries W. N = `size` is even and more than 4 `radius`.
     """
     expect(size % 2 == 0 and size > 4 * radius, "size", size, f"even and more than 4 radius = {4 * radius}")
     frequency = np.repeat(np.arange(1, size // 2 + 1), 2)[: size - 1]
@@ -223,10 +189,6 @@ def relative_on_grid(
     p_i^T C p_j = values[(x_i - x_j) mod N, (y_i - y_j) mod M] for p = p^x (x) p^y, the Kronecker products of
     sinusoidal embeddings, coded as by `embeddings.product`: a two-dimensional Fourier series, so C is a sum
     of Kronecker products of the blocks of `relative`, and diagonal for a function that is even in each axis.
-
-    Args:
-        values: at the differences, N and M even.
-        orthonormal: whether the embeddings are.
     """
     expect_array("values", values, ("N", "M"), "floating")
     first, second = (np.stack([relative(one, orthonormal) for one in np.eye(n)]) for n in values.shape)
@@ -237,16 +199,11 @@ def relative_on_grid(
 def sinusoidal_collisions_on_grid(
     radius: int, neighbourhood: float, size: int
 ) -> tuple[Float[np.ndarray, "S d"], Weights]:
-    """Weights of `environments.collisions_on_grid` for products of sinusoidal embeddings: a diagonal C.
+    """Orthonormal embeddings, and weights of `environments.collisions_on_grid` for them: a diagonal C.
 
-    The paper's p^x (x) p^y has width N^2, and both axes wrap around. There y does and x does not, so x is
-    embedded on a circle of 2 N cells, half of them empty, where no two differences coincide: d = 2 N^2.
-
-    Args:
-        radius, neighbourhood, size: as for the world, `size` even.
-
-    Returns:
-        Orthonormal embeddings (N^2, 2 N^2), and the weights.
+    The embeddings are products of sinusoidal ones. The paper's p^x (x) p^y has width N^2, and both axes wrap
+    around. There y does and x does not, so x is embedded on a circle of 2 N cells, half of them empty, where
+    no two differences coincide: d = 2 N^2.
     """
     expect(size >= 2 and size % 2 == 0, "size", size, "an even number, at least 2")
     table = embeddings.product(embeddings.sinusoidal(2 * size)[:size], embeddings.sinusoidal(size))
@@ -273,10 +230,8 @@ def hunt(radius: int, size: int) -> Weights:
     Species differ, the policies are those of the head (different, both right, both up), and the positions
     meet; the gain is a value of the species, and other factors of the values are 1. On a grid of size 6 the
     width is 27. Self-attention takes 144 by theorem 3.1, one dimension for each kind of agent, and cannot do
-    with less than 64: that is the rank of their interactions, see `rank_bound`.
-
-    Returns:
-        c (3, 3, d, d) and w (3, 3, d, 1) for embeddings of `embed_agents` and `layers.multi_head`.
+    with less than 64: that is the rank of their interactions, see `rank_bound`. The weights, c (3, 3, d, d)
+    and w (3, 3, d, 1), are for embeddings of `embed_agents` and `layers.multi_head`.
     """
     expect(radius >= 0, "radius", radius, "at least 0")
     expect(size >= 1, "size", size, "at least 1")
@@ -289,12 +244,9 @@ def hunt(radius: int, size: int) -> Weights:
         cells = np.arange(sizes[feature])
         return feature, (np.abs(np.subtract.outer(cells, cells)) <= 2 * radius).astype(float)
 
-    places = [
-        ((policy, differ), near(diagonal)),
-        ((policy, both[RIGHT]), near(y)),
-        ((policy, both[UP]), near(x)),
-    ]
-    c = [[_block(sizes, *factor) for factor in ((species, differ), *place)] for place in places]
+    paths = ((differ, diagonal), (both[RIGHT], y), (both[UP], x))
+    heads = [((species, differ), (policy, form), near(feature)) for form, feature in paths]
+    c = [[_block(sizes, *factor) for factor in head] for head in heads]
     w = np.zeros((3, 3, sum(sizes), 1))
     w[:, 0, [PREDATOR, PREY], 0] = -1, 1
     w[:, 1:, [PREDATOR, PREY], 0] = 1
@@ -304,12 +256,9 @@ def hunt(radius: int, size: int) -> Weights:
 def pattern_detector(
     height: int, width: int, offsets: Sequence[tuple[int, int]]
 ) -> tuple[Float[np.ndarray, "S d"], Weights]:
-    """Self-attention for `environments.black_at`: one layer for a pattern of any size.
+    """Embeddings [black, one-hot position] of `environments.pixels`, and self-attention for `black_at`.
 
-    C relates positions, W reads whether a pixel is black.
-
-    Returns:
-        Embeddings [black, one-hot position] of `environments.pixels`, and the weights.
+    One layer does for a pattern of any size: C relates positions, W reads whether a pixel is black.
     """
     expect(height >= 1 and width >= 1, "(height, width)", (height, width), "at least 1 each")
     table = embeddings.concatenated(np.array([[0.0], [1.0]]), embeddings.one_hot(height * width))
@@ -326,11 +275,9 @@ def embed_series(series: Float[np.ndarray, "T m"]) -> Float[np.ndarray, "T+1 m+T
 
 
 def autoregression(weights: Mapping[int, float], matrix: Float[np.ndarray, "m m"], length: int) -> Weights:
-    """Self-attention for `environments.time_series`: at each time t it says m_t from the values before.
+    """Self-attention for `environments.time_series` of T = `length` values: m_t from the values before.
 
-    Args:
-        weights, matrix: as for the series.
-        length: values T of the series; embeddings are those of `embed_series`.
+    Embeddings are those of `embed_series`.
     """
     delays = sum(weight * np.eye(length + 1, k=-lag) for lag, weight in weights.items())
     width = len(matrix)
@@ -343,7 +290,7 @@ def _agent_sizes(size: int) -> tuple[int, ...]:
 
 
 def _block(sizes: Sequence[int], feature: int, form: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "d d"]:
-    """A bilinear form of one feature as one of the whole embedding."""
+    """Return a bilinear form of one feature as one of the whole embedding."""
     start = sum(sizes[:feature])
     c = np.zeros((sum(sizes), sum(sizes)))
     c[start : start + len(form), start : start + len(form)] = form
@@ -351,7 +298,7 @@ def _block(sizes: Sequence[int], feature: int, form: Float[np.ndarray, "n n"]) -
 
 
 def _orthonormal(columns: Float[np.ndarray, "S n"]) -> Float[np.ndarray, "S rank"]:
-    """An orthonormal basis of what the columns span."""
+    """Return an orthonormal basis of what the columns span."""
     left, values, _ = np.linalg.svd(columns, full_matrices=False)
     tolerance = np.finfo(float).eps * max(columns.shape) * values.max(initial=0)
     return left[:, values > tolerance]

@@ -16,18 +16,10 @@ from based_jax.validate import expect, expect_array
 
 @dataclass(frozen=True)
 class Interactions:
-    """A pairwise interaction and how it is expressed, as float64 tables over S symbols.
+    """A pairwise interaction and how it is expressed, as float64 tables over S symbols."""
 
-    Attributes:
-        f: (S, S); f[a, b] is how strongly b acts on a.
-        w: (S, d2); w[b] is what the action of b does to the d2 outputs.
-
-    Raises:
-        ValueError, TypeError: tables of other shapes or dtypes, named in the message.
-    """
-
-    f: Float[np.ndarray, "S S"]
-    w: Float[np.ndarray, "S d2"]
+    f: Float[np.ndarray, "S S"]  # f[a, b] is how strongly b acts on a
+    w: Float[np.ndarray, "S d2"]  # w[b] is what the action of b does to the outputs
 
     def __post_init__(self) -> None:
         expect_array("f", self.f, ("S", "S"), "floating")
@@ -45,11 +37,7 @@ class Interactions:
         return self.w.shape[1]
 
     def targets(self, x: Int[np.ndarray, "... L"]) -> Float[np.ndarray, "... L d2"]:
-        """The sums of interactions of sequences `x` of symbols, j = i included; float64.
-
-        Raises:
-            TypeError, ValueError: `x` holds something else than integers in 0..S-1.
-        """
+        """Return the sums of interactions of sequences `x` of symbols, j = i included; float64."""
         x = _expect_symbols(x, self.size)
         return self.f[x[..., :, None], x[..., None, :]] @ self.w[x]
 
@@ -68,18 +56,7 @@ def sample(
     count: int,
     probabilities: Float[np.ndarray, " S"] | None = None,
 ) -> Int[np.ndarray, "count L"]:
-    """`count` sequences of `length` independent symbols.
-
-    Args:
-        rng: where the randomness comes from.
-        size: number S of symbols.
-        length: entities L of a sequence.
-        count: number of sequences.
-        probabilities: of the symbols, sum 1; None for all the same.
-
-    Raises:
-        ValueError: sizes below 1, or probabilities of another length.
-    """
+    """Draw `count` sequences of `length` independent symbols."""
     for name, value in (("size", size), ("length", length), ("count", count)):
         expect(value >= 1, name, value, "at least 1")
     if probabilities is None:
@@ -89,11 +66,7 @@ def sample(
 
 
 def counts(x: Int[np.ndarray, "... L"], size: int) -> Int[np.ndarray, "... S"]:
-    """How often each of `size` symbols is in each sequence.
-
-    Raises:
-        TypeError, ValueError: `x` holds something else than integers in 0..size-1.
-    """
+    """Return how often each of `size` symbols is in each sequence."""
     x = _expect_symbols(x, size)
     rows = x.reshape(-1, x.shape[-1])
     cells = size * np.arange(len(rows))[:, None] + rows

@@ -14,13 +14,13 @@ from based_jax.validate import expect, expect_array
 
 
 def one_hot(size: int) -> Float[np.ndarray, "S S"]:
-    """The identity: symbol a is the unit vector e_a."""
+    """Return the identity: symbol a is the unit vector e_a."""
     expect(size >= 1, "size", size, "at least 1")
     return np.eye(size)
 
 
 def random_orthogonal(rng: np.random.Generator, size: int) -> Float[np.ndarray, "S S"]:
-    """A random orthogonal table, uniform (Haar): another orthonormal basis for `size` symbols."""
+    """Return a random orthogonal table, uniform (Haar): another orthonormal basis for `size` symbols."""
     expect(size >= 1, "size", size, "at least 1")
     q, r = np.linalg.qr(rng.normal(size=(size, size)))
     return q * np.sign(np.diag(r))
@@ -31,14 +31,8 @@ def sinusoidal(size: int, orthonormal: bool = True) -> Float[np.ndarray, "S S"]:
 
     The columns are 1/sqrt(2), then sin(2 pi k a / N) and cos(2 pi k a / N) for k = 1..N/2-1, then
     cos(pi a) / sqrt(2). The paper prints another 1/sqrt(2) on the last cosine of the middle part; with it the
-    rows would not be orthogonal.
-
-    Args:
-        size: number N of positions, even.
-        orthonormal: scale by sqrt(2/N). Otherwise the inner product of two rows is N/2 or 0.
-
-    Raises:
-        ValueError: `size` is odd or below 2.
+    rows would not be orthogonal. N is even; without the scale sqrt(2/N) of `orthonormal` the inner product of
+    two rows is N/2 or 0.
     """
     expect(size >= 2 and size % 2 == 0, "size", size, "an even number, at least 2")
     position, frequency = np.arange(size), np.arange(1, size // 2)
@@ -61,20 +55,15 @@ def product(
 def concatenated(*tables: Float[np.ndarray, "S d"]) -> Float[np.ndarray, "symbols width"]:
     """Embeddings of tuples of features, one feature for each table: the vectors side by side.
 
-    Tuples are coded as by `product`: the last feature counts fastest, as in ``np.ravel_multi_index``.
-
-    Args:
-        tables: (S_1, d_1), ..., (S_M, d_M), at least one.
-
-    Returns:
-        (S_1 ... S_M, d_1 + ... + d_M).
+    Tables (S_1, d_1), ..., (S_M, d_M) make one of (S_1 ... S_M, d_1 + ... + d_M). Tuples are coded as by
+    `product`: the last feature counts fastest, as in ``np.ravel_multi_index``.
     """
     expect(len(tables) >= 1, "tables", tables, "at least one table")
     for number, table in enumerate(tables):
         expect_array(f"tables[{number}]", table, ("S", "d"), "floating")
-    return reduce(_side_by_side, tables)
 
+    def beside(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        repeated = np.repeat(first, len(second), axis=0)
+        return np.concatenate([repeated, np.tile(second, (len(first), 1))], axis=-1)
 
-def _side_by_side(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    repeated = np.repeat(first, len(second), axis=0)
-    return np.concatenate([repeated, np.tile(second, (len(first), 1))], axis=-1)
+    return reduce(beside, tables)

@@ -31,11 +31,7 @@ def collisions(radius: int, size: int) -> Interactions:
     """Agents on a cylinder that all walk right, seen by their y: -1 for each agent in the way.
 
     Discs of one radius collide if their centres are at most 2 `radius` cells apart; an agent is in its own
-    way, which adds a constant -1.
-
-    Args:
-        radius: of the agents, in cells.
-        size: cells N around the cylinder, the symbols.
+    way, which adds a constant -1. Symbols are the cells around the cylinder.
     """
     expect(radius >= 0, "radius", radius, "at least 0")
     near = circular_distance(size) <= 2 * radius
@@ -45,13 +41,8 @@ def collisions(radius: int, size: int) -> Interactions:
 def collisions_on_grid(radius: int, neighbourhood: float, size: int) -> Interactions:
     """As `collisions`, and a collision counts ten times between agents that start close to each other.
 
-    f = 1{|dy| <= 2 radius} (1 + 9 1{distance <= neighbourhood}) with the Euclidean distance of the starts; y
-    is a circle, x is not.
-
-    Args:
-        radius: of the agents, in cells.
-        neighbourhood: largest distance of close agents, in cells.
-        size: N; symbols are cells of the N x N grid, coded x N + y.
+    f = 1{|dy| <= 2 radius} (1 + 9 1{distance <= neighbourhood}) with the Euclidean distance of the starts, in
+    cells; y is a circle, x is not. Symbols are cells of the N x N grid, coded x N + y.
     """
     expect(radius >= 0, "radius", radius, "at least 0")
     x, y = np.unravel_index(np.arange(size**2), (size, size))
@@ -63,17 +54,11 @@ def collisions_on_grid(radius: int, neighbourhood: float, size: int) -> Interact
 
 @dataclass(frozen=True)
 class Agents:
-    """Agents on an N x N grid, arrays of integers of one shape (..., L).
+    """Agents on an N x N grid, arrays of integers of one shape (..., L)."""
 
-    Attributes:
-        species: `PREDATOR` or `PREY`.
-        policy: `RIGHT` or `UP`.
-        x, y: where they start.
-    """
-
-    species: Int[np.ndarray, "... L"]
-    policy: Int[np.ndarray, "... L"]
-    x: Int[np.ndarray, "... L"]
+    species: Int[np.ndarray, "... L"]  # `PREDATOR` or `PREY`
+    policy: Int[np.ndarray, "... L"]  # `RIGHT` or `UP`
+    x: Int[np.ndarray, "... L"]  # where they start, as `y`
     y: Int[np.ndarray, "... L"]
 
 
@@ -91,12 +76,7 @@ def meet(agents: Agents, radius: int) -> Bool[np.ndarray, "... L L"]:
 
 
 def collisions_of_two_policies(radius: int, size: int) -> Interactions:
-    """Agents that walk right or up: -1 for each that is met.
-
-    Args:
-        radius: of the agents, in cells.
-        size: N; symbols are (policy, x, y), coded (policy N + x) N + y.
-    """
+    """Agents that walk right or up: -1 for each that is met; (policy, x, y) is coded (policy N + x) N + y."""
     policy, x, y = np.unravel_index(np.arange(2 * size**2), (2, size, size))
     met = meet(Agents(np.zeros_like(x), policy, x, y), radius)
     return Interactions(met.astype(float), -np.ones((2 * size**2, 1)))
@@ -113,17 +93,9 @@ def predators_and_prey(agents: Agents, radius: int) -> Int[np.ndarray, "... L"]:
 def genotype(activators: Mapping[int, Sequence[int]], size: int, length: int) -> Interactions:
     """Alleles that others activate: 1 for an active allele, else 0.
 
-    An allele is active to the extent that its activators are there (all: 1), one without activators always,
+    An allele is active to the extent that its `activators` are there (all: 1), one without activators always,
     one that is not listed never. "Always" is a sum of 1 / `length` over the genome, right at that length
-    only; as the alleles of a genome are distinct, nothing in data of one length says so (section 4.3).
-
-    Args:
-        activators: for each allele the alleles that activate it; none for an allele that is always active.
-        size: number S of alleles, each at most once in a genome.
-        length: alleles of a genome.
-
-    Raises:
-        ValueError: alleles outside of 0..size-1, or a length below 1.
+    only; as the alleles of a genome are distinct, nothing in data of one length shows it (section 4.3).
     """
     expect(length >= 1, "length", length, "at least 1")
     alleles = {*activators, *(allele for needed in activators.values() for allele in needed)}
@@ -171,16 +143,9 @@ def time_series(
     matrix: Float[np.ndarray, "m m"],
     length: int,
 ) -> Float[np.ndarray, "length m"]:
-    """An autoregressive series, m_t = sum_k weights[k] A m_{t-k}.
+    """Return an autoregressive series, m_t = sum_k weights[k] A m_{t-k} for lags k >= 1 and A = `matrix`.
 
-    Args:
-        start: its first values, as many as the largest lag or more.
-        weights: of the lags k >= 1.
-        matrix: A.
-        length: values in all, those of `start` among them.
-
-    Raises:
-        ValueError: lags below 1 or beyond `start`, or a matrix that does not fit.
+    Of `length` values in all; the first are `start`, as many as the largest lag or more.
     """
     expect_array("start", start, ("T", "m"), "floating")
     expect_array("matrix", matrix, (start.shape[1],) * 2, "floating")

@@ -15,21 +15,13 @@ _COLORS = ("#222222", "#D55E00", "#0072B2")
 _MARKERS = ("o", "s", "x")
 
 
-def draw(
-    setting: Setting,
-    runs: Sequence[Run],
-    weights: Sequence[Weights],
-    rows: Sequence[Mapping[str, Any]],
-    path: Path,
-) -> None:
-    """Draw a row of four matrices for each run, and two pairs of axes below them, as a PNG.
+Rows = Sequence[Mapping[str, Any]]
 
-    Args:
-        setting: of the data.
-        runs: to draw.
-        weights: that each run learned.
-        rows: of results.jsonl, one for each run.
-        path: of the PNG.
+
+def draw(setting: Setting, runs: Sequence[Run], weights: Sequence[Weights], rows: Rows, path: Path) -> None:
+    """Draw a row of four matrices for each run and the weights that it learned, and two pairs of axes below.
+
+    The rows are those of results.jsonl, one for each run.
     """
     from matplotlib.figure import Figure  # without pyplot: no windows, no global state
 
@@ -49,17 +41,12 @@ def draw(
         bounds = [h["bound"] for h in history]
         training.plot([h["time"] for h in history], bounds, linestyle=":", color=color)
     errors.axvline(setting.length, color="#AAAAAA", linewidth=0.8)
-    errors.text(
-        setting.length, 0.98, " trained length", transform=errors.get_xaxis_transform(), fontsize=8, va="top"
-    )
-    plot.frame(
-        errors,
-        "test error by length (one-hot and sinusoidal coincide)",
-        "length L (agents)",
-        "mean squared error",
-    )
+    look = {"transform": errors.get_xaxis_transform(), "fontsize": 8, "va": "top"}
+    errors.text(setting.length, 0.98, " trained length", **look)
+    title, label = "test error by length (one-hot and sinusoidal coincide)", "mean squared error"
+    plot.frame(errors, title, "length L (agents)", label)
     title = "training error; dotted: the bound of theorem 4.4"
-    plot.frame(training, title, "time (learning rate x steps)", "mean squared error")
+    plot.frame(training, title, "time (learning rate x steps)", label)
     for ax in (errors, training):
         ax.set_yscale("log")
     handles, labels = errors.get_legend_handles_labels()

@@ -24,6 +24,7 @@ from jax import lax
 
 from based_jax.experiments.interactions.constructions import Weights, exact
 from based_jax.experiments.interactions.moments import Moments
+from based_jax.experiments.interactions.transform import on_axes
 from based_jax.typing import Array, Float
 from based_jax.validate import expect, expect_array, expect_choice
 
@@ -40,16 +41,7 @@ class Point(NamedTuple):
 def start(
     initial: float | Float[np.ndarray, "*keys"], table: Float[np.ndarray, "S S"], keys: int = 1
 ) -> Weights:
-    """The theorems' start: C = 0, and W with <x_b, W> = `initial`, a number or one for each b.
-
-    Args:
-        initial: positive; a number, or S numbers (S x S for HyperAttention of order 3).
-        table: orthonormal embeddings of the S symbols.
-        keys: 1 for self-attention, n - 1 for HyperAttention of order n.
-
-    Raises:
-        ValueError: a value that is not positive, or an array of another shape.
-    """
+    """The theorems' start: C = 0, and W with <x_b, W> = `initial`, a positive number or one for each b."""
     size = len(table)
     values = np.broadcast_to(np.asarray(initial, float), (size,) * keys)
     expect(bool((values > 0).all()), "initial", float(values.min()), "positive values")
@@ -72,24 +64,18 @@ def flow(
     Args:
         weights: where it starts, of the layer with embeddings `table`.
         moments: of the training data.
-        table: orthonormal embeddings of the symbols; None for one-hot.
-        step: of time.
+        table: orthonormal embeddings.
+        step: of time; a ValueError says if it is so long that the weights grow without bound.
         steps: how many, a multiple of `checkpoints`.
         checkpoints: how many points, evenly spaced.
         method: "rk4", the classical Runge-Kutta method; "euler" is full-batch gradient descent with the
             learning rate `step`.
         time: of the start.
-
-    Raises:
-        ValueError: embeddings that are not orthonormal, shapes that do not fit, steps that are no multiple of
-            `checkpoints`, or a step so long that the weights grow without bound.
     """
     _expect(weights, moments, table)
     expect(step > 0, "step", step, "a positive number")
-    expect(
-        checkpoints >= 1 and steps >= checkpoints and steps % checkpoints == 0,
-        "steps", steps, f"a positive multiple of checkpoints = {checkpoints}",
-    )  # fmt: skip
+    divides = checkpoints >= 1 and steps >= checkpoints and steps % checkpoints == 0
+    expect(divides, "steps", steps, f"a positive multiple of checkpoints = {checkpoints}")
     expect_choice("method", method, tuple(_METHODS))
     every = steps // checkpoints
     with jax.enable_x64(True):
@@ -109,8 +95,15 @@ def in_entities(
     """The weights in one-hot coordinates, c(a, b) and w(b), with an axis of all b; under jit and grad too."""
     c, w = jnp.asarray(weights.c), jnp.asarray(weights.w)[..., 0]
     if table is not None:
-        c, w = _on_axes(jnp.asarray(table), c), _on_axes(jnp.asarray(table), w)
+        c, w = (on_axes(jnp.asarray(table), form, form.ndim, jnp) for form in (c, w))
     return c.reshape(len(c), -1), w.reshape(-1)
+
+
+def exact_entities(weights: Weights, table: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """`in_entities` in float64, as NumPy arrays."""
+    with jax.enable_x64(True):
+        c, w = in_entities(weights, table)
+        return np.asarray(c), np.asarray(w)
 
 
 def limit(
@@ -119,12 +112,8 @@ def limit(
     """Where the flow ends, in closed form: c and w of `in_entities`.
 
     At the end c(a, b) w(b) is the data's transform, and w^2 - |c|^2 is what it was: with tau the norm of the
-    transform's column b, w(b)^2 = (w0^2 + sqrt(w0^4 + 4 tau^2)) / 2. (Not in the paper; it follows from
-    theorem 4.4, lemma C.2 and theorem 4.6.)
-
-    Args:
-        target: the transform c(a, b) w(b) of the data.
-        initial: w(0), positive.
+    transform's column b, w(b)^2 = (w0^2 + sqrt(w0^4 + 4 tau^2)) / 2, for the data's transform `target` and
+    w0 = `initial`. (Not in the paper; it follows from theorem 4.4, lemma C.2 and theorem 4.6.)
     """
     square = np.broadcast_to(np.asarray(initial, float) ** 2, target.shape[1:])
     w = np.sqrt((square + np.sqrt(square**2 + 4 * (target**2).sum(axis=0))) / 2)
@@ -134,12 +123,9 @@ def limit(
 class Promise(NamedTuple):
     """What the theorems say of the path from one start."""
 
-    values: Float[np.ndarray, " F"]
-    """w(0)"""
-    loss: float
-    """L(0)"""
-    rate: float
-    """4 b0^2 lambda / B, per time"""
+    values: Float[np.ndarray, " F"]  # w(0)
+    loss: float  # L(0)
+    rate: float  # 4 b0^2 lambda / B, per time
 
     @property
     def smallest(self) -> float:
@@ -152,28 +138,16 @@ class Promise(NamedTuple):
 
     def drift(self, weights: Weights, table: Float[np.ndarray, "S S"] | None = None) -> float:
         """Largest change of w(b)^2 - sum_a c(a, b)^2 since the start: 0 but for the steps' errors."""
-        with jax.enable_x64(True):
-            c, w = map(np.asarray, in_entities(weights, table))
+        c, w = exact_entities(weights, table)
         return float(np.abs(w**2 - (c**2).sum(axis=0) - self.values**2).max())
 
 
 def promise(
     weights: Weights, loss: float, moments: Moments, table: Float[np.ndarray, "S S"] | None = None
 ) -> Promise:
-    """What holds on the path from `weights`.
-
-    Args:
-        weights: where the flow starts, see `start`.
-        loss: `squared_error` of the training data there.
-        moments: of the training data.
-        table: orthonormal embeddings of the symbols; None for one-hot.
-
-    Raises:
-        ValueError: C is not 0, or a value not positive: then the theorems say nothing.
-    """
+    """What holds on the path from `weights`, see `start`, where `loss` is that of the training data."""
     _expect(weights, moments, table)
-    with jax.enable_x64(True):
-        c, w = map(np.asarray, in_entities(weights, table))
+    c, w = exact_entities(weights, table)
     expect(not c.any(), "weights.c", "not 0", "0, where the theorems start")
     expect(bool((w > 0).all()), "the smallest <x_b, W>", float(w.min()), "a positive number")
     eigenvalue = max(0.0, moments.smallest)  # rounding makes some below 0 of data that are not versatile
@@ -213,12 +187,6 @@ def _advance(weights: Weights, data: Any, step: Array, steps: Array, method: Met
         return back(-slope)[0]
 
     return lax.fori_loop(0, steps, lambda _, y: _METHODS[method](derivative, y, step), weights)
-
-
-def _on_axes(matrix: Array, tensor: Array) -> Array:
-    for axis in range(tensor.ndim):
-        tensor = jnp.moveaxis(jnp.tensordot(matrix, tensor, (1, axis)), 0, axis)
-    return tensor
 
 
 def _expect(weights: Weights, moments: Moments, table: np.ndarray | None) -> None:

@@ -27,21 +27,8 @@ Order = Literal["ordered", "strict", "all"]
 def linear_self_attention(
     x: Float[Array, "... L d"], c: Float[Array, "d d"], w: Float[Array, "d d2"]
 ) -> Float[Array, "... L d2"]:
-    """(X C X^T) X W.
-
-    Args:
-        x: embedded sequences.
-        c: the bilinear form of the scores, W_Q W_K^T / sqrt(d_k) of a factored layer.
-        w: the values' weights.
-
-    Returns:
-        (..., L, d2) in the arguments' dtype.
-
-    Raises:
-        ValueError: weights whose shapes do not fit x.
-    """
-    x = jnp.asarray(x)
-    width = _width(x)
+    """(X C X^T) X W for embedded sequences X, with C = W_Q W_K^T / sqrt(d_k) of a factored layer."""
+    x, width = _sequences(x)
     expect_array("c", c, (width, width), "floating")
     expect_array("w", w, (width, "d2"), "floating")
     return _scores(x, c) @ (x @ w)
@@ -50,21 +37,8 @@ def linear_self_attention(
 def linear_hfa(
     x: Float[Array, "... L d"], cs: Float[Array, "A d d"], ws: Float[Array, "A d d2"]
 ) -> Float[Array, "... L d2"]:
-    """HyperFeatureAttention with one head of A factors: scores multiply, and so do values (definition 5.1).
-
-    Args:
-        x: embedded sequences.
-        cs: bilinear form of each factor.
-        ws: values' weights of each factor.
-
-    Returns:
-        (..., L, d2) in the arguments' dtype.
-
-    Raises:
-        ValueError: weights whose shapes do not fit x or each other.
-    """
-    x = jnp.asarray(x)
-    width = _width(x)
+    """HyperFeatureAttention, one head of A factors: scores multiply, and so do values (definition 5.1)."""
+    x, width = _sequences(x)
     expect_array("cs", cs, ("A", width, width), "floating")
     expect_array("ws", ws, (len(cs), width, "d2"), "floating")
     x = x[..., None, :, :]
@@ -87,29 +61,22 @@ def hyper_attention(
         w: n - 1 axes of width d, then the outputs.
         order: which tuples of keys are summed: "ordered" j_1 <= j_2 <= ..., as in definition 6.1, "strict"
             j_1 < j_2 < ..., "all" every tuple, as in theorem G.4.
-
-    Returns:
-        (..., L, d2) in the arguments' dtype.
-
-    Raises:
-        ValueError: weights whose shapes do not fit x or each other, or an unknown `order`.
     """
-    x = jnp.asarray(x)
-    width = _width(x)
+    x, width = _sequences(x)
     keys = c.ndim - 1
     expect(1 <= keys <= 8, "c.ndim", c.ndim, "2 to 9 axes: a query's and 1 to 8 keys'")
     expect_array("c", c, (width,) * c.ndim, "floating")
     expect_array("w", w, (width,) * keys + ("d2",), "floating")
-    place, channel = ascii_lowercase[:keys], ascii_lowercase[8 : 8 + keys]
+    entity, channel = ascii_lowercase[:keys], ascii_lowercase[8 : 8 + keys]
     summed = jnp.asarray(tuples(x.shape[-2], keys, order), x.dtype)
-    embedded = ",".join(f"...{j}{z}" for j, z in zip(place, channel, strict=True))
-    scores = jnp.einsum(f"y{channel},...zy,{embedded}->...z{place}", c, x, *[x] * keys)
-    values = jnp.einsum(f"{channel}t,{embedded}->...{place}t", w, *[x] * keys)
-    return jnp.einsum(f"...z{place},{place},...{place}t->...zt", scores, summed, values)
+    embedded = ",".join(f"...{j}{z}" for j, z in zip(entity, channel, strict=True))
+    scores = jnp.einsum(f"y{channel},...zy,{embedded}->...z{entity}", c, x, *[x] * keys)
+    values = jnp.einsum(f"{channel}t,{embedded}->...{entity}t", w, *[x] * keys)
+    return jnp.einsum(f"...z{entity},{entity},...{entity}t->...zt", scores, summed, values)
 
 
 def tuples(length: int, keys: int, order: Order) -> Bool[np.ndarray, "L *L"]:
-    """Which tuples (j_1, ..., j_keys) of places HyperAttention sums: `keys` axes of size `length`."""
+    """Which tuples (j_1, ..., j_keys) of entities HyperAttention sums: `keys` axes of size `length`."""
     expect_choice("order", order, ("ordered", "strict", "all"))
     summed = np.ones((length,) * keys, bool)
     if order == "all":
@@ -135,6 +102,8 @@ def _scores(x: Array, c: Array) -> Array:
     return x @ c @ jnp.matrix_transpose(x)
 
 
-def _width(x: Array) -> int:
+def _sequences(x: Array) -> tuple[Array, int]:
+    """Return embedded sequences as a JAX array, and their width."""
+    x = jnp.asarray(x)
     expect(x.ndim >= 2, "x.shape", x.shape, "(..., L, d)")
-    return x.shape[-1]
+    return x, x.shape[-1]

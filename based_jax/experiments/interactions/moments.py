@@ -22,12 +22,9 @@ from based_jax.validate import expect, expect_array
 class Moments(NamedTuple):
     """Of the counts z and the targets y; F = S for self-attention, S^(n-1) for HyperAttention of order n."""
 
-    gram: Float[np.ndarray, "S F F"]
-    """G_a, sum of z z^T over the entities that are a: integers, so exact"""
-    cross: Float[np.ndarray, "S F"]
-    """sum of y z over the entities that are a"""
-    sequences: int
-    """B"""
+    gram: Float[np.ndarray, "S F F"]  # G_a, sum of z z^T over the entities that are a: integers, so exact
+    cross: Float[np.ndarray, "S F"]  # sum of y z over the entities that are a
+    sequences: int  # B
 
     @property
     def smallest(self) -> float:
@@ -38,18 +35,7 @@ class Moments(NamedTuple):
 def moments(
     x: Int[np.ndarray, "B L"], y: Float[np.ndarray, "B L"], size: int, keys: int = 1, order: Order = "ordered"
 ) -> Moments:
-    """Moments of sequences and targets; float64.
-
-    Args:
-        x: sequences of symbols 0..size-1.
-        y: a target for each entity.
-        size: number S of symbols.
-        keys: 1 for self-attention, n - 1 for HyperAttention of order n.
-        order: which tuples HyperAttention sums.
-
-    Raises:
-        TypeError, ValueError: `y` of another shape than `x`, or symbols out of range.
-    """
+    """Moments of sequences `x` of symbols and a target `y` for each entity; float64."""
     expect(x.ndim == 2, "x.shape", x.shape, "(B, L)")
     expect_array("y", y, x.shape, "floating")
     held = counts(x, size)
@@ -67,6 +53,6 @@ def moments(
 
 
 def squared_error(outputs: Float[np.ndarray, "B L"], y: Float[np.ndarray, "B L"]) -> float:
-    """The paper's MSE: squared differences summed over the L entities, averaged over the sequences."""
+    """Return the paper's MSE: squared differences summed over the L entities, averaged over the sequences."""
     expect_array("outputs", outputs, y.shape, "floating")
     return float(((np.asarray(outputs, np.float64) - y) ** 2).sum(axis=-1).mean())

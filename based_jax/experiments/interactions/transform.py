@@ -11,7 +11,7 @@ Where the data hold no entity twice, a length is visible to the layer only throu
 `length_bias` is invisible there and nowhere else (section 4.3).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,33 +29,32 @@ class Gap(NamedTuple):
 def transform(
     table: Float[np.ndarray, "S d"], c: Float[np.ndarray, "d *keys"], w: Float[np.ndarray, "*keys d2"]
 ) -> Float[np.ndarray, "S *entities d2"]:
-    """T of self-attention, or of HyperAttention of any order n, in float64.
+    """T of self-attention, or of HyperAttention of any order n, in float64: n axes of size S and the outputs.
 
-    Args:
-        table: embeddings of the symbols.
-        c: (d, d), or n axes of width d.
-        w: (d, d2), or n - 1 axes of width d and the outputs.
-
-    Returns:
-        n axes of size S and the outputs: T[a, b, ..., k] = C[x_a, x_b, ...] W[x_b, ...]_k.
-
-    Raises:
-        ValueError: shapes that do not fit each other.
+    T[a, b, ..., k] = C[x_a, x_b, ...] W[x_b, ...]_k for `c` of n axes of width d and `w` of n - 1 and d2.
     """
     expect_array("table", table, ("S", "d"), "floating")
-    width = table.shape[1]
-    expect(c.ndim >= 2, "c.ndim", c.ndim, "at least 2")
-    expect_array("c", c, (width,) * c.ndim, "floating")
-    expect_array("w", w, (width,) * (c.ndim - 1) + ("d2",), "floating")
+    expect_forms(table.shape[1], c=c, w=w)
     scores, values = on_axes(table, c, c.ndim), on_axes(table, w, c.ndim - 1)
     return scores[..., None] * values
 
 
-def on_axes(matrix: Float[np.ndarray, "m n"], tensor: np.ndarray, axes: int) -> np.ndarray:
-    """`matrix` on each of the first `axes` axes of `tensor`: (n, ..., n, *rest) -> (m, ..., m, *rest)."""
-    result = np.asarray(tensor, np.float64)
+def expect_forms(width: int, **forms: np.ndarray) -> None:
+    """Check the scores' multilinear form, two or more axes of `width`, and the values', of one axis less."""
+    (name, scores), (values_name, values) = forms.items()
+    expect(scores.ndim >= 2, f"{name}.ndim", scores.ndim, "at least 2")
+    expect_array(name, scores, (width,) * scores.ndim, "floating")
+    expect_array(values_name, values, (width,) * (scores.ndim - 1) + ("d2",), "floating")
+
+
+def on_axes(matrix: Any, tensor: Any, axes: int, xp: Any = np) -> Any:
+    """`matrix` on each of the first `axes` axes of `tensor`: (n, ..., n, *rest) -> (m, ..., m, *rest).
+
+    In float64 with NumPy, in the arguments' dtype with ``xp=jax.numpy``.
+    """
+    result = np.asarray(tensor, np.float64) if xp is np else tensor
     for axis in range(axes):
-        result = np.moveaxis(np.tensordot(matrix, result, (1, axis)), 0, axis)
+        result = xp.moveaxis(xp.tensordot(matrix, result, (1, axis)), 0, axis)
     return result
 
 
@@ -71,9 +70,6 @@ def length_bias(size: int, length: int, strength: float) -> Float[np.ndarray, "S
 
     `strength` on the diagonal and -strength / (length - 1) elsewhere: a row's entries at `length` distinct
     entities, its own among them, sum to 0.
-
-    Raises:
-        ValueError: `length` is not in 2..size.
     """
     expect(2 <= length <= size, "length", length, f"2 to size = {size}: that many distinct entities")
     return np.where(np.eye(size, dtype=bool), strength, -strength / (length - 1))

@@ -1,4 +1,4 @@
-"""Whether data can tell interactions apart: ranks of the symbols' counts (Ustaomeroglu & Qu 2025, section 4).
+"""Whether data can identify interactions: ranks of the symbols' counts (Ustaomeroglu & Qu 2025, section 4).
 
 For a symbol a, S_a has a row of counts s for each sequence that holds a. Data are versatile if every S_a has
 full column rank (assumption 4.2). Where the truth is a sum of interactions, what fits versatile data then has
@@ -20,12 +20,9 @@ from based_jax.validate import expect
 class Versatility(NamedTuple):
     """Ranks of the count matrices of each symbol."""
 
-    ranks: Int[np.ndarray, " S"]
-    """of S_a or Z_a; 0 for a symbol that no sequence holds"""
-    columns: int
-    """what they must be: S, or the number of tuples of symbols"""
-    squared_gap: float
-    """zeta^2, the smallest squared singular value over all symbols; 0 where data are not versatile"""
+    ranks: Int[np.ndarray, " S"]  # of S_a or Z_a; 0 for a symbol that no sequence holds
+    columns: int  # what they must be: S, or the number of tuples of symbols
+    squared_gap: float  # zeta^2, the smallest squared singular value of all; 0 if data are not versatile
 
     @property
     def versatile(self) -> bool:
@@ -36,17 +33,10 @@ class Versatility(NamedTuple):
 def versatility(
     x: Int[np.ndarray, "count L"], size: int, keys: int = 1, order: Order = "ordered"
 ) -> Versatility:
-    """Ranks of the counts in sequences `x`, for each of `size` symbols.
+    """Ranks of the counts in sequences `x`, for each of `size` symbols, and the gap.
 
-    Args:
-        x: sequences of symbols 0..size-1.
-        size: number S of symbols.
-        keys: 1 for self-attention, n - 1 for HyperAttention of order n.
-        order: which tuples HyperAttention sums. With "all", tuples in another order have the same count:
-            for two symbols or more no data are versatile.
-
-    Returns:
-        Ranks and the gap, from eigenvalues of Gram matrices, which hold integers and so are exact.
+    They come from eigenvalues of Gram matrices, which hold integers and so are exact. With the order "all",
+    tuples in another order have the same count: for two symbols or more no data are versatile.
     """
     expect(x.ndim == 2, "x.shape", x.shape, "(count, L)")
     present = counts(x, size) > 0
@@ -62,25 +52,18 @@ def versatility(
 def tuple_counts(
     x: Int[np.ndarray, "... L"], size: int, keys: int = 2, order: Order = "ordered"
 ) -> Int[np.ndarray, "..."]:
-    """Gamma[a, b, ...]: how many tuples (j, k, ...) of places hold the symbols (a, b, ...) (lemma G.8).
+    """Gamma[a, b, ...]: how many tuples (j, k, ...) of entities are the symbols (a, b, ...) (lemma G.8).
 
-    Args:
-        x: sequences of symbols.
-        size: number S of symbols.
-        keys: entities in a tuple; 1 gives `data.counts`.
-        order: which tuples count, see `layers.hyper_attention`.
-
-    Returns:
-        `keys` axes of `size` behind the leading axes of `x`.
+    Returns `keys` axes of `size` after the leading axes of `x`; with 1 it is `data.counts`.
     """
     expect(1 <= keys <= 8, "keys", keys, "1..8")
     if keys == 1:
         return counts(x, size)
-    place, symbol = ascii_lowercase[:keys], ascii_lowercase[8 : 8 + keys]
+    entity, symbol = ascii_lowercase[:keys], ascii_lowercase[8 : 8 + keys]
     held = np.eye(size)[x]
-    each = ",".join(f"...{j}{a}" for j, a in zip(place, symbol, strict=True))
+    each = ",".join(f"...{j}{a}" for j, a in zip(entity, symbol, strict=True))
     counted = tuples(x.shape[-1], keys, order).astype(float)
-    result = np.einsum(f"{place},{each}->...{symbol}", counted, *[held] * keys, optimize=True)
+    result = np.einsum(f"{entity},{each}->...{symbol}", counted, *[held] * keys, optimize=True)
     return np.rint(result).astype(int)
 
 
@@ -100,7 +83,7 @@ def second_moment(
 def deficiency_bound(
     size: int, length: int, count: int, probabilities: Float[np.ndarray, " S"] | None = None
 ) -> float:
-    """An upper bound of the probability that counts of `count` random sequences lack full rank.
+    """Return an upper bound of the probability that counts of `count` random sequences lack full rank.
 
     S exp(-count zeta^2 / L^2) with zeta^2 the smallest eigenvalue of `second_moment`: theorem E.2 with an
     explicit rate, by the matrix Chernoff inequality (Tropp 2012, theorem 1.1) for sums of s s^T, |s| <= L.
@@ -119,15 +102,9 @@ def deficient_fraction(
     symbol: int | None = None,
     probabilities: Float[np.ndarray, " S"] | None = None,
 ) -> float:
-    """How often counts of `count` random sequences lack full column rank: a Monte-Carlo estimate.
+    """In what fraction of trials counts of `count` random sequences lack full column rank.
 
-    Args:
-        rng: where the randomness comes from.
-        size, length: of the sequences, S and L.
-        count: sequences in a trial.
-        trials: how many times sequences are drawn.
-        symbol: count the sequences that hold this symbol only, the rank of S_a; None for all sequences.
-        probabilities: of the symbols; None for all the same.
+    With a `symbol`, only the sequences that hold it count: the rank of S_a.
     """
     s = counts(sample(rng, size, length, trials * count, probabilities), size).reshape(trials, count, size)
     if symbol is not None:

@@ -35,17 +35,10 @@ def simulated_recall(
     trials: int = 1,
     write: Callable[[Matrix, Matrix], Matrix] = outer_products,
 ) -> float:
-    """The fraction of all keys that are answered with their values.
+    """Return the fraction of P = `pairs` keys that are answered with their values, over all trials.
 
-    Args:
-        pairs: P; their values differ.
-        shape: (d_k, d_v) of the state.
-        values: V known values.
-        trials: states that are written and read.
-        write: (keys, values) -> state.
-
-    Raises:
-        ValueError: `pairs` is not positive or larger than `values`.
+    The state, of `shape` (d_k, d_v), is what `write` makes of keys and values, which are P different ones of
+    V = `values` known values.
     """
     expect(0 < pairs <= values, "pairs", pairs, f"1 to values = {values}")
     right = 0
@@ -57,16 +50,7 @@ def simulated_recall(
 
 
 def expected_recall(pairs: int, shape: tuple[int, int], values: int) -> float:
-    """The formula above.
-
-    Args:
-        pairs: P.
-        shape: (d_k, d_v) of the state, at least 3 each.
-        values: V.
-
-    Raises:
-        ValueError: `pairs` is not positive or larger than `values`, or a narrower state.
-    """
+    """Return the formula above, with the arguments of `simulated_recall`; a state of at least 3 x 3."""
     expect(0 < pairs <= values, "pairs", pairs, f"1 to values = {values}")
     expect(min(shape) >= 3, "shape", shape, "at least 3 x 3")
     rho = (pairs - 1) / shape[0]
@@ -80,7 +64,7 @@ def expected_recall(pairs: int, shape: tuple[int, int], values: int) -> float:
 
 
 def _overlaps(width: int) -> tuple[np.ndarray, np.ndarray]:
-    """A grid from -1 to 1 and the probabilities that vectors of length 1 overlap so much."""
+    """Return a grid from -1 to 1 and the probabilities that vectors of length 1 overlap so much."""
     x = np.linspace(-1, 1, NODES)
     density = (1 - x**2) ** ((width - 3) / 2)
     return x, density / density.sum()

@@ -31,11 +31,7 @@ WIDTHS = tuple(2**n for n in range(2, 9))
 
 
 def curves(directory: Path) -> list[Line]:
-    """The lines, and the best models of a study's directory (`results.jsonl` and `study.json`).
-
-    Raises:
-        ValueError: no results in the directory, or of another study.
-    """
+    """Return the lines, and the best models of a study's directory (`results.jsonl` and `study.json`)."""
     expect((directory / "study.json").is_file(), "directory", str(directory), "one with study.json")
     study = read_json(directory / "study.json")
     expect_choice("study", study["study"], ("mqar_tradeoff",))
@@ -44,16 +40,12 @@ def curves(directory: Path) -> list[Line]:
 
 
 def published_curves() -> list[Line]:
-    """The lines at the paper's scale, and the points of its figure."""
+    """Return the lines at the paper's scale, and the points of its figure."""
     return [*theory("paper"), *published(published_points())]
 
 
 def theory(scale: str) -> list[Line]:
-    """The three lines at one scale: (bytes of the state, mean recall).
-
-    Raises:
-        ValueError: an unknown scale.
-    """
+    """Return the three lines at one scale: (bytes of the state, mean recall)."""
     pairs, values = pairs_and_values(scale)
 
     def line(name: str, sizes: Iterable[float], recall: Callable[[float, int], float]) -> Line:
@@ -70,19 +62,19 @@ def theory(scale: str) -> list[Line]:
 
 
 def bound(size: float, scale: str) -> float:
-    """The largest mean recall over the tests of a scale with a state of `size` bytes."""
+    """Return the largest mean recall over the tests of a scale with a state of `size` bytes."""
     pairs, values = pairs_and_values(scale)
     return fmean(best_recall(8 * size, count, values, distinct=True) for count in pairs)
 
 
 def above(curve: Sequence[Line], scale: str) -> list[tuple[str, float, float]]:
-    """The points (family, bytes, recall) that are above the bound: none, if the theorem holds."""
+    """Return the points (family, bytes, recall) that are above the bound: none, if the theorem holds."""
     points = [(line.family, *point) for line in curve for point in line.points]
     return [(family, size, recall) for family, size, recall in points if recall > bound(size, scale) + 1e-9]
 
 
 def pairs_and_values(scale: str) -> tuple[list[int], int]:
-    """The pairs of each test, and how many values there are: the upper half of the vocabulary."""
+    """Return the pairs of each test, and how many values there are: the upper half of the vocabulary."""
     expect_choice("scale", scale, tuple(DATA))
     segments = DATA[scale]["test"].split(",")
     return [int(segment.split(":")[1]) for segment in segments], DATA[scale]["vocab_size"] // 2

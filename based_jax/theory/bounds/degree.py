@@ -13,8 +13,8 @@ matches twice.
 
 import numpy as np
 
-from based_jax.theory.base_conv import Layer, Matrix, Stack
-from based_jax.theory.basic_layers import delta
+from based_jax.theory.base_conv import Matrix, Stack
+from based_jax.theory.basic_layers import delta, one_layer
 from based_jax.theory.check import EXACT
 from based_jax.validate import expect
 
@@ -25,16 +25,9 @@ def points(variables: int) -> Matrix:
 
 
 def coefficients(values: np.ndarray) -> np.ndarray:
-    """Of the multilinear polynomials with these values.
+    """Return the coefficients of multilinear polynomials with values (2^n, ...) in the order of `points`.
 
-    Args:
-        values: (2^n, ...), in the order of `points`; of integers exact.
-
-    Returns:
-        of the same shape: row i belongs to the product of the variables that are 1 in row i of `points`.
-
-    Raises:
-        ValueError: the number of values is no power of two.
+    Row i belongs to the product of the variables that are 1 in row i of `points`. Of integers exact.
     """
     count = len(values)
     expect(count > 0 and count & (count - 1) == 0, "len(values)", count, "a power of two")
@@ -46,11 +39,9 @@ def coefficients(values: np.ndarray) -> np.ndarray:
 
 
 def degree(values: np.ndarray) -> int:
-    """The largest degree of the polynomials with these values; that of a constant is 0.
+    """Return the largest degree of the polynomials with these values; that of a constant is 0.
 
-    Args:
-        values: (2^n, ...), in the order of `points`. A coefficient counts if it is larger than the rounding
-            of 2^n values.
+    A coefficient counts if it is larger than the rounding of 2^n values.
     """
     found = np.abs(coefficients(values)).reshape(len(values), -1).max(axis=1)
     counted = found > EXACT * max(1.0, float(np.abs(values).max()))
@@ -58,24 +49,22 @@ def degree(values: np.ndarray) -> int:
 
 
 def outputs(stack: Stack, length: int, width: int) -> Matrix:
-    """A stack on all of {0, 1}^(length x width), (2^n, length, width) with n = length * width."""
+    """Return a stack on all of {0, 1}^(length x width), (2^n, length, width) with n = length * width."""
     return np.stack([stack(u.reshape(length, width)) for u in points(length * width)])
 
 
 def product(layers: int) -> Stack:
-    """The stack whose last row, of 2^L, is the product of all rows: it has the largest degree.
+    """Return the stack whose last row, of 2^L, is the product of all rows: it has the largest degree.
 
     Layer l multiplies the rows with those 2^l above.
     """
-    shape = (2**layers, 1)
-    none = np.zeros(shape)
-    return Stack(
-        shape, tuple(Layer(np.ones((1, 1)), none, delta(shape[0], 2**i), none) for i in range(layers))
-    )
+    shape, ones = (2**layers, 1), np.ones((1, 1))
+    steps = [one_layer(shape, ones, filters=delta(shape[0], 2**i)) for i in range(layers)]
+    return Stack(shape).then(*steps)
 
 
 def layers_for(degree: int) -> int:
-    """The smallest L with 2^L >= degree; theorem F.5 has it for the degree 2 d + 1.
+    """Return the smallest L with 2^L >= degree; theorem F.5 has it for the degree 2 d + 1.
 
     The paper states log2(2 d), one less where d is a power of two; its proof excludes L = log2(2 d) as well.
     """
@@ -84,18 +73,11 @@ def layers_for(degree: int) -> int:
 
 
 def recall(bits: int, pairs: int, first: bool = False) -> np.ndarray:
-    """One bit of MQAR's answer to one query behind some pairs, on all Boolean inputs.
+    """One bit of MQAR's answer to one query after i = `pairs` pairs, on all Boolean inputs.
 
-    Args:
-        bits: d, of a key.
-        pairs: i, above the query; only the one bit of each value is a variable.
-        first: whether the first key that matches counts; else the values of all that match are added.
-
-    Returns:
-        (2^n,) integers with n = d + i (d + 1), in the order of `points` of query, keys, values.
-
-    Raises:
-        ValueError: `bits` or `pairs` is not positive.
+    Keys have d = `bits` bits and values one. If `first`, the first key that matches counts; else the values
+    of all that match are added. Returns (2^n,) integers, n = d + i (d + 1), in the order of `points` of
+    query, keys, values.
     """
     expect(bits > 0, "bits", bits, "at least 1")
     expect(pairs > 0, "pairs", pairs, "at least 1")
@@ -108,7 +90,7 @@ def recall(bits: int, pairs: int, first: bool = False) -> np.ndarray:
 
 
 def recall_degree(bits: int, pairs: int, first: bool = False) -> int:
-    """The degree of `recall`: 2 d + 1, and 2 d ceil(i / 2) + 1 if the first match counts."""
+    """Return the degree of `recall`: 2 d + 1, and 2 d ceil(i / 2) + 1 if the first match counts."""
     return 2 * bits * (-(-pairs // 2) if first else 1) + 1
 
 

@@ -1,16 +1,18 @@
 """The rows for degrees, and for the length of a message."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from based_jax.theory.base_conv import Layer, Stack
 from based_jax.theory.bounds.degree import degree, layers_for, outputs, product, recall, recall_degree
 from based_jax.theory.bounds.message import growth
-from based_jax.theory.check import Check
+from based_jax.theory.check import Check, listed
 
 
-def checks(seed: int) -> list[Check]:
+def checks(seed: int = 0) -> list[Check]:
     """Based, lemmas F.1 and F.2, theorems F.4 and F.5."""
-    return [_doubling(np.random.default_rng(seed)), _any_match(), _first_match(), _message()]
+    return [_doubling(np.random.default_rng(seed)), *_recall(), _message()]
 
 
 def _doubling(rng: np.random.Generator) -> Check:
@@ -28,26 +30,24 @@ def _doubling(rng: np.random.Generator) -> Check:
     )
 
 
-def _any_match() -> Check:
+def _recall() -> Iterator[Check]:
     sizes = ((1, 1), (2, 1), (3, 1), (2, 3), (1, 5))
-    return Check(
+    yield Check(
         statement="MQAR over d bits has degree 2 d + 1",
         source="Based, lemma F.2 and theorem F.5 (3.2)",
         checked="Moebius transform of the sum of matching values",
-        sizes=f"(d, pairs) = {_listed(sizes)}",
+        sizes=f"(d, pairs) = {listed(sizes)}",
         error=float(max(abs(degree(recall(d, i)) - recall_degree(d, i)) for d, i in sizes)),
         layer_bound=f">= ceil(log2(2 d + 1)), d = 3: {layers_for(7)}",
     )
 
-
-def _first_match() -> Check:
     sizes = ((1, 3), (1, 5), (2, 2), (2, 3), (2, 4), (3, 2))
     off = [degree(recall(d, i, first=True)) - recall_degree(d, i, first=True) for d, i in sizes]
-    return Check(
+    yield Check(
         statement="MQAR where the first match counts: 2 d ceil(i / 2) + 1",
         source="Based, lemma F.2 (ours, for repeated keys)",
         checked="Moebius transform of the first matching value",
-        sizes=f"(d, pairs i) = {_listed(sizes)}",
+        sizes=f"(d, pairs i) = {listed(sizes)}",
         error=float(max(map(abs, off))),
         layer_bound=f">= its log2, d = 20, i = 2^20: {layers_for(recall_degree(20, 2**20, first=True))}",
     )
@@ -72,7 +72,3 @@ def random_stack(rng: np.random.Generator, layers: int, shape: tuple[int, int]) 
     width = shape[1]
     drawn = (Layer(rng.normal(size=(width, width)), *rng.normal(size=(3, *shape))) for _ in range(layers))
     return Stack(shape, tuple(drawn))
-
-
-def _listed(sizes: tuple[tuple[int, int], ...]) -> str:
-    return ", ".join(map(str, sizes))

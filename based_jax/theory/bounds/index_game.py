@@ -10,6 +10,7 @@ Needed are n different keys; with c < n tokens for keys only c bits can be asked
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 from typing import Any
 
@@ -21,17 +22,11 @@ String = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Model:
-    """A recurrent model with finitely many states (Based, definition F.6).
+    """A recurrent model with finitely many states (Based, definition F.6)."""
 
-    Attributes:
-        initial: the state before the first pair.
-        step: the state behind a pair: (state, key, value) -> state.
-        answer: the value that the model recalls: (state, key) -> 0 or 1.
-    """
-
-    initial: Hashable
-    step: Callable[[Any, int, int], Hashable]
-    answer: Callable[[Any, int], int]
+    initial: Hashable  # the state before the first pair
+    step: Callable[[Any, int, int], Hashable]  # the state after a pair: (state, key, value) -> state
+    answer: Callable[[Any, int], int]  # the value that the model recalls: (state, key) -> 0 or 1
 
 
 @dataclass(frozen=True)
@@ -45,30 +40,20 @@ class Collision:
 
 @dataclass(frozen=True)
 class Game:
-    """All strings of n bits played.
+    """All strings of n bits played."""
 
-    Attributes:
-        states: how many different ones Bob got.
-        wrong: answers, of 2^n n.
-        collision: None if no two strings ended in one state.
-    """
-
-    states: int
-    wrong: int
-    collision: Collision | None
+    states: int  # how many different ones Bob got
+    wrong: int  # answers, of 2^n n
+    collision: Collision | None  # None if no two strings ended in one state
 
 
 def play(model: Model, bits: int) -> Game:
-    """Every string of Alice's, every index of Bob's.
-
-    Raises:
-        ValueError: `bits` is not positive.
-    """
+    """Play every string of Alice's and every index of Bob's."""
     expect(bits > 0, "bits", bits, "at least 1")
     first_with: dict[Hashable, String] = {}
     wrong, collision = 0, None
     for string in product((0, 1), repeat=bits):
-        state = alice(model, string)
+        state = reduce(lambda state, pair: model.step(state, *pair), enumerate(string), model.initial)
         wrong += sum(model.answer(state, key) != value for key, value in enumerate(string))
         other = first_with.setdefault(state, string)
         if other != string and collision is None:
@@ -76,22 +61,14 @@ def play(model: Model, bits: int) -> Game:
     return Game(len(first_with), wrong, collision)
 
 
-def alice(model: Model, string: String) -> Hashable:
-    """The state behind the pairs (j, x_j)."""
-    state = model.initial
-    for key, value in enumerate(string):
-        state = model.step(state, key, value)
-    return state
-
-
 def collide(first: String, second: String) -> Collision:
-    """The collision of two different strings."""
+    """Return the collision of two different strings."""
     index = next(i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
     return Collision(first, second, index)
 
 
 def bit_per_key(keys: int) -> Model:
-    """The smallest solver: one bit for every key, 2^keys states in all."""
+    """Return the smallest solver: one bit for every key, 2^keys states in all."""
     return Model(
         initial=(0,) * keys,
         step=lambda state, key, value: (*state[:key], value, *state[key + 1 :]),
@@ -100,7 +77,7 @@ def bit_per_key(keys: int) -> Model:
 
 
 def last_pairs(slots: int) -> Model:
-    """A window: it keeps the last pairs as they are, and answers 0 for keys that it has not."""
+    """Return a window: it keeps the last pairs as they are, and answers 0 for keys that it has not."""
     return Model(
         initial=(),
         step=lambda state, key, value: (*state, (key, value))[-slots:],
@@ -109,7 +86,7 @@ def last_pairs(slots: int) -> Model:
 
 
 def hashed(slots: int) -> Model:
-    """A table with fewer slots than keys: keys that are equal modulo its size share one."""
+    """Return a table with fewer slots than keys: keys that are equal modulo its size share one."""
     table = bit_per_key(slots)
     return Model(
         initial=table.initial,

@@ -13,24 +13,13 @@ from based_jax.validate import expect, expect_array
 
 
 def outer_products(keys: Matrix, values: Matrix) -> Matrix:
-    """S = sum_i k_i v_i^T: linear attention without normaliser.
-
-    Args:
-        keys: (P, d).
-        values: (P, d_v).
-
-    Returns:
-        (d, d_v).
-    """
+    """S = sum_i k_i v_i^T, (P, d) and (P, d_v) to (d, d_v): linear attention without normaliser."""
     expect_array("values", values, (len(keys), None))
     return keys.T @ values
 
 
 def delta_rule(keys: Matrix, values: Matrix) -> Matrix:
-    """S <- S + k (v - S^T k)^T, pair by pair: what the state recalls for a key is replaced.
-
-    Arguments and result as in `outer_products`; the keys have length 1.
-    """
+    """S <- S + k (v - S^T k)^T, pair by pair, for keys of length 1: what the state recalls is replaced."""
     expect_array("values", values, (len(keys), None))
     state = np.zeros((keys.shape[1], values.shape[1]))
     for key, value in zip(keys, values, strict=True):
@@ -44,16 +33,12 @@ def squared_error(state: Matrix, keys: Matrix, values: Matrix) -> float:
 
 
 def smallest_error(keys: Matrix, values: Matrix) -> float:
-    """The same for the best of all states: the part of the values that the keys do not span."""
+    """Return the same for the best of all states: the part of the values that the keys do not span."""
     return squared_error(np.linalg.lstsq(keys, values, rcond=None)[0], keys, values)
 
 
 def orthonormal(rng: np.random.Generator, pairs: int, width: int) -> Matrix:
-    """Random keys, (P, d): orthonormal as far as there are d of them, the others of length 1.
-
-    Raises:
-        ValueError: `pairs` or `width` is not positive.
-    """
+    """Random keys, (P, d): orthonormal as far as there are d of them, the others of length 1."""
     expect(pairs > 0, "pairs", pairs, "at least 1")
     expect(width > 0, "width", width, "at least 1")
     basis = np.linalg.qr(rng.normal(size=(width, width)))[0]

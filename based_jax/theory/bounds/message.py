@@ -10,6 +10,7 @@ grow with the length, and neither do the layers of `mqar.base_conv_binary.solver
 """
 
 from dataclasses import dataclass
+from itertools import count
 from math import comb, log2
 
 from based_jax.validate import expect
@@ -17,25 +18,17 @@ from based_jax.validate import expect
 
 @dataclass(frozen=True)
 class Growth:
-    """Theorem F.4 at one length, in tokens as wide as it allows.
+    """Theorem F.4 at one length, in tokens as wide as it allows."""
 
-    Attributes:
-        log_pairs: log2 N.
-        log_width: log2 d = (log2 N)^(1 - epsilon).
-        layers: the smallest L with 2^L log2 d + log2 B >= log2 N.
-        bound: the closed form that the proof ends with, epsilon / 2 * log2 log2 N.
-        large: whether N is so large that the proof's last steps hold.
-    """
-
-    log_pairs: float
-    log_width: float
-    layers: int
-    bound: float
-    large: bool
+    log_pairs: float  # log2 N
+    log_width: float  # log2 d = (log2 N)^(1 - epsilon)
+    layers: int  # the smallest L with 2^L log2 d + log2 B >= log2 N
+    bound: float  # the closed form that the proof ends with, epsilon / 2 * log2 log2 N
+    large: bool  # whether N is so large that the proof's last steps hold
 
 
 def monomials(variables: int, degree: int) -> int:
-    """How many multilinear monomials of at most a degree there are.
+    """Return how many multilinear monomials of at most a degree there are.
 
     The paper has d^D, which is too few for D = 1, by the constant.
     """
@@ -48,36 +41,23 @@ def coefficient_bits(log_pairs: float, layers: int, alpha: float = 1.0) -> float
 
 
 def layers_needed(pairs: int, width: int, alpha: float = 1.0) -> int:
-    """The smallest L whose coefficients hold a bit for each pair.
+    """Return the smallest L whose coefficients hold a bit for each of N = `pairs` pairs.
 
-    Args:
-        pairs: N, with different keys.
-        width: d, bits of a token; N keys differ, so at least log2 N, and at most N.
-        alpha: bits of a parameter are alpha log2 N.
-
-    Raises:
-        ValueError: fewer than two pairs, or a width out of its range.
+    The keys differ, so tokens have at least log2 N bits, their `width`; parameters have alpha log2 N.
     """
     expect(pairs > 1, "pairs", pairs, "at least 2")
     expect(log2(pairs) <= width <= pairs, "width", width, f"log2 N to N = {pairs}")
-    layers = 0
-    while monomials(width, 2**layers) * coefficient_bits(log2(pairs), layers, alpha) < pairs:
-        layers += 1
-    return layers
+    held = (monomials(width, 2**i) * coefficient_bits(log2(pairs), i, alpha) for i in count())
+    return next(layers for layers, bits in enumerate(held) if bits >= pairs)
 
 
 def growth(log_pairs: float, epsilon: float, alpha: float = 1.0) -> Growth:
-    """The theorem's two sides at N = 2^log_pairs.
-
-    Raises:
-        ValueError: `log_pairs` below 2, or `epsilon` not in (0, 1].
-    """
+    """Return the theorem's two sides at N = 2^log_pairs."""
     expect(log_pairs >= 2, "log_pairs", log_pairs, "at least 2")
     expect(0 < epsilon <= 1, "epsilon", epsilon, "in (0, 1]")
     log_width = log_pairs ** (1 - epsilon)
-    layers = 0
-    while 2**layers * log_width + log2(coefficient_bits(log_pairs, layers, alpha)) < log_pairs:
-        layers += 1
+    held = (2**i * log_width + log2(coefficient_bits(log_pairs, i, alpha)) for i in count())
+    layers = next(layers for layers, bits in enumerate(held) if bits >= log_pairs)
     twice = log2(log_pairs)
     large = log_pairs / 2 >= log2(alpha + 2) + 2 * twice and twice >= 2 / epsilon
     return Growth(log_pairs, log_width, layers, epsilon / 2 * twice, large)

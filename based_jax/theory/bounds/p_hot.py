@@ -20,19 +20,9 @@ from based_jax.validate import expect
 
 
 def encode(tokens: np.ndarray, p: int, base: int, almost: bool = False) -> Matrix:
-    """The blocks of each token, most significant digit first.
+    """The p blocks of each token from 0 to base^p - 1, most significant digit first: (m,) to (m, p * base).
 
-    Args:
-        tokens: (m,) integers from 0 to base^p - 1.
-        p: blocks.
-        base: b, digits.
-        almost: without the last bit of each block.
-
-    Returns:
-        (m, p * base), or (m, p * (base - 1)) if `almost`.
-
-    Raises:
-        ValueError: no block, a base below 2, or a token that is out of range.
+    If `almost`, without the last bit of each block: (m, p * (base - 1)).
     """
     expect(p > 0, "p", p, "at least 1")
     expect(base > 1, "base", base, "at least 2")
@@ -44,36 +34,30 @@ def encode(tokens: np.ndarray, p: int, base: int, almost: bool = False) -> Matri
 
 
 def coefficients(values: np.ndarray) -> np.ndarray:
-    """Of the block-exclusive polynomial over the almost p-hot encoding with these values.
+    """The coefficients of the block-exclusive polynomial over the almost p-hot encoding with these values.
 
-    Args:
-        values: (b, ..., b), an axis for each block; of integers exact.
-
-    Returns:
-        of the same shape: on an axis, index k < b - 1 stands for the block's variable k and the last index
-        for none of them.
+    They have an axis for each block: index k < b - 1 stands for the block's variable k and the last index for
+    none of them. Of integers exact.
     """
     result = values.copy()
     for axis in range(values.ndim):
-        result = np.moveaxis(result, axis, 0)
-        result[:-1] -= result[-1]
-        result = np.moveaxis(result, 0, axis)
+        view = np.moveaxis(result, axis, 0)
+        view[:-1] -= view[-1]
     return result
 
 
 def degree(values: np.ndarray) -> int:
-    """The degree of that polynomial: of its monomials, the most blocks with a variable."""
+    """Return the degree of that polynomial: of its monomials, the most blocks with a variable."""
     found = np.abs(coefficients(values)) > EXACT * max(1.0, float(np.abs(values).max()))
     sizes = (np.indices(values.shape) < values.shape[0] - 1).sum(axis=0)
     return int(np.where(found, sizes, 0).max())
 
 
 def monomials(blocks: int, base: int, almost: bool = False) -> tuple[Matrix, np.ndarray]:
-    """All block-exclusive monomials on all encoded inputs: what a polynomial is solved for with.
+    """The values of all block-exclusive monomials on all encoded inputs, (b^blocks, monomials), and degrees.
 
-    Returns:
-        their values, (b^blocks, monomials), in the order of `coefficients`, and their degrees. The rank of
-        the values is the number of columns if and only if every function is just one such polynomial.
+    They are in the order of `coefficients`. The rank of the values is the number of columns if and only if
+    every function is just one such polynomial.
     """
     block = np.hstack([encode(np.arange(base), 1, base, almost), np.ones((base, 1))])
     degrees = np.append(np.ones(block.shape[1] - 1, dtype=int), 0)
@@ -82,12 +66,7 @@ def monomials(blocks: int, base: int, almost: bool = False) -> tuple[Matrix, np.
 
 
 def lowest_degree(values: np.ndarray, almost: bool = False) -> int:
-    """The smallest degree of all block-exclusive polynomials with these values, by least squares.
-
-    Args:
-        values: (b, ..., b), an axis for each block.
-        almost: over the almost p-hot encoding, where there is only one.
-    """
+    """Return the smallest degree of all block-exclusive polynomials with these values, by least squares."""
     columns, sizes = monomials(values.ndim, values.shape[0], almost)
     wanted = values.reshape(-1).astype(np.float64)
     for size in range(values.ndim + 1):
@@ -99,26 +78,18 @@ def lowest_degree(values: np.ndarray, almost: bool = False) -> int:
 
 
 def equality(p: int, base: int) -> np.ndarray:
-    """Whether two tokens are the same, (b, ..., b) with 2 p axes."""
+    """Return whether two tokens are the same, (b, ..., b) with 2 p axes."""
     return np.eye(base**p, dtype=int).reshape((base,) * 2 * p)
 
 
 def recall(p: int, base: int) -> np.ndarray:
-    """The first bit of MQAR's answer behind one pair, over query, key and value: 3 p axes."""
+    """Return the first bit of MQAR's answer after one pair, over query, key and value: 3 p axes."""
     first_bit = encode(np.arange(base**p), p, base)[:, 0].astype(int)
     return np.multiply.outer(np.eye(base**p, dtype=int), first_bit).reshape((base,) * 3 * p)
 
 
 def product_of_blocks(first: Matrix, second: Matrix, p: int) -> np.ndarray:
-    """Lemma F.4's polynomial for equality.
-
-    Args:
-        first, second: (m, p (b - 1)), almost p-hot.
-        p: blocks.
-
-    Returns:
-        (m,): 1 where the tokens are equal, else 0.
-    """
+    """Lemma F.4's polynomial of almost p-hot tokens, (m, p (b - 1)): 1 where they are equal, else 0, (m,)."""
     first, second = (tokens.reshape(len(tokens), p, -1) for tokens in (first, second))
     both_last = (1 - first.sum(axis=2)) * (1 - second.sum(axis=2))
     return ((first * second).sum(axis=2) + both_last).prod(axis=1)

@@ -15,16 +15,9 @@ from based_jax.validate import expect
 
 
 def bits_needed(recall: float, pairs: int, values: int, distinct: bool = False) -> float:
-    """Bits of the state at least, for a mean recall from 1 / V to 1.
+    """Return the bits of the state that a mean recall a from 1 / V to 1 takes at least.
 
-    Args:
-        recall: a, the mean over the pairs.
-        pairs: P.
-        values: V.
-        distinct: whether no two values are the same.
-
-    Raises:
-        ValueError: an argument out of its range, or fewer distinct values than pairs.
+    Of P = `pairs` pairs, with V = `values` values, no two of them the same if `distinct`.
     """
     expect(pairs > 0, "pairs", pairs, "at least 1")
     expect(values > 1, "values", values, "at least 2")
@@ -39,11 +32,7 @@ def bits_needed(recall: float, pairs: int, values: int, distinct: bool = False) 
 
 
 def best_recall(bits: float, pairs: int, values: int, distinct: bool = False) -> float:
-    """The largest mean recall with so many bits, by bisection; other arguments as in `bits_needed`.
-
-    Raises:
-        ValueError: negative bits, or as `bits_needed`.
-    """
+    """Return the largest mean recall with so many bits, by bisection; other arguments as in `bits_needed`."""
     expect(bits >= 0, "bits", bits, "at least 0")
     low, high = 1 / values, 1.0
     if bits >= bits_needed(high, pairs, values, distinct):

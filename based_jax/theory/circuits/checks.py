@@ -1,11 +1,11 @@
 """The table's rows for circuits: each is compiled, run, and compared with what it should compute."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from based_jax.theory.base_conv import Matrix
-from based_jax.theory.check import Check, counted
+from based_jax.theory.check import Check, counted, largest_difference
 from based_jax.theory.circuits.circuit import Circuit
 from based_jax.theory.circuits.comparators import to_bits
 from based_jax.theory.circuits.compile import run
@@ -18,19 +18,14 @@ from based_jax.theory.circuits.sorting import comparators
 from based_jax.theory.circuits.trace import trace
 from based_jax.theory.circuits.ways import Way, by_level, merged, on_a_column
 
+Instance = tuple[Circuit, Matrix, Matrix]
+"""A circuit, a batch of inputs, and the outputs of the direct computation."""
+
 
 def checks(seed: int = 0) -> list[Check]:
     """Zoology, theorem H.21, and circuits that it is applied to."""
     rng = np.random.default_rng(seed)
-    return [
-        *theorem(rng),
-        fft(rng),
-        cubic(rng),
-        comparison(),
-        sorting(rng),
-        associative_recall(rng),
-        *growth(),
-    ]
+    return [*theorem(rng), *applications(rng), *growth()]
 
 
 def theorem(rng: np.random.Generator) -> list[Check]:
@@ -47,60 +42,39 @@ def theorem(rng: np.random.Generator) -> list[Check]:
     ]
 
 
-def fft(rng: np.random.Generator) -> Check:
-    """A linear circuit."""
+def applications(rng: np.random.Generator) -> Iterator[Check]:
+    """Check a linear circuit, a dense polynomial, comparing, sorting, and MQAR by sorting."""
     points = 32
-    circuit = trace(fourier, 2 * points)
-    u = rng.normal(size=(3, 2 * points))
+    circuit, u = trace(fourier, 2 * points), rng.normal(size=(3, 2 * points))
     statement, source = "Linear circuits are sparse linear layers: the FFT", "Zoology, corollary H.20"
-    sizes = f"{points} complex points"
-    return _row(statement, source, sizes, [(circuit, u, numpy_fourier(u))], by_level)
+    yield _row(statement, source, f"{points} complex points", [(circuit, u, numpy_fourier(u))], by_level)
 
-
-def cubic(rng: np.random.Generator) -> Check:
-    """A dense polynomial of degree 3."""
     variables, degree = 6, 3
     coefficients = {term: float(rng.normal()) for term in monomials(variables, degree)}
     circuit = trace(lambda values: [polynomial(values, coefficients)], variables)
     u = rng.uniform(-1, 1, size=(5, variables))
     statement, source = "Polynomials of degree D are 2 D - 1 layers", "Zoology, theorem 4.2 (ours)"
     sizes = f"D = {degree}, {variables} variables, {len(coefficients)} terms"
-    return _row(statement, source, sizes, [(circuit, u, term_by_term(u, coefficients))])
+    yield _row(statement, source, sizes, [(circuit, u, term_by_term(u, coefficients))])
 
-
-def comparison() -> Check:
-    """x < y of two numbers, for all pairs."""
     bits = 5
     x, y = (axis.ravel() for axis in np.indices((2**bits, 2**bits)))
     u = np.hstack([to_bits(x, bits), to_bits(y, bits)])
-    circuit = comparing(bits)
     statement, source = "Numbers of d bits are compared by a circuit", "Zoology, lemma H.32"
-    return _row(statement, source, f"d = {bits}, all pairs", [(circuit, u, (x < y)[:, None])])
+    yield _row(statement, source, f"d = {bits}, all pairs", [(comparing(bits), u, (x < y)[:, None])])
 
-
-def sorting(rng: np.random.Generator) -> Check:
-    """Batcher's network."""
     count, bits = 8, 4
-    circuit = sorting_network(count, bits)
     numbers = rng.integers(2**bits, size=(5, count))
     u, ordered = (to_bits(order, bits).reshape(5, -1) for order in (numbers, np.sort(numbers)))
     statement, source = "Numbers are sorted by a network of comparators", "Zoology, lemma H.35 (bitonic)"
     sizes = f"{count} numbers of {bits} bits: {comparators(count)} comparators"
-    return _row(statement, source, sizes, [(circuit, u, ordered)])
+    yield _row(statement, source, sizes, [(sorting_network(count, bits), u, ordered)])
 
-
-def associative_recall(rng: np.random.Generator) -> Check:
-    """MQAR by sorting."""
     triples, bits = 4, 2
-    circuit = recalling(triples, bits)
     u = rng.integers(2, size=(5, 3 * triples * bits)).astype(np.float64)
     statement, source = "MQAR is a circuit of sorting networks", "Zoology, propositions H.33 and H.36 (ours)"
     sizes = f"{triples} triples of {bits} bits"
-    return _row(statement, source, sizes, [(circuit, u, look_up(u, bits))])
-
-
-Instance = tuple[Circuit, Matrix, Matrix]
-"""A circuit, a batch of inputs, and the outputs of the direct computation."""
+    yield _row(statement, source, sizes, [(recalling(triples, bits), u, look_up(u, bits))])
 
 
 def _row(
@@ -110,15 +84,15 @@ def _row(
     errors = []
     for circuit, u, expected in instances:
         compiled = way(circuit)
-        account = compiled.stack.account
-        errors.append(float(np.abs(run(compiled.stack, u, len(circuit.outputs)) - expected).max()))
-        errors += [account.layers - compiled.layers, account.length * account.width - compiled.values]
+        stack = compiled.stack
+        errors.append(largest_difference(run(stack, u, len(circuit.outputs)), expected))
+        errors += [len(stack.layers) - compiled.layers, stack.shape[0] * stack.shape[1] - compiled.values]
     return Check(
         statement=statement,
         source=source,
         checked=f"compiled {compiled.name}, against the direct computation",
         sizes=f"{sizes}: s = {circuit.size}, Delta = {circuit.depth}, w = {circuit.width}",
         error=max(errors),
-        **counted(account),
+        **counted(stack),
         layer_bound=f"{compiled.formula} = {compiled.layers:,}",
     )

@@ -15,30 +15,19 @@ from based_jax.validate import expect, expect_array
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of a circuit.
+    """One node of a circuit."""
 
-    Attributes:
-        kind: what it is; "+" and "*" are the gates.
-        operands: of a gate, the indices of two earlier nodes, which may be the same.
-        value: of a constant.
-    """
-
-    kind: Literal["variable", "constant", "+", "*"]
-    operands: tuple[int, ...] = ()
-    value: float = 0.0
+    kind: Literal["variable", "constant", "+", "*"]  # "+" and "*" are the gates
+    operands: tuple[int, ...] = ()  # of a gate, the indices of two earlier nodes, which may be the same
+    value: float = 0.0  # of a constant
 
 
 @dataclass(frozen=True, eq=False)
 class Circuit:
-    """A circuit, evaluated by calling it.
+    """A circuit, evaluated by calling it."""
 
-    Attributes:
-        nodes: the variables first, and each gate behind its operands.
-        outputs: indices of nodes.
-    """
-
-    nodes: tuple[Node, ...]
-    outputs: tuple[int, ...]
+    nodes: tuple[Node, ...]  # the variables first, and each gate after its operands
+    outputs: tuple[int, ...]  # indices of nodes
 
     def __post_init__(self) -> None:
         expect(len(self.outputs) > 0, "outputs", self.outputs, "at least one node")
@@ -52,17 +41,7 @@ class Circuit:
         expect(inside, "outputs", self.outputs, f"indices of {len(self.nodes)} nodes")
 
     def __call__(self, u: np.ndarray) -> np.ndarray:
-        """The outputs, gate by gate in float64: exact for integers that stay below 2^53, such as bits.
-
-        Args:
-            u: (..., n), a value for each variable.
-
-        Returns:
-            (..., outputs), float64.
-
-        Raises:
-            ValueError: another number of variables.
-        """
+        """Evaluate gate by gate in float64, (..., n) to (..., outputs): exact for integers below 2^53."""
         expect_array("u", u, (*(None,) * (u.ndim - 1), self.variables))
         values = list(np.moveaxis(u.astype(np.float64), -1, 0))
         for node in self.nodes[self.variables :]:
@@ -98,11 +77,10 @@ class Circuit:
 
     @cached_property
     def width(self) -> int:
-        """w, the largest number of values that a cut between two levels, before or behind all of them meets.
+        """w, the largest number of values that a cut meets: between two levels, before or after all of them.
 
-        A cut meets the values from below it that are read above it or are outputs; one that is read several
-        times counts once, and constants do not count. Before all levels it meets the variables, behind
-        all of them the outputs.
+        A cut meets the values from below it that are read above it or are outputs, each counted once;
+        constants do not count. Before all levels it meets the variables, after all of them the outputs.
         """
         last = last_uses(self, self.levels, self.depth)
         change = np.zeros(self.depth + 2, int)
@@ -114,19 +92,14 @@ class Circuit:
         return max(self.variables, len(self.outputs), *crossing.tolist())
 
     def linear(self, index: int) -> bool:
-        """Whether a node is a sum, or a product with a constant: the gates of definition H.13."""
+        """Return whether a node is a sum, or a product with a constant: the gates of definition H.13."""
         node = self.nodes[index]
         scaled = any(self.nodes[operand].kind == "constant" for operand in node.operands)
         return node.kind == "+" or (node.kind == "*" and scaled)
 
 
 def last_uses(circuit: Circuit, stages: tuple[int, ...], last: int) -> list[int]:
-    """Of each node, the last stage with a gate that reads it: `last` for outputs, 0 for nodes nobody reads.
-
-    Args:
-        stages: of each node.
-        last: the stage behind which the outputs are read.
-    """
+    """Of each node, the last of the `stages` with a gate that reads it: `last` for outputs, 0 for none."""
     uses = [0] * circuit.size
     for node, stage in zip(circuit.nodes, stages, strict=True):
         for operand in node.operands:

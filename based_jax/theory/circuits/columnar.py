@@ -18,12 +18,12 @@ with all zeros counted (r is at least 1; the theorem has d columns). `compile` n
 parameters.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from based_jax.theory.base_conv import Layer, Matrix, Stack
+from based_jax.theory.base_conv import Stack
+from based_jax.theory.basic_layers import delta, linear, masked_convolution, one_layer
 from based_jax.theory.circuits.circuit import Circuit
 from based_jax.theory.circuits.routing import Move, route
 from based_jax.theory.circuits.stages import held
@@ -33,33 +33,23 @@ WIDTH = 9
 """Columns: each of the three operands with three shifts."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Level:
-    """What stands in each row behind a level: scale * left + right + constant, times factor if there is one.
-
-    Attributes:
-        sources: of each operand and row, the row before the level, or -1; (3, rows).
-        scales, constants: (rows,).
-    """
-
-    sources: np.ndarray
-    scales: np.ndarray
-    constants: np.ndarray
-
-
 def compile_columns(circuit: Circuit) -> Stack:
     """The stack that maps the variables, (n, 1), to the outputs: ``stack(u, (len(circuit.outputs), 1))``."""
     values = held(circuit, circuit.levels)
     rows = 2 ** max(1, (max(map(len, values)) - 1).bit_length())
-    everywhere = np.zeros((WIDTH, WIDTH))
-    everywhere[0] = 1
-    layers = [_project(everywhere, np.zeros((rows, WIDTH)))]
+    stack = linear((rows, WIDTH), np.outer(np.eye(WIDTH)[0], np.ones(WIDTH)))
     for number, (before, after) in enumerate(pairwise(values), 1):
-        layers += _layers(_level(circuit, number, before, after, rows))
-    return Stack((rows, WIDTH), tuple(layers))
+        stack = stack.then(*_layers(*_level(circuit, number, before, after, rows)))
+    return stack
 
 
-def _level(circuit: Circuit, number: int, before: list[int], after: list[int], rows: int) -> _Level:
+def _level(
+    circuit: Circuit, number: int, before: list[int], after: list[int], rows: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What each row holds after a level: scale * left + right + constant, times factor if there is one.
+
+    Returns the sources, of each operand and row the row before the level, or -1, scales and constants.
+    """
     row_of = {node: row for row, node in enumerate(before)}
     sources, scales, constants = np.full((3, rows), -1), np.ones(rows), np.zeros(rows)
     for row, node in enumerate(after):
@@ -77,30 +67,27 @@ def _level(circuit: Circuit, number: int, before: list[int], after: list[int], r
             sources[LEFT, row], scales[row] = taken[0], fixed[0]
         else:
             constants[row] = fixed[0] * fixed[1]
-    return _Level(sources, scales, constants)
+    return sources, scales, constants
 
 
-def _layers(level: _Level) -> list[Layer]:
+def _layers(sources: np.ndarray, scales: np.ndarray, constants: np.ndarray) -> list[Stack]:
     """Two for each move, and one more if there are factors."""
-    rows = len(level.scales)
-    routes = [route(sources) for sources in level.sources]
+    rows = len(scales)
+    routes = [route(operand) for operand in sources]
     longest = max(map(len, routes))
     padded = [[np.arange(rows)] * (longest - len(moves)) + moves for moves in routes]
-    steps = list(zip(*padded, strict=True))
-    blocks = np.kron(np.eye(3), np.ones((3, 3)))
-    layers = []
-    for moves in steps[:-1]:
-        layers += [_shift(moves, np.ones(rows)), _project(blocks, np.zeros((rows, WIDTH)))]
-    layers.append(_shift(steps[-1], level.scales))
-    factors = level.sources[FACTOR] >= 0
-    layers.append(_sum(level.constants, factors.any()))
+    *steps, last = zip(*padded, strict=True)
+    blocks = linear((rows, WIDTH), np.kron(np.eye(3), np.ones((3, 3))))
+    layers = [layer for moves in steps for layer in (_shift(moves, np.ones(rows)), blocks)]
+    factors = sources[FACTOR] >= 0
+    layers += [_shift(last, scales), _sum(constants, factors.any())]
     return [*layers, _multiply(factors)] if factors.any() else layers
 
 
-def _shift(moves: tuple[Move, ...], scales: np.ndarray) -> Layer:
+def _shift(moves: tuple[Move, ...], scales: np.ndarray) -> Stack:
     """Each block's first column holds what stays in its row, the others what comes from above and below."""
     rows = len(scales)
-    masks, filters = np.zeros((rows, WIDTH)), np.zeros((rows, WIDTH))
+    masks, filters = np.zeros((2, rows, WIDTH))
     for block, move in enumerate(moves):
         lags = np.where(move >= 0, np.arange(rows) - move, 0)
         distance = np.abs(lags).max()
@@ -108,28 +95,22 @@ def _shift(moves: tuple[Move, ...], scales: np.ndarray) -> Layer:
             masks[:, column] = (move >= 0) & (lags == lag)
             filters[lag % rows, column] = 1
     masks[:, :3] *= scales[:, None]
-    return Layer(np.zeros((WIDTH, WIDTH)), masks, filters, np.zeros((rows, WIDTH)), circular=True)
+    return masked_convolution((rows, WIDTH), filters, masks, circular=True)
 
 
-def _project(weights: Matrix, bias: Matrix) -> Layer:
-    return Layer(weights, bias, np.zeros(bias.shape), np.ones(bias.shape))
-
-
-def _sum(constants: np.ndarray, factors: np.bool_) -> Layer:
+def _sum(constants: np.ndarray, factors: np.bool_) -> Stack:
     """left + right + constant in all columns, or in all but the last one, which is the factor."""
     weights, bias = np.zeros((WIDTH, WIDTH)), np.repeat(constants[:, None], WIDTH, axis=1)
     weights[: 3 * FACTOR] = 1
     if factors:
         weights[:, -1] = np.arange(WIDTH) >= 3 * FACTOR
         bias[:, -1] = 0
-    return _project(weights, bias)
+    return one_layer(bias.shape, weights, bias, bias_2=1.0)
 
 
-def _multiply(factors: np.ndarray) -> Layer:
+def _multiply(factors: np.ndarray) -> Stack:
     """sum * factor in all columns; in rows without a factor, which is 0 there, sum * 1."""
-    weights = np.zeros((WIDTH, WIDTH))
-    bias_1, filters, bias_2 = np.zeros((3, len(factors), WIDTH))
+    weights, last = np.zeros((WIDTH, WIDTH)), np.arange(WIDTH) == WIDTH - 1
     weights[-1, :-1], weights[0, -1] = 1, 1
-    bias_1[~factors, :-1], bias_2[~factors, -1] = 1, 1
-    filters[0] = 1
-    return Layer(weights, bias_1, filters, bias_2)
+    alone = ~factors[:, None]
+    return one_layer((len(factors), WIDTH), weights, alone * ~last, delta(len(factors)), alone * last)

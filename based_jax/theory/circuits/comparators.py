@@ -36,11 +36,16 @@ def opposite(x: Any) -> Any:
 
 
 def compare(x: Bits, y: Bits) -> tuple[Any, Any]:
-    """Whether x < y, and whether x = y, in O(d) gates and O(log d) levels for d bits.
+    """Return whether x < y, and whether x = y, in O(d) gates and O(log d) levels for d bits.
 
     The upper half decides, unless its bits are equal. Both cases exclude each other, so OR is a sum.
     """
-    return tree(_decide, [_compare_bits(*bits) for bits in zip(x, y, strict=True)])
+
+    def decide(upper: tuple[Any, Any], lower: tuple[Any, Any]) -> tuple[Any, Any]:
+        (less, equal), (less_below, equal_below) = upper, lower
+        return less + both(equal, less_below), both(equal, equal_below)
+
+    return tree(decide, [(both(opposite(a), b), opposite(differ(a, b))) for a, b in zip(x, y, strict=True)])
 
 
 def select(condition: Any, x: Bits, y: Bits) -> list[Any]:
@@ -51,19 +56,8 @@ def select(condition: Any, x: Bits, y: Bits) -> list[Any]:
 def exchange(x: Bits, y: Bits, keys: int | None = None) -> tuple[list[Any], list[Any]]:
     """The comparator: the smaller and the larger of two numbers, x first where they are equal.
 
-    Args:
-        x, y: of one length.
-        keys: how many leading bits are compared; the bits behind them move along. None compares all.
+    Only the first `keys` bits are compared (default: all); the bits after them move along.
     """
     swap, _ = compare(y[:keys], x[:keys])
     smaller = select(swap, y, x)
     return smaller, [a + b - low for a, b, low in zip(x, y, smaller, strict=True)]
-
-
-def _compare_bits(x: Any, y: Any) -> tuple[Any, Any]:
-    return both(opposite(x), y), opposite(differ(x, y))
-
-
-def _decide(upper: tuple[Any, Any], lower: tuple[Any, Any]) -> tuple[Any, Any]:
-    (less, equal), (less_below, equal_below) = upper, lower
-    return less + both(equal, less_below), both(equal, equal_below)

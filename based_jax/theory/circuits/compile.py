@@ -23,28 +23,24 @@ theorem's inner matrix is O(w) x d, where the projection cannot bring a value to
 
 import numpy as np
 
-from based_jax.theory.base_conv import Layer, Matrix, Stack
+from based_jax.theory.base_conv import Matrix, Stack
+from based_jax.theory.basic_layers import one_layer
 from based_jax.theory.circuits.circuit import Circuit
 from based_jax.theory.circuits.stages import Stage, merged_levels, stages
 
 
 def compile_circuit(circuit: Circuit, merge: bool = True) -> Stack:
-    """The stack that maps the variables, (1, n), to the outputs: ``stack(u, (1, len(circuit.outputs)))``.
-
-    Args:
-        circuit: any.
-        merge: whether sums and products with constants are merged, for fewer layers.
-    """
+    """The stack that maps the variables, (1, n), to the outputs: ``stack(u, (1, len(circuit.outputs)))``."""
     levels = merged_levels(circuit) if merge else circuit.levels
     steps = stages(circuit, levels)
     width = max(circuit.variables, *(len(stage.seats) for stage in steps))
-    layers = []
+    stack = Stack((1, width))
     for number, stage in enumerate(steps, 1):
         new = [index for index, level in enumerate(levels) if level == number and circuit.linear(index)]
-        layers.append(_route(circuit, stage, new, width))
+        stack = stack.then(_route(circuit, stage, new, width))
         if stage.products:
-            layers.append(_multiply(stage, width))
-    return Stack((1, width), tuple(layers))
+            stack = stack.then(_multiply(stage, width))
+    return stack
 
 
 def run(stack: Stack, u: Matrix, outputs: int) -> Matrix:
@@ -55,11 +51,10 @@ def run(stack: Stack, u: Matrix, outputs: int) -> Matrix:
     return np.stack([stack(values, shape).ravel() for values in inputs])
 
 
-def _route(circuit: Circuit, stage: Stage, new: list[int], width: int) -> Layer:
+def _route(circuit: Circuit, stage: Stage, new: list[int], width: int) -> Stack:
     """Every seat as an affine form of the columns before, whose last entry is the constant.
 
-    Args:
-        new: the sums and products with constants that the stage computes, operands first.
+    The stage computes the sums and products with constants in `new`, operands first.
     """
     basis = np.eye(width + 1)
     forms = {node: basis[column] for column, node in enumerate(stage.before)}
@@ -69,19 +64,18 @@ def _route(circuit: Circuit, stage: Stage, new: list[int], width: int) -> Layer:
         left, right = circuit.nodes[index].operands
         if circuit.nodes[index].kind == "+":
             forms[index] = forms[left] + forms[right]
+        elif right in constants:
+            forms[index] = constants[right] * forms[left]
         else:
-            forms[index] = (
-                constants[right] * forms[left] if right in constants else constants[left] * forms[right]
-            )
+            forms[index] = constants[left] * forms[right]
     seats = np.zeros((width, width + 1))
     seats[: len(stage.seats)] = [forms[node] for node in stage.seats]
-    return Layer(seats[:, :width].T, seats[None, :, width], np.zeros((1, width)), np.ones((1, width)))
+    return one_layer((1, width), seats[:, :width].T, seats[:, width], bias_2=1.0)
 
 
-def _multiply(stage: Stage, width: int) -> Layer:
+def _multiply(stage: Stage, width: int) -> Stack:
     """Products in their columns, what is read later as it is, and 0 in the columns of first factors."""
-    weights, bias_1 = np.zeros((width, width)), np.zeros((1, width))
-    bias_1[0, : stage.kept] = 1
+    weights, bias_1 = np.zeros((width, width)), np.where(np.arange(width) < stage.kept, 1.0, 0.0)
     for column, first in stage.products.items():
-        weights[first, column], bias_1[0, column] = 1, 0
-    return Layer(weights, bias_1, np.ones((1, width)), np.zeros((1, width)))
+        weights[first, column], bias_1[column] = 1, 0
+    return one_layer((1, width), weights, bias_1, filters=1.0)

@@ -6,6 +6,7 @@ Complex numbers are pairs of values. Merged, its levels are one dense layer; lev
 
 import cmath
 from collections.abc import Sequence
+from operator import add, sub
 from typing import Any
 
 import numpy as np
@@ -14,27 +15,22 @@ from based_jax.validate import expect
 
 
 def fourier(values: Sequence[Any]) -> list[Any]:
-    """The transform sum_j exp(-2 pi i j k / n) x_j of n = 2^k points.
+    """Return the transform sum_j exp(-2 pi i j k / n) x_j of n = 2^k points.
 
-    Args:
-        values: 2 n, the real parts, then the imaginary ones: wires, numbers or arrays.
-
-    Returns:
-        2 n, in the same order.
+    Values are wires, numbers or arrays: n real parts, then n imaginary ones, as are those returned.
     """
     size = len(values) // 2
     expect(len(values) == 2 * size and size & (size - 1) == 0 < size, "len(values)", len(values), "2^(k+1)")
     if size == 1:
         return list(values)
-    real, imaginary = values[:size], values[size:]
-    even_re, even_im = _halves(fourier([*real[::2], *imaginary[::2]]))
-    odd_re, odd_im = _halves(fourier([*real[1::2], *imaginary[1::2]]))
-    turned = [_turn(k / size, *odd) for k, odd in enumerate(zip(odd_re, odd_im, strict=True))]
-    turned_re, turned_im = zip(*turned, strict=True)
-    return [
-        *_add(even_re, turned_re), *_subtract(even_re, turned_re),
-        *_add(even_im, turned_im), *_subtract(even_im, turned_im),
-    ]  # fmt: skip
+    half = size // 2
+    even, odd = (fourier([*values[k:size:2], *values[size + k :: 2]]) for k in range(2))
+    turned = [_turn(k / size, odd[k], odd[half + k]) for k in range(half)]
+    parts = [
+        (even[:half], [real for real, _ in turned]),
+        (even[half:], [imaginary for _, imaginary in turned]),
+    ]
+    return [value for a, b in parts for value in (*map(add, a, b), *map(sub, a, b))]
 
 
 def _turn(fraction: float, real: Any, imaginary: Any) -> tuple[Any, Any]:
@@ -44,19 +40,7 @@ def _turn(fraction: float, real: Any, imaginary: Any) -> tuple[Any, Any]:
 
 
 def numpy_fourier(u: np.ndarray) -> np.ndarray:
-    """The same by `numpy.fft`, (..., 2 n) to (..., 2 n)."""
+    """Return the same by `numpy.fft`, (..., 2 n) to (..., 2 n)."""
     real, imaginary = np.split(u, 2, axis=-1)
     transformed = np.fft.fft(real + 1j * imaginary)
     return np.concatenate([transformed.real, transformed.imag], axis=-1)
-
-
-def _halves(values: list[Any]) -> tuple[list[Any], list[Any]]:
-    return values[: len(values) // 2], values[len(values) // 2 :]
-
-
-def _add(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
-    return [a + b for a, b in zip(left, right, strict=True)]
-
-
-def _subtract(left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
-    return [a - b for a, b in zip(left, right, strict=True)]

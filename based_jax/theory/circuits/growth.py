@@ -44,7 +44,7 @@ def growth() -> list[Check]:
 
 
 def comparing(bits: int) -> Circuit:
-    """x < y for two numbers of d bits, one behind the other."""
+    """x < y for two numbers of d bits, first those of x."""
     return trace(lambda values: compare(values[:bits], values[bits:])[:1], 2 * bits)
 
 
@@ -61,7 +61,7 @@ def recalling(triples: int, bits: int) -> Circuit:
 def _row(
     statement: str, source: str, bounds: str, sizes: str, counts: list[tuple[Circuit, tuple[float, ...]]]
 ) -> Check:
-    """The largest excess of size, depth or width over its bound."""
+    """Return the largest excess of size, depth or width over its bound."""
     over = [
         count - bound
         for circuit, limits in counts

@@ -18,12 +18,9 @@ Coefficients = Mapping[tuple[int, ...], float]
 
 
 def polynomial(values: Sequence[Any], coefficients: Coefficients, above: tuple[int, ...] = ()) -> Any:
-    """The value of a polynomial with all its terms up to its degree.
+    """Return the value of a polynomial with all `monomials` up to its degree, at wires, numbers or arrays.
 
-    Args:
-        values: wires, numbers or arrays, one for each variable.
-        coefficients: of `monomials`.
-        above: the factors that stand before the brackets; only terms with them are looked at.
+    Only terms with the factors `above`, which stand before the brackets, are looked at.
     """
     if above not in coefficients:
         return 0.0
@@ -40,6 +37,6 @@ def monomials(variables: int, degree: int) -> list[tuple[int, ...]]:
 
 
 def term_by_term(u: np.ndarray, coefficients: Coefficients) -> np.ndarray:
-    """The values of a polynomial, (..., n) to (..., 1)."""
+    """Return the values of a polynomial, (..., n) to (..., 1)."""
     terms = [value * u[..., list(term)].prod(axis=-1) for term, value in coefficients.items()]
     return np.sum(terms, axis=0)[..., None]

@@ -15,12 +15,8 @@ def random_circuit(
 ) -> Circuit:
     """Values made one by one, from two earlier ones or one and a constant; the last are the outputs.
 
-    Args:
-        variables: at least 1.
-        gates: how many values are made, at least 0. A product is one gate, a mean two, a difference three;
-            what no output needs is left out.
-        outputs: at most as many as there are values.
-        reach: how many values back the two may be, at least 1; fewer make a deeper circuit.
+    The two are at most `reach` values back; fewer make a deeper circuit. Of the `gates` values made, a
+    product is one gate, a mean two, a difference three; what no output needs is left out.
     """
     expect(1 <= outputs <= variables + gates, "outputs", outputs, f"1 to {variables + gates}")
 

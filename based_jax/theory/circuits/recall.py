@@ -4,9 +4,9 @@ The paper's circuit searches sorted keys by recursion on slices whose ends are d
 those. Sorting does the same search without them:
 
     1. records of every query q_i, with time 2 i, and every key k_i, with time 2 i + 1 and its value v_i
-    2. sort by token, then time: behind the keys with its token that are earlier stands each query
+    2. sort by token, then time: each query stands after the earlier keys with its token
     3. a scan hands token and value of the last key on; a query takes the value if the token is its own
-    4. sort by time: the queries are back in their places
+    4. sort by time: the queries are back in their positions
 
 For T triples of d-bit tokens, O(T (d + log T) log^2 T) gates on O(log^2 T log(d + log T)) levels, and no
 dyadic intervals: all pairs j < i in one search.
@@ -17,20 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from based_jax.theory.circuits.comparators import Bits, both, compare, opposite
+from based_jax.theory.circuits.comparators import Bits, both, compare, opposite, to_bits
 from based_jax.theory.circuits.sorting import sort
 from based_jax.validate import expect
 
 
 def recall(values: Sequence[Any], bits: int) -> list[Any]:
-    """For each query, the value of the last earlier triple with that key, or zeros.
+    """For each query, the d = `bits` bits of the value of the last earlier triple with that key, or zeros.
 
-    Args:
-        values: T triples (k_i, v_i, q_i), T = 2^k, of 3 d bits each: wires, numbers or arrays.
-        bits: d.
-
-    Returns:
-        T d bits.
+    Values are T = 2^k triples (k_i, v_i, q_i) of 3 d bits each: wires, numbers or arrays.
     """
     tokens = [values[start : start + bits] for start in range(0, len(values), bits)]
     expect(len(tokens) % 3 == 0 and len(values) == len(tokens) * bits, "len(values)", len(values), "3 T bits")
@@ -38,14 +33,14 @@ def recall(values: Sequence[Any], bits: int) -> list[Any]:
     clock = (2 * len(triples) - 1).bit_length()
     records = []
     for number, (key, value, query) in enumerate(triples):
-        records.append([*query, *_binary(2 * number, clock), *[0] * bits])
-        records.append([*key, *_binary(2 * number + 1, clock), *value])
+        early, late = to_bits(2 * number + np.arange(2), clock).astype(int).tolist()
+        records += [[*query, *early, *[0] * bits], [*key, *late, *value]]
     found = _take_last_key(sort(records, bits + clock), bits, clock)
     return [bit for record in sort(found, clock)[::2] for bit in record[clock:]]
 
 
 def look_up(u: np.ndarray, bits: int) -> np.ndarray:
-    """The same with a dictionary for each row: (B, 3 T d) to (B, T d), float64."""
+    """Return the same with a dictionary for each row: (B, 3 T d) to (B, T d), float64."""
     answers = np.zeros((len(u), u.shape[1] // (3 * bits), bits))
     for row, answer in zip(u.reshape(len(u), -1, 3, bits), answers, strict=True):
         known: dict[bytes, np.ndarray] = {}
@@ -68,21 +63,16 @@ def _take_last_key(records: list[Bits], bits: int, clock: int) -> list[Bits]:
 
 def scan(items: list[tuple[Any, Bits]]) -> list[tuple[Any, Bits]]:
     """Of each item, the last one up to it whose first bit is 1, or zeros, in log2 of their number steps."""
+
+    def later(first: tuple[Any, Bits], second: tuple[Any, Bits]) -> tuple[Any, Bits]:
+        """Return the second, or the first where the second is not there and so all zeros."""
+        missing = opposite(second[0])
+        contents = zip(first[1], second[1], strict=True)
+        return second[0] + both(missing, first[0]), [b + both(missing, a) for a, b in contents]
+
     items = [(there, [both(there, bit) for bit in content]) for there, content in items]
     reach = 1
     while reach < len(items):
-        pairs = zip(items, items[reach:], strict=False)
-        items = items[:reach] + [_later(*pair) for pair in pairs]
+        items = items[:reach] + list(map(later, items, items[reach:]))
         reach *= 2
     return items
-
-
-def _later(first: tuple[Any, Bits], second: tuple[Any, Bits]) -> tuple[Any, Bits]:
-    """The second, or the first where the second is not there and so all zeros."""
-    missing = opposite(second[0])
-    contents = zip(first[1], second[1], strict=True)
-    return second[0] + both(missing, first[0]), [b + both(missing, a) for a, b in contents]
-
-
-def _binary(number: int, bits: int) -> list[int]:
-    return [number >> place & 1 for place in reversed(range(bits))]

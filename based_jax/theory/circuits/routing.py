@@ -16,10 +16,9 @@ Move = np.ndarray
 
 
 def route(sources: Move) -> list[Move]:
-    """The moves of any map, 4 r - 2 and one for each doubling.
+    """Return the moves of any map of n = 2^r >= 2 rows, 4 r - 2 and one for each doubling.
 
-    Args:
-        sources: (n,), n = 2^r and at least 2: of each row, the row whose value it takes, or -1.
+    Each row takes the value of the row that `sources` has for it, or 0 for -1.
     """
     taken = np.flatnonzero(sources >= 0)
     taken = taken[np.argsort(sources[taken], kind="stable")]
@@ -32,11 +31,7 @@ def route(sources: Move) -> list[Move]:
 
 
 def permute(order: Move) -> list[Move]:
-    """The moves of a permutation, 2 r - 1 for n = 2^r rows, n at least 2.
-
-    Args:
-        order: (n,), of each row, the row whose value it takes.
-    """
+    """The 2 r - 1 moves of a permutation of n = 2^r >= 2 rows: each takes the value of the row in `order`."""
     size = len(order)
     half = size // 2
     if size == 2:
@@ -53,7 +48,7 @@ def permute(order: Move) -> list[Move]:
 
 
 def apply(moves: list[Move], values: np.ndarray) -> np.ndarray:
-    """The values, (n, ...), behind all moves."""
+    """Return the values, (n, ...), after all moves."""
     for move in moves:
         values = np.where((move >= 0).reshape(-1, *(1,) * (values.ndim - 1)), values[move], 0)
     return values
@@ -75,7 +70,7 @@ def _sides(order: Move) -> np.ndarray:
 def _copy(first: np.ndarray, copies: np.ndarray, size: int) -> list[Move]:
     """Doublings: every value in the row `first` is copied to as many rows from there on.
 
-    Behind each, the rows at offsets below 2 * reach hold the copy; those further down may hold any value.
+    After each, the rows at offsets below 2 * reach hold the copy; those further down may hold any value.
     """
     offset = np.zeros(size, int)
     for row, count in zip(first, copies, strict=True):
@@ -88,7 +83,7 @@ def _copy(first: np.ndarray, copies: np.ndarray, size: int) -> list[Move]:
 
 
 def _complete(rows: np.ndarray, sources: np.ndarray, size: int) -> Move:
-    """A permutation in which `rows` take `sources`, and the other rows what is left, in order."""
+    """Return a permutation in which `rows` take `sources`, and the other rows what is left, in order."""
     order = np.full(size, -1)
     order[rows] = sources
     order[order < 0] = np.setdiff1d(np.arange(size), sources)

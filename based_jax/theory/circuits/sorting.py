@@ -12,12 +12,7 @@ from based_jax.validate import expect
 
 
 def sort(numbers: Sequence[Bits], keys: int | None = None) -> list[Bits]:
-    """The numbers from the smallest to the largest.
-
-    Args:
-        numbers: 2^k of them, of one length.
-        keys: how many leading bits are compared; the bits behind them move along. None compares all.
-    """
+    """Return the 2^k numbers from the smallest to the largest, by their first `keys` bits (default: all)."""
     size = len(numbers)
     expect(size & (size - 1) == 0 < size, "len(numbers)", size, "a power of two")
     if size == 1:
@@ -27,11 +22,7 @@ def sort(numbers: Sequence[Bits], keys: int | None = None) -> list[Bits]:
 
 
 def merge(numbers: Sequence[Bits], keys: int | None = None) -> list[Bits]:
-    """Numbers that rise and then fall, sorted in k levels of comparators.
-
-    Args:
-        numbers, keys: as of `sort`.
-    """
+    """Numbers that rise and then fall, sorted in k levels of comparators, see `sort`."""
     half = len(numbers) // 2
     if half == 0:
         return list(numbers)
@@ -41,12 +32,12 @@ def merge(numbers: Sequence[Bits], keys: int | None = None) -> list[Bits]:
 
 
 def sort_bits(values: Sequence[Any], bits: int) -> list[Any]:
-    """`sort` of numbers that stand one behind the other, n d bits to n d bits."""
+    """`sort` of numbers whose bits follow each other, n d bits to n d bits."""
     numbers = [values[start : start + bits] for start in range(0, len(values), bits)]
     return [bit for number in sort(numbers) for bit in number]
 
 
 def comparators(size: int) -> int:
-    """How many comparators the network for 2^k numbers has: 2^k k (k + 1) / 4."""
+    """Return how many comparators the network for 2^k numbers has: 2^k k (k + 1) / 4."""
     steps = size.bit_length() - 1
     return size * steps * (steps + 1) // 4

@@ -1,7 +1,7 @@
 """The stages of a compiled circuit: which values stand in which columns, and when.
 
 A stage has one layer for sums and for moving values, and another for products of two values. Its values are
-those that are read behind it, by later stages or as outputs.
+those that are read after it, by later stages or as outputs.
 """
 
 from dataclasses import dataclass
@@ -14,38 +14,27 @@ from based_jax.theory.circuits.circuit import Circuit, last_uses
 class Stage:
     """One stage; values are indices of the circuit's nodes, and columns count from 0.
 
-    Attributes:
-        before: the values that it finds, in columns 0, 1, ...
-        seats: the values in the columns between its two layers. The stage's products are not there yet: in
-            the column of each is its second factor.
-        products: of each product's column, the column of its first factor.
-        kept: how many columns are read behind the stage; the others hold first factors.
+    Between its two layers the stage's products are not there yet: the column of each has its second factor.
     """
 
-    before: list[int]
-    seats: list[int]
-    products: dict[int, int]
-    kept: int
+    before: list[int]  # the values that it finds, in columns 0, 1, ...
+    seats: list[int]  # the values in the columns between its two layers
+    products: dict[int, int]  # of each product's column, the column of its first factor
+    kept: int  # how many columns are read after the stage; the others hold first factors
 
 
 def stages(circuit: Circuit, levels: tuple[int, ...]) -> list[Stage]:
-    """The stages 1, 2, ... of a circuit, at least one.
+    """Return the stages 1, 2, ... of a circuit, at least one.
 
-    Args:
-        circuit: any.
-        levels: of each node, the stage that computes it: `Circuit.levels` or `merged_levels`.
+    `levels` has the stage that computes each node: `Circuit.levels` or `merged_levels`.
     """
     values = held(circuit, levels)
-    own = [[levels[node] == number for node in after] for number, after in enumerate(values)]
-    return [_stage(circuit, *pair, new) for pair, new in zip(pairwise(values), own[1:], strict=True)]
+    own = ([levels[node] == number for node in after] for number, after in enumerate(values[1:], 1))
+    return [_stage(circuit, *pair, new) for pair, new in zip(pairwise(values), own, strict=True)]
 
 
 def held(circuit: Circuit, levels: tuple[int, ...]) -> list[list[int]]:
-    """The values before the first stage and behind each: the variables, what is read later, the outputs.
-
-    Args:
-        circuit, levels: as of `stages`.
-    """
+    """The values before the first stage and after each: the variables, what is read later, the outputs."""
     last = max(1, *(levels[output] for output in circuit.outputs))
     uses = last_uses(circuit, levels, last)
     values = [list(range(circuit.variables))]
@@ -57,7 +46,7 @@ def held(circuit: Circuit, levels: tuple[int, ...]) -> list[list[int]]:
 
 
 def _stage(circuit: Circuit, before: list[int], after: list[int], new: list[bool]) -> Stage:
-    """One stage from the values on both sides of it, and which of those behind it are its own."""
+    """One stage from the values on both sides of it, and which of those after it are its own."""
     factors = {
         column: circuit.nodes[node].operands
         for column, node in enumerate(after)

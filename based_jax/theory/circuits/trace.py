@@ -35,10 +35,24 @@ class Wire:
         return node.value if node.kind == "constant" else None
 
     def __add__(self, other: Any) -> Wire:
-        return _sum(self, _wire(self.tape, other))
+        other = _wire(self.tape, other)
+        a, b = self.constant, other.constant
+        if a is not None and b is not None:
+            return _wire(self.tape, a + b)
+        if a == 0 or b == 0:
+            return other if a == 0 else self
+        return _append(self.tape, Node("+", (self.index, other.index)))
 
     def __mul__(self, other: Any) -> Wire:
-        return _product(self, _wire(self.tape, other))
+        other = _wire(self.tape, other)
+        a, b = self.constant, other.constant
+        if a is not None and b is not None:
+            return _wire(self.tape, a * b)
+        if a == 0 or b == 1:
+            return self
+        if b == 0 or a == 1:
+            return other
+        return _append(self.tape, Node("*", (self.index, other.index)))
 
     def __neg__(self) -> Wire:
         return self * -1
@@ -53,14 +67,9 @@ class Wire:
 
 
 def trace(function: Callable[[list[Any]], Sequence[Any]], variables: int) -> Circuit:
-    """The circuit of a function of wires.
+    """Return the circuit, without gates that no output needs, of a function of n = `variables` wires.
 
-    Args:
-        function: of a list of n wires, to a sequence of wires and numbers: the outputs.
-        variables: n, at least 1.
-
-    Returns:
-        The circuit, without gates that no output needs.
+    The function returns wires and numbers: the outputs.
     """
     expect(variables >= 1, "variables", variables, "at least 1")
     tape = [Node("variable")] * variables
@@ -79,12 +88,12 @@ def tree(combine: Callable[[T, T], T], items: Sequence[T]) -> T:
 
 
 def total(terms: Sequence[Any]) -> Any:
-    """The sum of at least one term, as a tree."""
+    """Return the sum of at least one term, as a tree."""
     return tree(lambda first, second: first + second, terms)
 
 
 def _wire(tape: Tape, value: Any) -> Wire:
-    """A wire as it is, a number as a constant."""
+    """Return a wire as it is, a number as a constant."""
     if isinstance(value, Wire):
         return value
     return _append(tape, Node("constant", value=float(value)))
@@ -93,26 +102,6 @@ def _wire(tape: Tape, value: Any) -> Wire:
 def _append(tape: Tape, node: Node) -> Wire:
     tape.append(node)
     return Wire(tape, len(tape) - 1)
-
-
-def _sum(left: Wire, right: Wire) -> Wire:
-    a, b = left.constant, right.constant
-    if a is not None and b is not None:
-        return _wire(left.tape, a + b)
-    if a == 0 or b == 0:
-        return right if a == 0 else left
-    return _append(left.tape, Node("+", (left.index, right.index)))
-
-
-def _product(left: Wire, right: Wire) -> Wire:
-    a, b = left.constant, right.constant
-    if a is not None and b is not None:
-        return _wire(left.tape, a * b)
-    if a == 0 or b == 0:
-        return left if a == 0 else right
-    if a == 1 or b == 1:
-        return right if a == 1 else left
-    return _append(left.tape, Node("*", (left.index, right.index)))
 
 
 def _needed(tape: Tape, outputs: Sequence[int]) -> Circuit:

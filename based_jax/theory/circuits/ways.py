@@ -12,31 +12,23 @@ from based_jax.theory.circuits.stages import product_depth
 
 @dataclass(frozen=True)
 class Way:
-    """A circuit compiled in one of the ways, and what it may take.
-
-    Attributes:
-        name: of the way.
-        stack: the layers.
-        formula: of the layers that it may take.
-        layers: what comes of the formula.
-        values: the size that the inner matrix may have.
-    """
+    """A circuit compiled in one of the ways, and what it may take."""
 
     name: str
     stack: Stack
-    formula: str
-    layers: int
-    values: int
+    formula: str  # of the layers that it may take
+    layers: int  # what comes of the formula
+    values: int  # the size that the inner matrix may have
 
 
 def by_level(circuit: Circuit) -> Way:
-    """A row of at most 2 w values."""
+    """Return a row of at most 2 w values."""
     stack = compile_circuit(circuit, merge=False)
     return Way("level by level, on a row", stack, "2 Delta", 2 * circuit.depth, 2 * circuit.width)
 
 
 def merged(circuit: Circuit) -> Way:
-    """A row of no more values than the circuit has."""
+    """Return a row of no more values than the circuit has."""
     layers = 2 * product_depth(circuit) + 1
     return Way("with sums merged, on a row", compile_circuit(circuit), "2 M + 1", layers, circuit.size)
 

@@ -19,19 +19,13 @@ from based_jax.validate import expect, expect_array
 
 @dataclass(frozen=True, eq=False)
 class AttentionLayer:
-    """Attention with a bias on its scores in the place of softmax.
+    """Attention with a bias on its scores in the place of softmax."""
 
-    Attributes:
-        w_q, w_k, w_v: (d, d).
-        bias: B, (N, N), fixed as in ALiBi, not a parameter.
-        delay: row i sees rows up to i - delay.
-    """
-
-    w_q: Matrix
+    w_q: Matrix  # (d, d), as the two below
     w_k: Matrix
     w_v: Matrix
-    bias: Matrix
-    delay: int = 0
+    bias: Matrix  # B, (N, N), fixed as in ALiBi, not a parameter
+    delay: int = 0  # row i sees rows up to i - delay
 
     def __call__(self, u: Matrix) -> Matrix:
         return self.weights(u) @ (u @ self.w_v)
@@ -47,33 +41,22 @@ class AttentionLayer:
 
 
 def layers(count: int, tokens: int) -> tuple[AttentionLayer, AttentionLayer]:
-    """The two layers for T triples of c tokens: W_Q, W_K, W_V are (3 c, 3 c), whatever T is.
-
-    Args:
-        count: T.
-        tokens: c.
-    """
+    """The two layers for T = `count` triples of c tokens: W_Q, W_K, W_V are (3 c, 3 c), whatever T is."""
     rows, none = 3 * count, np.zeros((3 * tokens, 3 * tokens))
     key, value, query = range(3)
 
     def between(source: int, target: int) -> Matrix:
         return np.kron(np.outer(np.arange(3) == source, np.arange(3) == target), np.eye(tokens))
 
-    down = np.eye(rows, k=-1)
-    move = AttentionLayer(none, none, between(key, key), down)
-    recall = AttentionLayer(
-        between(query, key), between(key, key), between(value, key), np.zeros((rows, rows)), delay=2
-    )
-    return move, recall
+    move = AttentionLayer(none, none, between(key, key), bias=np.eye(rows, k=-1))
+    parts = (between(query, key), between(key, key), between(value, key))
+    return move, AttentionLayer(*parts, bias=np.zeros((rows, rows)), delay=2)
 
 
 def solve(u: Matrix) -> Matrix:
-    """The answers to `triples.one_hot_blocks`, (3 T, 3 c) -> (3 T, 3 c).
+    """Return the answers to `triples.one_hot_blocks`, (3 T, 3 c) -> (3 T, 3 c).
 
     Row 3 i + 2 is [v_j : 0 : 0], the sum over all keys that match the query i, other rows are 0.
-
-    Raises:
-        ValueError: an axis is not a multiple of 3.
     """
     expect_array("u", u, ("3 T", "3 c"), "floating")
     for axis, size in enumerate(u.shape):

@@ -20,7 +20,7 @@ needed. The theorem's inner matrix is O(n log n) on both sides, n = max(N, d); t
 import numpy as np
 
 from based_jax.theory.base_conv import Matrix, Stack
-from based_jax.theory.primitives.column_blocks import Part, block, repeated, rewrite
+from based_jax.theory.primitives.column_blocks import Part, block, gated, repeated, rewrite
 from based_jax.theory.primitives.one_hot import code_width, codes, one_hot, one_hot_layers
 from based_jax.validate import expect
 
@@ -28,16 +28,8 @@ from based_jax.validate import expect
 def solver(length: int, tokens: int, strict: bool = False) -> Stack:
     """The stack that maps [Q | K | V], (N, 3 d), to `base_conv_steps.attention`, in its first d columns.
 
-    Rows are one-hot or zero, and every query has at most one match.
-
-    Args:
-        length: N.
-        tokens: d.
-        strict: whether a query sees only the rows above its own (MQAR's definition) or its own row's key too
-            (theorem F.7).
-
-    Raises:
-        ValueError: `length` or `tokens` is not positive.
+    Rows are one-hot or zero, and every query has at most one match: among the rows above its own if `strict`
+    (MQAR's definition), else its own row's key counts too (theorem F.7).
     """
     shape = inner_shape(length, tokens)
     bits, value_bits = code_width(length), code_width(tokens)
@@ -50,10 +42,8 @@ def solver(length: int, tokens: int, strict: bool = False) -> Stack:
         Part(keys, k, repeated(tokens, bits), bias_2=np.tile(codes(length), tokens)),
         Part(values, v, np.tile(codes(tokens), length), bias_2=repeated(length, value_bits)),
     )
-    read = Part(keys, q, repeated(tokens, bits), filters=running_sum(length, int(strict)), bias_2=0.0)
-    select = Part(
-        values, block(0, length), repeated(length, value_bits), filters=running_sum(length), bias_2=0.0
-    )
+    read = gated(keys, q, repeated(tokens, bits), running_sum(length, int(strict)))
+    select = gated(values, block(0, length), repeated(length, value_bits), running_sum(length))
     return write.then(
         rewrite(shape, read),
         one_hot(shape, length, code=keys.start, copies=tokens),
@@ -63,7 +53,7 @@ def solver(length: int, tokens: int, strict: bool = False) -> Stack:
 
 
 def layers(length: int, tokens: int) -> int:
-    """How many layers `solver` has: 5 + ceil(log2 b) + ceil(log2 b')."""
+    """Return how many layers `solver` has: 5 + ceil(log2 b) + ceil(log2 b')."""
     return 3 + one_hot_layers(length) + one_hot_layers(tokens)
 
 
@@ -77,5 +67,5 @@ def inner_shape(length: int, tokens: int) -> tuple[int, int]:
 
 
 def running_sum(length: int, start: int = 0) -> Matrix:
-    """The filter, (N, 1), that sums the rows at least `start` above."""
+    """Return the filter, (N, 1), that sums the rows at least `start` above."""
     return (np.arange(length)[:, None] >= start).astype(np.float64)

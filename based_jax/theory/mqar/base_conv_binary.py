@@ -24,22 +24,21 @@ import numpy as np
 from based_jax.theory.base_conv import Matrix, Stack
 from based_jax.theory.bounds.degree import layers_for
 from based_jax.theory.mqar.base_conv import running_sum
-from based_jax.theory.primitives.column_blocks import Part, Run, block, multiply_blocks, repeated, rewrite
+from based_jax.theory.primitives.column_blocks import (
+    Part,
+    Run,
+    block,
+    gated,
+    multiply_blocks,
+    repeated,
+    rewrite,
+)
 from based_jax.theory.primitives.one_hot import binary, literals
 from based_jax.validate import expect
 
 
 def solver(length: int, bits: int, strict: bool = False) -> Stack:
-    """The stack that maps [Q | K | V], (N, 3 a), to `recall` of them, in its first a columns.
-
-    Args:
-        length: N.
-        bits: a; the tokens are 0..2^a - 1.
-        strict: whether a query sees only the rows above its own.
-
-    Raises:
-        ValueError: `length` or `bits` is not positive.
-    """
+    """The stack that maps [Q | K | V], (N, 3 a), to `recall` of them, in its first a = `bits` columns."""
     shape = inner_shape(length, bits)
     tokens = 2**bits
     queries = Run(shape[1] - bits * tokens, tokens, bits)
@@ -47,42 +46,33 @@ def solver(length: int, bits: int, strict: bool = False) -> Stack:
     signs, constants = literals(binary(np.arange(tokens), bits))
 
     q, k, v = (block(i * bits, bits) for i in range(3))
-    of_query = Part(block(queries.start, bits * tokens), q, signs, bias_1=constants)
-    of_key = Part(
-        block(0, bits * pairs.width), k, np.repeat(signs, bits, axis=1), bias_1=np.repeat(constants, bits)
-    )
-    of_value = Part(block(bits * pairs.width, pairs.width), v, np.tile(np.eye(bits), tokens))
-    read = Part(
-        block(0, pairs.width),
-        block(queries.start, tokens),
-        repeated(tokens, bits),
-        filters=running_sum(length, int(strict)),
-        bias_2=0.0,
-    )
-    total = Part(block(0, bits), block(0, pairs.width), np.tile(np.eye(bits), (tokens, 1)))
+    of_query = Part(block(queries.start, bits * tokens), q, signs, constants)
+    key_signs, key_constants = np.repeat(signs, bits, axis=1), np.repeat(constants, bits)
+    of_key = Part(block(0, bits * pairs.width), k, key_signs, key_constants)
+    of_value = Part(pairs.block(bits), v, np.tile(np.eye(bits), tokens))
+    read = gated(pairs.block(0), queries.block(0), repeated(tokens, bits), running_sum(length, int(strict)))
+    total = Part(block(0, bits), pairs.block(0), np.tile(np.eye(bits), (tokens, 1)))
     return rewrite(shape, of_query, of_key, of_value).then(
         multiply_blocks(shape, pairs, queries), rewrite(shape, read), rewrite(shape, total)
     )
 
 
 def recall(q: Matrix, k: Matrix, v: Matrix, strict: bool = False) -> Matrix:
-    """The direct answer, (N, a): the sum of the values whose keys equal the query, 0 without any.
+    """Return the direct answer for 0s and 1s, (N, a) all: the sum of the values whose keys equal the query.
 
-    Args:
-        q, k, v: (N, a), of 0s and 1s.
-        strict: whether a query sees only the rows above its own.
+    A query sees only the rows above its own if `strict`, else its own row too.
     """
     equal = (q[:, None] == k[None]).all(axis=-1).astype(np.float64)
     return np.tril(equal, -int(strict)) @ v
 
 
 def layers(bits: int) -> int:
-    """How many layers `solver` has: 3 + ceil(log2(a + 1))."""
+    """Return how many layers `solver` has: 3 + ceil(log2(a + 1))."""
     return 3 + bits.bit_length()
 
 
 def layers_needed(bits: int) -> int:
-    """How many any stack needs (theorem F.5), ceil(log2(2 a + 1))."""
+    """Return how many any stack needs (theorem F.5), ceil(log2(2 a + 1))."""
     return layers_for(degree=2 * bits + 1)
 
 

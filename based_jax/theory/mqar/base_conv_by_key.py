@@ -25,23 +25,22 @@ import numpy as np
 from based_jax.theory.base_conv import Stack
 from based_jax.theory.basic_layers import delta
 from based_jax.theory.mqar.base_conv import running_sum
-from based_jax.theory.primitives.column_blocks import Part, Run, block, multiply_blocks, repeated, rewrite
+from based_jax.theory.primitives.column_blocks import (
+    Part,
+    Run,
+    block,
+    gated,
+    multiply_blocks,
+    repeated,
+    rewrite,
+)
 from based_jax.validate import expect
 
 
 def solver(length: int, tokens: int, base: int = 2, strict: bool = False) -> Stack:
-    """The stack that maps [Q | K | V], (N, 3 d), to `base_conv_steps.attention`, in its first d columns.
+    """The same map as `base_conv.solver`, by digits of base r, at least 2.
 
     Rows are one-hot or zero, and every query has at most one match (any number of them if base >= d).
-
-    Args:
-        length: N.
-        tokens: d.
-        base: r, of the digits, at least 2.
-        strict: whether a query sees only the rows above its own.
-
-    Raises:
-        ValueError: `length` or `tokens` is not positive, or `base` is less than 2.
     """
     shape = inner_shape(length, tokens, base)
     digits = digit_count(tokens, base)
@@ -51,19 +50,16 @@ def solver(length: int, tokens: int, base: int = 2, strict: bool = False) -> Sta
     hot = p_hot(tokens, base)
     having_digit = np.einsum("ts,vtx->txsv", np.eye(digits), hot).reshape(width, digits * tokens)
 
-    write = Part(keys, v, np.tile(hot.reshape(tokens, width), tokens), filters=delta(length), bias_2=0.0)
-    read = Part(keys, q, repeated(tokens, width), filters=running_sum(length, int(strict)), bias_2=0.0)
-    return Stack(shape).then(
-        rewrite(shape, Part(keys, k, repeated(tokens, width))),
-        rewrite(shape, write),
-        rewrite(shape, read),
-        rewrite(shape, Part(block(0, digits * tokens), keys, np.tile(having_digit, (tokens, 1)))),
-        multiply_blocks(shape, Run(0, tokens, digits)),
-    )
+    copy = Part(keys, k, repeated(tokens, width))
+    write = gated(keys, v, np.tile(hot.reshape(tokens, width), tokens), delta(length))
+    read = gated(keys, q, repeated(tokens, width), running_sum(length, int(strict)))
+    total = Part(block(0, digits * tokens), keys, np.tile(having_digit, (tokens, 1)))
+    layers = (rewrite(shape, part) for part in (copy, write, read, total))
+    return Stack(shape).then(*layers, multiply_blocks(shape, Run(0, tokens, digits)))
 
 
 def layers(tokens: int, base: int = 2) -> int:
-    """How many layers `solver` has, whatever the length: 4 + ceil(log2 p)."""
+    """Return how many layers `solver` has, whatever the length: 4 + ceil(log2 p)."""
     return 4 + (digit_count(tokens, base) - 1).bit_length()
 
 

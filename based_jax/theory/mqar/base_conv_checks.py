@@ -5,8 +5,8 @@ from math import ceil
 
 import numpy as np
 
-from based_jax.theory.base_conv import Matrix
-from based_jax.theory.check import Check, counted
+from based_jax.theory.base_conv import Matrix, Stack
+from based_jax.theory.check import Check, counted, largest_difference, listed
 from based_jax.theory.mqar import base_conv, base_conv_binary, base_conv_by_key, equality
 from based_jax.theory.mqar.base_conv_growth import growth
 from based_jax.theory.mqar.base_conv_steps import attention, instance, solve
@@ -24,10 +24,10 @@ def checks(seed: int = 0) -> list[Check]:
 def one_hot_tokens(seed: int) -> list[Check]:
     """Theorem F.7: as matrices, as layers, and the shorter way."""
     rng = np.random.default_rng(seed)
+    by_position, last = _by_size(base_conv.solver)
+    by_key, last_by_key = _by_size(base_conv_by_key.solver)
     length, tokens = SIZES[-1]
-    by_position = {size: base_conv.solver(*size) for size in SIZES}
-    by_key = {size: base_conv_by_key.solver(*size) for size in SIZES}
-    sizes = "(N, d) = " + ", ".join(str(size) for size in SIZES)
+    sizes = f"(N, d) = {listed(SIZES)}"
     return [
         Check(
             statement="MQAR over one-hot tokens by binary codes, eight steps",
@@ -41,8 +41,8 @@ def one_hot_tokens(seed: int) -> list[Check]:
             source="Based, theorem F.7",
             checked="one stack on [Q | K | V] against C * (Q K^T) V",
             sizes=sizes,
-            error=one_hot_error(rng, lambda q, k, v: by_position[q.shape](np.hstack([q, k, v]), q.shape)),
-            **counted(by_position[length, tokens].account),
+            error=one_hot_error(rng, by_position),
+            **counted(last),
             layer_bound=f"5 + ceil(log2 b) + ceil(log2 b') = {base_conv.layers(length, tokens)}",
         ),
         Check(
@@ -50,21 +50,31 @@ def one_hot_tokens(seed: int) -> list[Check]:
             source="Based, theorem F.7 (ours)",
             checked="values written under their keys against C * (Q K^T) V",
             sizes=sizes,
-            error=one_hot_error(rng, lambda q, k, v: by_key[q.shape](np.hstack([q, k, v]), q.shape)),
-            **counted(by_key[length, tokens].account),
+            error=one_hot_error(rng, by_key),
+            **counted(last_by_key),
             layer_bound=f"4 + ceil(log2 log2 {tokens}) = {base_conv_by_key.layers(tokens)}",
         ),
     ]
 
 
-def one_hot_error(rng: np.random.Generator, answer: Callable[[Matrix, Matrix, Matrix], Matrix]) -> float:
-    """The largest difference from the direct answer over five instances of every size."""
+Solver = Callable[[Matrix, Matrix, Matrix], Matrix]
+"""Answers to q, k, v."""
+
+
+def _by_size(solver: Callable[[int, int], Stack]) -> tuple[Solver, Stack]:
+    """Build the stacks of all sizes; return what applies the one that fits, and the last of them."""
+    stacks = {size: solver(*size) for size in SIZES}
+    return lambda q, k, v: stacks[q.shape](np.hstack([q, k, v]), q.shape), stacks[SIZES[-1]]
+
+
+def one_hot_error(rng: np.random.Generator, answer: Solver) -> float:
+    """Return the largest difference from the direct answer over five instances of every size."""
     instances = [instance(rng, *size) for size in SIZES for _ in range(5)]
-    return max(float(np.abs(answer(q, k, v) - attention(q, k, v)).max()) for q, k, v in instances)
+    return max(largest_difference(answer(q, k, v), attention(q, k, v)) for q, k, v in instances)
 
 
 def size() -> Check:
-    """The theorem's sizes up to a million tokens, by the formulas."""
+    """Check the theorem's sizes up to a million tokens, by the formulas."""
     rows = [growth(2**k) for k in range(3, 21)]
     too_wide = max(row.width / (4 * row.bound) - 1 for row in rows)
     too_deep = max(row.by_position - 5 - 2 * ceil(np.log2(np.log2(row.tokens) + 1)) for row in rows)
@@ -83,13 +93,10 @@ def binary_tokens(seed: int) -> list[Check]:
     """Theorem F.5's bound, reached but for two layers, and proposition F.3."""
     rng = np.random.default_rng(seed)
     length, bits = 7, 3
-    stack = base_conv_binary.solver(length, bits)
+    stack, pairs = base_conv_binary.solver(length, bits), base_conv_binary.solver(2, bits, strict=True)
     inputs = [rng.integers(0, 2, size=(3, length, bits)).astype(np.float64) for _ in range(5)]
-    errors = [
-        np.abs(stack(np.hstack([q, k, v]), (length, bits)) - base_conv_binary.recall(q, k, v)).max()
-        for q, k, v in inputs
-    ]
-    pairs = base_conv_binary.solver(2, bits, strict=True)
+    outputs = [stack(np.hstack(tuple(qkv)), (length, bits)) for qkv in inputs]
+    expected = [base_conv_binary.recall(*qkv) for qkv in inputs]
     tokens = binary(np.arange(2**bits), bits)
     return [
         Check(
@@ -97,8 +104,8 @@ def binary_tokens(seed: int) -> list[Check]:
             source="Based, theorem F.5 (ours)",
             checked="one stack on [Q | K | V] against the sum of matching values",
             sizes=f"N = {length}, a = {bits}, 5 random inputs",
-            error=float(max(errors)),
-            **counted(stack.account),
+            error=largest_difference(np.stack(outputs), np.stack(expected)),
+            **counted(stack),
             layer_bound=f">= ceil(log2(2 a + 1)) = {base_conv_binary.layers_needed(bits)}",
         ),
         Check(
@@ -107,7 +114,7 @@ def binary_tokens(seed: int) -> list[Check]:
             checked="pairs of tokens that are decided wrongly",
             sizes=f"all {len(tokens) ** 2} pairs of {bits} bits",
             error=float(equality.mistakes(pairs, tokens, value=np.ones(bits))),
-            **counted(pairs.account),
+            **counted(pairs),
             layer_bound=f">= log2(2 a) = {np.log2(2 * bits):.1f}",
         ),
     ]

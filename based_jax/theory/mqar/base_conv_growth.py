@@ -13,20 +13,13 @@ class Growth(NamedTuple):
     """One size, N = d = c."""
 
     tokens: int
-    by_position: int
-    """layers of `base_conv`, theorem F.7"""
-    by_key: int
-    """layers of `base_conv_by_key`, binary digits"""
-    binary: int
-    """layers of `base_conv_binary`, whose tokens are log2 c bits"""
-    needed: int
-    """layers that those need at least (theorem F.5), ceil(log2(2 log2 c + 1))"""
-    width: int
-    """columns of `base_conv`; it has N rows"""
-    width_by_key: int
-    """the same of `base_conv_by_key`"""
-    bound: float
-    """z = N log2 N; the theorem's inner matrix is 4 z x z"""
+    by_position: int  # layers of `base_conv`, theorem F.7
+    by_key: int  # layers of `base_conv_by_key`, binary digits
+    binary: int  # layers of `base_conv_binary`, whose tokens are log2 c bits
+    needed: int  # layers that those need at least (theorem F.5), ceil(log2(2 log2 c + 1))
+    width: int  # columns of `base_conv`; it has N rows
+    width_by_key: int  # the same of `base_conv_by_key`
+    bound: float  # z = N log2 N; the theorem's inner matrix is 4 z x z
 
 
 def growth(tokens: int) -> Growth:

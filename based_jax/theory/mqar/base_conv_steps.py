@@ -17,12 +17,7 @@ from based_jax.theory.primitives.one_hot import code_width, codes, one_hot_rows
 
 
 def attention(q: Matrix, k: Matrix, v: Matrix, strict: bool = False) -> Matrix:
-    """The direct answer, (N, d).
-
-    Args:
-        q, k, v: (N, d).
-        strict: whether a query sees only the rows above its own, as in MQAR's definition.
-    """
+    """The direct answer, (N, d); if `strict` a query sees only the rows above its own, as MQAR defines."""
     return np.tril(q @ k.T, -int(strict)) @ v
 
 
@@ -71,7 +66,7 @@ def read_values(selected: Matrix, values: np.ndarray) -> Matrix:
 
 
 def sum_blocks(u: Matrix, width: int) -> Matrix:
-    """The sum of the blocks of `width` columns: (N, m width) to (N, width)."""
+    """Return the sum of the blocks of `width` columns: (N, m width) to (N, width)."""
     return u.reshape(len(u), -1, width).sum(axis=1)
 
 

@@ -1,8 +1,8 @@
 """MQAR by a dictionary, one triple after the other (Zoology, algorithm 9).
 
 The first value of a key stays, so the answers are those of `Triples.answers`. On the rows of
-`data.tasks.MQAR` that is what the labels ask for: a key's first place is in the context, whatever noise
-stands between the queries.
+`data.tasks.MQAR` that is what the labels ask for: a key stands first in the context, whatever noise is
+between the queries.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from based_jax.theory.mqar.triples import NONE, Triples
 
 
 def solve(triples: Triples) -> np.ndarray:
-    """The answers, (T,): the query is looked up before the triple's own pair is entered."""
+    """Return the answers, (T,): the query is looked up before the triple's own pair is entered."""
     known: dict[int, int] = {}
     answers = []
     for key, value, query in zip(triples.keys, triples.values, triples.queries, strict=True):
@@ -23,9 +23,9 @@ def solve(triples: Triples) -> np.ndarray:
 
 
 def solve_sequence(sequence: Iterable[int]) -> np.ndarray:
-    """The token that followed each token where it first stood, (N,); `NONE` where it is new.
+    """Return the token that followed each token where it first stood, (N,); `NONE` where it is new.
 
-    But for the last token this is `solve` on `triples.from_sequence`: a token right behind its like is
+    But for the last token this is `solve` on `triples.from_sequence`: a token right after an equal one is
     answered by itself.
     """
     known: dict[int, int] = {}

@@ -31,13 +31,9 @@ class Meeting(NamedTuple):
 class Cost(NamedTuple):
     """Comparisons of tokens."""
 
-    sorting: int
-    """by merging, of keys and of queries"""
-    searching: int
-    """by the searches, and for equality"""
-    steps: int
-    """one after the other in the longest search; meetings do not wait for each other. The time of sorting,
-    which the paper leaves to sorting networks, is not counted"""
+    sorting: int  # by merging, of keys and of queries
+    searching: int  # by the searches, and for equality
+    steps: int  # one after the other in the longest search, without sorting; meetings do not wait for others
 
 
 def meetings(count: int) -> Iterator[Meeting]:
@@ -50,7 +46,7 @@ def meetings(count: int) -> Iterator[Meeting]:
 
 
 def solve(triples: Triples) -> tuple[np.ndarray, Cost]:
-    """The answers, (T,), and what they cost."""
+    """Return the answers, (T,), and what they cost."""
     sources = np.full(len(triples), len(triples))
     sorting = searching = steps = 0
     for meeting in meetings(len(triples)):
@@ -68,33 +64,27 @@ def solve(triples: Triples) -> tuple[np.ndarray, Cost]:
 
 
 def parallel_search(queries: list[int], keys: list[int]) -> tuple[list[int], int, int]:
-    """For each query the position of the first key that is not below it.
+    """Find for each query the first key that is not below it, where queries and keys are in order.
 
-    The middle query's place divides keys and queries into two halves, which are searched side by side.
-
-    Args:
-        queries, keys: in order; at least one key.
-
-    Returns:
-        The positions, len(keys) where all keys are below; the comparisons; those one after the other.
+    The middle query's position divides keys and queries into two halves, which are searched side by side.
+    Returns the positions, len(keys) where all keys are below; the comparisons; those one after the other.
     """
-    places = [len(keys)] * len(queries)
+    positions = [len(keys)] * len(queries)
 
     def search(first: int, last: int, low: int, high: int) -> tuple[int, int]:
         """Queries first ... last - 1 among keys low ... high - 1, whose neighbours are known to be beyond."""
         if first == last:
             return 0, 0
         if low == high:
-            places[first:last] = [low] * (last - first)
+            positions[first:last] = [low] * (last - first)
             return 0, 0
         middle = (first + last) // 2
-        place, own = _place(queries[middle], keys, low, high)
-        places[middle] = place
-        left_work, left_depth = search(first, middle, low, place)
-        right_work, right_depth = search(middle + 1, last, place, high)
+        positions[middle], own = _position(queries[middle], keys, low, high)
+        left_work, left_depth = search(first, middle, low, positions[middle])
+        right_work, right_depth = search(middle + 1, last, positions[middle], high)
         return own + left_work + right_work, own + max(left_depth, right_depth)
 
-    return places, *search(0, len(queries), 0, len(keys))
+    return positions, *search(0, len(queries), 0, len(keys))
 
 
 def merge_sort(items: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], int]:
@@ -114,8 +104,8 @@ def merge_sort(items: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], int
     return merged + left[i:] + right[j:], left_work + right_work + i + j
 
 
-def _place(query: int, keys: list[int], low: int, high: int) -> tuple[int, int]:
-    """The first of keys low ... high - 1 not below the query, else `high`; and the comparisons."""
+def _position(query: int, keys: list[int], low: int, high: int) -> tuple[int, int]:
+    """Return the first of keys low ... high - 1 not below the query, else `high`; and the comparisons."""
     comparisons = 0
     while low < high:
         middle = (low + high) // 2

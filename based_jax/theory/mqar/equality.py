@@ -17,27 +17,21 @@ from based_jax.validate import expect_array
 def equal(solver: Stack, first: np.ndarray, second: np.ndarray, value: np.ndarray) -> bool:
     """Whether two tokens are equal, by a stack that maps [Q | K | V], (2, 3 d), to MQAR's answers, (2, d).
 
-    Args:
-        solver: for two rows, with a strict mask.
-        first, second: (d,), encoded as the solver has it.
-        value: (d,), any token whose encoding is not 0.
-
-    Raises:
-        ValueError: shapes that differ.
+    The stack has a strict mask; the tokens, (d,), are encoded as it has them, and `value` is any but 0.
     """
     answers = solver(instance(first, second, value), (2, len(value)))
     return bool((answers[1] == value).all())
 
 
 def instance(first: np.ndarray, second: np.ndarray, value: np.ndarray) -> Matrix:
-    """The rows (u_1, u_1, value) and (u_2, u_2, value) of [Q | K | V], (2, 3 d)."""
+    """Return the rows (u_1, u_1, value) and (u_2, u_2, value) of [Q | K | V], (2, 3 d)."""
     for name, token in (("first", first), ("second", second)):
         expect_array(name, token, value.shape)
     return np.stack([np.concatenate([token, token, value]) for token in (first, second)])
 
 
 def mistakes(solver: Stack, tokens: Matrix, value: np.ndarray) -> int:
-    """How many of all c^2 pairs of tokens, (c, d), are decided wrongly."""
+    """Return how many of all c^2 pairs of tokens, (c, d), are decided wrongly."""
     return sum(
         equal(solver, first, second, value) != (i == j)
         for i, first in enumerate(tokens)

@@ -2,12 +2,12 @@
 
     h_i = one-hot x_i (0 for token 0),   p_i = h_{i-1},   y_i = sum_{j <= i} a_ij h_j
 
-with a_ij = <h_i, p_j>, or its softmax: the token's own row asks for the rows behind its like. The answer is
-the largest entry of y. It is proposition H.27 of Zoology on tokens instead of triples, and why a short
-convolution in front of an attention is all that MQAR takes; `induction_model` writes it into the library's
+with a_ij = <h_i, p_j>, or its softmax: the token's own row asks for the rows after equal tokens. The answer
+is the largest entry of y. It is proposition H.27 of Zoology on tokens instead of triples, and why a short
+convolution before an attention is all that MQAR takes; `induction_model` writes it into the library's
 language model.
 
-With `random_fill` noise may equal a key, and what stands behind it weighs as much as the answer: of 200 rows
+With `random_fill` noise may equal a key, and what follows it weighs as much as the answer: of 200 rows
 and a vocabulary of 8,192, 99.97 % of the labels are right with 16 pairs in 64 tokens, 99.66 % with 64 in 256.
 
 Without the shift an attention that knows no positions sees a bag of tokens, in which the answers are not:
@@ -29,65 +29,45 @@ SCALE = 30.0
 class Maps(NamedTuple):
     """What each row takes of each row, both (N, N)."""
 
-    shift: Matrix
-    """of the convolution: the row above"""
-    attention: Matrix
-    """rows behind the token's like; with a softmax all rows alike where there is none"""
+    shift: Matrix  # of the convolution: the row above
+    attention: Matrix  # rows after equal tokens; with a softmax all rows alike where there is none
 
 
 def maps(tokens: np.ndarray, scale: float | None = SCALE) -> Maps:
-    """The head's two maps for one row.
+    """Return the head's two maps for one row of tokens, (N,) integer; 0 is filler, which matches nothing.
 
-    Args:
-        tokens: (N,) integer; 0 is filler, which matches nothing.
-        scale: of the scores in a softmax; None for the scores themselves.
+    `scale` multiplies the scores in a softmax; None takes the scores themselves.
     """
     expect_array("tokens", tokens, ("N",), "integer")
     shift = np.eye(len(tokens), k=-1)
     alike = ((tokens[:, None] == tokens) & (tokens != 0)).astype(np.float64)
     scores = np.tril(alike @ shift.T)  # <h_i, h_{j-1}>
-    return Maps(shift, scores if scale is None else _softmax(scale * scores))
+    if scale is None:
+        return Maps(shift, scores)
+    weights = np.tril(np.exp(scale * (scores - scores.max(axis=1, keepdims=True))))
+    return Maps(shift, weights / weights.sum(axis=1, keepdims=True))
 
 
 def predict(tokens: np.ndarray, scale: float | None = SCALE) -> np.ndarray:
-    """The answer at each position, (N,): the token of the largest weight, the lowest of several; 0 for none.
-
-    Args:
-        tokens, scale: as of `maps`.
-    """
+    """Return the answer at each position, (N,): the (lowest) token of the largest weight; 0 for none."""
     candidates = np.union1d(tokens, 0)
     values = (tokens[:, None] == candidates) & (tokens != 0)[:, None]
     return candidates[(maps(tokens, scale).attention @ values).argmax(axis=1)]
 
 
 def accuracy(inputs: np.ndarray, labels: np.ndarray, scale: float | None = SCALE) -> float:
-    """The share of labelled positions that are answered right.
-
-    Args:
-        inputs, labels: (n, N) integer, of `data.tasks.Segment`.
-        scale: as of `maps`.
-    """
+    """The share of labelled positions that are answered right, of a `data.tasks.Segment`, (n, N) integer."""
     answers = np.stack([predict(tokens, scale) for tokens in inputs])
     return float((answers == labels)[labels != IGNORE].mean())
 
 
 def swap_values(inputs: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of MQAR whose first two pairs have exchanged their values, with the labels they have then.
+    """Exchange the values of the first two pairs in rows of MQAR, of at least two pairs and one pass.
 
-    Args:
-        inputs, labels: (n, N) integer, of `data.tasks.MQAR` with at least two pairs and one pass.
-
-    Returns:
-        The same tokens in every row, at most two of them elsewhere, and other labels at two queries.
+    Returns the same tokens in every row, at most two of them elsewhere, and other labels at two queries.
     """
     inputs, labels = inputs.copy(), labels.copy()
     inputs[:, [1, 3]] = inputs[:, [3, 1]]
     first, second = inputs[:, 1:2], inputs[:, 3:4]
     was_first, was_second = labels == second, labels == first
     return inputs, np.where(was_first, first, np.where(was_second, second, labels))
-
-
-def _softmax(scores: Matrix) -> Matrix:
-    """Over the past of each row, (N, N)."""
-    weights = np.tril(np.exp(scores - scores.max(axis=1, keepdims=True)))
-    return weights / weights.sum(axis=1, keepdims=True)

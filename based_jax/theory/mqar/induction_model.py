@@ -1,6 +1,6 @@
 """An induction head in the library's own language model, with weights that are written down.
 
-A short convolution of two taps, then an attention of one head without positions, each behind an RMS norm in a
+A short convolution of two taps, then an attention of one head without positions, each after an RMS norm in a
 residual block, no MLP, and the embedding as the head:
 
     embedding           [ x_i | x_i ]
@@ -42,31 +42,24 @@ def sign_codes(rng: np.random.Generator, tokens: int, width: int) -> Matrix:
 
 
 def one_hot_codes(tokens: int) -> Matrix:
-    """The unit vectors, (tokens, tokens), and zeros for token 0, the filler."""
+    """Return the unit vectors, (tokens, tokens), and zeros for token 0, the filler."""
     codes = np.eye(tokens)
     codes[0] = 0
     return codes
 
 
 def language_model(codes: Matrix, scale: float = SCALE) -> tuple[LanguageModel, Params]:
-    """A model of width 2 d that solves MQAR, and its parameters.
+    """Return a model of width 2 d that solves MQAR, and its parameters.
 
-    Args:
-        codes: of the tokens, (vocabulary, d), of norm 1 or zero.
-        scale: of a match in the softmax.
+    The codes of the tokens, (vocabulary, d), have norm 1 or 0; `scale` is that of a match in the softmax.
     """
     expect_array("codes", codes, ("tokens", "d"), "floating")
     tokens, half = codes.shape
-    config = ModelConfig(
-        vocab_size=tokens,
-        d_model=2 * half,
-        schedule="CA",
-        mixers={
-            "C": MixerSpec("short_conv", {"kernel_size": 2}),
-            "A": MixerSpec("attention", {"num_heads": 1, "rotary_fraction": 0.0}),
-        },
-        mlp="none",
-    )
+    mixers = {
+        "C": MixerSpec("short_conv", {"kernel_size": 2}),
+        "A": MixerSpec("attention", {"num_heads": 1, "rotary_fraction": 0.0}),
+    }
+    config = ModelConfig(vocab_size=tokens, d_model=2 * half, schedule="CA", mixers=mixers, mlp="none")
     embedding = np.zeros((config.padded_vocab_size, 2 * half))
     embedding[:tokens] = np.hstack([codes, codes])
     ones = np.ones(2 * half)
@@ -74,28 +67,23 @@ def language_model(codes: Matrix, scale: float = SCALE) -> tuple[LanguageModel, 
     right = np.repeat([0.0, 1.0], half)
     # The second norm makes a code of length 1 one of length sqrt(d), or more next to filler.
     sharp = scale * np.sqrt(2 * half) / half
+
+    def between(source: int, target: int) -> Matrix:
+        """The map from one half of a row to one half of another, as a projection onto one head has it."""
+        return np.kron(np.outer(np.arange(2) == source, np.arange(2) == target), np.eye(half))[:, None]
+
     params = {
         "embedding": embedding,
         "layers_0": {"norm1": {"scale": undone}, "mixer": {"kernel": np.stack([right, -right])}},
         "layers_1": {
             "norm1": {"scale": ones},
             "mixer": {
-                "q": {"kernel": _one_head(sharp * _between(0, 0, half))},
-                "k": {"kernel": _one_head(_between(1, 0, half))},
-                "v": {"kernel": _one_head(_between(0, 0, half))},
+                "q": {"kernel": sharp * between(0, 0)},
+                "k": {"kernel": between(1, 0)},
+                "v": {"kernel": between(0, 0)},
                 "out": {"kernel": GAIN * np.eye(2 * half)[None] / np.sqrt(half)},
             },
         },
         "final_norm": {"scale": ones},
     }
     return LanguageModel(config), {"params": jax.tree.map(partial(jnp.asarray, dtype=jnp.float32), params)}
-
-
-def _between(source: int, target: int, half: int) -> Matrix:
-    """The map from one half of a row to one half of another, (2 d, 2 d)."""
-    return np.kron(np.outer(np.arange(2) == source, np.arange(2) == target), np.eye(half))
-
-
-def _one_head(kernel: Matrix) -> np.ndarray:
-    """(inputs, outputs) as a projection onto one head has it, (inputs, 1, outputs)."""
-    return kernel[:, None]

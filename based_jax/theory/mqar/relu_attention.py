@@ -17,22 +17,14 @@ from based_jax.validate import expect, expect_array
 
 
 def solve(u: Matrix) -> Matrix:
-    """The answers to `triples.binary_rows`.
+    """Return the answers to `triples.binary_rows`, (3 T, d) both.
 
-    Args:
-        u: (3 T, d) of 0 and 1.
-
-    Returns:
-        (3 T, d): in rows 2, 5, ... the signs 2 v - 1 of the first match, or zeros; other rows are 0.
-
-    Raises:
-        ValueError: rows that are no triples.
+    Rows 2, 5, ... have the signs 2 v - 1 of the first match, or zeros; other rows are 0.
     """
     expect_array("u", u, ("3 T", "d"), "floating")
     expect(len(u) % 3 == 0, "rows of u", len(u), "a multiple of 3")
     q, k, v = projections(u)
-    first = first_match(match(q, k))
-    return first @ v
+    return first_match(match(q, k)) @ v
 
 
 def projections(u: Matrix) -> tuple[Matrix, Matrix, Matrix]:

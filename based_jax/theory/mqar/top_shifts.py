@@ -19,28 +19,20 @@ import numpy as np
 from based_jax.theory.base_conv import Matrix, Stack
 from based_jax.theory.basic_layers import delta, masked_convolution
 from based_jax.theory.mqar.triples import Triples, one_hot_rows
-from based_jax.theory.primitives.column_blocks import Part, block, rewrite
+from based_jax.theory.primitives.column_blocks import Part, block, convolved, gated, rewrite
 from based_jax.validate import expect
 
 
 def correlation(u: Matrix) -> np.ndarray:
-    """How many queries match the key a distance of D triples back, (T,) at D = 0 ... T - 1.
-
-    Args:
-        u: `triples.one_hot_rows`, (3 T, c).
-    """
+    """How many queries of `triples.one_hot_rows` match the key D triples back, (T,) at D = 0 ... T - 1."""
     keys, queries = u[0::3], u[2::3]
     return np.array([np.sum(queries[d:] * keys[: len(keys) - d]) for d in range(len(keys))])
 
 
 def top_shifts(u: Matrix, count: int) -> np.ndarray:
-    """The `count` shifts with the most matches, in rows from the query back to its key.
+    """Return the t = `count` shifts with the most matches, in rows from the query back to its key.
 
     A query's own key (distance 0) is left out; distances without a match fill up.
-
-    Args:
-        u: `triples.one_hot_rows`, (3 T, c).
-        count: t, from 1 to T - 1.
     """
     triples = len(u) // 3
     expect(1 <= count < triples, "count", count, f"from 1 to T - 1 = {triples - 1}")
@@ -49,45 +41,32 @@ def top_shifts(u: Matrix, count: int) -> np.ndarray:
 
 
 def solver(rows: int, tokens: int, shifts: np.ndarray) -> Stack:
-    """The five layers for given shifts; the input and the answers are (rows, tokens).
-
-    Args:
-        rows: 3 T.
-        tokens: c, columns of a block; the inner matrix has three.
-        shifts: (t,), each 2 mod 3.
-
-    Raises:
-        ValueError: a shift from a query to something else than a key.
-    """
+    """Return the five layers for given shifts; the input and the answers are (rows, tokens), 3 T x c."""
     expect(bool(np.all(shifts % 3 == 2)), "shifts", shifts, "2 mod 3 each, from a query's row to a key's")
     stride = 2 * rows
     starts = stride * np.arange(len(shifts))
     shape = (stride * len(shifts), 3 * tokens)
     values, queries, keys = (block(i * tokens, tokens) for i in range(3))
-    own, eye, none = delta(shape[0]), np.eye(tokens), np.zeros((tokens, tokens))
+    own, eye = delta(shape[0]), np.eye(tokens)
 
     row = np.arange(shape[0])[:, None]
     asks = ((row % stride < rows) & (row % 3 == 2)).astype(np.float64)
 
     def moved(columns: slice, lags: np.ndarray, mask: Matrix | float = 1.0) -> Part:
-        return Part(columns, columns, none, mask, delta(shape[0], *lags.tolist()), bias_2=0.0)
+        return convolved(columns, delta(shape[0], *lags.tolist()), mask)
 
     copy = rewrite(shape, Part(queries, values, eye), Part(keys, values, eye))
-    shift = rewrite(
-        shape,
-        moved(values, starts + shifts - 1),
-        moved(queries, starts, asks),
-        moved(keys, starts + shifts),
-    )
-    match = rewrite(shape, Part(queries, keys, eye, filters=own, bias_2=0.0))
-    read = rewrite(shape, Part(values, queries, np.ones_like(eye), filters=own, bias_2=0.0))
+    moves = (moved(values, starts + shifts - 1), moved(queries, starts, asks), moved(keys, starts + shifts))
+    shift = rewrite(shape, *moves)
+    match = rewrite(shape, gated(queries, keys, eye, own))
+    read = rewrite(shape, gated(values, queries, np.ones_like(eye), own))
     back = delta(shape[0], *(-starts % shape[0]).tolist())
     gather = masked_convolution(shape, back, (row < rows).astype(np.float64), circular=True)
     return copy.then(shift, match, read, gather)
 
 
 def solve(triples: Triples, count: int) -> Matrix:
-    """The answers by the top `count` shifts, one-hot in rows 2, 5, ..., (3 T, c).
+    """Return the answers by the top `count` shifts, one-hot in rows 2, 5, ..., (3 T, c).
 
     Exact where the matches lie at no more than `count` distances; of several matches the sum.
     """

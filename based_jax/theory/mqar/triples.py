@@ -21,16 +21,12 @@ NONE = -1
 
 @dataclass(frozen=True, eq=False)
 class Triples:
-    """T triples of tokens 0 ... c - 1, each array (T,) integer.
-
-    Attributes:
-        tokens: c.
-    """
+    """T triples of tokens 0 ... c - 1, each array (T,) integer."""
 
     keys: np.ndarray
     values: np.ndarray
     queries: np.ndarray
-    tokens: int
+    tokens: int  # c
 
     def __post_init__(self) -> None:
         for name in ("keys", "values", "queries"):
@@ -41,6 +37,11 @@ class Triples:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @property
+    def rows(self) -> np.ndarray:
+        """k_0, v_0, q_0, k_1, ..., (3 T,)."""
+        return np.stack([self.keys, self.values, self.queries], axis=1).reshape(-1)
 
     @property
     def matches(self) -> np.ndarray:
@@ -59,16 +60,8 @@ def draw(
 ) -> Triples:
     """Triples whose keys differ, so that at most one matches.
 
-    A query goes back a distance i - j drawn from `distances`. Where there is no such key it asks for one that
-    has not been seen, as often as not that of its own triple.
-
-    Args:
-        count: T.
-        tokens: c, at least `count`.
-        distances: at which keys lie, each at least 1; None for all.
-
-    Raises:
-        ValueError: fewer tokens than keys, or a distance below 1.
+    A query goes back a distance i - j drawn from `distances` (default: all). Where there is no such key it
+    asks for one that has not been seen, as often as not that of its own triple.
     """
     expect(tokens >= count, "tokens", tokens, f"at least count = {count}")
     choices = np.arange(1, count + 1) if distances is None else np.asarray(distances)
@@ -87,16 +80,9 @@ def draw_any(rng: np.random.Generator, count: int, tokens: int) -> Triples:
 
 
 def from_sequence(sequence: np.ndarray, tokens: int) -> Triples:
-    """The triples (x_i, x_{i+1}, x_i), by which recall in a sequence of tokens is recall among triples.
+    """Return the N - 1 triples (x_i, x_{i+1}, x_i), by which recall in a sequence is recall among triples.
 
-    A token is asked about where it stands, and the key's value is the token behind it.
-
-    Args:
-        sequence: x, (N,) integer, at least 2 tokens.
-        tokens: c.
-
-    Returns:
-        N - 1 triples.
+    A token is asked about where it stands, and the key's value is the token after it.
     """
     return Triples(sequence[:-1], sequence[1:], sequence[:-1], tokens)
 
@@ -108,8 +94,7 @@ def one_hot(tokens: np.ndarray, count: int) -> Matrix:
 
 def one_hot_rows(triples: Triples) -> Matrix:
     """One row per token, (3 T, c)."""
-    columns = (triples.keys, triples.values, triples.queries)
-    return one_hot(np.stack(columns, axis=1).reshape(-1), triples.tokens)
+    return one_hot(triples.rows, triples.tokens)
 
 
 def one_hot_blocks(triples: Triples) -> Matrix:
@@ -120,10 +105,9 @@ def one_hot_blocks(triples: Triples) -> Matrix:
 
 def binary_rows(triples: Triples) -> Matrix:
     """One row of d = ceil(log2 c) bits per token, at least one bit, (3 T, d)."""
-    columns = (triples.keys, triples.values, triples.queries)
-    return binary(np.stack(columns, axis=1).reshape(-1), bits(triples.tokens))
+    return binary(triples.rows, bits(triples.tokens))
 
 
 def bits(tokens: int) -> int:
-    """How many bits tell `tokens` tokens apart, at least 1."""
+    """Return how many bits distinguish `tokens` tokens, at least 1."""
     return max(1, (tokens - 1).bit_length())

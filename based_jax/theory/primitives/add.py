@@ -10,28 +10,19 @@ window is multiplied.
 
 import numpy as np
 
-from based_jax.theory.base_conv import Layer, Matrix, Stack
-from based_jax.theory.basic_layers import delta, masked_convolution
+from based_jax.theory.base_conv import Matrix, Shape, Stack
+from based_jax.theory.basic_layers import delta, masked_convolution, one_layer
 from based_jax.validate import expect
 
 
-def add(shape: tuple[int, int], rows: int) -> Stack:
-    """[x; S; 0] to [1; S + x; 0].
-
-    Args:
-        shape: (N, D) of the inner matrix.
-        rows: n, of x and of S.
-
-    Raises:
-        ValueError: 2 n is more than N, or n is not positive.
-    """
-    length, width = shape
+def add(shape: Shape, rows: int) -> Stack:
+    """[x; S; 0] to [1; S + x; 0], where x and S have n = `rows`."""
+    length, _ = shape
     expect(0 < 2 * rows <= length, "rows", rows, f"1..{length // 2}, half of the inner length")
-    window, total = np.zeros((2, length, width))
+    window, total = np.zeros((2, length, 1))
     window[:rows] = total[rows : 2 * rows] = 1
-    own = np.broadcast_to(delta(length), shape)
     onto = masked_convolution(shape, delta(length, 0, rows), total)
-    return onto.then(Stack(shape, (Layer(np.zeros((width, width)), window + total, own, window),)))
+    return onto.then(one_layer(shape, bias_1=window + total, filters=delta(length), bias_2=window))
 
 
 def added(u: Matrix, rows: int) -> Matrix:

@@ -6,12 +6,11 @@ of them passes the others through with the identity in W, filters 0 and b2 = 1. 
 rows have to be moved out of the convolution's way instead (Based, F.13, "remember").
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from based_jax.theory.base_conv import Layer, Matrix, Stack
+from based_jax.theory.base_conv import Layer, Matrix, Shape, Stack
 from based_jax.theory.basic_layers import delta
 from based_jax.validate import expect
 
@@ -19,15 +18,7 @@ from based_jax.validate import expect
 class Part(NamedTuple):
     """What becomes of some columns: (u[:, read] W + b1) * (h conv u[:, columns] + b2).
 
-    Without filters and b2 it is the linear map alone.
-
-    Attributes:
-        columns: which are rewritten.
-        read: the columns that W reads.
-        weights: W, from those to these.
-        bias_1: b1, anything that broadcasts to (N, number of columns), as the two below.
-        filters: h.
-        bias_2: b2.
+    b1, h and b2 broadcast to (N, number of columns). Without h and b2 it is the linear map alone.
     """
 
     columns: slice
@@ -38,16 +29,8 @@ class Part(NamedTuple):
     bias_2: Matrix | float = 1.0
 
 
-def rewrite(shape: tuple[int, int], *parts: Part) -> Stack:
-    """All parts in one layer; columns that no part names are carried.
-
-    Args:
-        shape: (N, D) of the inner matrix.
-        parts: of distinct columns.
-
-    Raises:
-        ValueError: a part's columns do not fit.
-    """
+def rewrite(shape: Shape, *parts: Part) -> Stack:
+    """All parts, of distinct columns, in one layer; columns that no part names are carried."""
     weights = np.eye(shape[1])
     bias_1, filters, bias_2 = np.zeros(shape), np.zeros(shape), np.ones(shape)
     for part in parts:
@@ -68,41 +51,44 @@ class Run(NamedTuple):
     width: int
     count: int
 
+    def block(self, number: int) -> slice:
+        """Return the columns of one of them."""
+        return block(self.start + number * self.width, self.width)
 
-def multiply_blocks(shape: tuple[int, int], *runs: Run) -> Stack:
+
+def multiply_blocks(shape: Shape, *runs: Run) -> Stack:
     """The product of a run's blocks, entry by entry, in its first block; any number of runs at once.
 
     A binary tree in place: a block is multiplied by the one `step` further right, which W reads. Of 0s and 1s
     it is AND. Needs ceil(log2 count) layers, of the longest run; the other blocks end as scratch.
-
-    Args:
-        shape: (N, D) of the inner matrix.
-        runs: the blocks to multiply.
     """
     own = delta(shape[0])
     stack, step = Stack(shape), 1
     while step < max(run.count for run in runs):
-        stack = stack.then(rewrite(shape, *(part for run in runs for part in _pairs(run, step, own))))
-        step *= 2
+        parts = [
+            gated(run.block(left), run.block(left + step), np.eye(run.width), own)
+            for run in runs
+            for left in range(0, run.count - step, 2 * step)
+        ]
+        stack, step = stack.then(rewrite(shape, *parts)), 2 * step
     return stack
 
 
-def _pairs(run: Run, step: int, own: Matrix) -> Iterable[Part]:
-    for left in range(0, run.count - step, 2 * step):
-        yield Part(
-            columns=block(run.start + left * run.width, run.width),
-            read=block(run.start + (left + step) * run.width, run.width),
-            weights=np.eye(run.width),
-            filters=own,
-            bias_2=0.0,
-        )
+def convolved(columns: slice, filters: Matrix, mask: Matrix | float = 1.0) -> Part:
+    """columns <- mask * (h conv columns), for one filter (N, 1) or as many as columns."""
+    return gated(columns, columns, np.zeros((1, 1)), filters, mask)
+
+
+def gated(columns: slice, read: slice, weights: Matrix, filters: Matrix, bias: Matrix | float = 0.0) -> Part:
+    """columns <- (u[:, read] W + bias) * (h conv columns)."""
+    return Part(columns, read, weights, bias, filters, bias_2=0.0)
 
 
 def block(start: int, width: int) -> slice:
-    """The `width` columns from `start` on."""
+    """Return the `width` columns from `start` on."""
     return slice(start, start + width)
 
 
 def repeated(width: int, times: int) -> Matrix:
-    """The weights that write each of `width` columns `times` times in a row."""
+    """Return the weights that write each of `width` columns `times` times in a row."""
     return np.repeat(np.eye(width), times, axis=1)

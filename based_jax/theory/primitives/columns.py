@@ -2,22 +2,15 @@
 
 import numpy as np
 
-from based_jax.theory.base_conv import Matrix, Stack
+from based_jax.theory.base_conv import Matrix, Shape, Stack
 from based_jax.theory.basic_layers import linear
 from based_jax.validate import expect_divisible
 
 
-def sum_column_blocks(shape: tuple[int, int], width: int) -> Stack:
+def sum_column_blocks(shape: Shape, width: int) -> Stack:
     """The sum of all blocks of `width` columns in the first of them, and zeros in the others.
 
     W[i, j] = 1 where j < width and i = j mod width; the condition that is printed cannot be read.
-
-    Args:
-        shape: (N, D) of the inner matrix.
-        width: B, a divisor of D.
-
-    Raises:
-        ValueError: it is none.
     """
     expect_divisible("the inner width", shape[1], "width", width)
     weights = np.zeros((shape[1], shape[1]))
@@ -25,12 +18,8 @@ def sum_column_blocks(shape: tuple[int, int], width: int) -> Stack:
     return linear(shape, weights)
 
 
-def sum_all_columns(shape: tuple[int, int]) -> Stack:
-    """The sum of all columns in the first, and zeros in the others.
-
-    Args:
-        shape: (N, D) of the inner matrix.
-    """
+def sum_all_columns(shape: Shape) -> Stack:
+    """The sum of all columns in the first, and zeros in the others."""
     return sum_column_blocks(shape, 1)
 
 

@@ -11,47 +11,30 @@ each other, in N' b columns, nothing has to move, and the count is as stated.
 
 import numpy as np
 
-from based_jax.theory.base_conv import Matrix, Stack
+from based_jax.theory.base_conv import Matrix, Shape, Stack
 from based_jax.theory.primitives.column_blocks import Part, Run, block, multiply_blocks, rewrite
 from based_jax.validate import expect
 
 
-def one_hot(shape: tuple[int, int], count: int, code: int = 0, copies: int = 1, at: int = 0) -> Stack:
-    """Codes of b = `code_width(count)` bits, lowest first, to one-hot rows of `count` columns.
+def one_hot(shape: Shape, count: int, code: int = 0, copies: int = 1, at: int = 0) -> Stack:
+    """Codes of b = `code_width(count)` bits, lowest first, to one-hot rows of N' = `count` columns.
 
-    Args:
-        shape: (N, D) of the inner matrix.
-        count: how many positions there are, N'.
-        code: the column where the code begins.
-        copies: how many codes follow each other; it is their sum that is read.
-        at: the column where the one-hot rows begin. The layers use N' b columns from there as scratch, and
-            these may lie over the code.
-
-    Raises:
-        ValueError: `count` or `copies` is not positive, or the columns do not fit.
+    From column `code` on stand `copies` codes side by side, whose sum is read. The one-hot rows begin at
+    column `at`; the layers use N' b columns from there as scratch, and these may lie over the code.
     """
     expect(count > 0, "count", count, "at least 1")
     expect(copies > 0, "copies", copies, "at least 1")
     bits = code_width(count)
     signs, constants = literals(codes(count))
-    affine = Part(
-        columns=block(at, bits * count),
-        read=block(code, bits * copies),
-        weights=np.tile(signs, (copies, 1)),
-        bias_1=constants,
-    )
+    affine = Part(block(at, bits * count), block(code, bits * copies), np.tile(signs, (copies, 1)), constants)
     return rewrite(shape, affine).then(multiply_blocks(shape, Run(at, count, bits)))
 
 
 def literals(codes: Matrix) -> tuple[Matrix, np.ndarray]:
-    """What makes "bit t fits code j" of the bits u: column (t, j) of ``u @ signs + constants``.
+    """Return signs (b, b count) and constants (b count,) for codes (count, b) of 0s and 1s.
 
-    Args:
-        codes: (count, b), of 0s and 1s.
-
-    Returns:
-        signs (b, b count) and constants (b count,). A bit 1 gives u_t, a bit 0 gives 1 - u_t; multiplied by
-        the bit itself, as the proof's masks are, a 0 would rule out every position.
+    Column (t, j) of ``u @ signs + constants`` is "bit t of u fits code j". A bit 1 gives u_t, a bit 0 gives
+    1 - u_t; multiplied by the bit itself, as the proof's masks are, a 0 would rule out every position.
     """
     count, bits = codes.shape
     signs = np.kron(np.eye(bits), np.ones((1, count))) * (2 * codes - 1).T.reshape(1, -1)
@@ -64,7 +47,7 @@ def one_hot_rows(numbers: np.ndarray, count: int) -> Matrix:
 
 
 def codes(count: int) -> Matrix:
-    """The codes of positions 0..count - 1, (count, b): row j is j + 1 in binary, lowest bit first."""
+    """Return the codes of positions 0..count - 1, (count, b): row j is j + 1 in binary, lowest bit first."""
     return binary(np.arange(1, count + 1), code_width(count))
 
 
@@ -79,5 +62,5 @@ def code_width(count: int) -> int:
 
 
 def one_hot_layers(count: int) -> int:
-    """How many layers `one_hot` takes: 1 + ceil(log2 b)."""
+    """Return how many layers `one_hot` takes: 1 + ceil(log2 b)."""
     return 1 + (code_width(count) - 1).bit_length()

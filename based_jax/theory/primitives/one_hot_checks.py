@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from based_jax.theory.check import Check
+from based_jax.theory.check import Check, largest_difference
 from based_jax.theory.primitives.one_hot import binary, code_width, one_hot, one_hot_layers, one_hot_rows
 
 
@@ -23,9 +23,8 @@ def checks(seed: int = 0) -> list[Check]:
 
 
 def error(count: int) -> float:
-    """The largest difference over all codes, those of no position included."""
+    """Return the largest difference over all codes, those of no position included."""
     bits = code_width(count)
     numbers = np.arange(2**bits)
-    stack = one_hot((len(numbers), bits * count), count)
-    rows = stack(binary(numbers, bits), (len(numbers), count))
-    return float(np.abs(rows - one_hot_rows(numbers, count)).max())
+    rows = one_hot((len(numbers), bits * count), count)(binary(numbers, bits), (len(numbers), count))
+    return largest_difference(rows, one_hot_rows(numbers, count))

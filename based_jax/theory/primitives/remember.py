@@ -18,29 +18,20 @@ shifts up, which come to 11 if a shift up takes 3, as stated there, and to 7 in 
 
 import numpy as np
 
-from based_jax.theory.base_conv import Layer, Matrix, Stack
-from based_jax.theory.basic_layers import delta, masked_convolution
+from based_jax.theory.base_conv import Layer, Matrix, Shape, Stack
+from based_jax.theory.basic_layers import delta, masked_convolution, one_layer
 from based_jax.validate import expect, expect_array
 
 PLACES = 3
 """Where rows are put aside, in turn."""
 
 
-def remember(shape: tuple[int, int], f: Stack, start: int, rows: int) -> Stack:
+def remember(shape: Shape, f: Stack, start: int, rows: int) -> Stack:
     """f on the n rows from `start` on, as if they were the whole matrix, and the others of `rows` kept.
 
-    Args:
-        shape: (N, D) of the inner matrix, its rows below `rows` being 0.
-        f: of inner shape (n, D) and any number of layers, circular ones too.
-        start: r, the first of its rows.
-        rows: how many rows there are in all, in the papers n + s + m.
-
-    Returns:
-        2 L + 1 layers, or none if f has none.
-
-    Raises:
-        ValueError: f has another width or its rows are not within `rows`; or the inner matrix has too few
-            rows: `rows_needed`.
+    `rows` is n + s + m in the papers; the rows of the inner matrix below them are 0, and it has `rows_needed`
+    in all. The layers of f, of inner shape (n, D), may be circular. Takes 2 L + 1 layers, or none if f has
+    none.
     """
     length, width = shape
     size = f.shape[0]
@@ -54,26 +45,33 @@ def remember(shape: tuple[int, int], f: Stack, start: int, rows: int) -> Stack:
     kept[:rows] = 1 - home[:rows]
 
     def move(place: int, to: int) -> Stack:
-        """The rows put aside at one place go to another; f's stay, and all else becomes 0."""
+        """Move the rows put aside from one place to another; f's stay, and all else becomes 0."""
         lag = (to - place) * stride
         mask = home + np.roll(kept, to * stride, axis=0)
         return masked_convolution(shape, delta(length, 0, lag % length), mask, circular=lag < 0)
 
     def apply(layer: Layer, place: int, to: int) -> Stack:
-        """The layer on its rows, while those put aside go on."""
-        aside = np.roll(kept, to * stride, axis=0)
-        return Stack(shape, (_embed(layer, start, aside, (to - place) * stride),))
+        """Apply the layer to its rows, while those put aside go on."""
+        lag = (to - place) * stride
+        taps, bias_1, bias_2 = np.zeros((3, *shape))
+        taps[:size] = layer.filters
+        if layer.circular:  # on fewer rows than the matrix has: lag j is also lag j - n
+            taps[-size:] += layer.filters
+        taps[lag % length] += 1
+        bias_1[:] = np.roll(kept, to * stride, axis=0)
+        bias_1[start : start + size], bias_2[start : start + size] = layer.bias_1, layer.bias_2
+        return one_layer(shape, layer.weights, bias_1, taps, bias_2, circular=layer.circular or lag < 0)
 
     stack, place = Stack(shape), 0
     for layer in f.layers:
-        clear, to = _next(place), _next(_next(place))
+        clear, to = place % PLACES + 1, (place + 1) % PLACES + 1
         stack = stack.then(move(place, clear), apply(layer, clear, to))
         place = to
     return stack.then(move(place, 0)) if f.layers else stack
 
 
 def rows_needed(f: Stack, rows: int) -> int:
-    """How many rows `remember` needs: 3 (rows + t) for one layer of f, else 4 (rows + t).
+    """Return how many rows `remember` needs: 3 (rows + t) for one layer of f, else 4 (rows + t).
 
     t is how far f's filters reach, at most its n - 1 rows, and n for circular ones. Based asks for
     3n + 3m + 2s + 2t rows, where `rows` is n + s + m.
@@ -89,20 +87,12 @@ def applied(u: Matrix, f: Stack, start: int) -> Matrix:
     return z
 
 
-def remember_window(shape: tuple[int, int], filters: Matrix, factors: Matrix, rows: int) -> Stack:
+def remember_window(shape: Shape, filters: Matrix, factors: Matrix, rows: int) -> Stack:
     """factors * (filters conv x) for the first n rows, x, and the others of `rows` kept; two layers.
 
-    This needs no projection, so b1 can clear all rows that are left, and nothing has to be put aside before.
-    The proposition has 5 layers, 3 of them for a shift up.
-
-    Args:
-        shape: (N, D) of the inner matrix, its rows below `rows` being 0.
-        filters: h, (n, D), with n the rows of x and the s below that take up what the filter spreads.
-        factors: p, (n, D).
-        rows: how many rows there are in all, n + m.
-
-    Raises:
-        ValueError: n is more than `rows`, or 2 `rows` more than N, or a shape is another.
+    Filters and factors are (n, D), with n the rows of x and the s below that take up what the filter spreads.
+    This needs no projection, so b1 can clear all other rows, and nothing has to be put aside before. The
+    proposition has 5 layers, 3 of them for a shift up.
     """
     expect_array("filters", filters, (None, shape[1]))
     expect_array("factors", factors, filters.shape)
@@ -118,27 +108,8 @@ def remember_window(shape: tuple[int, int], filters: Matrix, factors: Matrix, ro
     return forth.then(masked_convolution(shape, delta(shape[0], 0, shape[0] - rows), back, circular=True))
 
 
-def _embed(layer: Layer, start: int, aside: Matrix, lag: int) -> Layer:
-    """The layer on its rows, and what is `lag` above the rows marked `aside` moved there."""
-    size, width = layer.filters.shape
-    shape = (len(aside), width)
-    taps, bias_1, bias_2 = np.zeros((3, *shape))
-    taps[:size] = layer.filters
-    if layer.circular:  # on fewer rows than the matrix has: lag j is also lag j - n
-        taps[-size:] += layer.filters
-    taps[lag % shape[0]] += 1
-    bias_1[:] = aside
-    bias_1[start : start + size] = layer.bias_1
-    bias_2[start : start + size] = layer.bias_2
-    return Layer(layer.weights, bias_1, taps, bias_2, circular=layer.circular or lag < 0)
-
-
 def _reach(f: Stack) -> int:
-    """The largest lag of a filter that is not 0; circular ones reach n rows, down and up."""
+    """Return the largest lag of a filter that is not 0; circular ones reach n rows, down and up."""
     lags = [np.flatnonzero(np.any(layer.filters, axis=1)).max(initial=0) for layer in f.layers]
     circular = any(layer.circular for layer in f.layers)
     return f.shape[0] if circular else int(max(lags, default=0))
-
-
-def _next(place: int) -> int:
-    return place % PLACES + 1

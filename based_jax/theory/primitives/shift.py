@@ -7,35 +7,19 @@ down and reverses them back. No convolution reverses, though: the filter e_0 it 
 
 import numpy as np
 
-from based_jax.theory.base_conv import Matrix, Stack
+from based_jax.theory.base_conv import Matrix, Shape, Stack
 from based_jax.theory.basic_layers import convolution, delta, masked_convolution
 from based_jax.validate import expect
 
 
-def shift_down(shape: tuple[int, int], by: int) -> Stack:
-    """Row i goes to row i + `by`, and zeros follow from the top; one causal layer.
-
-    Args:
-        shape: (N, D) of the inner matrix.
-        by: 0..N.
-
-    Raises:
-        ValueError: `by` is not in this range.
-    """
+def shift_down(shape: Shape, by: int) -> Stack:
+    """Row i goes to row i + `by`, and zeros follow from the top; one causal layer."""
     _expect_rows(shape, by)
     return convolution(shape, delta(shape[0], by) if by < shape[0] else np.zeros((shape[0], 1)))
 
 
-def shift_up(shape: tuple[int, int], by: int) -> Stack:
-    """Row i goes to row i - `by`, and zeros follow from the bottom; one circular layer.
-
-    Args:
-        shape: (N, D) of the inner matrix.
-        by: 0..N.
-
-    Raises:
-        ValueError: `by` is not in this range.
-    """
+def shift_up(shape: Shape, by: int) -> Stack:
+    """Row i goes to row i - `by`, and zeros follow from the bottom; one circular layer."""
     _expect_rows(shape, by)
     stays = np.arange(shape[0]) < shape[0] - by
     return masked_convolution(shape, delta(shape[0], -by % shape[0]), stays[:, None] * 1.0, circular=True)
@@ -51,5 +35,5 @@ def shifted_up(u: Matrix, by: int) -> Matrix:
     return np.concatenate([u, np.zeros((by, u.shape[1]))])[by:]
 
 
-def _expect_rows(shape: tuple[int, int], by: int) -> None:
+def _expect_rows(shape: Shape, by: int) -> None:
     expect(0 <= by <= shape[0], "by", by, f"0..{shape[0]}, the rows of the inner matrix")

@@ -7,7 +7,7 @@ coefficient of its own:
 
 The vector stands in a matrix u of n x d, row by row, and a layer has three blocks of d columns for it. If
 partners are in the same row (k <= d), they are u P with a permutation P, and the factor takes one layer,
-(u W) * b2, where W adds up the blocks that the factor before has left and copies the sum. If they are
+(u W) * b2, where W adds up the blocks that the last factor has left and copies the sum. If they are
 k / (2 d) rows apart, W and b2 make three copies, one times `own`, one with what has to go down and one with
 what has to go up, and a second layer moves the latter two. One more layer adds up in the end.
 
@@ -20,24 +20,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from based_jax.theory.base_conv import Layer, Matrix, Stack
-from based_jax.theory.basic_layers import convolution, delta, linear
+from based_jax.theory.base_conv import Matrix, Shape, Stack
+from based_jax.theory.basic_layers import convolution, delta, linear, one_layer
 from based_jax.validate import expect, expect_array, expect_divisible
 
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """A butterfly factor of block size k, on vectors of a power of 2.
+    """A butterfly factor of block size k, on vectors of a power of 2."""
 
-    Attributes:
-        size: k, a power of 2.
-        own: (n,), on the diagonal: D1 and D4 of each block.
-        other: (n,), of the partner: D2 and D3.
-    """
-
-    size: int
-    own: np.ndarray
-    other: np.ndarray
+    size: int  # k, a power of 2
+    own: np.ndarray  # (n,), on the diagonal: D1 and D4 of each block
+    other: np.ndarray  # (n,), of the partner: D2 and D3
 
     def __post_init__(self) -> None:
         expect_array("own", self.own, ("n",))
@@ -61,18 +55,10 @@ class Factor:
         return Factor(self.size, self.own, self.other[self.partners])
 
 
-def butterfly(shape: tuple[int, int], factors: Sequence[Factor]) -> Stack:
-    """The factors one after the other, the first in the list first.
+def butterfly(shape: Shape, factors: Sequence[Factor]) -> Stack:
+    """The factors one after the other: a layer for each of k <= d, two for larger k, and one in the end.
 
-    Args:
-        shape: (N, 3 d) of the inner matrix, d a power of 2; the input is (n, d), a vector row by row.
-        factors: of size n d, n at most N.
-
-    Returns:
-        One layer for a factor of k <= d, two for one of larger k, and one in the end.
-
-    Raises:
-        ValueError: the shape does not fit the factors.
+    The inner matrix is (N, 3 d), d a power of 2; the input is (n, d), n <= N, a vector row by row.
     """
     width, rest = divmod(shape[1], 3)
     expect(rest == 0 and width & (width - 1) == 0, "the inner width", shape[1], "3 times a power of 2")
@@ -86,16 +72,13 @@ def butterfly(shape: tuple[int, int], factors: Sequence[Factor]) -> Stack:
 
 
 def butterfly_matrix(rng: np.random.Generator, length: int) -> list[Factor]:
-    """Random B = B_n ... B_4 B_2, as the list of its factors, B_2 first.
-
-    Entries are such that a vector keeps its order of magnitude.
-    """
+    """Draw B = B_n ... B_4 B_2, its factors from B_2 on; a vector keeps its order of magnitude."""
     sizes = 2 ** np.arange(1, length.bit_length())
     return [Factor(int(size), *rng.normal(scale=2**-0.5, size=(2, length))) for size in sizes]
 
 
 def kaleidoscope(rng: np.random.Generator, length: int, width: int) -> list[Factor]:
-    """A random member of (BB*)^w, as the list of its 2 w log2 n factors, that which acts first in front."""
+    """Draw a member of (BB*)^w: its 2 w log2 n factors in the order in which they act."""
     factors = []
     for _ in range(width):
         adjoint = [factor.transposed for factor in reversed(butterfly_matrix(rng, length))]
@@ -104,24 +87,22 @@ def kaleidoscope(rng: np.random.Generator, length: int, width: int) -> list[Fact
 
 
 def fourier_factors(points: int) -> list[Factor]:
-    """The discrete Fourier transform of numbers in bit-reversed order, each as (real, imaginary).
+    """Return the discrete Fourier transform of numbers in bit-reversed order, each as (real, imaginary).
 
     Complex butterflies [I, T; I, -T] are two real factors: the rotations T, of size 2, and [I, I; I, -I].
     """
-    factors, size = [], 2
-    position = np.arange(points)
-    while size <= points:
+    factors, position = [], np.arange(points)
+    for size in 2 ** np.arange(1, points.bit_length()):
         upper = (position & size // 2) == 0
         angles = np.where(upper, 0, -2 * np.pi * (position % (size // 2)) / size)
         signs = np.where(upper, 1.0, -1.0)
         sines = np.stack([-np.sin(angles), np.sin(angles)], axis=1).reshape(-1)
         factors.append(Factor(2, np.repeat(np.cos(angles), 2), sines))
-        factors.append(Factor(2 * size, np.repeat(signs, 2), np.ones(2 * points)))
-        size *= 2
+        factors.append(Factor(2 * int(size), np.repeat(signs, 2), np.ones(2 * points)))
     return factors
 
 
-def _in_rows(shape: tuple[int, int], factor: Factor) -> Stack:
+def _in_rows(shape: Shape, factor: Factor) -> Stack:
     """[x | y | z] to [own * s | other * partner of s | 0] with s = x + y + z."""
     width = shape[1] // 3
     same, partner = np.eye(width), np.eye(width)[np.arange(width) ^ factor.size // 2]
@@ -129,7 +110,7 @@ def _in_rows(shape: tuple[int, int], factor: Factor) -> Stack:
     return _masked_linear(shape, weights, _rows(factor.own, shape), _rows(factor.other, shape))
 
 
-def _across(shape: tuple[int, int], factor: Factor) -> Stack:
+def _across(shape: Shape, factor: Factor) -> Stack:
     """[x | y | z] to [own * s | what comes from above | what comes from below]."""
     length, width = shape[0], shape[1] // 3
     half = factor.size // 2
@@ -147,16 +128,14 @@ def _sum_to(*blocks: Matrix) -> Matrix:
     return np.tile(np.hstack(blocks), (3, 1))
 
 
-def _masked_linear(shape: tuple[int, int], weights: Matrix, *masks: Matrix) -> Stack:
+def _masked_linear(shape: Shape, weights: Matrix, *masks: Matrix) -> Stack:
     """(u W) * [masks | 0] in one layer."""
-    mask, zeros = np.zeros(shape), np.zeros(shape)
     columns = np.hstack(masks)
-    mask[:, : columns.shape[1]] = columns
-    return Stack(shape, (Layer(weights, zeros, zeros, mask),))
+    return one_layer(shape, weights, bias_2=np.pad(columns, ((0, 0), (0, shape[1] - columns.shape[1]))))
 
 
-def _rows(vector: np.ndarray, shape: tuple[int, int]) -> Matrix:
-    """A vector row by row, with rows of zeros below: (N, d)."""
+def _rows(vector: np.ndarray, shape: Shape) -> Matrix:
+    """Return a vector row by row, with rows of zeros below: (N, d)."""
     matrix = np.zeros((shape[0], shape[1] // 3))
     matrix.reshape(-1)[: len(vector)] = vector
     return matrix

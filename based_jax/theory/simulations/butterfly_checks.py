@@ -1,11 +1,10 @@
 """The rows of the table for butterfly matrices."""
 
-from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
 
-from based_jax.theory.check import Check, counted
+from based_jax.theory.check import Check, counted, largest_difference
 from based_jax.theory.simulations.butterfly import (
     Factor,
     butterfly,
@@ -28,20 +27,20 @@ def checks(seed: int = 0) -> list[Check]:
     far = [Factor(size, *rng.normal(size=(2, size)))]
     matrix = butterfly_matrix(rng, size)
     products = kaleidoscope(rng, EXPANSION * size, MEMBERS)
-    bounds = ("9, by its proof", f"5 log2 nd = {5 * LEVELS}", f"5 * 2 w log2 end = {10 * MEMBERS * EXPANDED}")
-    return [
-        _row(rng, "A butterfly factor is O(1) layers", "lemma H.16 (1)", far, bounds[0]),
-        _row(rng, "A butterfly matrix is O(log nd) layers", "lemma H.16 (2)", matrix, bounds[1]),
-        _row(rng, "A corner of (BB*)^w is O(w log end) layers", "lemma H.18", products, bounds[2], EXPANSION),
-        _fourier(rng),
+    levels, expanded = f"5 log2 nd = {5 * LEVELS}", f"5 * 2 w log2 end = {10 * MEMBERS * EXPANDED}"
+    rows = [
+        ("A butterfly factor is O(1) layers", "lemma H.16 (1)", far, "9, by its proof"),
+        ("A butterfly matrix is O(log nd) layers", "lemma H.16 (2)", matrix, levels),
+        ("A corner of (BB*)^w is O(w log end) layers", "lemma H.18", products, expanded, EXPANSION),
     ]
+    return [*(_row(rng, *row) for row in rows), _fourier(rng)]
 
 
 def _row(
     rng: np.random.Generator,
     statement: str,
     source: str,
-    factors: Sequence[Factor],
+    factors: list[Factor],
     bound: str,
     expansion: int = 1,
 ) -> Check:
@@ -54,8 +53,8 @@ def _row(
         source=f"Zoology, {source}",
         checked="the layers against the product of the factors",
         sizes=f"n = {ROWS}, d = {WIDTH}" + (f", e = {EXPANSION}, w = {MEMBERS}" if expansion > 1 else ""),
-        error=float(np.abs(stack(u).reshape(-1) - expected).max()),
-        **counted(stack.account),
+        error=largest_difference(stack(u).reshape(-1), expected),
+        **counted(stack),
         layer_bound=bound,
     )
 
@@ -72,6 +71,6 @@ def _fourier(rng: np.random.Generator) -> Check:
         source="Zoology, definition H.14",
         checked="the layers against a fast Fourier transform",
         sizes=f"{points} complex numbers in {ROWS} x {WIDTH}",
-        error=float(np.abs(real + 1j * imaginary - np.fft.fft(z)).max()),
-        **counted(stack.account),
+        error=largest_difference(real + 1j * imaginary, np.fft.fft(z)),
+        **counted(stack),
     )

@@ -1,11 +1,12 @@
 """The rows of the table for the layers that BaseConv simulates."""
 
-import math
+from dataclasses import replace
+from math import log2
 
 import numpy as np
 
-from based_jax.theory.base_conv import Account, Matrix, stack
-from based_jax.theory.check import Check, counted
+from based_jax.theory.base_conv import Matrix, Stack, stack
+from based_jax.theory.check import Check, counted, largest_difference
 from based_jax.theory.simulations import instances
 from based_jax.theory.simulations.h3 import h3_by_columns
 from based_jax.theory.simulations.hyena import hyena_by_columns
@@ -35,21 +36,14 @@ def checks(seed: int = 0) -> list[Check]:
 
 def _hyena(rng: np.random.Generator, u: Matrix) -> list[Check]:
     hyena = instances.random_hyena(rng, ORDER, LENGTH, WIDTH)
-    ways = (
-        ("L + 2 BaseConv layers, with u beside z", hyena_by_columns(hyena)),
-        ("L + 3 BaseConv layers, with u below z", hyena_by_rows(hyena)),
+    statement, source = (
+        "A Hyena of order L is L + {} BaseConv layers, with u {} z",
+        "Zoology, proposition H.12",
     )
+    sizes, bound = f"L = {ORDER}, {SIZES}", f"5 L = {5 * ORDER}"
     return [
-        Check(
-            statement=f"A Hyena of order L is {way}",
-            source="Zoology, proposition H.12",
-            checked=f"the recursion against {_shape(stack.account)}",
-            sizes=f"L = {ORDER}, {SIZES}",
-            error=_off(stack(u), hyena(u)),
-            **counted(stack.account),
-            layer_bound=f"5 L = {5 * ORDER}",
-        )
-        for way, stack in ways
+        _row(statement.format(*way), source, "the recursion", simulated, simulated(u), hyena(u), sizes, bound)
+        for way, simulated in (((2, "beside"), hyena_by_columns(hyena)), ((3, "below"), hyena_by_rows(hyena)))
     ]
 
 
@@ -63,7 +57,7 @@ def _base_conv(rng: np.random.Generator, u: Matrix) -> Check:
         source="Zoology, proposition H.12, converse",
         checked="layers with biases against as many Hyenas, one behind the other",
         sizes=f"L = {ORDER}, {SIZES}",
-        error=_off(without_positions(y), stack(layers)(u)),
+        error=largest_difference(without_positions(y), stack(layers)(u)),
         layers=ORDER,
         layer_bound=f"L = {ORDER}",
     )
@@ -72,14 +66,11 @@ def _base_conv(rng: np.random.Generator, u: Matrix) -> Check:
 def _h3(rng: np.random.Generator, u: Matrix) -> Check:
     h3 = instances.random_h3(rng, LENGTH, WIDTH)
     simulated = h3_by_columns(h3)
-    return Check(
-        statement="H3 is three BaseConv layers: a Hyena of order 2",
-        source="Zoology, H.1.2 (gated convolutions)",
-        checked=f"the equation against {_shape(simulated.account)}",
-        sizes=SIZES,
-        error=_off(simulated(u), h3(u)),
-        **counted(simulated.account),
+    statement, source = (
+        "H3 is three BaseConv layers: a Hyena of order 2",
+        "Zoology, H.1.2 (gated convolutions)",
     )
+    return _row(statement, source, "the equation", simulated, simulated(u), h3(u))
 
 
 def _rwkv(rng: np.random.Generator, u: Matrix) -> Check:
@@ -87,49 +78,44 @@ def _rwkv(rng: np.random.Generator, u: Matrix) -> Check:
     weights, receptance = np.exp(rng.normal(size=u.shape)), rng.uniform(size=u.shape)
     simulated = rwkv_by_columns(rwkv)
     y = simulated(np.concatenate([weights, u, receptance], axis=1))[:, : 2 * WIDTH]
-    return Check(
-        statement="RWKV is three BaseConv layers between exp, sigmoid and a division",
-        source="Zoology, algorithm 5",
-        checked=f"both convolutions against {_shape(simulated.account)}",
-        sizes=SIZES,
-        error=_off(y, np.concatenate(rwkv(weights, u, receptance), axis=1)),
-        **counted(simulated.account),
-    )
+    expected = np.concatenate(rwkv(weights, u, receptance), axis=1)
+    statement = "RWKV is three BaseConv layers between exp, sigmoid and a division"
+    return _row(statement, "Zoology, algorithm 5", "both convolutions", simulated, y, expected)
 
 
 def _retnet(rng: np.random.Generator, u: Matrix) -> Check:
     retnet = instances.random_retnet(rng, WIDTH)
-    simulated, y = retnet_by_columns(retnet, LENGTH), retnet(u)
-    return Check(
-        statement="RetNet is four BaseConv layers, however long the sequence",
-        source="Zoology, corollary H.22",
-        checked=f"the recurrence against its parallel form and {_shape(simulated.account)}",
-        sizes=SIZES,
-        error=max(_off(simulated(u), y), _off(retnet.parallel(u), y)),
-        layers=simulated.account.layers,
-        layer_bound=f"O(N log d), {LENGTH * math.log2(WIDTH):.0f}",
-        parameters=simulated.account.parameters,
-        parameter_bound=f"O(N d), {LENGTH * WIDTH}",
-    )
+    simulated = retnet_by_columns(retnet, LENGTH)
+    statement = "RetNet is four BaseConv layers, however long the sequence"
+    both, bound = np.stack([simulated(u), retnet.parallel(u)]), f"O(N log d), {LENGTH * log2(WIDTH):.0f}"
+    row = _row(statement, "Zoology, corollary H.22", "", simulated, both, retnet(u), bound=bound)
+    checked = f"the recurrence against its parallel form and {_layers(simulated)}"
+    return replace(row, checked=checked, parameter_bound=f"O(N d), {LENGTH * WIDTH}")
 
 
 def _linear_attention(rng: np.random.Generator, u: Matrix, causal: bool) -> Check:
     attention = instances.random_linear_attention(rng, WIDTH, SIZE, causal)
     simulated = linear_attention_by_columns(attention, LENGTH)
-    return Check(
-        statement=f"{'Causal linear' if causal else 'Linear'} attention with Taylor features is five layers",
-        source="Based, proposition F.1",
-        checked=f"all pairs of tokens against {_shape(simulated.account)}",
-        sizes=f"{SIZES}, d' = {SIZE}",
-        error=_off(simulated(u), attention(u)),
-        **counted(simulated.account),
-        layer_bound=f"O(log^2(N d)), {math.log2(LENGTH * WIDTH) ** 2:.0f}",
-    )
+    kind, source = "Causal linear" if causal else "Linear", "Based, proposition F.1"
+    statement = f"{kind} attention with Taylor features is five layers"
+    sizes, bound = f"{SIZES}, d' = {SIZE}", f"O(log^2(N d)), {log2(LENGTH * WIDTH) ** 2:.0f}"
+    return _row(statement, source, "all pairs of tokens", simulated, simulated(u), attention(u), sizes, bound)
 
 
-def _shape(account: Account) -> str:
-    return f"layers on {account.length} x {account.width}"
+def _row(
+    statement: str,
+    source: str,
+    compared: str,
+    simulated: Stack,
+    y: Matrix,
+    expected: Matrix,
+    sizes: str = SIZES,
+    bound: str = "",
+) -> Check:
+    error, fields = largest_difference(y, expected), counted(simulated)
+    checked = f"{compared} against {_layers(simulated)}"
+    return Check(statement, source, checked, sizes, error, **fields, layer_bound=bound)
 
 
-def _off(actual: Matrix, expected: Matrix) -> float:
-    return float(np.abs(actual - expected).max())
+def _layers(simulated: Stack) -> str:
+    return f"layers on {simulated.shape[0]} x {simulated.shape[1]}"

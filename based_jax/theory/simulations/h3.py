@@ -17,19 +17,13 @@ from based_jax.validate import expect_array
 
 @dataclass(frozen=True, eq=False)
 class H3:
-    """The operator between the projections of H3; all arrays are float64.
+    """The operator between the projections of H3."""
 
-    Attributes:
-        queries, keys, values: W_q, W_k, W_v, (d, d).
-        shift: h1, (N, d).
-        diagonal: h2, (N, d).
-    """
-
-    queries: Matrix
-    keys: Matrix
-    values: Matrix
-    shift: Matrix
-    diagonal: Matrix
+    queries: Matrix  # W_q, (d, d)
+    keys: Matrix  # W_k, (d, d)
+    values: Matrix  # W_v, (d, d)
+    shift: Matrix  # h1, (N, d)
+    diagonal: Matrix  # h2, (N, d)
 
     def __post_init__(self) -> None:
         width = len(self.queries)
@@ -46,11 +40,11 @@ class H3:
 
 
 def hyena_of_h3(h3: H3) -> Hyena:
-    """The Hyena that begins with k, and gates with v, then with q."""
+    """Return the Hyena that begins with k, and gates with v, then with q."""
     gates, filters = np.stack([h3.values, h3.queries]), np.stack([h3.shift, h3.diagonal])
     return Hyena(gates, h3.keys, filters)
 
 
 def h3_by_columns(h3: H3) -> Stack:
-    """The operator in 3 layers on N x 2 d."""
+    """Return the operator in 3 layers on N x 2 d."""
     return hyena_by_columns(hyena_of_h3(h3))

@@ -13,26 +13,18 @@ import numpy as np
 
 from based_jax.theory.base_conv import Matrix, Stack, convolve
 from based_jax.theory.basic_layers import convolution
-from based_jax.theory.primitives.column_blocks import Part, block, rewrite
-from based_jax.theory.simulations.parts import gated
+from based_jax.theory.primitives.column_blocks import Part, block, gated, rewrite
 from based_jax.validate import expect_array
 
 
 @dataclass(frozen=True, eq=False)
 class Hyena:
-    """A Hyena operator; all arrays are float64.
+    """A Hyena operator."""
 
-    Attributes:
-        gates: W_1 .. W_L, (L, d, d).
-        values: W_v, (d, d).
-        filters: h^1 .. h^L, (L, N, d).
-        short: h_s, (N, 1), one short filter for all channels; None for none.
-    """
-
-    gates: np.ndarray
-    values: Matrix
-    filters: np.ndarray
-    short: Matrix | None = None
+    gates: np.ndarray  # W_1 .. W_L, (L, d, d)
+    values: Matrix  # W_v, (d, d)
+    filters: np.ndarray  # h^1 .. h^L, (L, N, d)
+    short: Matrix | None = None  # h_s, (N, 1), one short filter for all channels
 
     def __post_init__(self) -> None:
         expect_array("filters", self.filters, ("L", "N", "d"))
@@ -60,7 +52,7 @@ class Hyena:
 
 
 def hyena_by_columns(hyena: Hyena) -> Stack:
-    """The operator in L + 2 layers on N x 2 d, or L + 1 without a short filter.
+    """Return the operator in L + 2 layers on N x 2 d, or L + 1 without a short filter.
 
     [u | 0] to [u W_v | u], then the short filter, which passes through all projections as it is the same for
     all channels, then the steps: [z^(l-1) | u] to [z^l | u].

@@ -2,10 +2,10 @@
 
 A Hyena of order L has no biases: it is homogeneous of degree L + 1 in its input, so even the projection
 alone, a layer with b2 = 1 and h = 0, is beyond it. The paper's proof is about layers without biases. With
-further columns that tell the rows apart, and further rows above, the biases come back:
+further columns that distinguish the rows, and further rows above, the biases come back:
 
     b1    a projection of the positions
-    b2    behind the filter, as what an impulse in row 0 leaves N rows further down
+    b2    after the filter, as what an impulse in row 0 leaves N rows further down
 """
 
 import numpy as np
@@ -18,11 +18,7 @@ from based_jax.validate import expect
 
 
 def hyena_of_base_conv(layer: Layer) -> Hyena:
-    """The Hyena that is this layer for inputs of the form `with_positions`, in which it also answers.
-
-    Raises:
-        ValueError: the layer's convolution is circular; Hyena's is causal.
-    """
+    """The Hyena that is this layer for inputs of the form `with_positions`, in which it also answers."""
     expect(not layer.circular, "layer.circular", layer.circular, "False, as Hyena is causal")
     length, width = layer.filters.shape
     rows = 2 * length

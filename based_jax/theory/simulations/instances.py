@@ -1,7 +1,5 @@
 """Random layers to simulate, with entries that keep inputs of order 1 at that."""
 
-import math
-
 import numpy as np
 
 from based_jax.theory.base_conv import Layer, Matrix
@@ -15,26 +13,25 @@ Rng = np.random.Generator
 
 
 def random_hyena(rng: Rng, order: int, length: int, width: int, short: bool = True) -> Hyena:
-    """A Hyena whose filters, the short one included, are as long as the sequence."""
+    """Return a Hyena whose filters, the short one included, are as long as the sequence."""
     gates = np.stack([weights(rng, width, width) for _ in range(order)])
-    long = np.stack([filters(rng, length, width) for _ in range(order)])
-    return Hyena(gates, weights(rng, width, width), long, filters(rng, length, 1) if short else None)
+    long = np.stack([weights(rng, length, width) for _ in range(order)])
+    return Hyena(gates, weights(rng, width, width), long, weights(rng, length, 1) if short else None)
 
 
 def random_layer(rng: Rng, length: int, width: int) -> Layer:
-    """A BaseConv layer with biases."""
+    """Return a BaseConv layer with biases."""
     bias_1, bias_2 = rng.normal(size=(2, length, width))
-    return Layer(weights(rng, width, width), bias_1, filters(rng, length, width), bias_2)
+    return Layer(weights(rng, width, width), bias_1, weights(rng, length, width), bias_2)
 
 
 def random_h3(rng: Rng, length: int, width: int) -> H3:
-    """An H3 whose filters are as long as the sequence."""
-    queries, keys, values = (weights(rng, width, width) for _ in range(3))
-    return H3(queries, keys, values, filters(rng, length, width), filters(rng, length, width))
+    """Return an H3 whose filters are as long as the sequence."""
+    return H3(*(weights(rng, rows, width) for rows in (width, width, width, length, length)))
 
 
 def random_rwkv(rng: Rng, length: int, width: int) -> RWKV:
-    """An RWKV with its own filters: two taps of the token shift, and a decay behind a bonus."""
+    """Return an RWKV with its own filters: two taps of the token shift, and a bonus before a decay."""
     share = rng.uniform(size=width)
     shift = np.zeros((length, width))
     shift[:2] = np.stack([share, 1 - share])[:length]
@@ -43,7 +40,7 @@ def random_rwkv(rng: Rng, length: int, width: int) -> RWKV:
 
 
 def random_retnet(rng: Rng, width: int) -> RetNet:
-    """A head whose decay is 0.5 to 1."""
+    """Return a head whose decay is 0.5 to 1."""
     keys, queries, values = (weights(rng, width, width) for _ in range(3))
     return RetNet(keys, queries, values, float(rng.uniform(0.5, 1)))
 
@@ -51,16 +48,14 @@ def random_retnet(rng: Rng, width: int) -> RetNet:
 def random_linear_attention(
     rng: Rng, width: int, size: int, causal: bool = True, square: float = 1.0
 ) -> LinearAttention:
-    """A head with d = `width` and d' = `size`."""
+    """Return a head with d = `width` and d' = `size`."""
     queries, keys = weights(rng, width, size), weights(rng, width, size)
     return LinearAttention(queries, keys, weights(rng, width, width), causal, square)
 
 
 def weights(rng: Rng, rows: int, columns: int) -> Matrix:
-    """A projection of `rows` channels to `columns`."""
-    return rng.normal(size=(rows, columns)) / math.sqrt(rows)
+    """Return a projection of `rows` channels to `columns`, or `columns` filters of `rows` taps."""
+    return rng.normal(size=(rows, columns)) / np.sqrt(rows)
 
 
-def filters(rng: Rng, length: int, width: int) -> Matrix:
-    """`width` filters of `length` taps."""
-    return rng.normal(size=(length, width)) / math.sqrt(length)
+filters = weights

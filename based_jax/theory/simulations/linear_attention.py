@@ -29,27 +29,19 @@ import numpy as np
 
 from based_jax.theory.base_conv import Matrix, Stack
 from based_jax.theory.basic_layers import delta
-from based_jax.theory.primitives.column_blocks import Part, block, repeated, rewrite
-from based_jax.theory.simulations.parts import gated
+from based_jax.theory.primitives.column_blocks import Part, block, gated, repeated, rewrite
 from based_jax.validate import expect_array
 
 
 @dataclass(frozen=True, eq=False)
 class LinearAttention:
-    """One head; all arrays are float64.
+    """One head."""
 
-    Attributes:
-        queries, keys: W_Q, W_K, (d, k).
-        values: W_V, (d, d).
-        causal: whether a token sees itself and earlier ones only; the paper's definition has all see all.
-        square: weight of the squares among the features.
-    """
-
-    queries: Matrix
-    keys: Matrix
-    values: Matrix
-    causal: bool = True
-    square: float = 1.0
+    queries: Matrix  # W_Q, (d, k)
+    keys: Matrix  # W_K, (d, k)
+    values: Matrix  # W_V, (d, d)
+    causal: bool = True  # whether a token sees itself and earlier ones only, not all as in the paper
+    square: float = 1.0  # weight of the squares among the features
 
     def __post_init__(self) -> None:
         expect_array("values", self.values, (len(self.queries), len(self.queries)))
@@ -69,7 +61,7 @@ class LinearAttention:
 
 
 def linear_attention_by_columns(attention: LinearAttention, length: int) -> Stack:
-    """The head for N = `length` tokens in 5 layers on N x (F d + 2 k^2 + d)."""
+    """Return the head for N = `length` tokens in 5 layers on N x (F d + 2 k^2 + d)."""
     width, size = attention.queries.shape
     features = 1 + size + size**2
     sums, first = block(0, features * width), block(0, width)

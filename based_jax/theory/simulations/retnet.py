@@ -22,24 +22,18 @@ import numpy as np
 
 from based_jax.theory.base_conv import Matrix, Stack
 from based_jax.theory.basic_layers import delta
-from based_jax.theory.primitives.column_blocks import Part, block, repeated, rewrite
-from based_jax.theory.simulations.parts import gated
+from based_jax.theory.primitives.column_blocks import Part, block, gated, repeated, rewrite
 from based_jax.validate import expect_array
 
 
 @dataclass(frozen=True, eq=False)
 class RetNet:
-    """A head of retention; all arrays are float64.
+    """A head of retention."""
 
-    Attributes:
-        keys, queries, values: W_A, W_C, W_V, (d, d).
-        decay: gamma.
-    """
-
-    keys: Matrix
-    queries: Matrix
-    values: Matrix
-    decay: float
+    keys: Matrix  # W_A, (d, d)
+    queries: Matrix  # W_C, (d, d)
+    values: Matrix  # W_V, (d, d)
+    decay: float  # gamma
 
     def __post_init__(self) -> None:
         for name in ("keys", "queries", "values"):
@@ -55,14 +49,14 @@ class RetNet:
         return out
 
     def parallel(self, u: Matrix) -> Matrix:
-        """The same from all pairs of tokens."""
+        """Return the same from all pairs of tokens."""
         ages = np.arange(len(u))[:, None] - np.arange(len(u))
         weights = np.where(ages >= 0, self.decay ** np.maximum(ages, 0), 0)
         return ((u @ self.queries) @ (u @ self.keys).T * weights) @ (u @ self.values)
 
 
 def retnet_by_columns(retnet: RetNet, length: int) -> Stack:
-    """The head for N = `length` tokens in 4 layers on N x (d^2 + d)."""
+    """Return the head for N = `length` tokens in 4 layers on N x (d^2 + d)."""
     width = len(retnet.keys)
     shape = (length, width**2 + width)
     products, u, first = block(0, width**2), block(width**2, width), block(0, width)

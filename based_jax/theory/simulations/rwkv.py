@@ -15,24 +15,17 @@ import numpy as np
 
 from based_jax.theory.base_conv import Matrix, Stack, convolve
 from based_jax.theory.basic_layers import delta
-from based_jax.theory.primitives.column_blocks import Part, block, rewrite
-from based_jax.theory.simulations.parts import convolved, gated
+from based_jax.theory.primitives.column_blocks import Part, block, convolved, gated, rewrite
 from based_jax.validate import expect_array
 
 
 @dataclass(frozen=True, eq=False)
 class RWKV:
-    """What is linear in RWKV's time mixing; all arrays are float64.
+    """What is linear in RWKV's time mixing."""
 
-    Attributes:
-        values: W_v, (d, d).
-        shift: filters of the token shift of the values, mu and 1 - mu, (N, d).
-        filters: h, (N, d), as `decay_filters` makes them.
-    """
-
-    values: Matrix
-    shift: Matrix
-    filters: Matrix
+    values: Matrix  # W_v, (d, d)
+    shift: Matrix  # filters of the token shift of the values, mu and 1 - mu, (N, d)
+    filters: Matrix  # h, (N, d), as `decay_filters` makes them
 
     def __post_init__(self) -> None:
         width = len(self.values)
@@ -41,16 +34,7 @@ class RWKV:
         expect_array("shift", self.shift, self.filters.shape)
 
     def __call__(self, weights: Matrix, u: Matrix, receptance: Matrix) -> tuple[Matrix, Matrix]:
-        """The definition.
-
-        Args:
-            weights: e, (N, d).
-            u: (N, d).
-            receptance: r, (N, d).
-
-        Returns:
-            numerator and denominator of y, (N, d) each; r is in the numerator.
-        """
+        """The definition: e, u, r to numerator, r included, and denominator of y, (N, d) each."""
         for name, array in (("weights", weights), ("u", u), ("receptance", receptance)):
             expect_array(name, array, self.filters.shape)
         v = convolve(self.shift, u) @ self.values
@@ -69,13 +53,7 @@ def rwkv_by_columns(rwkv: RWKV) -> Stack:
 
 
 def decay_filters(length: int, log_decay: np.ndarray, bonus: np.ndarray) -> Matrix:
-    """h, (N, d): exp(bonus) for the token itself, then exp(0), exp(w), exp(2 w), ...
-
-    Args:
-        length: N.
-        log_decay: w, (d,).
-        bonus: (d,).
-    """
+    """h, (N, d): exp(bonus) for the token itself, then exp(0), exp(w), exp(2 w), ... for `log_decay` w."""
     expect_array("log_decay", log_decay, ("d",))
     expect_array("bonus", bonus, log_decay.shape)
     past = np.arange(length - 1)[:, None] * log_decay

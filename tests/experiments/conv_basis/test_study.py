@@ -20,9 +20,9 @@ from based_jax.experiments.conv_basis import heads, replaced, report, training
 from based_jax.experiments.conv_basis.approximations import UNIFORM, attend
 from based_jax.experiments.conv_basis.settings import SETTINGS
 from based_jax.experiments.slots import Slot
+from based_jax.training.lm_config import LMConfig
 from tests.conftest import ROOT
 from tests.tolerances import FLOAT32, assert_close
-from train.lm_config import LMConfig
 
 SMALL = dataclasses.replace(
     SETTINGS["smoke"], length=24, width=8, terms=(2, 24), window=16, window_terms=(16,), texts=1, steps=1

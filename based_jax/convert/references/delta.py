@@ -1,0 +1,97 @@
+"""Delta-rule mixers: DeltaNet, Gated DeltaNet, RWKV-7."""
+
+from typing import Any
+
+from based_jax.convert.layouts import Layout, Rule, Rules, dense, linear, same, taps, vector
+from based_jax.convert.references.mixer import Meta, TorchMixer
+from based_jax.models import MixerSpec
+from based_jax.validate import expect
+
+HEADS: Rules = (
+    *(linear(f"{name}_proj.weight", f"{name}/kernel") for name in "qkv"),
+    *(taps(f"{name}_conv1d.weight", f"{name}_conv") for name in "qkv"),
+    linear("b_proj.weight", "beta/kernel"),
+    linear("g_proj.weight", "gate/kernel"),
+    vector("o_norm.weight", "norm_scale"),
+    linear("o_proj.weight", "out/kernel", inputs=2),
+)
+
+
+def _beside_unused(key: str, unused: str, path: str) -> Rule:
+    """A vector, beside a torch vector of the same size that nothing reads: dropped here, zeros there."""
+
+    def to_torch(leaves: list[Any], count: int) -> list[Any]:
+        return [leaves[0], leaves[0].__array_namespace__().zeros_like(leaves[0])]
+
+    return Rule((key, unused), (path,), Layout(lambda tensors, shapes: tensors[:1], to_torch))
+
+
+GATED: Rules = (
+    *HEADS,
+    linear("a_proj.weight", "step/kernel"),
+    _beside_unused("A_log", "D", "A_log"),
+    vector("dt_bias", "dt_bias"),
+)
+
+
+def _low_rank(letter: str, name: str) -> Rules:
+    down = linear(f"{letter}_lora.lora.0.weight", f"{name}_down/kernel")
+    return (down, *dense(f"{letter}_lora.lora.2", f"{name}_up"))
+
+
+RWKV7: Rules = (
+    same("x_x", "mix"),  # rows r, w, k, v, a, g
+    *(linear(f"{name[0]}_proj.weight", f"{name}/kernel") for name in ("receptance", "key", "value")),
+    *_low_rank("w", "decay"),
+    *_low_rank("a", "rate"),
+    *_low_rank("g", "gate"),
+    vector("k_k", "removal"),
+    vector("k_a", "key_rate"),
+    same("r_k", "bonus"),
+    vector("g_norm.weight", "norm_scale"),
+    vector("g_norm.bias", "norm_bias"),
+    linear("o_proj.weight", "out/kernel", inputs=2),
+)
+
+
+def _delta_net(meta: Meta) -> MixerSpec:
+    options = _common(meta, use_gate=False)
+    for name, default in (("qk_activation", "silu"), ("qk_norm", "l2"), ("allow_neg_eigval", False)):
+        options[name] = meta.get(name, default)
+    options["qk_norm"] = options["qk_norm"].split()[0]  # fixtures add how it is computed
+    return MixerSpec("delta_net", options)
+
+
+def _gated_delta_net(meta: Meta) -> MixerSpec:
+    expand = meta.get("expand_v", 2)
+    expect(expand == int(expand), "expand_v", expand, "a whole number")
+    return MixerSpec("gated_delta_net", _common(meta, use_gate=True) | {"expand_v": int(expand)})
+
+
+def _common(meta: Meta, use_gate: bool) -> dict[str, Any]:
+    expect(meta.get("use_short_conv", True), "use_short_conv", False, "True")
+    return {
+        "num_heads": meta.get("num_heads", 2),
+        "kernel_size": meta.get("conv_size", 4),
+        "use_gate": meta.get("use_gate", use_gate),
+        "norm_eps": meta.get("norm_eps", 1e-5),
+    }
+
+
+def _rwkv7(meta: Meta) -> MixerSpec:
+    usual = {"decay": 16, "gate": 64, "a": 16}
+    ranks = [meta.get(f"{name}_low_rank_dim", rank) for name, rank in usual.items()]
+    if "low_rank_dims" in meta:  # of decay, gate, a, and the unused v
+        ranks = [int(rank) for rank in meta["low_rank_dims"].split(",")][:3]
+    expect(not meta.get("layer_idx"), "layer_idx", meta.get("layer_idx"), "0: deeper layers have a v_lora")
+    options = dict(zip(("decay_rank", "gate_rank", "rate_rank"), ranks, strict=True))
+    # Zoology's own start: exactly no delta rule, see the mixer.
+    return MixerSpec("rwkv7", options | {"head_dim": meta.get("head_dim", 64), "removal_init": 0.0})
+
+
+MIXERS: dict[str, TorchMixer] = {
+    "zoology.mixers.delta_net.DeltaNet": TorchMixer(_delta_net, HEADS),
+    "zoology.mixers.gated_delta_net.GatedDeltaNet": TorchMixer(_gated_delta_net, GATED),
+    "zoology.mixers.rwkv7.RWKV7Attention": TorchMixer(_rwkv7, RWKV7),
+}
+"""By import path."""

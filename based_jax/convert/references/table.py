@@ -1,0 +1,206 @@
+"""The authors' torch modules that we have an equal of: one table entry for each.
+
+An entry is found by the beginning of a fixture's `module`; it builds ours from the fixture's hyperparameters
+(and from tensor shapes where those say nothing), and names the layout rules.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flax import linen as nn
+
+from based_jax import mixers
+from based_jax.convert.authors_config import GATED_ACTIVATIONS, kind, model_config
+from based_jax.convert.layouts import Rules, Shapes
+from based_jax.convert.references import zoology
+from based_jax.convert.references.mixer import Meta, to_ours
+from based_jax.convert.references.ops import OPS, TorchOp
+from based_jax.convert.tables import (
+    ALT_MLP,
+    AUTHORS,
+    GATED_CONV,
+    LINEAR_ATTENTION,
+    MAMBA_MODEL,
+    MIXERS,
+    MLP,
+    NORM,
+    SHORT_CONV,
+    SOFTMAX_ATTENTION,
+    ZOOLOGY,
+    Names,
+    block_rules,
+    model_rules,
+)
+from based_jax.models import Block, GatedMLP, LanguageModel, MixerSpec, RMSNorm
+from based_jax.ops import left_from_torch_window
+from based_jax.validate import expect, expect_choice
+
+
+class Reference(NamedTuple):
+    """How one of the authors' modules becomes ours."""
+
+    build: Callable[[Meta, Shapes], nn.Module]
+    """meta and the shapes of the torch tensors to our module"""
+    rules: Callable[[Meta], Rules]
+    """the layout of its parameters"""
+    width: Callable[[Meta, Shapes], int] = lambda meta, shapes: meta["d_model"]
+    """channels of its input"""
+    names: Names | None = None
+    """of a language model"""
+    dropped: tuple[str, ...] = ()
+    """torch keys that we have no use for"""
+
+
+def find(meta: Meta) -> Reference:
+    """The entry for a fixture."""
+    name = module_name(meta)
+    for known, reference in REFERENCES.items():
+        if re.match(rf"{re.escape(known)}\b", name):
+            return reference
+    raise ValueError(f"module = {name!r}: expected one of {', '.join(REFERENCES)}")
+
+
+def module_name(meta: Meta) -> str:
+    """Where a meta says that its numbers come from, in the words of the table's keys."""
+    if "op" in meta:
+        return f"op {meta['op']}"
+    if "config" in meta:
+        return f"checkpoint {meta.get('kind') or kind(meta['config'])}"
+    if "model" in meta:
+        return "training trace of a zoology language model"
+    return str(meta.get("module", "a meta that names no module"))
+
+
+def _mixer(spec: Callable[[Meta], MixerSpec], rules: Rules, dropped: tuple[str, ...] = ()) -> Reference:
+    def build(meta: Meta, shapes: Shapes) -> nn.Module:
+        mixer, options = dataclasses.astuple(spec(meta))
+        return mixers.make(mixer, d_model=meta["d_model"], **options)
+
+    return Reference(build, lambda meta: rules, dropped=dropped)
+
+
+_sizes = {"expand": ("expand_proj", 4), "kernel_size": ("kernel_size", 3)}
+_base_conv = to_ours("gated_conv", **_sizes, bias=("use_bias", True), conv_bias=("conv_bias", False))
+_short_convolution = to_ours("short_conv", kernel_size="kernel_size", bias=("conv_bias", False))
+
+
+def _linear_attention(meta: Meta) -> MixerSpec:
+    heads, width = meta["num_heads"], meta["d_model"]
+    head_dim = meta.get("head_dim") or width // heads
+    expect(head_dim * heads == width, "head_dim", head_dim, f"d_model / num_heads = {width} / {heads}")
+    names = {"num_heads": "num_heads", "feature_dim": "feature_dim", "eps": ("eps", 1e-12)}
+    return to_ours("linear_attention", **names)(meta)
+
+
+def _sliding_attention(meta: Meta) -> MixerSpec:
+    left = left_from_torch_window(meta["window_size"])
+    expect(meta.get("window_left", left) == left, "window_left", meta.get("window_left"), f"{left}")
+    return MixerSpec("sliding_window", {"left": left, **_heads(meta)})
+
+
+def _mha(meta: Meta) -> MixerSpec:
+    left, right = meta.get("window_size") or (-1, -1)
+    expect(right in (-1, 0), "window_size", meta.get("window_size"), "(left, -1) or (left, 0): causal")
+    if left < 0:
+        return MixerSpec("attention", _heads(meta))
+    return MixerSpec("sliding_window", {"left": left, **_heads(meta)})
+
+
+def _heads(meta: Meta) -> dict[str, Any]:
+    """Options of a packed-projection attention, whatever the spelling of its hyperparameters."""
+    expect(meta.get("causal", True), "causal", meta.get("causal"), "true")
+    heads = meta["num_heads"]
+    head_dim = meta["d_model"] // heads
+    scale, usual = meta.get("softmax_scale"), "head_dim**-0.5"
+    fits = scale in (None, usual) or math.isclose(float(scale), head_dim**-0.5)
+    expect(fits, "softmax_scale", scale, usual)
+    return {
+        "num_heads": heads,
+        "num_kv_heads": meta.get("num_heads_kv") or heads,
+        "rotary_fraction": _fraction(meta.get("rotary_emb_dim", 0), head_dim),
+        "rotary_base": meta.get("rotary_base", meta.get("rotary_emb_base", 10000.0)),
+        "rotary_interleaved": meta.get("rotary_interleaved", meta.get("rotary_emb_interleaved", False)),
+        "qkv_bias": meta.get("qkv_proj_bias", meta.get("bias", False)),
+        "out_bias": meta.get("out_proj_bias", meta.get("bias", False)),
+    }
+
+
+def _fraction(part: int, whole: int) -> float:
+    """part / whole, rounded so that int(fraction * whole) is part again."""
+    fraction = part / whole
+    return fraction if int(fraction * whole) == part else math.nextafter(fraction, 1.0)
+
+
+def _gated_mlp(meta: Meta, shapes: Shapes) -> nn.Module:
+    activation = meta["activation"].removeprefix("alt_")
+    expect_choice("activation", activation, tuple(GATED_ACTIVATIONS))
+    return GatedMLP(
+        d_model=meta["d_model"],
+        hidden=shapes["fc2.weight"][1],
+        activation=GATED_ACTIVATIONS[activation],
+        bias=meta.get("bias", "fc2.bias" in shapes),
+    )
+
+
+def _block(meta: Meta, shapes: Shapes) -> nn.Module:
+    expect(meta["mixer"].startswith("BaseConv"), "mixer", meta["mixer"], "BaseConv(...)")
+    expect(meta["mlp"] == "GatedMlp swiglu", "mlp", meta["mlp"], "'GatedMlp swiglu'")
+    inner, d_model = shapes["mixer.in_proj.weight"]
+    taps = shapes["mixer.conv.conv.weight"][-1]
+    return Block(
+        mixer=mixers.GatedConv(d_model, expand=inner // d_model, kernel_size=taps),
+        mlp=GatedMLP(d_model, hidden=shapes["mlp.fc2.weight"][1]),
+        norm={"rms": "rms", "layernorm": "layer"}[meta["norm"]],
+        norm_eps=meta["eps"],
+        prenorm=meta["prenorm"],
+    )
+
+
+def _authors_model(meta: Meta, shapes: Shapes) -> nn.Module:
+    return LanguageModel(model_config(meta["config"], shapes))
+
+
+def _authors_model_rules(meta: Meta) -> Rules:
+    config = model_config(meta["config"], {})
+    mixers = [MIXERS[config.layer(index).mixer] for index in range(config.num_layers)]
+    return model_rules(mixers, MAMBA_MODEL if kind(meta["config"]) == "mamba" else AUTHORS)
+
+
+REFERENCES: dict[str, Reference] = {
+    "based.models.mixers.convolution.BaseConv": _mixer(_base_conv, GATED_CONV),
+    "based ShortConvolution": _mixer(_short_convolution, SHORT_CONV),
+    "based.models.mixers.linear_attention.LinearAttention": _mixer(_linear_attention, LINEAR_ATTENTION),
+    "based LinearAttention": _mixer(_linear_attention, LINEAR_ATTENTION),
+    "based.models.mixers.slide_attention.SlidingAttention": _mixer(_sliding_attention, SOFTMAX_ATTENTION),
+    "based.models.mixers.mha.MHA": _mixer(_mha, SOFTMAX_ATTENTION),
+    "flash_attn.modules.mha.MHA": _mixer(_mha, SOFTMAX_ATTENTION),
+    "based.models.mlp.GatedMlp": Reference(
+        _gated_mlp, lambda meta: ALT_MLP if meta.get("mlp_type") == "alt" else MLP
+    ),
+    "based.ops.triton.layer_norm.RMSNorm": Reference(
+        lambda meta, shapes: RMSNorm(eps=meta["eps"]),
+        lambda meta: NORM,
+        lambda meta, shapes: shapes["weight"][0],
+    ),
+    "based.models.block.Block": Reference(
+        _block, lambda meta: block_rules(GATED_CONV), lambda meta, shapes: shapes["norm1.weight"][0]
+    ),
+    "checkpoint mamba": Reference(_authors_model, _authors_model_rules, names=MAMBA_MODEL),
+    "checkpoint": Reference(_authors_model, _authors_model_rules, names=AUTHORS),
+    **{name: _mixer(*mixer) for name, mixer in zoology.MIXERS.items()},
+    "zoology.mixers.mlp.MLP": Reference(zoology.mlp, lambda meta: MLP),
+    "zoology.mixers.mlp.GLU": Reference(zoology.glu, lambda meta: zoology.GLU),
+    "zoology.model.LanguageModel": Reference(
+        zoology.language_model, zoology.language_model_rules, names=ZOOLOGY
+    ),
+    "training trace of a zoology language model": Reference(
+        lambda meta, shapes: zoology.language_model(meta["model"], shapes),
+        lambda meta: zoology.language_model_rules(meta["model"]),
+        names=ZOOLOGY,
+    ),
+    **{f"op {op}": Reference(lambda meta, shapes: TorchOp(meta["op"]), lambda meta: ()) for op in OPS},
+}
+"""By the beginning of `module_name(meta)`."""

@@ -1,0 +1,23 @@
+"""The tokenizer that belongs to a model in a directory."""
+
+from pathlib import Path
+
+from based_jax.data.tokenizers import Tokenizer, load_tokenizer
+from based_jax.models.presets import BYTE_VOCAB
+
+
+def find_tokenizer(directory: Path, spec: str | None, vocab_size: int) -> Tokenizer:
+    """The tokenizer asked for, else the one beside the model, else bytes if the vocabulary has their size."""
+    if spec is not None:
+        return load_tokenizer(spec)
+    tokenizer = own_tokenizer(directory, vocab_size)
+    if tokenizer is None:
+        raise ValueError(f"tokenizer = None: expected one to be given: {directory} has no tokenizer.json")
+    return tokenizer
+
+
+def own_tokenizer(directory: Path, vocab_size: int) -> Tokenizer | None:
+    """The tokenizer beside a model, else bytes if the vocabulary has their size, else None."""
+    if (directory / "tokenizer.json").is_file():
+        return load_tokenizer(directory)
+    return load_tokenizer("byte") if vocab_size == BYTE_VOCAB else None

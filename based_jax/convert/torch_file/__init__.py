@@ -1,0 +1,1 @@
+"""The weight files of `torch.save`, read and written without torch."""

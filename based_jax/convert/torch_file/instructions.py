@@ -1,0 +1,319 @@
+"""An interpreter for the pickles that `torch.save` writes, over inert values.
+
+Pickle is a small stack language that can import and call anything. Here names stay names, and "calling" one
+of the three allowed functions builds a checked description of a tensor. Python's own `Unpickler` would not be
+safe even with a strict `find_class`: eight bytes make its memo take gigabytes, and a deeply nested tuple as a
+dictionary key overflows the C stack.
+
+The work is bounded, too. `MAX_INSTRUCTIONS` run at most, each makes at most one object, and nothing is hashed
+whose hash a file can choose: only text, which Python hashes with a secret. The integers k (2^61 - 1), for
+example, all hash alike, and a dictionary of n of them takes n^2 steps.
+"""
+
+import dataclasses
+import enum
+import math
+import pickle
+import struct
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import ml_dtypes
+import numpy as np
+
+ADVICE = "re-save it with torch >= 1.6, or convert it to safetensors where it was made"
+MAX_INSTRUCTIONS = 1 << 18
+"""Those of about six thousand tensors, or of two thousand with an optimizer's state."""
+_MAX_DIMS = 16  # torch's modules have up to 5
+_MAX_EMPTY = 1 << 40  # the sizes beside a zero: only to keep numpy's arithmetic far from overflow
+
+
+class CheckpointError(ValueError):
+    """A weight file that is missing, damaged, or not what it should be; the message starts with its path."""
+
+
+class UnsafeCheckpointError(CheckpointError):
+    """A weight file that asks for more than plain tensors. Nothing from it was executed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """One flat block of numbers: `data/<key>` of the archive."""
+
+    key: str
+    dtype: np.dtype
+    numel: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A strided window on a storage, known to lie inside it; offset and strides count elements."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @property
+    def window(self) -> str:
+        """What two names of the same numbers have in common, as text: see the module's remark on hashes."""
+        return f"{self.offset} {self.shape} {self.stride}"
+
+    def on(self, storage_bytes: np.ndarray) -> np.ndarray:
+        """The window as an array over the storage's bytes."""
+        dtype = self.storage.dtype
+        if 0 in self.shape:
+            return np.empty(self.shape, dtype)
+        strides = [step * dtype.itemsize for step in self.stride]
+        return np.ndarray(self.shape, dtype, storage_bytes, self.offset * dtype.itemsize, strides)
+
+
+class IntegerKey(str):
+    """The text "integer 7" for the key 7. An optimizer numbers parameters so; no weight has such a name."""
+
+
+class _Function(enum.Enum):
+    """The only functions that a file may name. They are labels: no Python function stands behind them."""
+
+    ORDERED_DICT = "collections.OrderedDict"
+    REBUILD_TENSOR = "torch._utils._rebuild_tensor_v2"
+    REBUILD_PARAMETER = "torch._utils._rebuild_parameter"
+
+
+STORAGE_DTYPES = {
+    "torch.DoubleStorage": np.dtype(np.float64),
+    "torch.FloatStorage": np.dtype(np.float32),
+    "torch.HalfStorage": np.dtype(np.float16),
+    "torch.BFloat16Storage": np.dtype(ml_dtypes.bfloat16),
+    "torch.LongStorage": np.dtype(np.int64),
+    "torch.IntStorage": np.dtype(np.int32),
+    "torch.ShortStorage": np.dtype(np.int16),
+    "torch.CharStorage": np.dtype(np.int8),
+    "torch.ByteStorage": np.dtype(np.uint8),
+    "torch.BoolStorage": np.dtype(np.bool_),
+}
+_GLOBALS: Mapping[str, Any] = {**STORAGE_DTYPES, **{function.value: function for function in _Function}}
+
+# Pickle's instructions that push a constant, a number of a given layout, or a tuple of the last values.
+_CONSTANTS = {pickle.NONE: None, pickle.NEWTRUE: True, pickle.NEWFALSE: False, pickle.EMPTY_TUPLE: ()}
+_NUMBERS = {pickle.BININT1: "<B", pickle.BININT2: "<H", pickle.BININT: "<i", pickle.BINFLOAT: ">d"}
+_TUPLES = {pickle.TUPLE1: 1, pickle.TUPLE2: 2, pickle.TUPLE3: 3}
+_MEMO_INDEX = {pickle.BINPUT: "<B", pickle.LONG_BINPUT: "<I", pickle.BINGET: "<B", pickle.LONG_BINGET: "<I"}
+
+
+class Interpreter:
+    """Runs a pickle made of the instructions that `torch.save` writes for a state dict (protocol 2)."""
+
+    def __init__(self, code: bytes, storage_sizes: Mapping[str, int]) -> None:
+        self._code = code
+        self._position = 0
+        self._stack: list[Any] = []
+        self._outer: list[list[Any]] = []  # the stacks below each open mark
+        self._memo: dict[int, Any] = {}
+        self._storage_sizes = storage_sizes
+        self._storages: dict[str, Storage] = {}
+
+    def run(self) -> Any:
+        """The object that the pickle describes."""
+        left = MAX_INSTRUCTIONS
+        while (instruction := self._take(1)) != pickle.STOP:
+            self._step(instruction)
+            left -= 1
+            if not left:
+                self._refuse(f"a pickle of more than {MAX_INSTRUCTIONS} instructions")
+        if len(self._stack) != 1 or self._outer or self._position != len(self._code):
+            self._refuse("a pickle that does not end with one object")
+        return self._stack[0]
+
+    def _step(self, instruction: bytes) -> None:
+        match instruction:
+            case pickle.PROTO:
+                version = self._take(1)[0]
+                if version != 2:
+                    self._refuse(f"pickle protocol {version}, expected torch.save's default 2")
+            case pickle.MARK:
+                self._outer.append(self._stack)
+                self._stack = []
+            case pickle.BINPUT | pickle.LONG_BINPUT:
+                self._memo[self._number(_MEMO_INDEX[instruction])] = self._top()
+            case pickle.APPEND:
+                self._append(self._pop(1))
+            case pickle.APPENDS:
+                self._append(self._pop_to_mark())
+            case pickle.SETITEM:
+                self._set_items(self._pop(2))
+            case pickle.SETITEMS:
+                self._set_items(self._pop_to_mark())
+            case pickle.BUILD:
+                self._pop(1)  # of a state dict: the version numbers of the modules
+                if not isinstance(self._top(), dict):
+                    self._refuse(f"attributes on {show(self._top())}")
+            case _:
+                value = self._value(instruction)  # first, since it may replace the stack
+                self._stack.append(value)
+
+    def _value(self, instruction: bytes) -> Any:
+        """The value that an instruction pushes."""
+        if instruction in _CONSTANTS:
+            return _CONSTANTS[instruction]
+        if instruction in _NUMBERS:
+            return self._number(_NUMBERS[instruction])
+        if instruction in _TUPLES:
+            return tuple(self._pop(_TUPLES[instruction]))
+        match instruction:
+            case pickle.LONG1:
+                return int.from_bytes(self._take(self._number("<B")), "little", signed=True)
+            case pickle.BINUNICODE:
+                return self._text(self._take(self._number("<I")))
+            case pickle.TUPLE:
+                return tuple(self._pop_to_mark())
+            case pickle.EMPTY_LIST:
+                return []
+            case pickle.EMPTY_DICT:
+                return {}
+            case pickle.BINGET | pickle.LONG_BINGET:
+                index = self._number(_MEMO_INDEX[instruction])
+                return self._memo[index] if index in self._memo else self._refuse(f"memo index {index}")
+            case pickle.GLOBAL:
+                name = f"{self._line()}.{self._line()}"
+                return _GLOBALS[name] if name in _GLOBALS else self._refuse(f"the global {show(name)}")
+            case pickle.BINPERSID:
+                return self._storage(*self._pop(1))
+            case pickle.REDUCE:
+                return self._call(*self._pop(2))
+        self._refuse(f"the pickle instruction {instruction!r}")
+
+    def _storage(self, identity: Any) -> Storage:
+        """A persistent id: ("storage", type, key, location, number of elements)."""
+        kinds = [str, str, str, int]
+        if not isinstance(identity, tuple) or list(map(type, identity[:1] + identity[2:])) != kinds:
+            self._refuse("a persistent id that is not a storage")
+        what, dtype, key, _, numel = identity
+        if what != "storage" or not isinstance(dtype, np.dtype):
+            self._refuse("a persistent id that is not a storage")
+        storage = self._storages.setdefault(key, Storage(key, dtype, numel))
+        if (storage.dtype, storage.numel) != (dtype, numel):
+            self._refuse(f"two descriptions of storage {show(key)}")
+        if self._storage_sizes.get(key) != numel * dtype.itemsize:
+            has = f"{self._storage_sizes[key]} bytes" if key in self._storage_sizes else "no such entry"
+            self._refuse(f"storage {show(key)} of {show(numel)} {dtype} elements: the archive has {has}")
+        return storage
+
+    def _call(self, function: Any, arguments: Any) -> Any:
+        if not isinstance(arguments, tuple):
+            self._refuse(f"a call with {show(arguments)} in place of arguments")
+        if function is _Function.ORDERED_DICT and not arguments:
+            return {}
+        if function is _Function.REBUILD_TENSOR and len(arguments) in (6, 7):
+            return self._tensor(*arguments)
+        if function is _Function.REBUILD_PARAMETER and len(arguments) == 3:
+            tensor, requires_grad, hooks = arguments
+            if isinstance(tensor, Tensor) and isinstance(requires_grad, bool) and _is_empty(hooks):
+                return tensor
+        self._refuse(f"a call of {show(function)} with unexpected arguments")
+
+    def _tensor(
+        self, storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, metadata: Any = None
+    ) -> Tensor:
+        """A tensor whose every element lies inside its storage. Python's integers cannot overflow here."""
+        if not isinstance(storage, Storage) or not _is_size(offset) or not isinstance(grad, bool):
+            self._refuse("a tensor with arguments of the wrong type")
+        if not _is_empty(hooks) or not _is_empty(metadata):
+            self._refuse("a tensor with hooks or metadata")
+        for sizes in (shape, stride):
+            if not isinstance(sizes, tuple) or len(sizes) > _MAX_DIMS or not all(map(_is_size, sizes)):
+                self._refuse("a tensor whose shape or strides are not tuples of sizes")
+        if len(shape) != len(stride):
+            self._refuse("a tensor with another number of strides than axes")
+        if 0 in shape:
+            end, capacity = offset, _MAX_EMPTY
+        else:
+            end = offset + 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+            capacity = storage.numel
+        if end > storage.numel or math.prod(size for size in shape if size) > capacity:
+            self._refuse(f"a tensor that reaches outside its storage {show(storage.key)}")
+        # An axis of size 1 may carry any stride in torch, also one too large for numpy.
+        steps = (0 if size < 2 else step for size, step in zip(shape, stride, strict=True))
+        return Tensor(storage, offset, shape, tuple(steps))
+
+    def _append(self, values: list[Any]) -> None:
+        target = self._top()
+        if not isinstance(target, list):
+            self._refuse(f"an append to {show(target)}")
+        target.extend(values)
+
+    def _set_items(self, keys_and_values: list[Any]) -> None:
+        target = self._top()
+        if not isinstance(target, dict) or len(keys_and_values) % 2:
+            self._refuse(f"an item of {show(target)}, or a key without a value")
+        for key, value in zip(keys_and_values[::2], keys_and_values[1::2], strict=True):
+            # Nothing else may be hashed: that of a nested tuple recurses without a limit, integers collide.
+            if type(key) is int:
+                key = IntegerKey(f"integer {key}")
+            if not isinstance(key, str):
+                self._refuse(f"{show(key)} as a key")
+            if key in target:
+                self._refuse(f"the key {show(key)} twice")
+            target[key] = value
+
+    def _top(self) -> Any:
+        return self._stack[-1] if self._stack else self._refuse("an instruction without its operands")
+
+    def _pop(self, count: int) -> list[Any]:
+        if len(self._stack) < count:
+            self._refuse("an instruction without its operands")
+        values = self._stack[-count:]
+        del self._stack[-count:]
+        return values
+
+    def _pop_to_mark(self) -> list[Any]:
+        if not self._outer:
+            self._refuse("an instruction without its mark")
+        values, self._stack = self._stack, self._outer.pop()
+        return values
+
+    def _take(self, count: int) -> bytes:
+        taken = self._code[self._position : self._position + count]
+        if len(taken) != count:
+            self._refuse("a pickle that ends early")
+        self._position += count
+        return taken
+
+    def _number(self, layout: str) -> Any:
+        return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
+
+    def _line(self) -> str:
+        end = self._code.find(b"\n", self._position)
+        if end < 0:
+            self._refuse("a pickle that ends early")
+        return self._text(self._take(end + 1 - self._position)[:-1])
+
+    def _text(self, encoded: bytes) -> str:
+        try:
+            return encoded.decode("utf-8")
+        except UnicodeDecodeError:
+            self._refuse("text that is not UTF-8")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UnsafeCheckpointError(
+            f"refused {what} (byte {self._position} of data.pkl); nothing was executed; "
+            f"if you trust the file, {ADVICE}"
+        )
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and not value)
+
+
+def show(value: Any) -> str:
+    """A short text for a value from a file; containers may be deep or endless: only their type is named."""
+    if isinstance(value, _Function):
+        return value.value
+    if not isinstance(value, str | int | float | None):
+        return f"a {type(value).__name__.lstrip('_').lower()}"
+    text = repr(value[:100] if type(value) is str else value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -1,0 +1,97 @@
+"""Writing the weight files that `torch.load` reads, without torch: the counterpart of `reader`.
+
+The archive is that of `torch.save` since torch 1.6, and names nothing but the storage types,
+`torch._utils._rebuild_tensor_v2` and `collections.OrderedDict`: `weights_only=True` reads it.
+"""
+
+import math
+import os
+import pickle
+import struct
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from based_jax.convert.torch_file.instructions import STORAGE_DTYPES
+from based_jax.validate import expect
+from based_jax.whole_file import raw_bytes, whole_file
+
+_ROOT = "archive"
+_VERSION = b"3\n"
+"""of torch's archive format; newer torch still writes it"""
+_BIG_ENTRY = 1 << 31
+"""bytes from which a zip entry needs its 64-bit form"""
+_STORAGES = {dtype.name: name for name, dtype in STORAGE_DTYPES.items()}
+
+
+def write_torch_file(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray | jax.Array]) -> None:
+    """Write a state dict that torch loads; the file appears whole or not at all, the same for the same input.
+
+    Args:
+        path: the file to create or replace; its directory must exist.
+        tensors: name to array (NumPy or JAX, any strides); bfloat16 is `ml_dtypes.bfloat16`. Names with the
+            very same array, as a tied head's, share a storage, as torch's tied tensors do.
+
+    Raises:
+        ValueError: no tensors, or a dtype that torch has no storage for.
+        FileNotFoundError: no such directory.
+    """
+    expect(bool(tensors), "tensors", tensors, "at least one")
+    for name, tensor in tensors.items():
+        dtype = np.dtype(tensor.dtype).name
+        expect(dtype in _STORAGES, f"dtype of {name}", dtype, "one of " + ", ".join(_STORAGES))
+    storages = {id(tensor): tensor for tensor in tensors.values()}
+    keys = {identity: str(number) for number, identity in enumerate(storages)}
+    entries = {name: _tensor(tensor, keys[id(tensor)]) for name, tensor in tensors.items()}
+    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        _write(archive, "data.pkl", pickle.PROTO + b"\x02" + _program(entries) + pickle.STOP)
+        _write(archive, "byteorder", b"little")
+        for identity, tensor in storages.items():
+            _write(archive, f"data/{keys[identity]}", raw_bytes(tensor))
+        _write(archive, "version", _VERSION)
+
+
+def _write(archive: zipfile.ZipFile, name: str, content: bytes | memoryview) -> None:
+    entry = zipfile.ZipInfo(f"{_ROOT}/{name}")  # dated 1980: the same bytes at any time
+    with archive.open(entry, "w", force_zip64=len(content) >= _BIG_ENTRY) as stream:
+        stream.write(content)
+
+
+def _tensor(tensor: Any, key: str) -> bytes:
+    """Instructions that build a contiguous tensor on the storage `key`."""
+    dtype, shape = np.dtype(tensor.dtype).name, tuple(tensor.shape)
+    strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    identity = ("storage", _global(_STORAGES[dtype]), key, "cpu", math.prod(shape))
+    storage = _program(identity) + pickle.BINPERSID
+    hooks = _global("collections.OrderedDict") + pickle.EMPTY_TUPLE + pickle.REDUCE
+    arguments = (storage, 0, shape, strides, False, hooks)
+    return _global("torch._utils._rebuild_tensor_v2") + _program(arguments) + pickle.REDUCE
+
+
+def _global(name: str) -> bytes:
+    module, _, attribute = name.rpartition(".")
+    return pickle.GLOBAL + f"{module}\n{attribute}\n".encode()
+
+
+def _program(value: Any) -> bytes:
+    """Instructions that push a value; `bytes` are instructions already."""
+    match value:
+        case bytes():
+            return value
+        case bool():
+            return pickle.NEWTRUE if value else pickle.NEWFALSE
+        case int():
+            encoded = pickle.encode_long(value)
+            return pickle.LONG1 + bytes([len(encoded)]) + encoded
+        case str():
+            encoded = value.encode()
+            return pickle.BINUNICODE + struct.pack("<I", len(encoded)) + encoded
+        case tuple():
+            return pickle.MARK + b"".join(map(_program, value)) + pickle.TUPLE
+        case dict():
+            items = b"".join(_program(key) + _program(item) for key, item in value.items())
+            return pickle.EMPTY_DICT + pickle.MARK + items + pickle.SETITEMS
+    raise TypeError(f"no instructions for {value!r}")

@@ -1,0 +1,175 @@
+"""Count the bigrams of a training corpus: ``python -m based_jax.evals.bigrams --data stdlib --out FILE``.
+
+The stream is that of training, ``EOT d1 EOT d2 ... dn EOT``, so every pair of an input and its target counts
+once. Each document counts by itself (``EOT d EOT``): files counted apart and then merged give the same table.
+"""
+
+import dataclasses
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import tyro
+
+from based_jax import command
+from based_jax.data import Tokenizer, load_tokenizer
+from based_jax.evals.bigrams.counter import SMALLEST_MEMORY, BigramCounter
+from based_jax.evals.bigrams.table import BigramTable, merge_tables
+from based_jax.evals.options import expect_positive
+from based_jax.evals.progress import interruptible, progress
+from based_jax.evals.text import Part, TextOptions, open_text
+from based_jax.files import read_json
+from based_jax.validate import expect
+from based_jax.whole_file import whole_file
+
+PROG = "python -m based_jax.evals.bigrams"
+GIB = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Count how often each pair of neighbouring tokens occurs, for the slices of evals.perplexity.
+
+    Interrupted or killed, the same command goes on from OUT.partial.
+    """
+
+    out: Path
+    """count file to write (safetensors: keys, counts, metadata); it must not exist"""
+    text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
+    merge: tuple[Path, ...] = ()
+    """count files to add up, instead of --data"""
+    tokenizer: str = "byte"
+    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file"""
+    memory: float = 2.0
+    """GiB for counting; what does not fit waits in files beside OUT"""
+    save_every: int = 100_000_000
+    """tokens between savings of the progress"""
+
+    def __post_init__(self) -> None:
+        one = (self.text.data is None) == bool(self.merge)
+        expect(one, "data", self.text.data, "either --data, or --merge with count files")
+        expect(not self.out.exists(), "out", str(self.out), "a file that does not exist yet")
+        expect(self.out.parent.is_dir(), "out", str(self.out), "a file in an existing directory")
+        least = f"at least {SMALLEST_MEMORY / GIB:.1g} GiB"
+        expect(self.memory * GIB >= SMALLEST_MEMORY, "memory", self.memory, least)
+        expect_positive(self, "save_every")
+
+
+class Place(NamedTuple):
+    """How far counting has come."""
+
+    part: int = 0
+    """parts that are done"""
+    document: int = 0
+    """documents of the next part that are done"""
+    runs: Sequence[str] = ()
+    """files that hold the counts so far"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; the exit status is 130 after an interruption."""
+    options = command.parse(Options, argv, prog=PROG)
+    memory_bytes = int(options.memory * GIB)
+    if options.merge:
+        table = merge_tables(list(map(BigramTable.load, options.merge)), options.out, None, memory_bytes)
+    else:
+        tokenizer = load_tokenizer(options.tokenizer)
+        with interruptible() as interrupted:
+            limits = {"memory_bytes": memory_bytes, "save_every": options.save_every}
+            table = count(options.text, tokenizer, options.out, **limits, interrupted=interrupted)
+        if table is None:
+            print(f"interrupted: the same command goes on from {_scratch(options.out)}", file=sys.stderr)
+            return 130
+    sizes = f"{table.tokens:,} tokens, {len(table):,} distinct bigrams, vocabulary {table.vocab_size:,}"
+    print(f"{options.out}: {sizes}")
+    return 0
+
+
+def count(
+    text: TextOptions,
+    tokenizer: Tokenizer,
+    out: Path,
+    *,
+    memory_bytes: int = 1 << 30,
+    save_every: int = 100_000_000,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> BigramTable | None:
+    """Count the bigrams of a corpus into a count file, from where an earlier call was interrupted.
+
+    Args:
+        out: count file; what belongs to an unfinished one is in ``OUT.partial/``.
+        memory_bytes: for counting, beside the largest file's text.
+        save_every: tokens between savings of the progress.
+        interrupted: asked after each document; True saves and ends the call.
+
+    Returns:
+        The counts, or None if interrupted.
+
+    Raises:
+        ValueError: bad data, no token at all, or an interrupted count of other data.
+    """
+    parts, checksum = open_text(text)
+    scratch = _scratch(out)
+    job = {"text": checksum, "tokenizer": tokenizer.name}
+    job |= {"vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
+    scratch.mkdir(exist_ok=True)
+    place = _resume(scratch, job)
+    counter = BigramCounter(tokenizer.vocab_size, scratch, memory_bytes, place.runs)
+    saved = counter.tokens
+
+    def save(part: int, document: int) -> None:
+        nonlocal saved
+        counter.spill()
+        saved = counter.tokens
+        place = Place(part, document, counter.runs)._asdict()
+        with whole_file(scratch / "progress.json") as file:
+            file.write(json.dumps({"job": job, "place": place}).encode())
+
+    with progress("counting", None, "tokens") as advance:
+        for part, document, ids in _documents(parts, tokenizer, place):
+            counter.add(ids)
+            advance(ids.size - 1)
+            if interrupted():
+                save(part, document + 1)
+                return None
+            if counter.tokens - saved >= save_every:
+                save(part, document + 1)
+    expect(counter.tokens > 0, "data", text.data, "at least one document with text")
+    table = counter.finish(out, f"{text}, tokenizer {tokenizer.name}")
+    shutil.rmtree(scratch)
+    return table
+
+
+def _documents(
+    parts: Sequence[Part], tokenizer: Tokenizer, place: Place
+) -> Iterator[tuple[int, int, np.ndarray]]:
+    """The documents after `place` between two separators, and their own places."""
+    eot = np.full(1, tokenizer.eot, np.int32)
+    for part in range(place.part, len(parts)):
+        documents = parts[part]()
+        for index in range(place.document if part == place.part else 0, len(documents)):
+            yield part, index, np.concatenate([eot, tokenizer.encode(documents[index].text), eot])
+
+
+def _scratch(out: Path) -> Path:
+    return out.with_name(f"{out.name}.partial")
+
+
+def _resume(scratch: Path, job: dict) -> Place:
+    path = scratch / "progress.json"
+    if not path.exists():
+        return Place()
+    saved = read_json(path)
+    for key, value in job.items():
+        before = saved["job"].get(key)
+        wanted = f"{before!r}, as in the interrupted count in {scratch}; delete it to begin anew"
+        expect(before == value, key, value, wanted)
+    return Place(**saved["place"])
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

@@ -1,0 +1,1 @@
+"""Distances between repeated bigrams: ``python -m based_jax.evals.distances``."""

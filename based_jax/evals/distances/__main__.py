@@ -1,0 +1,114 @@
+"""Measure how far back repeated bigrams are: ``python -m based_jax.evals.distances --data PATH``.
+
+Zoology's Figures 3 (Pile) and 4, 5 (parts of RedPajama, one call each, drawn together by the last).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+from jaxtyping import Bool
+
+from based_jax import command
+from based_jax.data import PackedTokens, load_tokenizer
+from based_jax.evals.bigrams.table import BigramTable
+from based_jax.evals.distances.stop_words import read_words, stop_tokens
+from based_jax.evals.options import expect_positive, expect_writable, write_json
+from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit, stream_distances
+from based_jax.evals.perplexity.report_table import distance_lines
+from based_jax.evals.perplexity.slice_figures import draw_distances, expect_figure, read_results
+from based_jax.evals.perplexity.slices import distances
+from based_jax.evals.text import TextOptions, pack_text
+from based_jax.validate import expect
+
+PROG = "python -m based_jax.evals.distances"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Distances between a repeated bigram and its last occurrence in the same sequence."""
+
+    text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
+    tokenizer: str = "byte"
+    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file"""
+    length: int = 2048
+    """tokens per sequence"""
+    cross_documents: bool = False
+    """count repeats across document boundaries, as the authors did"""
+    max_tokens: int = 16_000_000
+    """tokens of the data that are used, from the first"""
+    counts: Path | None = None
+    """count file of the training data (based_jax.evals.bigrams); without it every repeat is an AR hit"""
+    max_count: int = MAX_COUNT
+    """largest training count of an AR hit's bigram"""
+    stop_words: Path | None = None
+    """file with a word per line: bigrams with one of them, or with punctuation, do not count (as in Zoology's
+    Figures 4 and 5). A token is a stop word if its text is one, less spaces around it and in lower case"""
+    json: Path | None = None
+    """write the numbers to this file"""
+    figure: Path | None = None
+    """draw the numbers into this .png, .pdf or .svg file"""
+    beside: tuple[Path, ...] = ()
+    """files written with --json for other texts, which the figure shows too"""
+
+    def __post_init__(self) -> None:
+        expect_positive(self, "length", "max_tokens")
+        expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
+        expect_writable(self, "json")
+        expect_figure(self.figure)
+        expect(bool(self.figure) or not self.beside, "beside", self.beside, "a figure to draw")
+        read_results(self.beside, "bins")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    options = command.parse(Options, argv, prog=PROG)
+    table = None if options.counts is None else BigramTable.load(options.counts)
+    tokenizer = load_tokenizer(options.tokenizer)
+    left_out = None if options.stop_words is None else stop_tokens(tokenizer, read_words(options.stop_words))
+    packed, _ = pack_text(options.text, tokenizer, options.max_tokens)
+    settings = options.length, options.cross_documents, table, options.max_count, left_out
+    result = {"data": str(options.text), **histogram(packed, *settings)}
+    print(f"{result['tokens']:,} tokens in {result['sequences']:,} sequences")
+    for name in ("repeats", "hits"):
+        print(f"{name:<8}{result[f'{name}_per_sequence']:>10.1f} per sequence")
+    print("\n".join(distance_lines(result)))
+    write_json(options.json, result)
+    if options.figure is not None:
+        draw_distances(options.figure, [result, *read_results(options.beside, "bins")])
+    return 0
+
+
+def histogram(
+    packed: PackedTokens,
+    length: int,
+    cross_documents: bool = False,
+    table: BigramTable | None = None,
+    max_count: int = MAX_COUNT,
+    left_out: Bool[np.ndarray, " V"] | None = None,
+) -> dict[str, Any]:
+    """tokens, sequences, repeats and hits per sequence (Figure 4), `slices.distances` (Figures 3 and 5).
+
+    Bigrams with a token that is `left_out` are no repeats.
+    """
+    sequence, distance = stream_distances(packed, length, cross_documents)
+    if left_out is not None:
+        is_out = left_out[packed.tokens]
+        distance = np.where(is_out[:-1] | is_out[1:], 0, distance)
+    counts = None if table is None else table.lookup(packed.tokens[:-1], packed.tokens[1:])
+    hits = is_hit(distance, counts, max_count)
+    sequences = int(sequence[-1]) + 1
+    return {
+        "tokens": len(packed) - 1,
+        "sequences": sequences,
+        "repeats_per_sequence": int(np.count_nonzero(distance)) / sequences,
+        "hits_per_sequence": int(hits.sum()) / sequences,
+        **distances(distance, hits),
+    }
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

@@ -1,0 +1,214 @@
+"""Run tasks of lm-eval: ``python -m based_jax.evals.lm_eval --checkpoint DIR --tasks hellaswag``."""
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import io
+import json
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from based_jax import command
+from based_jax.convert.pretrained import find_directory, load_pretrained
+from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.evals.digest import digest
+from based_jax.evals.lm_eval.report import suite_rows, suite_table, task_table
+from based_jax.evals.lm_eval.suites import SUITES, read_columns
+from based_jax.evals.options import as_text, expect_positive, write_json
+from based_jax.evals.progress import progress
+from based_jax.validate import expect
+
+PROG = "python -m based_jax.evals.lm_eval"
+
+BOOTSTRAP = 1000
+"""resamples behind the standard error of what is not a mean, such as a perplexity"""
+
+_QUIET = (
+    "TQDM_DISABLE",
+    "HF_HUB_DISABLE_PROGRESS_BARS",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS",
+    "HF_HUB_DISABLE_TELEMETRY",
+    "TRANSFORMERS_NO_ADVISORY_WARNINGS",
+    "DISABLE_MULTIPROC",  # of lm-eval's bootstrap, which would fork a process that has JAX's threads
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Evaluate a language model on tasks of lm-eval, or on the papers' groups of them."""
+
+    checkpoint: str
+    """pretrained directory (config.json, weights, tokenizer), a finished run's directory, or a hub id"""
+    tasks: str | None = None
+    """names of tasks, groups or tags of lm-eval with commas between, such as lambada_openai,hellaswag"""
+    suite: Literal["common_sense", "superglue"] | None = None
+    """instead of --tasks: those of Table 2 or Table 3 of the Based paper, shown above its rows"""
+    shots: int | None = None
+    """examples in the prompt; default: each task's own, 0 for the suites. common_sense has none"""
+    include: Path | None = None
+    """folder with further tasks, in lm-eval's YAML files"""
+    limit: int | None = None
+    """the first examples of each task only, this many; for a quick look"""
+    batch_size: int = 8
+    """rows per call; changes the speed only"""
+    context: int | None = None
+    """tokens that are read at most, longer texts lose their beginning; default: the training context"""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """of the computation, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
+    tokenizer: str | None = None
+    """byte, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    reuse: bool = True
+    """read what prompts share at their beginning once, by the model's state; changes the speed only"""
+    cache: Path | None = None
+    """folder for answers as they come: the same command continues an interrupted one"""
+    samples: Path | None = None
+    """write one line per example to this .jsonl file: document, requests, answers, metrics"""
+    json: Path | None = None
+    """write all numbers to this file"""
+
+    def __post_init__(self) -> None:
+        one = (self.tasks is None) != (self.suite is None)
+        expect(one, "tasks", self.tasks, "names of tasks, or --suite instead")
+        expect(self.tasks is None or all(self.names), "tasks", self.tasks, "names with commas between")
+        expect(self.shots is None or self.shots >= 0, "shots", self.shots, "at least 0")
+        bare = self.suite == "common_sense"
+        expect(not bare or not self.shots, "shots", self.shots, "0 for common_sense, as in the paper")
+        folder = self.include is None or self.include.is_dir()
+        expect(folder, "include", str(self.include), "a folder with YAML files")
+        expect_positive(self, "limit", "batch_size", "context")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What lm-eval is asked for."""
+        if self.suite is not None:
+            return SUITES[self.suite].tasks
+        return tuple(name.strip() for name in (self.tasks or "").split(","))
+
+    @property
+    def asked_shots(self) -> int | None:
+        """Examples in the prompt; None leaves them to the tasks."""
+        return 0 if self.suite is not None and self.shots is None else self.shots
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    options = command.parse(Options, argv, prog=PROG)
+    begin = time.perf_counter()
+    with quiet():
+        results = evaluate(options)
+    show(options, results)
+    if options.samples is not None:
+        options.samples.parent.mkdir(parents=True, exist_ok=True)
+        write_samples(options.samples, results["samples"])
+    seconds = round(time.perf_counter() - begin, 3)
+    write_json(options.json, summarize(options, results) | {"seconds": seconds})
+
+
+def evaluate(options: Options) -> Mapping[str, Any]:
+    """lm-eval's results of a command."""
+    # Imported here: lm-eval is optional, and --help does not wait for it. The first says if it is missing.
+    from based_jax.evals.lm_eval.model import LMEvalModel
+
+    import lm_eval.evaluator as evaluator  # isort: skip
+    from lm_eval.tasks import TaskManager  # isort: skip
+
+    evaluator.get_git_commit_hash = str  # it would ask git, which complains aloud outside of a repository
+    manager = TaskManager(include_path=None if options.include is None else str(options.include))
+    for name in options.names:
+        close = difflib.get_close_matches(name, manager.all_tasks) or ["one that lm-eval or --include has"]
+        expect(name in manager.all_tasks, "tasks", name, ", ".join(close))
+    directory = find_directory(options.checkpoint)
+    model, params = load_pretrained(directory, dtype=options.dtype)
+    tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
+    sizes: dict[str, Any] = {"max_length": options.context, "batch_size": options.batch_size}
+    show_progress = functools.partial(progress, unit="requests")
+    adapter = LMEvalModel(model, params, tokenizer, reuse=options.reuse, progress=show_progress, **sizes)
+    cache = None
+    if options.cache is not None:
+        probe = tokenizer.encode("What decides the answers, beside the weights.").tolist()
+        settings = {"model": model.config.to_dict(), "tokenizer": probe, "context": adapter.max_length}
+        cache = options.cache / digest(settings, params)  # another model's answers have another name
+    try:
+        return evaluator.simple_evaluate(
+            adapter,
+            tasks=list(options.names),
+            num_fewshot=options.asked_shots,
+            limit=options.limit,
+            bootstrap_iters=BOOTSTRAP,
+            log_samples=options.samples is not None,
+            task_manager=manager,
+            use_cache=None if cache is None else str(cache),
+        )
+    except KeyboardInterrupt:
+        kept = "nothing is kept without --cache"
+        if options.cache is not None:
+            kept = f"{options.cache} has the answers so far, and the same command continues"
+        command.fail(PROG, f"interrupted; {kept}", status=130)
+    except Exception as error:  # tasks are code and data of others, with errors of every kind
+        if adapter.asked:
+            raise
+        reason = (str(error) or "no reason given").partition("\n")[0]
+        raise ValueError(
+            f"tasks = {','.join(options.names)!r}: expected tasks whose data can be loaded and whose prompts "
+            f"can be made; {type(error).__name__}: {reason}"
+        ) from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """lm-eval and the libraries below it say nothing but errors, send no telemetry, and start no processes.
+
+    They read these variables when they are imported first.
+    """
+    for name in _QUIET:
+        os.environ.setdefault(name, "1")
+    for name in ("lm_eval", "datasets", "huggingface_hub", "evaluate"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def show(options: Options, results: Mapping[str, Any]) -> None:
+    """Print the table."""
+    if options.suite is None:
+        table = task_table(results)
+    else:
+        table = suite_table(SUITES[options.suite], results, options.checkpoint, options.asked_shots or 0)
+    if options.limit is not None:
+        table.caption = f"the first {options.limit:,} examples of each task only"
+    Console(width=None if sys.stdout.isatty() else 200, markup=False, highlight=False).print(table)
+
+
+def summarize(options: Options, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything but the examples, as plain data; of a suite also its row of the paper's table."""
+    content: dict[str, Any] = {"options": as_text(options), "lm_eval": version("lm-eval")}
+    for name in ("results", "groups", "versions", "n-shot", "n-samples"):
+        content[name] = results.get(name, {})
+    if options.suite is not None:
+        suite = SUITES[options.suite]
+        content["columns"] = read_columns(suite, results["results"])
+        content["published"] = suite_rows(suite, options.asked_shots or 0)
+    return content
+
+
+def write_samples(path: Path, samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """One line per example, with the name of its task."""
+    with path.open("w", encoding="utf-8") as file:
+        for task, rows in samples.items():
+            for row in rows:
+                file.write(json.dumps({"task": task, **row}, ensure_ascii=False, default=str) + "\n")
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

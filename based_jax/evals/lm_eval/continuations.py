@@ -1,0 +1,177 @@
+"""Log-probabilities of continuations, each after a context of its own.
+
+What several requests share at their beginning is read once: the state after it is copied to all of them, and
+each goes on from there with what is its own. Mixers make that exact, by the split law of their contract:
+mixer(concat(a, b)) == concat(mixer(a, s0), mixer(b, s1)). It takes the memory of one batch of states for each
+level of the tree of shared beginnings, most often two (questions, choices).
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from based_jax.evals.lm_eval.prefix_tree import Node, prefix_tree
+from based_jax.evals.target_scores import expect_left_to_right, target_scores
+from based_jax.generate.prompt import bucket
+from based_jax.generate.rows import take_rows
+from based_jax.models.language_model import LanguageModel, make_mixer
+from based_jax.typing import Params, State
+from based_jax.validate import expect
+
+_TARGETS = 256  # per call of the head: with GPT-2's vocabulary 51 MB of logits
+
+
+class Request(NamedTuple):
+    """What is asked: the probability of `continuation` after `context`."""
+
+    context: Sequence[int]
+    """tokens, at least one"""
+    continuation: Sequence[int]
+    """tokens, at least one"""
+
+
+class Score(NamedTuple):
+    """What the model says of a continuation."""
+
+    log_prob: float
+    """nats: the sum over its tokens"""
+    greedy: bool
+    """each of its tokens is the most likely one"""
+
+
+def score_continuations(
+    model: LanguageModel,
+    params: Params,
+    requests: Sequence[Request],
+    *,
+    batch_size: int = 8,
+    reuse: bool = True,
+) -> Iterator[tuple[int, Score]]:
+    """Score continuations, in an order that suits the model.
+
+    Scores depend neither on the batch size nor on `reuse`, but for the order of sums.
+
+    Args:
+        reuse: read shared beginnings once. Else, or if a layer cannot continue from a state, every request
+            is a plain parallel pass.
+
+    Yields:
+        Pairs of a request's index and its score, each as soon as it is known.
+
+    Raises:
+        ValueError: an empty context or continuation, one that is longer than the model's positions, tokens
+            outside of its vocabulary, a model that sees later tokens, or probabilities that are not finite.
+    """
+    expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
+    for number, request in enumerate(requests):
+        for name, tokens in request._asdict().items():
+            expect(len(tokens) > 0, f"request {number}, {name}", tokens, "at least one token")
+    if requests:
+        scorer = _Scorer(model, params, requests, batch_size, reuse)
+        roots = prefix_tree(scorer.inputs, share=scorer.stateful)
+        return scorer.visit([(0, root) for root in roots], None)
+    return iter(())
+
+
+class _Scorer:
+    def __init__(
+        self, model: LanguageModel, params: Params, requests: Sequence[Request], batch_size: int, reuse: bool
+    ) -> None:
+        self.model, self.params, self.batch_size = model, params, batch_size
+        self.texts = [(*request.context, *request.continuation) for request in requests]
+        self.inputs = [text[:-1] for text in self.texts]  # nothing is asked after the last token
+        self.begins = [len(request.context) - 1 for request in requests]  # inputs before these are not asked
+        expect_left_to_right(model, max(map(max, self.texts)))
+        longest, limit = max(map(len, self.inputs)), model.config.max_positions
+        wanted = f"at most {limit}, the model's positions"
+        expect(not limit or longest <= limit, "request", f"{longest} tokens", wanted)
+        layers = range(model.config.num_layers)
+        self.stateful = reuse and all(make_mixer(model.config, index).stateful for index in layers)
+        self.log_prob = np.zeros(len(requests))
+        self.greedy = np.ones(len(requests), bool)
+        self.missing = np.array([len(request.continuation) for request in requests])
+
+    def visit(self, nodes: list[tuple[int, Node]], before: State | None) -> Iterator[tuple[int, Score]]:
+        """Read nodes and what is below them; each comes with its row in the state before it."""
+        # Rows of a batch are about as long as each other, and so are the caches that they need.
+        nodes.sort(key=lambda pair: (not pair[1].children, -_capacity(pair[1]), pair[1].start - pair[1].stop))
+        for first in range(0, len(nodes), self.batch_size):
+            batch = nodes[first : first + self.batch_size]
+            rows = _rounded(len(batch), self.batch_size)
+            filled = [*batch, *batch[-1:] * (rows - len(batch))]
+            if before is not None:
+                state = _take(before, np.array([row for row, _ in filled], np.int32))
+            elif self.stateful:
+                state = self.model.init_state(rows, max(_capacity(node) for _, node in batch))
+            else:
+                state = None
+            chunks = [self.inputs[node.members[0]][node.start : node.stop] for _, node in filled]
+            lengths = np.array([len(chunk) for chunk in chunks])
+            length = bucket(int(lengths.max()))
+            tokens = np.zeros((rows, length), np.int32)
+            mask = np.arange(length)[None] < lengths[:, None]
+            tokens[mask] = np.concatenate(chunks)
+            hidden, state = _read(self.model, self.params, tokens, mask, state)
+            yield from self.look([node for _, node in batch], hidden)
+            below = [(row, child) for row, (_, node) in enumerate(batch) for child in node.children]
+            if below:
+                yield from self.visit(below, state)
+
+    def look(self, batch: list[Node], hidden: Any) -> Iterator[tuple[int, Score]]:
+        """Add up what was asked of these nodes' tokens; yield the requests that are complete."""
+        width = hidden.shape[1]
+        asked = [
+            (row * width + place - node.start, self.texts[member][place + 1], member)
+            for row, node in enumerate(batch)
+            for member in node.members
+            for place in range(max(node.start, self.begins[member]), node.stop)
+        ]
+        if not asked:
+            return
+        places, targets, owners = np.array(asked, np.int32).T
+        losses, hits = [], []
+        for first in range(0, len(asked), _TARGETS):
+            part = slice(first, first + _TARGETS)
+            count = len(targets[part])
+            fill = (0, _rounded(count, _TARGETS) - count)
+            padded = np.pad(places[part], fill), np.pad(targets[part], fill)
+            found = _score(self.model, self.params, hidden, *padded)
+            loss, predicted = (np.asarray(array)[:count] for array in found)
+            losses.append(loss)
+            hits.append(predicted == targets[part])
+        loss = np.concatenate(losses).astype(float)
+        expect(bool(np.isfinite(loss).all()), "loss", "NaN or infinite", "finite losses from the checkpoint")
+        np.subtract.at(self.log_prob, owners, loss)
+        np.logical_and.at(self.greedy, owners, np.concatenate(hits))
+        np.subtract.at(self.missing, owners, 1)
+        for member in np.unique(owners):
+            if self.missing[member] == 0:
+                yield int(member), Score(float(self.log_prob[member]), bool(self.greedy[member]))
+
+
+def _capacity(node: Node) -> int:
+    """Tokens that a row's caches must hold: few sizes, so that few programs are compiled."""
+    return 1 << (node.longest - 1).bit_length()
+
+
+def _rounded(count: int, limit: int) -> int:
+    """The next power of four, at most `limit`: few sizes are compiled, and few rows are thrown away."""
+    return min(4 ** -(-(count - 1).bit_length() // 2), limit)
+
+
+@functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
+def _read(model, params, tokens, mask, state):
+    return model.apply(params, tokens, state, mask=mask, method="hidden")
+
+
+_take = jax.jit(take_rows)
+
+
+@functools.partial(jax.jit, static_argnames=("model",))
+def _score(model, params, hidden, places, targets):
+    hidden = hidden.reshape(-1, hidden.shape[-1])[places]
+    loss, predicted, _ = target_scores(model, params, hidden, targets)
+    return loss, predicted

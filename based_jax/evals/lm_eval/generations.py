@@ -1,0 +1,92 @@
+"""Texts that continue prompts up to a stop text, many at once, by settings under lm-eval's names."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from based_jax.data.tokenizers import Tokenizer
+from based_jax.generate import Sampler, stream
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import Params
+from based_jax.validate import expect
+
+MAX_TOKENS = 256
+"""of a continuation that says nothing else, as in lm-eval"""
+
+_MAX_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+_NAMES = ("until", "do_sample", "temperature", "top_k", "top_p", *_MAX_TOKENS_NAMES)
+_CHUNK = 16  # tokens between two looks for stop texts
+
+
+class Settings(NamedTuple):
+    """How to continue a text."""
+
+    until: tuple[str, ...]
+    """texts that end it; they are no part of it"""
+    max_tokens: int
+    sampler: Sampler
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any]) -> "Settings":
+        """From a task's `generation_kwargs`.
+
+        Without `do_sample` a temperature above 0 samples; with `do_sample: true` the temperature is 1 unless
+        given; with `do_sample: false` it is not looked at.
+        """
+        unknown = sorted(set(options) - set(_NAMES))
+        expect(not unknown, "generation_kwargs", unknown, f"only {', '.join(_NAMES)}")
+        until = options.get("until") or ()
+        until = (until,) if isinstance(until, str) else tuple(until)
+        for text in until:
+            expect(isinstance(text, str), "until", text, "texts")
+        sample = options.get("do_sample")
+        temperature = options.get("temperature")
+        if sample is False:
+            temperature = 0.0
+        elif temperature is None:
+            temperature = 1.0 if sample else 0.0
+        counts = [options[name] for name in _MAX_TOKENS_NAMES if options.get(name) is not None]
+        max_tokens = counts[0] if counts else MAX_TOKENS
+        good = isinstance(max_tokens, int) and max_tokens >= 1
+        expect(good, "max_gen_toks", max_tokens, "an integer, at least 1")
+        sampler = Sampler(temperature, options.get("top_k"), options.get("top_p"))
+        return cls(tuple(filter(None, until)), max_tokens, sampler)
+
+    def cut(self, text: str) -> str:
+        """What is before the first stop text."""
+        return text[: min((text.find(stop) for stop in self.until if stop in text), default=len(text))]
+
+
+def continue_texts(
+    model: LanguageModel,
+    params: Params,
+    tokenizer: Tokenizer,
+    prompts: Sequence[np.ndarray],
+    settings: Settings,
+    rng: Any = None,
+) -> list[str]:
+    """Continue prompts until a stop text, the end of the document, or `settings.max_tokens`.
+
+    Args:
+        prompts: rows of tokens, none empty; no row sees padding.
+        rng: one key per row, if the settings sample.
+    """
+    tokens = np.zeros((len(prompts), 0), np.int32)
+    ends: dict[str, Any] = {"stop_tokens": (tokenizer.eot,), "pad_token": -1, "chunk": _CHUNK, "rng": rng}
+    sampling = dataclasses.asdict(settings.sampler)
+    texts = [""] * len(prompts)
+    for piece in stream(model, params, prompts, settings.max_tokens, **sampling, **ends):
+        tokens = np.concatenate([tokens, piece], axis=1)
+        texts = [tokenizer.decode(row[row >= 0]) for row in tokens]
+        if all(settings.cut(text) != text for text in texts):
+            break
+    return [settings.cut(text) for text in texts]
+
+
+def keys_for(seed: int, numbers: Sequence[int]) -> Any:
+    """One key for each number: a request is sampled alike in any batch."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.asarray(numbers))

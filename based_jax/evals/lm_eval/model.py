@@ -1,0 +1,168 @@
+"""A language model as lm-eval sees one: it scores continuations and texts, and continues texts.
+
+results = lm_eval.simple_evaluate(LMEvalModel(model, params, tokenizer), tasks=["lambada_openai"])
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from based_jax.data.tokenizers import Tokenizer
+from based_jax.evals.lm_eval.continuations import Request, score_continuations
+from based_jax.evals.lm_eval.generations import Settings, continue_texts, keys_for
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import Params
+from based_jax.validate import expect
+
+try:
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+except ImportError as error:
+    raise ImportError(
+        f"based_jax.evals.lm_eval: expected the package 'lm-eval' to be installed ({error}); "
+        "it comes with: pip install 'based-jax[lm-eval]'"
+    ) from error
+
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""From a label and a number of requests to a context that gives a function to count them with."""
+
+
+class LMEvalModel(TemplateLM):
+    """The adapter. Chat templates are not supported: these are base models.
+
+    A text without context is read after the tokenizer's separator; what exceeds `max_length` loses its
+    beginning. Answers do not depend on the batch size, but for the order of sums.
+
+    Args:
+        max_length: tokens that are read at most; None takes the model's training context.
+        reuse: read what requests share at their beginning once.
+        seed: of tasks that sample.
+        progress: shows how far each kind of request has come.
+
+    Raises:
+        ValueError: the tokenizer has more tokens than the model, or a size out of its range.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        params: Params,
+        tokenizer: Tokenizer,
+        *,
+        max_length: int | None = None,
+        batch_size: int = 8,
+        reuse: bool = True,
+        seed: int = 0,
+        progress: Progress = lambda label, total: nullcontext(lambda count: None),
+    ) -> None:
+        super().__init__()
+        size, limit = model.config.vocab_size, model.config.max_positions
+        expect(tokenizer.vocab_size <= size, "tokenizer.vocab_size", tokenizer.vocab_size, f"at most {size}")
+        self.max_length = model.config.max_length if max_length is None else max_length
+        expect(self.max_length >= 1, "max_length", self.max_length, "at least 1")
+        fits = not limit or self.max_length <= limit
+        expect(fits, "max_length", self.max_length, f"at most {limit}, the model's positions")
+        expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
+        self._model, self._params, self._tokens = model, params, tokenizer
+        self._batch_size, self._reuse, self._seed, self._progress = batch_size, reuse, seed, progress
+        self.asked = False
+        """lm-eval has prepared its tasks and come with the first requests"""
+
+    @property
+    def eot_token_id(self) -> int:
+        """The separator of documents, which also begins a text."""
+        return self._tokens.eot
+
+    @property
+    def tokenizer_name(self) -> str:
+        """For lm-eval's own caches of requests."""
+        return self._tokens.name
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        """Tokens of a text; there are no special ones to add."""
+        return self._tokens.encode(string).tolist()
+
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+        """Log-probabilities (nats) of continuations after their contexts, and whether they are greedy.
+
+        Raises:
+            ValueError: a continuation without tokens, or with more than `max_length`.
+        """
+        return super().loglikelihood(list(requests), disable_tqdm=True)
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], **kwargs: Any
+    ) -> list[tuple[float, bool]]:
+        prepared = []
+        for texts, context, continuation in requests:
+            expect(bool(continuation), "continuation", texts[1], "a text that adds tokens to its context")
+            prepared.append(self._fit(context or [self.eot_token_id], continuation))
+        answers: list[Any] = [None] * len(requests)
+        for number, score in self._scores("log-likelihoods", prepared):
+            answers[number] = (score.log_prob, score.greedy)
+            self.cache_hook.add_partial("loglikelihood", requests[number][0], answers[number])
+        return answers
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[float]:
+        """Log-probabilities (nats) of whole texts, in windows of `max_length` tokens."""
+        windows = [
+            (number, Request(*make_disjoint_window(window)))
+            for number, request in enumerate(requests)
+            for window in get_rolling_token_windows(
+                self.tok_encode(request.args[0]), self.eot_token_id, self.max_length, context_len=1
+            )
+        ]
+        totals, missing = [0.0] * len(requests), Counter(owner for owner, _ in windows)
+        for index, score in self._scores("windows of text", [window for _, window in windows]):
+            owner = windows[index][0]
+            totals[owner] += score.log_prob
+            missing[owner] -= 1
+            if not missing[owner]:
+                self.cache_hook.add_partial("loglikelihood_rolling", requests[owner].args, totals[owner])
+        return totals
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
+        """Continue texts by the settings of their `generation_kwargs`; see `Settings.read`."""
+        self.asked = True
+        rows = [self._tokens.encode(request.args[0]) for request in requests]
+        rows = [row if len(row) else np.array([self.eot_token_id]) for row in rows]
+        kinds: dict[Settings, list[int]] = {}
+        for number, request in enumerate(requests):
+            kinds.setdefault(Settings.read(request.args[1]), []).append(number)
+        answers = [""] * len(requests)
+        size = self._batch_size
+        with self._progress("continuations", len(requests)) as advance:
+            for kind, numbers in kinds.items():
+                most = self.max_length - kind.max_tokens
+                wanted = f"less than {self.max_length}, the context"
+                expect(most >= 1, "max_gen_toks", kind.max_tokens, wanted)
+                numbers.sort(key=lambda number: -len(rows[number]))
+                for batch in (numbers[first : first + size] for first in range(0, len(numbers), size)):
+                    # One batch size, one program: the last one is filled up with rows that are thrown away.
+                    filled = [*batch, *batch[-1:] * (size - len(batch))]
+                    prompts = [rows[number][-most:] for number in filled]
+                    keys = None if kind.sampler.greedy else keys_for(self._seed, filled)
+                    texts = continue_texts(self._model, self._params, self._tokens, prompts, kind, keys)
+                    for number, text in zip(batch, texts, strict=False):
+                        answers[number] = text
+                        self.cache_hook.add_partial("generate_until", requests[number].args, text)
+                    advance(len(batch))
+        return answers
+
+    def _fit(self, context: list[int], continuation: list[int]) -> Request:
+        """Cut the context's beginning off, so that no more than `max_length` tokens are read."""
+        size, most = len(continuation), self.max_length
+        expect(size <= most, "continuation", f"{size} tokens", f"at most {most}, the context")
+        return Request(context[-(most + 1 - size) :], continuation)
+
+    def _scores(self, label: str, requests: Sequence[Request]) -> Iterable[Any]:
+        self.asked = True
+        options: dict[str, Any] = {"batch_size": self._batch_size, "reuse": self._reuse}
+        scores = score_continuations(self._model, self._params, requests, **options)
+        with self._progress(label, len(requests)) as advance:
+            for pair in scores:
+                yield pair
+                advance(1)

@@ -1,0 +1,78 @@
+"""Results of lm-eval as tables: all metrics of any tasks, or a suite's row above the paper's."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from based_jax.evals.lm_eval.suites import Suite, read_columns
+from based_jax.published import table as published_table
+
+
+class Metric(NamedTuple):
+    """A number with its standard error, as lm-eval gives them."""
+
+    name: str
+    value: float
+    error: float | None
+
+
+def read_metrics(result: Mapping[str, Any]) -> Iterator[Metric]:
+    """The metrics of a task's result; a filter other than lm-eval's "none" is part of the name."""
+    for key, value in result.items():
+        name, _, chosen = key.partition(",")
+        if not chosen or name.endswith("_stderr") or not isinstance(value, int | float):
+            continue
+        error = result.get(f"{name}_stderr,{chosen}")
+        shown = name if chosen == "none" else f"{name} ({chosen})"
+        yield Metric(shown, float(value), float(error) if isinstance(error, int | float) else None)
+
+
+def task_table(results: Mapping[str, Any]) -> Table:
+    """One row per task (or group of tasks) and metric."""
+    table = Table("task", "metric")
+    for column in ("value", "standard error", "shots", "examples"):
+        table.add_column(column, justify="right")
+    for task, result in results["results"].items():
+        shots = results["n-shot"].get(task, "")
+        count = results["n-samples"].get(task, {}).get("effective", "")
+        for metric in read_metrics(result):
+            error = "" if metric.error is None else _show(metric.error)
+            table.add_row(task, metric.name, _show(metric.value), error, str(shots), str(count))
+    return table
+
+
+def suite_rows(suite: Suite, shots: int) -> list[dict[str, Any]]:
+    """The paper's rows; of SuperGLUE those with as many examples in the prompt."""
+    rows = published_table("based", suite.table).rows
+    return [dict(row) for row in rows if row.get("shots", shots) == shots]
+
+
+def suite_table(suite: Suite, results: Mapping[str, Any], name: str, shots: int) -> Table:
+    """Our row, then the paper's."""
+    paper = published_table("based", suite.table)
+    table = Table(title=f"{paper.title}; percent, ours above {paper.source}", title_justify="left")
+    names = [column.name for column in suite.columns]
+    leading = [column for column in paper.columns if column not in (*names, "average")]
+    for column in leading:
+        table.add_column(column)
+    for title in (*(column.title for column in suite.columns), "average"):
+        table.add_column(title, justify="right")
+    ours = read_columns(suite, results["results"])
+    cells = []
+    for column in suite.columns:
+        percent = 1 if column.metric == "perplexity" else 100
+        error = results["results"][column.task].get(f"{column.metric}_stderr,none")
+        shown = f"{ours[column.name]:.2f}"
+        cells.append(f"{shown} ± {percent * error:.2f}" if isinstance(error, float) else shown)
+    heads = [{"model": name, "shots": str(shots)}.get(column, "") for column in leading]
+    table.add_row(*heads, *cells, f"{ours['average']:.2f}", end_section=True)
+    for row in suite_rows(suite, shots):
+        numbers = [f"{row[column]:.2f}" for column in (*names, "average")]
+        table.add_row(*(str(row[column]) for column in leading), *numbers)
+    return table
+
+
+def _show(value: float) -> str:
+    """Four decimals; of a large perplexity six digits."""
+    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.6g}"

@@ -1,0 +1,76 @@
+"""The paper's two groups of lm-eval tasks, as columns of Tables 2 and 3 of Based."""
+
+from collections.abc import Mapping
+from itertools import groupby
+from statistics import mean
+from typing import Any, NamedTuple
+
+
+class Column(NamedTuple):
+    """A number of lm-eval and where it stands in the paper's table."""
+
+    name: str
+    """of the table's column"""
+    task: str
+    metric: str
+    title: str
+
+
+class Suite(NamedTuple):
+    """Tasks that are averaged."""
+
+    table: int
+    """of the Based paper"""
+    columns: tuple[Column, ...]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """lm-eval's names."""
+        return tuple(dict.fromkeys(column.task for column in self.columns))
+
+
+SUITES = {
+    "common_sense": Suite(
+        2,
+        (
+            Column("lambada_ppl", "lambada_openai", "perplexity", "LAMBADA ppl"),
+            Column("lambada", "lambada_openai", "acc", "LAMBADA"),
+            Column("hellaswag", "hellaswag", "acc_norm", "HellaSwag"),
+            Column("piqa", "piqa", "acc", "PIQA"),
+            Column("arc_easy", "arc_easy", "acc", "ARC-e"),
+            Column("arc_challenge", "arc_challenge", "acc_norm", "ARC-c"),
+            Column("winogrande", "winogrande", "acc", "WinoGrande"),
+        ),
+    ),
+    "superglue": Suite(
+        3,
+        (
+            Column("boolq", "boolq", "acc", "BoolQ"),
+            Column("cb", "cb", "acc", "CB"),
+            Column("cb_f1", "cb", "f1", "CB F1"),
+            Column("copa", "copa", "acc", "COPA"),
+            Column("multirc", "multirc", "acc", "MultiRC"),
+            Column("record_f1", "record", "f1", "ReCoRD F1"),
+            Column("record_em", "record", "em", "ReCoRD EM"),
+            Column("rte", "sglue_rte", "acc", "RTE"),
+            Column("wic", "wic", "acc", "WiC"),
+            Column("wsc", "wsc", "acc", "WSC"),
+        ),
+    ),
+}
+
+
+def read_columns(suite: Suite, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """A row of the paper's table from lm-eval's results by task: percent, but for perplexities."""
+    row = {}
+    for column in suite.columns:
+        value = float(results[column.task][f"{column.metric},none"])
+        row[column.name] = value if column.metric == "perplexity" else 100 * value
+    return {**row, "average": average(suite, row)}
+
+
+def average(suite: Suite, row: Mapping[str, float]) -> float:
+    """Mean over tasks of the mean of each one's percentages."""
+    percentages = (column for column in suite.columns if column.metric != "perplexity")
+    tasks = groupby(percentages, lambda column: column.task)  # whose columns stand side by side
+    return mean(mean(row[column.name] for column in columns) for _, columns in tasks)

@@ -1,0 +1,34 @@
+"""What the options of several evaluations have in common: checks, and the JSON that they write."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from based_jax.validate import expect
+
+
+def expect_positive(options: Any, *names: str) -> None:
+    """Check that these fields are at least 1 where they are given."""
+    for name in names:
+        value = getattr(options, name)
+        expect(value is None or value >= 1, name, value, "at least 1")
+
+
+def expect_writable(options: Any, *names: str) -> None:
+    """Check that files in these fields, where they are given, can be made."""
+    for name in names:
+        path = getattr(options, name)
+        expect(path is None or path.parent.is_dir(), name, str(path), "a file in an existing directory")
+
+
+def as_text(options: Any) -> dict[str, str]:
+    """The fields that are given, as a result's file has them."""
+    return {name: str(value) for name, value in dataclasses.asdict(options).items() if value is not None}
+
+
+def write_json(path: Path | None, content: Any) -> None:
+    """Write a result, if there is a file to write it to, and the file's directory if need be."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Perplexity by slice, from one record per token: ``python -m based_jax.evals.perplexity``."""

@@ -1,0 +1,175 @@
+"""Measure perplexity by slice: ``python -m based_jax.evals.perplexity --checkpoint DIR --data PATH``."""
+
+import dataclasses
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from based_jax import command
+from based_jax.convert.pretrained import find_directory, load_pretrained
+from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.data import load_tokenizer
+from based_jax.evals.bigrams.table import BigramTable
+from based_jax.evals.options import expect_positive, expect_writable, write_json
+from based_jax.evals.perplexity import records as recording
+from based_jax.evals.perplexity.annotated import write_page
+from based_jax.evals.perplexity.records import Records, make_records, read_records, write_records
+from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit
+from based_jax.evals.perplexity.report_table import report_lines
+from based_jax.evals.perplexity.scoring import score_documents, score_windows
+from based_jax.evals.perplexity.slice_figures import draw_perplexity, expect_figure, read_results
+from based_jax.evals.perplexity.slices import report
+from based_jax.evals.progress import interruptible, progress
+from based_jax.evals.text import TextOptions, pack_text
+from based_jax.validate import expect
+
+PROG = "python -m based_jax.evals.perplexity"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Perplexity overall, on AR hits (repeated bigrams that are rare in training) and on other tokens."""
+
+    checkpoint: str
+    """pretrained directory, a finished run's directory, a hub id, or a .parquet file written by --records:
+    then only the slices are computed"""
+    text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
+    tokenizer: str | None = None
+    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    context: Literal["window", "document"] = "window"
+    """window: rows of --length tokens, as in the papers; document: whole documents, by the model's state"""
+    length: int | None = None
+    """tokens per window, or per call with --context document; default: the model's context"""
+    cross_documents: bool = False
+    """let windows see across document boundaries, as the authors did; default: documents are kept apart"""
+    batch_size: int = 8
+    """rows per call; changes the speed only"""
+    max_tokens: int = 16_000_000
+    """tokens of the data that are used, from the first (Based: 16 million)"""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """of the computation; default: the checkpoint's"""
+    counts: Path | None = None
+    """count file of the training data (based_jax.evals.bigrams); without it every repeat is an AR hit"""
+    max_count: int = MAX_COUNT
+    """largest training count of an AR hit's bigram"""
+    reference: str | None = None
+    """the model to compare with (in the papers attention), a checkpoint or a .parquet file: the share of the
+    gap that the AR hits explain"""
+    records: Path | None = None
+    """write one record per token to this .parquet file"""
+    json: Path | None = None
+    """write all numbers to this file"""
+    html: Path | None = None
+    """write the text, coloured by loss, to this file"""
+    html_tokens: int = 20_000
+    """tokens in the HTML file"""
+    figure: Path | None = None
+    """draw loss against the bigrams' counts, by model, into this .png, .pdf or .svg file"""
+    beside: tuple[Path, ...] = ()
+    """files written with --json for other models, which the figure shows too"""
+
+    def __post_init__(self) -> None:
+        if _is_records(self.checkpoint):
+            data = self.text.data
+            expect(data is None, "data", data, "none beside a .parquet file, which has its own")
+            from_file = self.reference is None or _is_records(self.reference)
+            expect(from_file, "reference", self.reference, "a .parquet file, as the checkpoint is one")
+        else:
+            expect(self.text.data is not None, "data", None, "the text to evaluate on")
+        expect_positive(self, "length", "batch_size", "max_tokens", "html_tokens")
+        expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
+        expect_writable(self, "records", "json", "html")
+        expect_figure(self.figure)
+        expect(bool(self.figure) or not self.beside, "beside", self.beside, "a figure to draw")
+        read_results(self.beside, "frequency")
+        if self.records is not None:
+            expect(_is_records(self.records), "records", str(self.records), "a name that ends in .parquet")
+            recording.import_pyarrow()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; the exit status is 130 after an interruption."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    options = command.parse(Options, argv, prog=PROG)
+    table = None if options.counts is None else BigramTable.load(options.counts)
+    with interruptible() as interrupted:
+        records, reference = evaluate(options, table, interrupted)
+        stopped = interrupted()
+    result = report(records, options.max_count, reference)
+    print("\n".join(report_lines(result)))
+    if options.records is not None:
+        write_records(options.records, records)
+    write_json(options.json, result)
+    if options.figure is not None:
+        draw_perplexity(options.figure, [result, *read_results(options.beside, "frequency")])
+    if options.html is not None:
+        tokenizer = load_tokenizer(options.tokenizer or records.info["tokenizer"])
+        hits = is_hit(records.distance, records.count, options.max_count)
+        shown = {"reference": reference, "max_tokens": options.html_tokens}
+        write_page(options.html, records, hits, tokenizer, **shown)
+    if stopped:
+        where = f"; their records are in {options.records}" if options.records else ""
+        print(f"interrupted: these are the numbers of {len(records):,} tokens{where}", file=sys.stderr)
+    return 130 if stopped else 0
+
+
+def evaluate(
+    options: Options, table: BigramTable | None = None, interrupted: Callable[[], bool] = lambda: False
+) -> tuple[Records, Records | None]:
+    """Records of the model, with the counts of `table`, and of the reference, if there is one."""
+    if _is_records(options.checkpoint):
+        records = read_records(options.checkpoint)
+        records = records if table is None else records.with_counts(table)
+        return records, None if options.reference is None else read_records(options.reference)
+    directory = find_directory(options.checkpoint)
+    loaded = load_pretrained(directory, dtype=options.dtype)
+    config = loaded[0].config
+    tokenizer = find_tokenizer(directory, options.tokenizer, config.vocab_size)
+    length = options.length or config.max_length
+    packed, num_bytes = pack_text(options.text, tokenizer, options.max_tokens)
+    if table is not None:
+        own, size = table.vocab_size, tokenizer.vocab_size
+        expect(own == size, "counts", f"a vocabulary of {own}", f"the tokenizer's {size}")
+    cross, own_tokenizer = options.cross_documents, (directory / "tokenizer.json").is_file()
+    info: dict[str, Any] = {
+        "data": str(options.text),
+        "tokenizer": options.tokenizer or (str(directory) if own_tokenizer else "byte"),
+        "context": options.context,
+        "length": length if options.context == "window" else None,
+        "cross_documents": cross,
+        "num_bytes": num_bytes,
+    }
+
+    def score(source: str, loaded: Any) -> Records:
+        model, params = loaded
+        given = {"length": length, "batch_size": options.batch_size, "interrupted": interrupted}
+        with progress(source, len(packed) - 1, "tokens") as advance:
+            given["advance"] = advance
+            if options.context == "window":
+                scores = score_windows(model, params, packed, cross_documents=cross, **given)
+            else:
+                scores = score_documents(model, params, packed, **given)
+        return make_records(packed, scores, info["length"], cross, {"checkpoint": source, **info}).reached()
+
+    records, reference = score(options.checkpoint, loaded), None
+    del loaded  # two models need not fit
+    expect(len(records) > 0, "data", str(options.text), "more time: interrupted before the first batch")
+    if options.reference is not None and _is_records(options.reference):
+        reference = read_records(options.reference)
+    elif options.reference is not None and not interrupted():
+        reference = score(options.reference, load_pretrained(options.reference, dtype=options.dtype))
+        if interrupted():
+            reference = None
+    return records if table is None else records.with_counts(table), reference
+
+
+def _is_records(source: str | Path) -> bool:
+    return str(source).endswith(".parquet")
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

@@ -1,0 +1,140 @@
+"""One record per token, in memory and as Parquet, from which every slice is computed without the model."""
+
+import dataclasses
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from based_jax.data import PackedTokens
+from based_jax.evals.bigrams.table import BigramTable
+from based_jax.evals.perplexity.repeats import stream_distances
+from based_jax.evals.perplexity.scoring import Scores
+from based_jax.validate import expect
+from based_jax.whole_file import whole_file
+
+_KEY = b"based_jax.records"
+_DTYPES = {
+    "position": np.int64,
+    "sequence": np.int32,
+    "input": np.int32,
+    "target": np.int32,
+    "loss": np.float32,
+    "predicted": np.int32,
+    "predicted_loss": np.float32,
+    "distance": np.int32,
+}
+_GROUP = 1 << 20
+"""rows of a Parquet row group"""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Records:
+    """Columns with an entry per target of a stream, in order.
+
+    Attributes:
+        position: int64, place of the target in the stream, from 1.
+        sequence: int32, number of the window or document that it was read in.
+        input, target: int32, the token before and the token.
+        loss: float32, nats.
+        predicted, predicted_loss: int32 and float32, the model's most likely token and its loss.
+        distance: int32, tokens since the same bigram ended in this sequence; 0 if it is new.
+        count: int64, how often the bigram occurs in the training data; None if that is not known.
+        info: JSON values: what was evaluated and how.
+    """
+
+    position: np.ndarray
+    sequence: np.ndarray
+    input: np.ndarray
+    target: np.ndarray
+    loss: np.ndarray
+    predicted: np.ndarray
+    predicted_loss: np.ndarray
+    distance: np.ndarray
+    count: np.ndarray | None
+    info: dict[str, Any]
+
+    def __len__(self) -> int:
+        return self.target.size
+
+    def with_counts(self, table: BigramTable) -> "Records":
+        """The same records with the counts of `table`."""
+        highest = int(max(self.input.max(), self.target.max()))
+        size = table.vocab_size
+        expect(highest < size, "counts", f"a vocabulary of {size}", f"more than {highest}")
+        counts = table.lookup(self.input, self.target).astype(np.int64)
+        info = {**self.info, "counts": {"tokens": table.tokens, "source": table.source}}
+        return dataclasses.replace(self, count=counts, info=info)
+
+    def reached(self) -> "Records":
+        """Without the tokens that an interrupted scoring did not come to."""
+        mask = ~np.isnan(self.loss)
+        if mask.all():
+            return self
+        columns = {name: getattr(self, name)[mask] for name in _DTYPES}
+        count = None if self.count is None else self.count[mask]
+        return dataclasses.replace(self, **columns, count=count, info={**self.info, "num_bytes": None})
+
+
+def make_records(
+    packed: PackedTokens, scores: Scores, length: int | None, cross_documents: bool, info: dict[str, Any]
+) -> Records:
+    """Records of a scored stream.
+
+    Args:
+        scores: of its T - 1 targets.
+        length: tokens per window; None if documents were read whole.
+        cross_documents: windows saw across the borders of documents, so bigrams repeat across them too.
+    """
+    sequence, distance = stream_distances(packed, length, cross_documents)
+    inputs, targets = packed.tokens[:-1].astype(np.int32), packed.tokens[1:].astype(np.int32)
+    position = np.arange(1, len(packed), dtype=np.int64)
+    return Records(position, sequence, inputs, targets, *scores, distance, None, info)
+
+
+def write_records(path: str | os.PathLike[str], records: Records) -> None:
+    """Write a Parquet file, whole or not at all; `info` is its metadata."""
+    pyarrow, parquet = import_pyarrow()
+    columns = {name: getattr(records, name) for name in _DTYPES}
+    if records.count is not None:
+        columns["count"] = records.count
+    table = pyarrow.table(columns).replace_schema_metadata({_KEY: json.dumps(records.info)})
+    with whole_file(path) as file:
+        parquet.write_table(table, file, compression="zstd", row_group_size=_GROUP)
+
+
+def read_records(path: str | os.PathLike[str]) -> Records:
+    """Read what `write_records` wrote.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a file of another kind.
+        ImportError: pyarrow is not installed.
+    """
+    pyarrow, parquet = import_pyarrow()
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"records = {os.fspath(path)!r}: expected a Parquet file of records")
+    try:
+        table = parquet.read_table(path)
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"records = {os.fspath(path)!r}: expected a Parquet file ({error})") from error
+    info = (table.schema.metadata or {}).get(_KEY, b"")
+    missing = sorted(_DTYPES.keys() - set(table.column_names))
+    good = bool(info) and not missing and table.num_rows > 0
+    expect(good, "records", os.fspath(path), "a file written by --records of evals.perplexity")
+    columns = {name: table[name].to_numpy().astype(dtype, copy=False) for name, dtype in _DTYPES.items()}
+    count = table["count"].to_numpy() if "count" in table.column_names else None
+    return Records(**columns, count=count, info=json.loads(info))
+
+
+def import_pyarrow() -> tuple[Any, Any]:
+    """The packages `pyarrow` and `pyarrow.parquet`, or an ImportError that says how to install them."""
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ImportError(
+            "records need the package 'pyarrow'; it comes with: pip install 'based-jax[eval]'"
+        ) from error

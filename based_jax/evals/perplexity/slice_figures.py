@@ -1,0 +1,132 @@
+"""Figures of the slices: loss against a bigram's frequency, distances of repeats, repeats by source.
+
+Zoology's Figure 1 is `draw_perplexity`; its Figures 3 to 5 are `draw_distances`. What is drawn comes from the
+files that the two commands write with --json.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from based_jax import plot
+from based_jax.files import read_json
+from based_jax.plot import Bars, Line, Panel
+from based_jax.validate import expect
+
+_MAX_BYTES = 64 << 20  # of a file of results, which has an entry for each of many slices
+
+Result = Mapping[str, Any]
+
+SUFFIXES = (".png", ".pdf", ".svg")
+
+
+def expect_figure(path: Path | None) -> None:
+    """Check before any work that a figure can be written."""
+    if path is None:
+        return
+    good = path.suffix in SUFFIXES and path.parent.is_dir()
+    expect(good, "figure", str(path), f"a {', '.join(SUFFIXES)} file in an existing directory")
+    reason = plot.missing()
+    if reason is not None:
+        raise ImportError(reason)
+
+
+def read_results(paths: Sequence[Path], key: str) -> list[Result]:
+    """Results that were written with --json.
+
+    Args:
+        key: an entry that they have.
+    """
+    results = []
+    for path in paths:
+        try:
+            result = read_json(path, max_bytes=_MAX_BYTES)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"beside = {str(path)!r}: expected a file of --json ({error})") from error
+        good = isinstance(result, dict) and isinstance(result.get(key), list)
+        expect(good, "beside", str(path), "a file written with --json of the same command")
+        results.append(result)
+    return results
+
+
+def draw_perplexity(path: Path, results: Sequence[Result]) -> None:
+    """Loss against the bigram's count in training, by model, and the distances of the first's repeats.
+
+    Grey bars are how many of the first's tokens are in each bin.
+
+    Args:
+        results: of `slices.report`; references in them are models too. Without counts there are only the
+            distances.
+    """
+    models = [model for result in results for model in (result, result.get("reference")) if model]
+    named = _named([(str(model["info"].get("checkpoint")), model) for model in models])
+    panels: list[Panel | Bars] = []
+    counted = results[0].get("frequency") or []
+    for which, title in (("all", "all tokens"), ("repeats", "tokens that end a repeated bigram")):
+        lines = [
+            Line(name, [(bin_["low"] + 1, bin_[which]["loss"]) for bin_ in bins if bin_[which]["tokens"]])
+            for name, model in named.items()
+            if (bins := model.get("frequency"))
+        ]
+        counts = [(bin_["low"] + 1, bin_[which]["tokens"]) for bin_ in counted]
+        labels = ("occurrences of the bigram in training", lines, "loss (nats per token)")
+        bars = {"ticks": _ticks(counts), "counts": counts, "counts_label": "tokens in the bin"}
+        panels.append(Panel(title, *labels, None, x_tick=lambda x: plot.count(x - 1), **bars))
+    distances = results[0]["distances"]
+    kinds = (("repeats", "all repeats"), ("hits", "AR hits"))
+    drawn = [Line(label, _density(distances, kind)) for kind, label in kinds]
+    counts = [(bin_["low"], bin_["repeats"]) for bin_ in distances["bins"]]
+    panels.append(_distances(drawn, "repeats", counts))
+    facts = (
+        f"{results[0]['info'].get('data')}. {_BINS} Grey bars: how many tokens are in each bin. "
+        "AR hits: repeats of bigrams that are rare in training."
+    )
+    title = "Loss by how often a bigram was trained on, and how far back repeats reach"
+    plot.draw(title, facts, panels, path)
+
+
+def draw_distances(path: Path, results: Sequence[Result]) -> None:
+    """Repeats and hits per sequence (Figure 4) and how far back they reach (Figures 3 and 5), by source."""
+    named = _named([(str(result.get("data")), result) for result in results])
+    panels: list[Panel | Bars] = []
+    counted = any(result["hits_per_sequence"] < result["repeats_per_sequence"] for result in results)
+    kinds = ("repeats", "hits") if counted else ("repeats",)
+    if len(named) > 1:
+        for kind in kinds:
+            values = {name: result[f"{kind}_per_sequence"] for name, result in named.items()}
+            panels.append(Bars(f"{kind} by source", f"{kind} per sequence", values, "source"))
+    for kind in kinds:
+        panels.append(_distances([Line(n, _density(r, kind)) for n, r in named.items()], kind))
+    facts = f"Bigrams that occur again in their sequence. {_BINS}"
+    plot.draw("Repeated bigrams and how far back they reach", facts, panels, path, columns=2)
+
+
+_BINS = "Bins of doubling width (1, 2-3, 4-7, ...), drawn at their low end."
+
+
+def _distances(lines: Sequence[Line], kind: str, counts: Sequence[tuple[float, float]] = ()) -> Panel:
+    labels = ("distance to the last occurrence (tokens)", lines, f"share of {kind} per token of distance")
+    bars = {"counts": counts, "counts_label": f"{kind} in the bin"}
+    return Panel(f"distances of {kind}", *labels, None, y_log=True, **bars)
+
+
+def _ticks(counts: Sequence[tuple[float, float]]) -> list[float]:
+    """Low ends of at most 8 bins, the first among them."""
+    return [x for x, _ in counts][:: -(-len(counts) // 8) or 1]
+
+
+def _density(distances: Result, kind: str) -> list[tuple[float, float]]:
+    """Share per token of distance: bins are not equally wide."""
+    total = sum(bin_[kind] for bin_ in distances["bins"])
+    filled = [(bin_["low"], bin_["high"], bin_[kind]) for bin_ in distances["bins"] if bin_[kind]]
+    return [(low, count / total / (high - low + 1)) for low, high, count in filled]
+
+
+def _named(results: Sequence[tuple[str, Result]]) -> dict[str, Result]:
+    """By a short name for the legend; equal names are numbered."""
+    named: dict[str, Result] = {}
+    for source, result in results:
+        name = "/".join(Path(source).parts[-2:])
+        same = sum(other.partition(" (")[0] == name for other in named)
+        named[f"{name} ({same + 1})" if same else name] = result
+    return named

@@ -1,0 +1,127 @@
+"""Perplexity overall, on AR hits and on other tokens; against the bigram's frequency; and repeat distances.
+
+    l, l_H      mean log-probability over all tokens, over the AR hits
+    p_H         share of the hits among the tokens
+    gap share   min((l_H^m - l_H^ref) p_H / (l^m - l^ref), 1)       (Zoology C.1)
+
+The gap share says how much of what a model m lacks overall to a reference (attention) it lacks on the hits.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from based_jax.evals.perplexity.records import Records
+from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit
+from based_jax.validate import expect
+
+NEAR = 100
+"""Zoology: most repeats are within this many tokens of the last occurrence."""
+
+
+def report(records: Records, max_count: int = MAX_COUNT, reference: Records | None = None) -> dict[str, Any]:
+    """Everything that the records say, as JSON values.
+
+    Args:
+        max_count: largest training count of an AR hit.
+        reference: records of another model on the same tokens.
+
+    Returns:
+        info; max_count; slices: all, hits and other, see `slices`; gap_explained (see `gap_explained`) and
+        reference, its slices and frequency, where one is given; frequency and distances, see the functions of
+        these names.
+
+    Raises:
+        ValueError: a reference on other tokens.
+    """
+    expect(max_count >= 0, "max_count", max_count, "at least 0")
+    hits = is_hit(records.distance, records.count, max_count)
+    found = {"info": records.info, "max_count": max_count, "slices": slices(records.loss, hits)}
+    num_bytes = records.info.get("num_bytes")
+    if num_bytes:
+        found["bits_per_byte"] = float(records.loss.sum(dtype=np.float64)) / math.log(2) / num_bytes
+    if reference is not None:
+        pairs = ((getattr(reference, x), getattr(records, x)) for x in ("position", "sequence", "target"))
+        same = all(np.array_equal(*pair) for pair in pairs)
+        wanted = f"the model's {len(records)} tokens in the same sequences"
+        expect(same, "reference", f"records of {len(reference)} tokens", wanted)
+        counted = frequency(dataclasses.replace(reference, count=records.count))
+        sliced = slices(reference.loss, hits)
+        found["reference"] = {"info": reference.info, "slices": sliced, "frequency": counted}
+        found["gap_explained"] = gap_explained(records.loss, reference.loss, hits)
+    found["frequency"] = frequency(records)
+    found["distances"] = distances(records.distance, hits)
+    return found
+
+
+def slices(loss: np.ndarray, hits: np.ndarray) -> dict[str, dict[str, Any]]:
+    """tokens, share of all tokens, mean loss (nats) and perplexity of each slice; None where it is empty."""
+    chosen = {"all": np.ones(hits.shape, bool), "hits": hits, "other": ~hits}
+    return {name: _summary(loss[mask], loss.size) for name, mask in chosen.items()}
+
+
+def gap_explained(loss: np.ndarray, reference: np.ndarray, hits: np.ndarray) -> float | None:
+    """Zoology's share of the gap, at most 1; negative if the model is better on the hits yet worse overall.
+
+    A model that is not worse overall has no gap: 1 if it is worse on the hits, as in the paper, else None.
+    """
+    gap = float(np.mean(loss, dtype=np.float64) - np.mean(reference, dtype=np.float64))
+    on_hits = float((loss[hits].astype(np.float64) - reference[hits]).sum()) / loss.size
+    if gap <= 0:
+        return 1.0 if on_hits > 0 else None
+    return min(on_hits / gap, 1.0)
+
+
+def frequency(records: Records) -> list[dict[str, Any]]:
+    """Loss against the bigram's training count (Zoology, Figure 1): bins 0, 1, 2-3, 4-7, ...
+
+    Each has `low` and `high` (both included) and summaries of all tokens and of the repeats, whatever their
+    count. Empty without counts.
+    """
+    if records.count is None:
+        return []
+    repeats = records.distance > 0
+    bins = []
+    for low, high, inside in _bins(records.count):
+        every, repeated = (_summary(records.loss[x], len(records)) for x in (inside, inside & repeats))
+        bins.append({"low": low, "high": high, "all": every, "repeats": repeated})
+    return bins
+
+
+def distances(distance: np.ndarray, hits: np.ndarray) -> dict[str, Any]:
+    """How far back the last occurrence is (Zoology, Figures 3 to 5), in bins 1, 2-3, 4-7, ... tokens.
+
+    Returns:
+        bins with `low`, `high` (included), `repeats` and `hits`; and the shares of repeats and hits that are
+        less than `NEAR` tokens away, None without any.
+    """
+    repeats = distance > 0
+    bins = [
+        {"low": low, "high": high, "repeats": int(inside.sum()), "hits": int((inside & hits).sum())}
+        for low, high, inside in _bins(distance)
+        if low > 0
+    ]
+    near = distance < NEAR
+    shares = {
+        f"{name}_within_{NEAR}": float(near[mask].mean()) if mask.any() else None
+        for name, mask in (("repeats", repeats), ("hits", hits))
+    }
+    return {"bins": bins, **shares}
+
+
+def _bins(values: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Low and high of the bins 0, 1, 2-3, 4-7, ... up to the largest value, and what is in each."""
+    number = np.frexp(values.astype(np.float64))[1]  # 0 for 0, else the bits of the value
+    last = int(number.max(initial=0))
+    bounds = [(0, 0), *[(1 << bit, (2 << bit) - 1) for bit in range(last)]]
+    for index, (low, high) in enumerate(bounds):
+        yield low, high, number == index
+
+
+def _summary(loss: np.ndarray, total: int) -> dict[str, Any]:
+    mean = float(loss.mean(dtype=np.float64)) if loss.size else None
+    perplexity = None if mean is None else math.exp(min(mean, 700.0))
+    return {"tokens": int(loss.size), "share": loss.size / total, "loss": mean, "perplexity": perplexity}

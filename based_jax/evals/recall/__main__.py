@@ -1,0 +1,145 @@
+"""Measure recall: ``python -m based_jax.evals.recall --checkpoint DIR --task swde --data hub``."""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from based_jax import command
+from based_jax.convert.pretrained import find_directory, load_pretrained
+from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.data.tokenizers import Tokenizer
+from based_jax.evals.digest import digest
+from based_jax.evals.options import as_text, expect_positive, write_json
+from based_jax.evals.progress import progress
+from based_jax.evals.recall.data import Example, read_examples
+from based_jax.evals.recall.protocol import ANSWER_TOKENS, CONTEXT, make_prompt
+from based_jax.evals.recall.records import RecordFile
+from based_jax.evals.recall.run import answer, greedy, summarize
+from based_jax.models import LanguageModel
+from based_jax.published.recall import published
+from based_jax.typing import Params
+from based_jax.validate import expect
+
+PROG = "python -m based_jax.evals.recall"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Ask a language model for what stands in its prompt, and count the answers that contain it."""
+
+    checkpoint: str
+    """pretrained directory (config.json, weights, tokenizer), a finished run's directory, or a hub id"""
+    task: Literal["swde", "fda", "squad_completion"]
+    """which data set, and which of its columns says what is asked for"""
+    data: str = "hub"
+    """.jsonl or .parquet file with the published columns, hub (the published data) or hf:NAME (other data)"""
+    limit: int | None = None
+    """answer the first rows only, this many"""
+    batch_size: int = 8
+    """prompts at once"""
+    padding: Literal["correct", "authors"] = "correct"
+    """correct: no row sees padding; authors: visible separators before shorter rows, as in their code"""
+    prompt: Literal["stored", "rebuilt"] = "stored"
+    """stored: the data's text; rebuilt: SWDE without its summary of other keys, as the task was later"""
+    context: int = CONTEXT
+    """tokens of prompt and answer together; longer prompts lose their beginning"""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """of the computation, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
+    tokenizer: str | None = None
+    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
+    records: Path | None = None
+    """.jsonl file with one line per example, written as they are answered; the same command continues it"""
+    json: Path | None = None
+    """write the result there"""
+
+    def __post_init__(self) -> None:
+        expect_positive(self, "batch_size", "limit")
+        expect(self.prompt == "stored" or self.task == "swde", "prompt", self.prompt, "stored but for swde")
+        wanted = f"more than an answer's {ANSWER_TOKENS} tokens"
+        expect(self.context > ANSWER_TOKENS, "context", self.context, wanted)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    options = command.parse(Options, argv, prog=PROG)
+    examples = read_examples(options.task, options.data)
+    directory = find_directory(options.checkpoint)
+    model, params = load_pretrained(directory, dtype=options.dtype)
+    tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
+    limit = model.config.max_positions
+    expect(not limit or options.context <= limit, "context", options.context, f"at most the model's {limit}")
+
+    settings = run_settings(options, examples, model, tokenizer)
+    begin = time.perf_counter()
+    result = evaluate(options, examples[: options.limit], model, params, tokenizer, digest(settings, params))
+    result["seconds"] = round(time.perf_counter() - begin, 3)
+    show(options, result)
+    write_json(options.json, {"options": as_text(options), **result, "published": published(options.task)})
+
+
+def run_settings(
+    options: Options, examples: Sequence[Example], model: LanguageModel, tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """What decides the answers, beside the weights."""
+    settings: dict[str, Any] = {
+        "examples": [list(example) for example in examples],
+        "model": model.config.to_dict(),
+        "tokenizer": [tokenizer.vocab_size, tokenizer.eot, tokenizer.encode(examples[0].text).tolist()],
+        "prompt": options.prompt,
+        "padding": options.padding,
+        "context": options.context,
+    }
+    if options.padding == "authors":  # who stands beside whom matters
+        settings |= {"batch_size": options.batch_size, "limit": options.limit}
+    return settings
+
+
+def evaluate(
+    options: Options,
+    examples: Sequence[Example],
+    model: LanguageModel,
+    params: Params,
+    tokenizer: Tokenizer,
+    run: str,
+) -> dict[str, Any]:
+    """Answer the examples; an interrupt ends the process and says what was kept."""
+    records = RecordFile(options.records, run)
+    form = {"style": options.prompt, "context": options.context}
+    prompts = [make_prompt(example, tokenizer, **form) for example in examples]
+    batching = {"batch_size": options.batch_size, "padding": options.padding}
+    batches = answer(prompts, tokenizer, greedy(model, params, tokenizer), records, **batching)
+    done = sum(example.id in records.records for example in examples)
+    if done:
+        print(f"{options.records} has {done:,} of {len(examples):,} examples", file=sys.stderr)
+    try:
+        with progress(options.task, len(examples) - done, "examples") as advance:
+            for count in batches:
+                done += count
+                advance(count)
+    except KeyboardInterrupt:
+        kept = f"; {options.records} has them, and the same command continues" if options.records else ""
+        command.fail(PROG, f"interrupted after {done} of {len(examples)} examples{kept}", status=130)
+    return summarize(records.records[example.id] for example in examples)
+
+
+def show(options: Options, result: Mapping[str, Any]) -> None:
+    """Print the result above the published ones."""
+    title = f"{options.task}: answers that contain the value, percent"
+    table = Table("model", "parameters/tokens", "source", title=title, title_justify="left")
+    table.add_column("contains", justify="right")
+    here = f"{result['examples']:,} examples, {result['truncated']:,} truncated, {options.padding} padding"
+    ours = f"{result['contains']:.2f} ± {result['standard_error']:.2f}"
+    table.add_row(options.checkpoint, "", here, ours, end_section=True)
+    for row in published(options.task):
+        table.add_row(row["model"], row["size"], row["source"], f"{row['contains']:.2f}")
+    Console(width=None if sys.stdout.isatty() else 140, markup=False, highlight=False).print(table)
+
+
+if __name__ == "__main__":
+    command.run(PROG, main)

@@ -1,0 +1,359 @@
+"""Many requests at once: they come and go while others are being answered (continuous batching).
+
+    waiting  --a free slot-->  reading, a chunk of the prompt per round  -->  a row of the pool  -->  answered
+
+A round (`Engine.step`) reads a chunk of a few prompts, then makes a chunk of tokens for all rows of the pool
+in one compiled call. Because a recurrent state has a fixed size, a row costs the same whatever it has read,
+and rows of any lengths share a pool without pages or padding.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from based_jax.generate.capacity import token_limit, with_capacity
+from based_jax.generate.engine.pool import Made, empty, read
+from based_jax.generate.engine.prefix_cache import Hit, PrefixCache
+from based_jax.generate.engine.request import Completion, Event, Finish, Full, Request, Stats, TokenLogprob
+from based_jax.generate.engine.slots import Slots, compile_program
+from based_jax.generate.loop import Prefix
+from based_jax.generate.prompt import read_tokens
+from based_jax.generate.rows import row_count
+from based_jax.generate.sampling import Choice
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import Params, State
+from based_jax.validate import expect, expect_array, expect_integer
+
+_PROMPTS = 8  # read at the same time at most: running rows wait for one chunk of each per round
+
+
+@dataclasses.dataclass(eq=False)
+class _Work:
+    """A request on its way."""
+
+    ticket: int
+    request: Request
+    state: State = None
+    hidden: Any = None
+    read: int = 0
+    """tokens of the prompt that the state has read"""
+    made: int = 0
+    """tokens delivered, a stop token included"""
+    done: bool = False
+
+
+class Engine:
+    """Answers requests with one model.
+
+    Single-threaded: call it from one thread. All work is done in `step`, which takes about as long as
+    `decode_chunk` tokens and a chunk of up to 8 prompts.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, based_jax as bj
+        >>> from based_jax.generate import Engine, Request
+        >>> model = bj.LanguageModel(bj.presets.get("based-tiny"))
+        >>> params = model.init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
+        >>> engine = Engine(model, params, slots=4)
+        >>> answers = engine.run([Request([1, 2, 3], 5), Request([4], 9)])
+        >>> [len(answer.tokens) for answer in answers]
+        [5, 9]
+
+    Args:
+        model: any model whose mixers can continue from a state.
+        params: its variables.
+        slots: requests decoded together at most.
+        max_length: tokens that a row's state can hold. It limits a request (prompt and new tokens but the
+            last) only if the model has a cache that grows with the text; `limit` says which it is.
+        prefill_chunk: tokens of a chunk of a prompt. A rest of up to a quarter of it is read by a smaller
+            program; these two are all that is compiled for prompts.
+        decode_chunk: tokens per round and row.
+        max_waiting: requests that may wait for a slot; None is any number.
+        top_logprobs: how many of the most likely tokens a request may ask for.
+        prefix_cache: of this model, these weights and this `max_length`, to read shared beginnings of prompts
+            once.
+        prefixes: texts that were read before, such as `Snapshot`s: a prompt that begins with one goes on
+            after it.
+
+    Raises:
+        ValueError: an argument out of its range, or a model that cannot continue from a state.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        params: Params,
+        *,
+        slots: int = 8,
+        max_length: int = 2048,
+        prefill_chunk: int = 128,
+        decode_chunk: int = 8,
+        max_waiting: int | None = None,
+        top_logprobs: int = 5,
+        prefix_cache: PrefixCache | None = None,
+        prefixes: Sequence[Prefix] = (),
+    ) -> None:
+        sizes = {"slots": slots, "max_length": max_length, "prefill_chunk": prefill_chunk}
+        for name, size in {**sizes, "decode_chunk": decode_chunk, "max_waiting": max_waiting}.items():
+            if size is not None or name != "max_waiting":
+                expect_integer(name, size, 1)
+        expect_integer("top_logprobs", top_logprobs, 0, model.config.vocab_size)
+        self.limit = token_limit(model, max_length)
+        """tokens that a request may have in all, less its last; None is any number"""
+        self.slots, self.max_waiting, self.top_logprobs = slots, max_waiting, top_logprobs
+        self._model, self._params, self._chunk = model, params, decode_chunk
+        self._sizes = (max(1, prefill_chunk // 4), prefill_chunk)
+        self._cache = prefix_cache
+        self._ends = (prefill_chunk,) if prefix_cache is None else (prefill_chunk, prefix_cache.every)
+        self._slots: Slots[_Work] = Slots(model, params, slots, max_length, top_logprobs)
+        fresh = empty(model, params, max_length)
+        self._nothing = Hit(0, fresh.state, fresh.hidden)
+        self._prefixes = [_known(model, prefix, max_length) for prefix in prefixes]
+        self._waiting: dict[int, _Work] = {}
+        self._reading: dict[int, _Work] = {}
+        self._pending: collections.deque[tuple[list[_Work | None], Made]] = collections.deque()
+        self._events: list[Event] = []
+        self._total: collections.Counter[str] = collections.Counter()
+
+    # Requests come and go.
+
+    def submit(self, request: Request) -> int:
+        """Take a request in.
+
+        Returns:
+            Its ticket, which its events carry.
+
+        Raises:
+            TypeError, ValueError: a request that this engine can never answer.
+            Full: `max_waiting` requests wait.
+        """
+        self._check(request)
+        if self.full:
+            raise Full(f"max_waiting = {self.max_waiting} requests wait: try again later")
+        self._total["submitted"] += 1
+        ticket = self._total["submitted"]
+        self._waiting[ticket] = _Work(ticket, request)
+        return ticket
+
+    def cancel(self, ticket: int) -> bool:
+        """Take a request back, wherever it is.
+
+        Its slot is free at once; its last event comes with the next round.
+
+        Returns:
+            False if there is no such request, or it is finished.
+        """
+        work = self._waiting.pop(ticket, None) or self._reading.pop(ticket, None)
+        if work is None:
+            work = next((work for work in self._slots.running if work.ticket == ticket), None)
+            if work is None:
+                return False
+            self._slots.remove(work, ended=False)
+        work.done = True
+        self._total["cancelled"] += 1
+        self._events.append(Event(ticket, (), (), "cancelled"))
+        return True
+
+    @property
+    def full(self) -> bool:
+        """Whether `submit` would raise `Full`."""
+        return self.max_waiting is not None and len(self._waiting) >= self.max_waiting
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to do and nothing to report."""
+        return not (self._waiting or self._reading or self._slots.running or self._events)
+
+    def stats(self) -> Stats:
+        """What the engine holds and what it has done."""
+        now = len(self._waiting), len(self._reading), len(self._slots.running), self._free
+        total = (self._total[kind] for kind in ("made", "prefilled", "cached", "finished", "cancelled"))
+        return Stats(*now, len(self._slots.owners), *total)
+
+    def run(self, requests: Iterable[Request]) -> list[Completion]:
+        """Answer requests, in their order; the engine must be idle.
+
+        Raises:
+            TypeError, ValueError: a request that this engine can never answer; none is begun then.
+        """
+        expect(self.idle, "engine", self.stats(), "an idle one: run would lose the others' events")
+        todo = collections.deque(requests)
+        for request in todo:
+            self._check(request)
+        answers: dict[int, list[Event]] = {}
+        try:
+            while todo or not self.idle:
+                while todo and not self.full:
+                    answers[self.submit(todo.popleft())] = []
+                for event in self.step():
+                    answers[event.ticket].append(event)
+        finally:  # after an interrupt the next call must find an idle engine
+            for ticket in answers:
+                self.cancel(ticket)
+            self._events.clear()
+        return [_join(events) for events in answers.values()]
+
+    def warm_up(self) -> None:
+        """Compile now what requests would wait for; the engine must be idle."""
+        expect(self.idle, "engine", self.stats(), "an idle one to warm up")
+        states = [read(*self._prompt_chunk(size)) for size in self._sizes]
+        state, hidden = states[0]
+        self._slots.warm_up(Request([0]), state, hidden, self._chunk)
+
+    def warm_up_first(self) -> list[Callable[[], object]]:
+        """Compile now what a short request alone needs; the engine must be idle.
+
+        Returns:
+            Functions that compile the rest of what `warm_up` does, one program each and the most needed
+            first. They may be called in any other thread, while the engine answers.
+        """
+        expect(self.idle, "engine", self.stats(), "an idle one to warm up")
+        short, *longer = self._sizes
+        state, hidden = read(*self._prompt_chunk(short))
+        later = self._slots.warm_up_first(Request([0]), state, hidden, self._chunk)
+        chunks = map(self._prompt_chunk, longer)
+        return [*(functools.partial(compile_program, read, *chunk) for chunk in chunks), *later]
+
+    def _prompt_chunk(self, size: int) -> tuple[Any, ...]:
+        """Arguments of `read` for a chunk of `size` tokens."""
+        tokens = np.zeros((1, size), np.int32)
+        return self._model, self._params, self._nothing.state, tokens, np.int32(1)
+
+    # A round.
+
+    def step(self) -> list[Event]:
+        """Work for one round.
+
+        Returns:
+            What was made for whom; a request's last event says why it is the last. Empty when idle, and in
+            rounds that only read prompts.
+        """
+        events, self._events = self._events, []
+        self._read_prompts()
+        if not (self._waiting or self._reading):
+            self._slots.shrink()
+        if self._slots.running:  # the device begins a chunk
+            self._pending.append(self._slots.decode(self._chunk))
+        # While the caller looks at a chunk's tokens the device makes the next one. Not if someone waits for a
+        # row: that one has become free would be known a chunk later.
+        while len(self._pending) > (bool(self._slots.running) and not self._waiting):
+            events += self._collect()
+        return events
+
+    @property
+    def _free(self) -> int:
+        return self.slots - len(self._slots.running) - len(self._reading)
+
+    def _read_prompts(self) -> None:
+        """Admit requests, and read one chunk of each prompt; those that have been read become rows."""
+        while self._waiting and self._free and len(self._reading) < _PROMPTS:
+            work = self._waiting.pop(next(iter(self._waiting)))
+            self._begin(work)
+            self._reading[work.ticket] = work
+        for work in list(self._reading.values()):
+            length = len(work.request.prompt)
+            if work.read < length:
+                self._read_chunk(work)
+            if work.read == length:
+                self._slots.insert(work, work.request, work.state, work.hidden)
+                work.state = work.hidden = None
+                del self._reading[work.ticket]
+
+    def _begin(self, work: _Work) -> None:
+        """Put a request after the longest beginning of its prompt that was read before."""
+        prompt = work.request.prompt
+        known = [hit for text, hit in self._prefixes if prompt[: hit.count] == text]
+        found = None if self._cache is None else self._cache.find(prompt)
+        known += [found] if found else []
+        work.read, work.state, work.hidden = max(known, key=lambda hit: hit.count, default=self._nothing)
+        self._total["cached"] += work.read
+
+    def _read_chunk(self, work: _Work) -> None:
+        prompt, begin = work.request.prompt, work.read
+        end = min(len(prompt), *((begin // size + 1) * size for size in self._ends))
+        count = end - begin
+        tokens = np.zeros((1, next(size for size in self._sizes if count <= size)), np.int32)
+        tokens[0, :count] = prompt[begin:end]
+        work.state, work.hidden = read(self._model, self._params, work.state, tokens, np.int32(count))
+        work.read = end
+        self._total["prefilled"] += count
+        if self._cache is not None:  # which takes what ends where it keeps prefixes
+            self._cache.put(prompt[:end], work.state, work.hidden)
+
+    def _collect(self) -> list[Event]:
+        """Wait for the oldest chunk and report what it made."""
+        owners, made = self._pending.popleft()
+        choice, count = jax.device_get(made)
+        return [
+            self._report(work, jax.tree.map(lambda part, slot=slot: part[slot, : count[slot]], choice))
+            for slot, work in enumerate(owners)
+            if work is not None and not work.done
+        ]
+
+    def _report(self, work: _Work, choice: Choice) -> Event:
+        """One request's event; with the last one it leaves its row."""
+        request, tokens = work.request, choice.token.tolist()
+        work.made += len(tokens)
+        finish: Finish | None = None
+        invalid = np.isnan(choice.logprob)
+        if invalid.any():
+            finish = "failed"
+            del tokens[invalid.argmax() :]
+        elif tokens[-1] in request.stop_tokens:
+            finish = "stop"
+            tokens.pop()
+        elif work.made == request.max_new_tokens:
+            finish = "length"
+        if finish is not None:
+            work.done = True
+            self._slots.remove(work, ended=finish != "failed")
+            self._total["finished"] += 1
+        self._total["made"] += len(tokens)
+        return Event(work.ticket, tuple(tokens), _logprobs(choice, len(tokens), request.logprobs), finish)
+
+    def _check(self, request: Request) -> None:
+        """Check that a request can be answered."""
+        if not isinstance(request, Request):
+            raise TypeError(f"request = {request!r}: expected a Request")
+        vocab_size, length, new = self._model.config.vocab_size, len(request.prompt), request.max_new_tokens
+        for token in (min(request.prompt), max(request.prompt)):
+            expect(0 <= token < vocab_size, "prompt", token, f"tokens in [0, {vocab_size})")
+        read_tokens("stop_tokens", request.stop_tokens, vocab_size)
+        if self.limit is not None:
+            most = f"at most {self.limit}, what a row has room for, less a prompt of {length} tokens, plus 1"
+            expect(length + new - 1 <= self.limit, "max_new_tokens", new, most)
+        if request.logprobs is not None:
+            most = f"at most {self.top_logprobs} = top_logprobs of the engine"
+            expect(request.logprobs <= self.top_logprobs, "logprobs", request.logprobs, most)
+
+
+def _known(model: LanguageModel, prefix: Prefix, max_length: int) -> tuple[tuple[int, ...], Hit]:
+    """A prefix's tokens, and what to go on with after them."""
+    expect_array("prefix.hidden", prefix.hidden, (1, model.config.d_model), "floating")
+    expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")
+    state = with_capacity(model, prefix.state, max_length)
+    return tuple(np.asarray(prefix.tokens).tolist()), Hit(len(prefix.tokens), state, prefix.hidden)
+
+
+def _logprobs(choice: Choice, count: int, top: int | None) -> tuple[TokenLogprob, ...]:
+    """Those of the first `count` tokens of a row."""
+    if top is None:
+        return ()
+    columns = choice.token, choice.logprob, choice.top_ids[:, :top], choice.top_logprobs[:, :top]
+    rows = zip(*(column[:count].tolist() for column in columns), strict=True)
+    return tuple(
+        TokenLogprob(token, logprob, tuple(zip(ids, values, strict=True)))
+        for token, logprob, ids, values in rows
+    )
+
+
+def _join(events: Sequence[Event]) -> Completion:
+    """The answer that a request's events make."""
+    finish = events[-1].finish
+    assert finish is not None
+    tokens = tuple(token for event in events for token in event.tokens)
+    return Completion(tokens, tuple(item for event in events for item in event.logprobs), finish)

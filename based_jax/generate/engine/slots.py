@@ -1,0 +1,184 @@
+"""The host's side of a pool: which request sits in which row, and how many rows there are.
+
+The pool has 1, 2, 4, ... rows, as many as there are requests for, because decoding costs by the row. It grows
+when a row is needed and shrinks by one size at a time, so few programs are compiled: one for decoding at each
+size, one for inserting, and one for each step up or down. Penalties and log-probabilities are data of the
+rows: no request needs a program of its own.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Key
+
+from based_jax.generate.engine.pool import Made, Pool, decode, empty, insert, regroup, release
+from based_jax.generate.engine.request import Request
+from based_jax.generate.sampling import Counts, RowSettings, Sampler, row_settings
+from based_jax.models.language_model import LanguageModel
+from based_jax.typing import Array, Float, Int, Params, State
+
+T = TypeVar("T")
+
+
+class Slots(Generic[T]):
+    """Rows of a pool and their owners.
+
+    Args:
+        capacity: tokens that a state must hold.
+        top_logprobs: how many of the most likely tokens are reported to requests that ask for any.
+    """
+
+    def __init__(
+        self, model: LanguageModel, params: Params, most: int, capacity: int, top_logprobs: int = 0
+    ) -> None:
+        self._model, self._params, self._top = model, params, top_logprobs
+        zeros = jax.device_put(np.zeros((1, model.config.vocab_size), np.int32))
+        self._uncounted = Counts(zeros, zeros)
+        self._sizes = [*(1 << power for power in range((most - 1).bit_length())), most]
+        self._pool = empty(model, params, capacity)
+        self.owners: list[T | None] = [None]
+        """of each row; None is free"""
+
+    @property
+    def running(self) -> list[T]:
+        """Owners of rows."""
+        return [owner for owner in self.owners if owner is not None]
+
+    def insert(self, owner: T, request: Request, state: State, hidden: Float[Array, "1 D"]) -> None:
+        """Make a row of a request, growing the pool if all are taken.
+
+        Args:
+            state, hidden: one row each, after the prompt.
+        """
+        if None not in self.owners:
+            self._regroup(self._sizes[self._sizes.index(len(self.owners)) + 1])
+        self._widen_stops(request)
+        slot = self.owners.index(None)
+        self._pool = insert(self._pool, self._row(request, state, hidden), np.int32(slot))
+        self.owners[slot] = owner
+
+    def remove(self, owner: T, *, ended: bool) -> None:
+        """Free an owner's row; `ended` says that it has already come to its end on the device."""
+        slot = self.owners.index(owner)
+        self.owners[slot] = None
+        if not ended:
+            self._pool = release(self._pool, np.int32(slot))
+
+    def decode(self, chunk: int) -> tuple[list[T | None], Made]:
+        """Begin to make up to `chunk` tokens per row.
+
+        Returns:
+            The owners of the rows at this time, and what will be made for them.
+        """
+        self._pool, made = decode(self._model, self._params, self._pool, chunk=chunk, top_logprobs=self._top)
+        return list(self.owners), made
+
+    def shrink(self) -> None:
+        """Take the next smaller pool if all that run fit into it."""
+        index = self._sizes.index(len(self.owners))
+        if index and len(self.running) <= self._sizes[index - 1]:
+            self._regroup(self._sizes[index - 1])
+
+    def warm_up(self, request: Request, state: State, hidden: Float[Array, "1 D"], chunk: int) -> None:
+        """Compile what a free pool will run at every size."""
+        row = self._row(request, state, hidden)
+        for size in (*self._sizes, *self._sizes[-2::-1]):
+            if size != len(self.owners):
+                self._regroup(size)
+            self._warm_up(row, chunk)
+
+    def warm_up_first(
+        self, request: Request, state: State, hidden: Float[Array, "1 D"], chunk: int
+    ) -> list[Callable[[], object]]:
+        """Compile what one request alone will run.
+
+        Returns:
+            For each other program of `warm_up` a function that compiles it without running it. They hold no
+            pool and may be called in any thread at any time.
+        """
+        row, slot = self._row(request, state, hidden), np.int32(0)
+        pools = [_shapes(self._pool, size) for size in self._sizes]
+        self._warm_up(row, chunk)
+        later: list[Callable[[], object]] = []
+        compiled = functools.partial(functools.partial, compile_program)
+        for smaller, pool in itertools.pairwise(pools):
+            up, down = (np.zeros(len(other.step), np.int32) for other in (pool, smaller))
+            static = {"chunk": chunk, "top_logprobs": self._top}
+            later += [
+                compiled(regroup, smaller, up, slot),
+                compiled(insert, pool, row, slot),
+                compiled(decode, self._model, self._params, pool, **static),
+                compiled(release, pool, slot),
+                compiled(regroup, pool, down, slot),
+            ]
+        return later
+
+    def _warm_up(self, row: Pool, chunk: int) -> None:
+        self._pool = release(insert(self._pool, row, np.int32(0)), np.int32(0))
+        self.decode(chunk)
+
+    def _regroup(self, size: int) -> None:
+        """Make a pool of `size` rows, those that run in front."""
+        kept = [slot for slot, owner in enumerate(self.owners) if owner is not None]
+        index = np.zeros(size, np.int32)
+        index[: len(kept)] = kept
+        self._pool = regroup(self._pool, index, np.int32(len(kept)))
+        self.owners = [*self.running, *[None] * (size - len(kept))]
+
+    def _widen_stops(self, request: Request) -> None:
+        """Widen the pool's rows for a request with more stop tokens than any so far."""
+        stops, count = self._pool.stops, len(request.stop_tokens)
+        if count > stops.shape[1]:
+            more = [(0, 0), (0, (1 << (count - 1).bit_length()) - stops.shape[1])]
+            self._pool = self._pool._replace(stops=jnp.pad(stops, more, constant_values=-1))
+
+    def _row(self, request: Request, state: State, hidden: Float[Array, "1 D"]) -> Pool:
+        """A pool of one."""
+        pool, vocab_size = self._pool, self._model.config.vocab_size
+
+        array: Any = np.array
+        counts = self._uncounted
+        if request.sampler.penalises:
+            prompt = array([np.bincount(request.prompt, minlength=vocab_size)], np.int32)
+            counts = counts._replace(prompt=jax.device_put(prompt))
+        places = pool.stops.shape[1] - len(request.stop_tokens)
+        return Pool(
+            state=state,
+            hidden=hidden,
+            settings=_settings(request.sampler)._replace(keys=_keys(np.uint32(request.seed))),
+            counts=counts,
+            top=array([bool(request.logprobs)]),
+            step=array([0], np.int32),
+            limit=array([request.max_new_tokens], np.int32),
+            stops=array([[*request.stop_tokens, *[-1] * places]], np.int32),
+            active=array([True]),
+        )
+
+
+def compile_program(program: Any, *args: Any, **options: Any) -> None:
+    """Compile a jitted function for arguments, some of which may be shapes; a call then finds it compiled."""
+    program.lower(*args, **options).compile()
+
+
+def _shapes(pool: Pool, size: int) -> Pool:
+    """A pool's arrays with `size` rows, as shapes."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype, weak_type=leaf.weak_type),
+        jax.eval_shape(lambda pool: pool, pool),
+    )
+
+
+@functools.lru_cache(maxsize=256)  # most requests share a few; eight small transfers each take their time
+def _settings(sampler: Sampler) -> RowSettings:
+    """A sampler's settings with a key to be replaced."""
+    return row_settings([sampler], _keys(np.uint32(0)))
+
+
+@jax.jit
+def _keys(seed: Int[Array, ""]) -> Key[Array, " 1"]:
+    return jax.random.key(seed)[None]

@@ -1,0 +1,412 @@
+"""Conv-basis attention: columns of scores that share a kernel (Gu et al., "Conv-Basis").
+
+    y_i = sum_{j <= i} softmax_j(scale q_{s + i - j} . k_s) v_j,     s the start of j's segment, s <= j
+
+A text's positions are cut into segments at `starts`. In a segment all columns of the score matrix are taken
+for the first one, its anchor, shifted down the diagonal: k segments need k columns of scores, and k
+convolutions (definition 3.11), by FFT in O(k N V log N) multiplications (algorithm 1, theorem 4.4).
+Where true scores differ from these by eps at most, outputs are off by 2 tanh(eps / 2) max|v| at most (sharper
+than the paper's lemma D.4); with a start at every position they are those of softmax attention (corollary
+4.5). Scores of content rather than distance need nearly as many segments as tokens.
+
+Fixed starts are causal, to the rounding of an FFT. Starts that were found in a text have seen all of it.
+Decoding is ours: the paper has whole texts only, and neither segments of packed rows nor padding.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Unpack, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from based_jax.ops.conv_basis.conv_attention_fft import (
+    BLOCK,
+    attend_by_fft,
+    blocks,
+    joined,
+    scores_at,
+    segment_at,
+    softmax_where,
+)
+from based_jax.ops.conv_basis.conv_recovery import conv_recover
+from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
+from based_jax.ops.core.dispatch import implementation_for
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.expectations import expect_qkv, expect_state_to_return
+from based_jax.ops.core.kv_cache import nan_where_outgrown, slot_index
+from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.ring import expect_capacity, latest, put
+from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array, expect_choice
+
+GRADIENTS = ("surrogate", "anchors")
+
+LAGS = 8
+"""Scores of a column that are compared with its neighbour's where starts are not given."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ConvAttentionState:
+    """Values of the last W tokens, and kernels of each row's current document. No keys but the anchors."""
+
+    v: Float[Array, "B W H V"]
+    """a ring"""
+    anchors: Float[Array, "B A H K"]
+    """the keys at the starts that the document has reached"""
+    kernels: Float[Array, "B H A W"]
+    """scores by lag, as far as the document goes; float32 (float64 for float64 inputs)"""
+    stream: Stream
+
+    @property
+    def slots(self) -> int:
+        """W, the number of tokens that fit."""
+        return self.v.shape[1]
+
+
+def init_conv_attention_state(
+    batch_size: int,
+    slots: int,
+    segments: int,
+    num_heads: int,
+    key_size: int,
+    value_size: int,
+    dtype: Any = jnp.float32,
+) -> ConvAttentionState:
+    """Return the state before the first token.
+
+    Args:
+        slots: tokens that a row may have, or `left` + 1 for a window.
+        segments: number of starts.
+        dtype: of values and anchors.
+    """
+    dtype = jnp.dtype(dtype)
+    scores = jnp.float64 if dtype == jnp.float64 else jnp.float32
+    return ConvAttentionState(
+        v=jnp.zeros((batch_size, slots, num_heads, value_size), dtype),
+        anchors=jnp.zeros((batch_size, segments, num_heads, key_size), dtype),
+        kernels=jnp.zeros((batch_size, num_heads, segments, slots), scores),
+        stream=init_stream(batch_size),
+    )
+
+
+Starts = tuple[int, ...] | Int[Array, "B H A"]
+
+
+class _How(Chosen[ConvAttentionState], total=False):
+    starts: Starts | None
+    scale: float | None
+    left: int | None
+    gradient: str
+
+
+@overload
+def conv_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    num_bases: int | None = None,
+    *,
+    return_state: No = False,
+    **how: Unpack[_How],
+) -> Array: ...
+@overload
+def conv_attention(
+    q: Array, k: Array, v: Array, num_bases: int | None = None, *, return_state: Yes, **how: Unpack[_How]
+) -> tuple[Array, ConvAttentionState]: ...
+@implemented_by()
+def conv_attention(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N H K"],
+    v: Float[Array, "B N H V"],
+    num_bases: int | None = None,
+    starts: Starts | None = None,
+    scale: float | None = None,
+    *,
+    left: int | None = None,
+    gradient: str = "surrogate",
+    initial_state: ConvAttentionState | None = None,
+    return_state: bool = False,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+    implementation: str | None = None,
+) -> Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], ConvAttentionState]:
+    """Attend causally with one kernel of scores per segment, in float32 (float64 for float64 values).
+
+    Returns y, (B, N, H, V); outputs at masked tokens are finite but meaningless. Without a window, all
+    outputs of a row that has outgrown its state are NaN: under `jit` no error can be raised. Shared
+    arguments, results and errors: `help(based_jax.ops)`.
+
+    Args:
+        q, k, v: queries, keys, values.
+        num_bases: number of segments. Without `starts` they begin at 0 and where neighbouring columns differ
+            most, at their first lags: found in the whole text, later tokens included. Equal columns need no
+            threshold to be distinguished from others; `conv_recover` has the paper's search, with one.
+        starts: positions in a document at which segments begin, ascending from 0; the last segment has no
+            end. Those of a tuple are for all rows and heads, and those after the text have no effect. An
+            array has its own for each row and head; an empty segment begins after the text.
+        scale: factor of the scores; None is K^(-1/2).
+        left: number of past keys that a query sees beside its own (a banded kernel); None is all of them.
+        gradient: of the scores, for q and k. "surrogate" is softmax attention's, taken at the weights that
+            were computed: dS_ij = w_ij (dy_i . v_j - dy_i . y_i) for all pairs of tokens (the paper's section
+            5), which is attention's own where the scores have this basis. "anchors" differentiates what is
+            computed: only keys at starts have a gradient. They are different even where the outputs are
+            those of attention. The gradient of v is the same.
+        initial_state: continue from here, with the same `starts`, as many as it was made for.
+        return_state: needs `initial_state`.
+        segment_ids: documents of their own, whose positions count from 0. All N^2 scores of packed rows are
+            formed.
+        implementation: "reference" (all scores), "xla" (by FFT where that takes fewer operations than going
+            through all pairs in blocks of rows; after a state that is not empty always the latter), or None
+            for the best.
+
+    Raises:
+        ValueError: a text longer than the state, where lengths are known; the surrogate gradient through a
+            state, which has no keys.
+    """
+    chosen = implementation_for("conv_attention", q, k, v, implementation=implementation)
+    batch, length, heads, width, value_size = expect_qkv(q, k, v)
+    expect(left is None or left >= 0, "left", left, "None or at least 0")
+    expect_choice("gradient", gradient, GRADIENTS)
+    state = initial_state
+    expect_state_to_return(state, return_state)
+    at = None if starts is None else _expect_starts(starts, batch, heads)
+    count = num_bases or 0 if at is None else at.shape[-1]
+    if at is not None:
+        expect(num_bases in (None, count), "num_bases", num_bases, f"None or {count}, the number of starts")
+    else:
+        for name, value in (("initial_state", state), ("segment_ids", segment_ids)):
+            expect(value is None, "starts", starts, f"those of each document with {name}")
+        is_possible = 1 <= count <= length
+        expect(is_possible, "num_bases", num_bases, f"1 to {length} segments, where no starts are given")
+    if state is not None:
+        _expect_state(state, (batch, heads, count, width, value_size), length, left, mask)
+    reached = sum(start < length for start in starts) if isinstance(starts, tuple) else count
+    factor = width**-0.5 if scale is None else scale
+    how = _Resolved(count, reached, factor, left, gradient, chosen)
+    return _attention(q, k, v, at, how, state, return_state, segment_ids, mask)
+
+
+class _Resolved(NamedTuple):
+    """Options of `conv_attention`, with defaults in place of None."""
+
+    terms: int
+    """starts"""
+    reached: int
+    """starts in a text of this length"""
+    scale: float
+    left: int | None
+    gradient: str
+    chosen: str
+
+
+@compiled
+def _attention(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N H K"],
+    v: Float[Array, "B N H V"],
+    at: Int[Array, "rows heads A"] | None,
+    how: _Resolved,
+    state: ConvAttentionState | None,
+    return_state: bool,
+    segment_ids: Int[Array, "B N"] | None,
+    mask: Bool[Array, "B N"] | None,
+) -> Any:
+    """Compute `conv_attention` once its arguments are checked; `at` are the starts, or None."""
+    batch, length = q.shape[:2]
+    call = continue_from(state, batch, length, segment_ids, mask)
+    q, k, v = call.unpadded((q, k, v))
+
+    dtype = accumulation_dtype(v)
+    scaled = q.astype(dtype) * how.scale
+    if at is None:
+        width = min(LAGS, length)
+        search: dict[str, Any] = {"terms": how.terms, "width": width, "threshold": 0.0, "search": "largest"}
+        at, _ = conv_recover(scaled, k, mask=mask, **search)
+    starts = at
+    q, k, values = (x.astype(dtype).transpose(0, 2, 3, 1) for x in (scaled, k, v))
+
+    def attend_text() -> Array:
+        real = jnp.ones((1, length), bool) if mask is None else mask
+        return attend_by_fft(q, k, values, starts[..., : how.reached], real, how.left, how.gradient)
+
+    moved = None
+    if state is not None:
+        is_long = how.chosen == "xla" and segment_ids is None and length > BLOCK
+        whole = attend_text if is_long else None
+        y, moved = _continue(q, k, values, v, at, state, call, how, whole)
+    elif how.chosen == "reference" or segment_ids is not None:
+        y = _attend_pairs(q, k, values, at, call.tokens, how)
+    else:
+        y = attend_text()
+    y = y.transpose(0, 3, 1, 2).astype(v.dtype)
+    return (y, moved) if return_state else y
+
+
+def _expect_starts(starts: Any, batch: int, heads: int) -> Int[Array, "rows heads A"]:
+    """Return the starts as an array, once they are checked: their values too, where they are known."""
+    if isinstance(starts, tuple):
+        rises = all(isinstance(start, int) for start in starts) and np.all(np.diff(starts) > 0)
+        expect(starts[:1] == (0,) and bool(rises), "starts", starts, "integers ascending from 0")
+        return jnp.asarray(starts, jnp.int32)[None, None]
+    expect_array("starts", starts, (batch, heads, "A"), "integer")
+    if not isinstance(starts, Tracer):
+        known = np.asarray(starts)
+        rises = not known[..., 0].any() and (np.diff(known) >= 0).all()
+        expect(bool(rises), "starts", known.tolist(), "integers ascending from 0 in each row and head")
+    return jnp.asarray(starts, jnp.int32)
+
+
+def _expect_state(
+    state: ConvAttentionState, sizes: tuple[int, ...], length: int, left: int | None, mask: Array | None
+) -> None:
+    batch, heads, segments, width, value_size = sizes
+    expect_array("initial_state.v", state.v, (batch, "W", heads, value_size), "floating")
+    expect_array("initial_state.anchors", state.anchors, (batch, segments, heads, width), "floating")
+    expect_array("initial_state.kernels", state.kernels, (batch, heads, segments, state.slots), "floating")
+    if left is None:
+        what = f"max_length = {state.slots} tokens, the size of the state"
+        expect_capacity(state.stream, length, mask, state.slots, what)
+    else:
+        expect(state.slots == left + 1, "slots of initial_state", state.slots, f"left + 1 = {left + 1}")
+
+
+def _attend_pairs(
+    q: Array, k: Array, v: Array, at: Array, tokens: TokenPositions, how: _Resolved
+) -> Float[Array, "B H V N"]:
+    """Attend to all pairs of tokens of a call without a state."""
+    index, start = tokens.index, jnp.broadcast_to(tokens.start, (len(tokens.start), q.shape[-1]))
+    lag = index[:, :, None] - index[:, None]
+    visible = (lag >= 0) & (index[:, None] >= start[:, :, None])
+    visible = visible if how.left is None else visible & (lag <= how.left)
+    if tokens.mask is not None:
+        visible = visible & tokens.mask[:, None]
+    weights = softmax_where(visible[:, None], _pair_scores(q, k, at, index, start, how.gradient))
+    return jnp.einsum("bhnm,bhvm->bhvn", weights, v)
+
+
+def _pair_scores(
+    q: Array, k: Array, at: Array, index: Int[Array, "rows N"], start: Int[Array, "rows N"], gradient: str
+) -> Float[Array, "B H N N"]:
+    """Return the scores of the call's tokens, wherever their documents began in it.
+
+    The score of (i, j) is the true one of (i - j + a, a), where a is the anchor of column j.
+    `index` is from 0, `start` of the documents, negative if before the call.
+    """
+    length = q.shape[-1]
+    true = jnp.einsum("bhkn,bhkm->bhnm", q, k)
+    position = (index - start)[:, None]
+    anchor = start[:, None] + jnp.take_along_axis(at, segment_at(at, position), axis=-1)
+    row = (index[:, :, None] - index[:, None])[:, None] + anchor[:, :, None]
+    entry = jnp.clip(row * length + anchor[:, :, None], 0, length**2 - 1)
+    flat = true.reshape(*true.shape[:2], -1)
+    scores = jnp.take_along_axis(flat, entry.reshape(*entry.shape[:2], -1), axis=-1).reshape(true.shape)
+    return true + jax.lax.stop_gradient(scores - true) if gradient == "surrogate" else scores
+
+
+def _continue(
+    q: Float[Array, "B H K N"],
+    k: Float[Array, "B H K N"],
+    v: Float[Array, "B H V N"],
+    cached: Float[Array, "B N H V"],
+    at: Int[Array, "rows heads A"],
+    state: ConvAttentionState,
+    call: Continuation,
+    how: _Resolved,
+    whole: Callable[[], Array] | None,
+) -> tuple[Array, ConvAttentionState]:
+    """Attend to the state: by kernels in the document that goes on, by pairs in those that begin here.
+
+    Args:
+        cached: v as it comes into the state.
+        whole: attention without a state, for rows that are at their beginning, if the call is a long chunk of
+            one document; otherwise None. The long chunk goes through its rows in blocks.
+    """
+    batch, _, _, length = q.shape
+    before, stream, left = state.stream, call.after, how.left
+    index, start = (jnp.broadcast_to(x, (batch, length)) for x in (call.tokens.index, call.tokens.start))
+    real = jnp.ones((batch, length), bool) if call.mask is None else call.mask
+    goes_on = real & (start == before.start[:, None])
+    anchors, kernels = _extend(state.anchors, state.kernels, q, k, at, index - before.start[:, None], goes_on)
+
+    ring = put(state.v, cached, call.tokens, stream)
+    if left is None or length == 1:
+        keys, key_index = ring, slot_index(stream.length, state.slots)
+    else:
+        old, old_index = latest(state.v, before.length, left)
+        keys = jnp.concatenate([old.astype(cached.dtype), cached], axis=1)
+        key_index = jnp.concatenate([old_index, jnp.where(real, index, -1)], axis=1)
+    keys = keys.astype(v.dtype)
+    of_key = segment_at(at, (key_index - before.start[:, None])[:, None])
+
+    def rows(index: Array, start: Array, own: Array | None = None) -> Array:
+        lag = index[:, :, None] - key_index[:, None]
+        visible = (lag >= 0) & (key_index[:, None] >= start[:, :, None])
+        visible = visible if left is None else visible & (lag <= left)
+        scores = scores_at(kernels, of_key, lag)
+        scores = scores if own is None else jnp.where(goes_on[:, None, :, None], scores, own)
+        scores = _without_gradient(scores) if how.gradient == "surrogate" else scores
+        return jnp.einsum("bhnm,bmhv->bhvn", softmax_where(visible[:, None], scores), keys)
+
+    if whole is not None:
+        (_, index), (_, start) = blocks(index), blocks(start)
+
+        def by_blocks() -> Array:
+            return joined(jax.lax.map(jax.checkpoint(lambda block: rows(*block)), (index, start)), length)
+
+        y = jax.lax.cond(jnp.all(before.length == 0), whole, by_blocks)
+    elif call.start is None or length == 1:
+        y = rows(index, start)
+    else:
+        first = before.length[:, None]
+        own = _pair_scores(q, k, at, index - first, start - first, "anchors")
+        column = jnp.clip(key_index - first, 0, length - 1)[:, None, None]
+        y = rows(index, start, jnp.take_along_axis(own, column, axis=-1))
+    if call.start is not None:
+        last = real & (start == stream.start[:, None])
+        anchors, kernels = _extend(anchors, kernels, q, k, at, index - stream.start[:, None], last)
+    moved = ConvAttentionState(ring, anchors, kernels, stream)
+    return (nan_where_outgrown(moved, y) if left is None else y), moved
+
+
+def _extend(
+    anchors: Array, kernels: Array, q: Array, k: Array, at: Array, position: Array, own: Array
+) -> tuple[Array, Array]:
+    """Return anchors and kernels of one document per row, with those of the call's tokens that are its `own`.
+
+    What is left there of an earlier document is at lags, and of starts, that no token has reached.
+    position: (B, N) in the document.
+    """
+    batch, heads, _, length = q.shape
+    here = jnp.broadcast_to(at, (batch, heads, at.shape[-1])) - position[:, None, :1]
+    column = jnp.clip(here, 0, length - 1)
+    reached = (here == column) & jnp.take_along_axis(own[:, None], column, axis=-1)
+    new = jnp.take_along_axis(k, column[:, :, None], axis=-1).transpose(0, 3, 1, 2)
+    anchors = jnp.where(reached.transpose(0, 2, 1)[..., None], new.astype(anchors.dtype), anchors)
+
+    scores = jnp.einsum("bahk,bhkn->bhan", anchors.astype(q.dtype), q)
+    lag = position[:, None, None] - at[..., None]
+    slots = kernels.shape[-1]
+    lag = jnp.where(own[:, None, None] & (lag >= 0), lag, slots)  # there is no such slot: dropped
+    b, h, a = np.ogrid[: kernels.shape[0], : kernels.shape[1], : kernels.shape[2]]
+    return anchors, kernels.at[b[..., None], h[..., None], a[..., None], lag].set(
+        scores.astype(kernels.dtype), mode="drop"
+    )
+
+
+@jax.custom_vjp
+def _without_gradient(scores: Array) -> Array:
+    return scores
+
+
+def _refuse(_kept: Any, _gradient: Any) -> Any:
+    expected = "'anchors' to differentiate through a state, which has no keys"
+    raise ValueError(f"gradient = 'surrogate': expected {expected}")
+
+
+_without_gradient.defvjp(lambda scores: (scores, None), _refuse)

@@ -1,0 +1,329 @@
+"""Conv-basis attention of whole texts by FFT, and the gradient of attention through it.
+
+    A = sum_r conv(exp(c_r - top)) P_r,     D = diag(A 1),     y = D^-1 A v
+
+Gu et al., "Conv-Basis", algorithm 1 and section 5. c_r is the kernel of segment r, its scores by lag, and P_r
+keeps the columns of segment r. (The paper makes exp of the scores a conv basis of its own, lemma A.13, by
+differences of exponentials, which cancel. Grouped by segments nothing is subtracted.) The maximum of a row
+cannot be taken off a convolution, so `top` is one number per head.
+
+A transform rounds by as much in every row. A row whose sum D_i is not well above that is drowned: its scores
+are far below `top`, or it is an early row of a long text, which has few of them. Drowned rows are known by
+their sums, and computed again from the kernels entry by entry, in blocks. Where all rows are, this is as slow
+as softmax attention; but no row is divided by noise. An inf or NaN spoils all rows of its head.
+
+Arrays have tokens last here: (B, H, channels, N).
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.ops.conv_basis.toeplitz import fft_size
+from based_jax.typing import Array, Bool, Float, Int
+
+BLOCK = 128
+"""Rows that are computed at a time entry by entry: memory O(BLOCK N)."""
+
+PRECISION = {"float32": 1e-5, "float64": 1e-12}
+"""Largest error of a row by FFT, relative to the largest value. Others are computed entry by entry."""
+
+PRODUCTS = 256
+"""Channels that the gradient transforms at a time: memory O(PRODUCTS N)."""
+
+FFT_COST = 4.0
+"""Time of an operation in a transform, relative to one in a matrix product. On a CPU, where convolutions
+break even with exact attention (docs/conv_basis.md): 6.9 with 512 tokens, 3.4 with 1,024, 2.1 with 2,048."""
+
+
+class Segments(NamedTuple):
+    """What takes the place of queries and keys: a kernel per segment, and the segment of every column."""
+
+    kernels: Float[Array, "B H A N"]
+    """scores by lag; the least number at lags that no token has or may see"""
+    of_column: Int[Array, "rows heads N"]
+    """rows is 1 or B, heads is 1 or H"""
+
+
+def attend_by_fft(
+    q: Float[Array, "B H K N"],
+    k: Float[Array, "B H K N"],
+    v: Float[Array, "B H V N"],
+    starts: Int[Array, "rows heads A"],
+    real: Bool[Array, "texts N"],
+    left: int | None,
+    gradient: str,
+) -> Float[Array, "B H V N"]:
+    """Attend in whole texts, each one document; arguments as of `conv_attention`, q scaled."""
+    starts = lax.optimization_barrier(starts)  # compilers transform constants for minutes
+    if gradient == "surrogate":
+        return _with_gradient_of_attention(q, k, v, starts, real, left)
+    segments = _segments(q, k, starts, real, left)
+    return _attend(segments, v, real, left)[0]
+
+
+def segment_at(starts: Int[Array, "*lead A"], position: Int[Array, "*rest N"]) -> Int[Array, "*all N"]:
+    """Return the number of the segment that a position is in; leading axes broadcast."""
+    return jnp.sum(starts[..., None, :] <= position[..., None], axis=-1, dtype=jnp.int32) - 1
+
+
+def scores_at(
+    kernels: Float[Array, "B H A L"], of_column: Int[Array, "rows heads M"], lag: Int[Array, "some R M"]
+) -> Float[Array, "B H R M"]:
+    """Return the kernel of each column's segment at these lags; something finite at lags it does not have."""
+    batch, heads, _, lags = kernels.shape
+    entry = of_column[:, :, None] * lags + jnp.clip(lag, 0, lags - 1)[:, None]
+    entry = entry.reshape(*entry.shape[:2], -1)
+    flat = jnp.take_along_axis(kernels.reshape(batch, heads, -1), entry, axis=-1)
+    return flat.reshape(batch, heads, *lag.shape[1:])
+
+
+def softmax_where(visible: Bool[Array, "..."], scores: Float[Array, "B H R M"]) -> Float[Array, "B H R M"]:
+    """Return the weights of visible keys; a row without any has none."""
+    weights = jax.nn.softmax(jnp.where(visible, scores, jnp.finfo(scores.dtype).min), axis=-1)
+    return jnp.where(visible, weights, 0)
+
+
+def _segments(q: Array, k: Array, starts: Array, real: Array, left: int | None) -> Segments:
+    """Return the kernels c_r[l] = q_{s_r + l} . k_{s_r}: k columns of scores, O(A N K) multiplications."""
+    length = q.shape[-1]
+    index = jnp.arange(length)
+    of_column = segment_at(starts, index)
+    anchors = jnp.take_along_axis(k, jnp.minimum(starts, length - 1)[..., None, :], axis=-1)
+    row = starts[..., None] + index
+    exists = row < length if left is None else (row < length) & (index <= left)
+    row = jnp.minimum(row, length - 1)
+    exists &= jnp.take_along_axis(real[:, None, None], row, axis=-1)
+    kernels = jnp.take_along_axis(jnp.einsum("bhka,bhkn->bhan", anchors, q), row, axis=-1)
+    return Segments(jnp.where(exists, kernels, jnp.finfo(q.dtype).min), of_column)
+
+
+class _Rows(NamedTuple):
+    """How each row is computed."""
+
+    factor: Float[Array, "B H N"]
+    """1 / D_i of rows by FFT, 0 of the others"""
+    drowned: Bool[Array, "B H N"]
+    """rows that are computed entry by entry"""
+
+
+def _attend(segments: Segments, v: Array, real: Array, left: int | None) -> tuple[Array, _Rows]:
+    channels, length = v.shape[-2:]
+    count = segments.kernels.shape[2]
+    operations = (count * (channels + 2) + channels + 1) * _transform(length)
+    if operations * FFT_COST > 2 * length**2 * channels:
+        drowned = jnp.broadcast_to(real[:, None], (*v.shape[:2], length))
+        return _entry_by_entry(segments, v, drowned, left), _Rows(jnp.zeros_like(drowned, v.dtype), drowned)
+    taps = _taps(segments.kernels)
+    ones = jnp.ones((*v.shape[:2], 1, length), v.dtype)
+    sums = _convolve(taps, segments.of_column, jnp.concatenate([ones, v], axis=2), left)
+    mass, sums = sums[:, :, 0], sums[:, :, 1:]
+    good = real[:, None] & (mass * PRECISION[v.dtype.name] > _noise(taps, segments.of_column)[..., None])
+    rows = _Rows(jnp.where(good, 1 / jnp.where(good, mass, 1), 0), real[:, None] & ~good)
+    y = sums * rows.factor[:, :, None]
+    return y + _entry_by_entry(segments, v, rows.drowned, left), rows
+
+
+def _transform(length: int) -> float:
+    """Operations of one real transform of twice the length, and of its products."""
+    size = 2 * length
+    return 2.5 * size * max(size.bit_length() - 1, 1) + 4 * size
+
+
+def _taps(kernels: Array) -> Array:
+    """exp(c_r - top), 0 where there is no score; `top` cancels, and has no gradient."""
+    top = lax.stop_gradient(jnp.max(kernels, axis=(2, 3), keepdims=True))
+    return jnp.exp(kernels - top)
+
+
+def _noise(taps: Array, of_column: Array) -> Float[Array, "B H"]:
+    """Rounding of the sums by FFT: epsilon times both norms (up to 1.2 times as much was measured)."""
+    own = of_column[:, :, None] == jnp.arange(taps.shape[2])[:, None]
+    norms = jnp.sqrt(jnp.sum(taps**2, axis=-1) * jnp.sum(own, axis=-1))
+    return jnp.finfo(taps.dtype).eps * lax.stop_gradient(jnp.sum(norms, axis=-1))
+
+
+def _size(length: int, left: int | None) -> int:
+    """Length of a transform in which nothing wraps around."""
+    return fft_size(length + (length if left is None else min(length, left + 1)) - 1)
+
+
+def _convolve(taps: Array, of_column: Array, x: Array, left: int | None) -> Array:
+    """sum_r conv(taps_r) P_r x, x: (B, H, C, N). Summed as spectra: one inverse transform, memory O(C N)."""
+    length = x.shape[-1]
+    size = _size(length, left)
+
+    @jax.checkpoint
+    def term(taps: Array, r: Array) -> Array:
+        own = jnp.where((of_column == r)[:, :, None], x, 0)
+        return jnp.fft.rfft(taps, size)[:, :, None] * jnp.fft.rfft(own, size)
+
+    def add(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
+        return total + term(*part), None
+
+    shape = (*x.shape[:-1], size // 2 + 1)
+    none = jnp.zeros(shape, jnp.promote_types(x.dtype, jnp.complex64))
+    total, _ = lax.scan(add, none, _by_segment(taps))
+    return jnp.fft.irfft(total, size)[..., :length]
+
+
+def _convolve_back(taps: Array, of_column: Array, u: Array, left: int | None) -> Array:
+    """Return the transpose, sum_r P_r conv(taps_r)^T u."""
+    length = u.shape[-1]
+    size = _size(length, left)
+    spectrum = jnp.fft.rfft(u, size)
+
+    def add(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
+        taps, r = part
+        x = jnp.fft.irfft(jnp.fft.rfft(taps, size).conj()[:, :, None] * spectrum, size)[..., :length]
+        return jnp.where((of_column == r)[:, :, None], x, total), None
+
+    return lax.scan(add, jnp.zeros_like(u), _by_segment(taps))[0]
+
+
+def _by_segment(taps: Array) -> tuple[Array, Array]:
+    return jnp.moveaxis(taps, 2, 0), jnp.arange(taps.shape[2])
+
+
+def _entry_by_entry(segments: Segments, v: Array, wanted: Array, left: int | None) -> Array:
+    """Return the wanted rows of y, zeros in the others; blocks without a wanted row are passed by."""
+
+    @jax.checkpoint
+    def block(part: tuple[Array, Array]) -> Array:
+        first, wanted = part
+
+        def compute() -> Array:
+            weights = _weights(segments, first, wanted, left)
+            return jnp.einsum("bhrn,bhvn->bhvr", weights, v)
+
+        shape = jax.eval_shape(compute).shape
+        return lax.cond(jnp.any(wanted), compute, lambda: jnp.zeros(shape, v.dtype))
+
+    y = lax.map(block, blocks(wanted))
+    return joined(y, v.shape[-1])
+
+
+def _weights(segments: Segments, first: Array, wanted: Array, left: int | None) -> Float[Array, "B H R N"]:
+    """Return the wanted ones of the rows from `first`, of the matrix that multiplies v."""
+    index = jnp.arange(segments.of_column.shape[-1])
+    lag = (first + jnp.arange(wanted.shape[-1]))[:, None] - index
+    visible = lag >= 0 if left is None else (lag >= 0) & (lag <= left)
+    scores = scores_at(segments.kernels, segments.of_column, lag[None])
+    return softmax_where(visible & wanted[..., None], scores)
+
+
+def blocks(x: Array) -> tuple[Array, Array]:
+    """Return the first row of each block, and (B, H, ..., N) cut into (blocks, B, H, ..., R)."""
+    length = x.shape[-1]
+    size = min(BLOCK, length)
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -length % size)])
+    x = x.reshape(*x.shape[:-1], -1, size)
+    return jnp.arange(0, length, size), jnp.moveaxis(x, -2, 0)
+
+
+def joined(y: Array, length: int) -> Array:
+    """Return the inverse of `blocks`."""
+    y = jnp.moveaxis(y, 0, -2)
+    return y.reshape(*y.shape[:-2], -1)[..., :length]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _with_gradient_of_attention(
+    q: Array, k: Array, v: Array, starts: Array, real: Array, left: int | None
+) -> Array:
+    return _attend(_segments(q, k, starts, real, left), v, real, left)[0]
+
+
+def _forward(q: Array, k: Array, v: Array, starts: Array, real: Array, left: int | None) -> tuple[Array, Any]:
+    y, rows = _attend(_segments(q, k, starts, real, left), v, real, left)
+    return y, (q, k, v, starts, real, y, rows)
+
+
+def _backward(left: int | None, kept: Any, dy: Array) -> tuple[Array, Array, Array, None, None]:
+    """With F for the softmax of the true scores: dS = F * (dy v^T - mean), a product of rank V + 1 with F."""
+    q, k, v, starts, real, y, rows = kept
+    segments = _segments(q, k, starts, real, left)
+    mean = jnp.sum(dy * y, axis=2, keepdims=True)
+    across, length = jnp.concatenate([dy, -mean], axis=2), q.shape[-1]
+    down = jnp.concatenate([v, jnp.broadcast_to(real[:, None, None], mean.shape).astype(v.dtype)], axis=2)
+    count, channels, width = segments.kernels.shape[2], across.shape[2], q.shape[2]
+    operations = 2 * (count + 1) * channels * width * _transform(length)
+    if operations * FFT_COST > 2 * length**2 * (2 * channels + 2 * width):
+        rows = _Rows(jnp.zeros_like(rows.factor), jnp.broadcast_to(real[:, None], rows.drowned.shape))
+        grads = (jnp.zeros_like(q), jnp.zeros_like(k), jnp.zeros_like(v))
+    else:
+        grads = _gradients_by_fft(segments, q, k, across * rows.factor[:, :, None], down, left)
+    dq, dk, dv = _add_gradients_of_rows(segments, q, k, v, dy, mean, rows.drowned, left, grads)
+    return dq, dk, dv, None, None
+
+
+_with_gradient_of_attention.defvjp(_forward, _backward)
+
+
+def _gradients_by_fft(
+    segments: Segments, q: Array, k: Array, across: Array, down: Array, left: int | None
+) -> tuple[Array, Array, Array]:
+    """Differentiate rows by FFT.
+
+    F * (a b^T) = diag(a) F diag(b): each pair of channels of (v, 1) and of k is transformed.
+
+    across: (B, H, V + 1, N), of rows: dy and -mean over D; down: the same of columns: v and 1.
+    """
+    taps = _taps(segments.kernels)
+    dv = _convolve_back(taps, segments.of_column, across[:, :, :-1], left)
+    size = max(PRODUCTS // q.shape[2], 1)
+
+    def split(x: Array) -> Array:
+        """(B, H, V + 1, N) -> (chunks, B, H, size, N)"""
+        x = jnp.pad(x, [(0, 0), (0, 0), (0, -x.shape[2] % size), (0, 0)])
+        return jnp.moveaxis(x.reshape(*x.shape[:2], -1, size, x.shape[-1]), 2, 0)
+
+    def through(convolve: Any, x: Array, a: Array, b: Array) -> Array:
+        """sum_t diag(b_t) F diag(a_t) x^T, transposed; F^T for `_convolve_back`."""
+        pairs = a[:, :, :, None] * x[:, :, None]
+        mixed = convolve(taps, segments.of_column, pairs.reshape(*x.shape[:2], -1, x.shape[-1]), left)
+        return jnp.einsum("bhtn,bhtkn->bhkn", b, mixed.reshape(pairs.shape))
+
+    def add(total: tuple[Array, Array], part: tuple[Array, Array]) -> tuple[Any, None]:
+        a, b = part
+        dq, dk = total
+        return (dq + through(_convolve, k, b, a), dk + through(_convolve_back, q, a, b)), None
+
+    (dq, dk), _ = lax.scan(add, (jnp.zeros_like(q), jnp.zeros_like(k)), (split(across), split(down)))
+    return dq, dk, dv
+
+
+def _add_gradients_of_rows(
+    segments: Segments,
+    q: Array,
+    k: Array,
+    v: Array,
+    dy: Array,
+    mean: Array,
+    wanted: Array,
+    left: int | None,
+    grads: tuple[Array, Array, Array],
+) -> tuple[Array, Array, Array]:
+    """Add those of the wanted rows, entry by entry."""
+    dq, dk, dv = grads
+
+    def block(total: Any, part: Any) -> tuple[Any, Array]:
+        first, wanted, q, dy, mean = part
+
+        def compute() -> tuple[Any, Array]:
+            weights = _weights(segments, first, wanted, left)
+            of_scores = weights * (jnp.einsum("bhvr,bhvn->bhrn", dy, v) - mean[:, :, 0, :, None])
+            dk, dv = total
+            dk = dk + jnp.einsum("bhrn,bhkr->bhkn", of_scores, q)
+            dv = dv + jnp.einsum("bhrn,bhvr->bhvn", weights, dy)
+            return (dk, dv), jnp.einsum("bhrn,bhkn->bhkr", of_scores, k)
+
+        return lax.cond(jnp.any(wanted), compute, lambda: (total, jnp.zeros_like(q)))
+
+    firsts, wanted = blocks(wanted)
+    parts = (firsts, wanted, *(blocks(x)[1] for x in (q, dy, mean)))
+    (dk, dv), of_rows = lax.scan(block, (dk, dv), parts)
+    return dq + joined(of_rows, q.shape[-1]), dk, dv

@@ -1,0 +1,311 @@
+"""Finding the conv basis of scores q k^T: where segments of equal columns start, and how well they fit.
+
+The lower triangle of the scores is read by column and lag, q[j + l] . k[j]. In a segment s_r <= j < s_{r+1}
+each column is taken to be the anchor c_r[l] = q[s_r + l] . k[s_r] (`conv_basis`), so that k columns of scores
+and a search for the starts replace all N (Gu et al. 2024, "Conv-Basis", algorithms 2 and 3, theorem 4.4).
+
+Scores are q . k without a factor: scale q before. Arrays are (batch, length, heads, dim).
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.ops.core.chunks import heads_first
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.eager import compiled
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array, expect_choice
+
+Threshold = float | Float[Array, ""]
+
+COLUMNS = 128
+"""Columns of scores at a time in `conv_score_error`: memory O(128 N) per row and head."""
+
+
+@compiled
+def conv_recover(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N H K"],
+    *,
+    terms: int,
+    width: int,
+    threshold: Threshold,
+    search: str = "binary",
+    mask: Bool[Array, "B N"] | None = None,
+) -> tuple[Int[Array, "B H k"], Float[Array, "B H k N"]]:
+    """Return where the segments of the scores q k^T start, and their anchors.
+
+    A column starts a segment if its scores at the first T lags differ from those of the segment's first
+    column by `threshold` or more, in the sum of magnitudes. The first start is 0 whatever its scores are
+    (`conv_basis.conv_exp`).
+
+    "binary" is the paper's: a binary search for each start among the columns after the last one, with
+    `binary_probes` probes of T scores. It finds the starts of scores that are eps-close to a (T,
+    delta)-non-degenerate basis (`conv_basis.conv_separation`); elsewhere it may jump over starts. The end of
+    its range, column N - T, is not probed: where there are fewer segments than `terms`, N - T, N - T + 1, ...
+    follow, whose anchors are exact and do no harm.
+
+    "scan" compares every column in turn, O(N T K) operations. It needs only neighbouring segments to differ,
+    and finds a start whatever comes later. The last T - 1 columns start no segment.
+
+    "largest" needs no threshold: the `terms` - 1 columns that differ most from the column before, of those
+    that differ by `threshold`, which may be 0. It finds the starts of scores that are eps-close to a basis of
+    `terms` terms as the paper's search does; of exact scores with fewer terms it finds others besides, which
+    do no harm. It does not notice a drift of many small steps. In the last T - 1 columns fewer lags count.
+
+    All these look at tokens after a start, so that a model trained through them sees the future. "causal"
+    does not: s is a start if column s - T + 1, whose T scores are complete at token s, differs. So a segment
+    is noticed T - 1 tokens late, and is at least T tokens long. A prefix of a text has those starts of the
+    text that lie in it. With T = 1 it is "scan".
+
+    Args:
+        q, k: queries, scaled as the scores should be, and keys.
+        terms: starts wanted, at least 1. If there are more, the first ones are found (by "largest" those of
+            the largest changes), and their segments go on until the next one found.
+        width: T, from 1 to N. A single lag is enough for exact scores, and the least robust.
+        threshold: half the separation is safe; 0 makes each column a segment (but see "largest").
+        search: "binary", "scan", "largest" or "causal".
+        mask: (B, N) booleans, right padding: a row's text ends with its last real token, not at N.
+
+    Returns:
+        starts: int32, increasing; N (an empty segment) where there are no more.
+        anchors: in float32 (float64 for float64 queries); gradients flow through them, not through starts.
+    """
+    counts = _expect_queries(q, k, mask)
+    length = q.shape[1]
+    expect(terms >= 1, "terms", terms, "at least 1")
+    expect(1 <= width <= length, "width", width, f"1 to N = {length}")
+    if not isinstance(threshold, jax.Array):
+        expect(threshold >= 0, "threshold", threshold, "at least 0")
+    expect_choice("search", search, tuple(SEARCHES))
+    dtype = accumulation_dtype(q)
+    find = functools.partial(SEARCHES[search], terms=terms, width=width, threshold=threshold)
+    starts = _per_head(find)(*(lax.stop_gradient(x).astype(dtype) for x in (q, k)), counts)
+    starts = jnp.where((starts < counts[..., None]) | (starts == 0), starts, length)
+    return starts, conv_anchors(q, k, starts, mask)
+
+
+@compiled
+def conv_anchors(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N H K"],
+    starts: Int[Array, "B H k"],
+    mask: Bool[Array, "B N"] | None = None,
+) -> Float[Array, "B H k N"]:
+    """Return the columns of the scores q k^T at `starts`, from the diagonal on: q[s + l] . k[s] at lag l.
+
+    0 after the last (real) token, and for starts at N. In float32 (float64 for float64 queries).
+    """
+    counts = _expect_queries(q, k, mask)
+    batch, _, heads, _ = q.shape
+    expect_array("starts", starts, (batch, heads, "k"), "integer")
+    dtype = accumulation_dtype(q)
+    return _per_head(_columns)(q.astype(dtype), k.astype(dtype), counts, starts)
+
+
+@compiled
+def conv_score_error(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N H K"],
+    starts: Int[Array, "B H k"],
+    columns: Int[Array, " S"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+) -> Float[Array, "B H"]:
+    """max |q_i . k_j - c_r[i - j]| over j <= i: how far off the scores are that segments at `starts` have.
+
+    Args:
+        q, k: queries and keys.
+        starts: increasing, the first of them 0.
+        columns: the keys j that are looked at, which makes the result a lower bound in O(S N K). None is all
+            of them, in O(N^2 K) operations and the memory of `COLUMNS` columns.
+        mask: (B, N) booleans, right padding; scores of padding do not count.
+
+    Returns:
+        (B, H) in float32 (float64 for float64 queries).
+    """
+    counts = _expect_queries(q, k, mask)
+    length = q.shape[1]
+    columns = jnp.arange(length, dtype=jnp.int32) if columns is None else columns
+    expect_array("columns", columns, ("S",), "integer")
+    block = min(COLUMNS, len(columns))
+    columns = jnp.pad(columns, (0, -len(columns) % block), mode="edge").reshape(-1, block)
+
+    def one(q: Array, k: Array, count: Array, starts: Array, anchors: Array) -> Array:
+        def worst(columns: Array) -> Array:
+            segment = jnp.searchsorted(starts, columns, side="right") - 1
+            inside = jnp.arange(length) < count - columns[:, None]
+            return jnp.where(inside, jnp.abs(_columns(q, k, count, columns) - anchors[segment]), 0).max()
+
+        return lax.map(worst, columns).max()
+
+    anchors, dtype = conv_anchors(q, k, starts, mask), accumulation_dtype(q)
+    return _per_head(one)(q.astype(dtype), k.astype(dtype), counts, starts, anchors)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ConvFit:
+    """How well k segments describe the scores of given queries and keys, for each row and head."""
+
+    starts: Int[Array, "B H k"]
+    """As of `conv_recover`"""
+    terms: Int[Array, "B H"]
+    """Segments that are not empty"""
+    score_error: Float[Array, "B H"]
+    """The largest error of a score, or a lower bound of it if only some columns were looked at"""
+
+    @property
+    def output_bound(self) -> Float[Array, "B H"]:
+        """No output of softmax attention is off by more than this times max |v|: 2 tanh(error / 2).
+
+        It holds if all scores were looked at. Softmaxes of scores that differ by at most e differ by at most
+        2 tanh(e / 2) in the sum of magnitudes; two keys reach it. The paper's theorem 4.4 has `paper_bound`,
+        with e = 2 eps.
+        """
+        return 2 * jnp.tanh(self.score_error / 2)
+
+    @property
+    def paper_bound(self) -> Float[Array, "B H"]:
+        """The same by lemma D.4: 2 (exp(error) - 1)."""
+        return 2 * jnp.expm1(self.score_error)
+
+
+@compiled
+def conv_fit(
+    q: Float[Array, "B N H K"],
+    k: Float[Array, "B N H K"],
+    *,
+    terms: int,
+    width: int,
+    threshold: Threshold,
+    search: str = "binary",
+    columns: Int[Array, " S"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+) -> ConvFit:
+    """Find segments, and how far off the scores are that they stand for.
+
+    Args:
+        q, k, terms, width, threshold, search, mask: as for `conv_recover`.
+        columns: as for `conv_score_error`; None looks at all scores.
+    """
+    starts, _ = conv_recover(q, k, terms=terms, width=width, threshold=threshold, search=search, mask=mask)
+    used = (starts < q.shape[1]).sum(axis=-1, dtype=jnp.int32)
+    return ConvFit(starts, used, conv_score_error(q, k, starts, columns, mask))
+
+
+def binary_probes(length: int, width: int) -> int:
+    """Return columns that a binary search looks at for each start but the first: log2(N - T), rounded up."""
+    return max(length - width - 1, 0).bit_length()
+
+
+def _binary(q: Array, k: Array, count: Array, terms: int, width: int, threshold: Threshold) -> Array:
+    """Algorithms 2 and 3 for one head, q and k: (N, K), of which the first `count` tokens are real."""
+    length = len(q)
+
+    def window(j: Array) -> Array:
+        return jnp.sum(lax.dynamic_slice_in_dim(q, j, width) * k[j], axis=-1)
+
+    def next_start(start: Array, _: None) -> tuple[Array, Array]:
+        anchor = window(start)
+
+        def probe(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = bounds
+            middle = (low + high) // 2
+            found = jnp.abs(window(middle) - anchor).sum() >= threshold
+            searching = low < high
+            next_low = jnp.where(searching & ~found, middle + 1, low)
+            return next_low, jnp.where(searching & found, middle, high)
+
+        bounds = (start + 1, count - width)
+        start, _ = lax.fori_loop(0, binary_probes(length, width), probe, bounds)
+        start = jnp.minimum(start, length)
+        return start, start
+
+    zero = jnp.int32(0)
+    _, starts = lax.scan(next_start, zero, length=terms - 1)
+    return jnp.append(zero, starts)
+
+
+def _scan(
+    q: Array, k: Array, count: Array, terms: int, width: int, threshold: Threshold, delay: int = 0
+) -> Array:
+    """Column after column for one head, q and k: (N, K). A start is `delay` tokens after its column."""
+    length, windows = len(q), _windows(q, k, width)
+
+    def compare(carry: Any, column: Any) -> tuple[Any, Array]:
+        start, anchor = carry
+        j, window = column
+        differs = jnp.abs(window - anchor).sum() >= threshold
+        found = differs & (j > start) & (j <= count - width)
+        start = jnp.where(found, j + delay, start)
+        return (start, jnp.where(j == start, window, anchor)), found
+
+    columns = (jnp.arange(length, dtype=jnp.int32), windows)
+    _, found = lax.scan(compare, (jnp.int32(0), windows[0]), columns)
+    (found,) = jnp.nonzero(found, size=terms - 1, fill_value=length)
+    return jnp.append(jnp.int32(0), jnp.minimum(found + delay, length).astype(jnp.int32))
+
+
+def _largest(q: Array, k: Array, count: Array, terms: int, width: int, threshold: Threshold) -> Array:
+    """Return the columns of the largest changes for one head, q and k: (N, K)."""
+    length, windows = len(q), _windows(q, k, width)
+    inside = jnp.arange(1, length)[:, None] + jnp.arange(width) < count
+    changes = jnp.where(inside, jnp.abs(jnp.diff(windows, axis=0)), 0).sum(axis=-1)
+    changes, before = lax.top_k(changes, min(terms - 1, len(changes)))
+    starts = jnp.sort(jnp.where(changes >= threshold, before + 1, length)).astype(jnp.int32)
+    return jnp.pad(jnp.append(jnp.int32(0), starts), (0, terms - 1 - len(starts)), constant_values=length)
+
+
+def _causal(q: Array, k: Array, count: Array, *, width: int, **options: Any) -> Array:
+    return _scan(q, k, count, width=width, delay=width - 1, **options)
+
+
+SEARCHES: dict[str, Callable[..., Array]] = {
+    "binary": _binary,
+    "scan": _scan,
+    "largest": _largest,
+    "causal": _causal,
+}
+"""The values of `search`"""
+
+
+def _windows(q: Array, k: Array, width: int) -> Float[Array, "N T"]:
+    """Return the scores of each column at its first T lags; something else after the end."""
+    return lax.map(lambda lag: jnp.sum(jnp.roll(q, -lag, axis=0) * k, axis=-1), jnp.arange(width)).T
+
+
+def _columns(q: Array, k: Array, count: Array, columns: Array) -> Float[Array, "S N"]:
+    """Return q[j + l] . k[j] for each j of `columns`, 0 from token `count` on; q and k: (N, K).
+
+    Full precision: on a GPU the default for float32 is TF32, whose rounding looks like a poor fit.
+    """
+    length = len(q)
+    scores = jnp.matmul(k[jnp.minimum(columns, length - 1)], q.T, precision=lax.Precision.HIGHEST)
+    row = columns[:, None] + jnp.arange(length)
+    return jnp.where(row < count, jnp.take_along_axis(scores, jnp.minimum(row, length - 1), axis=1), 0)
+
+
+def _per_head(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Make a function of one head's (N, K) queries and keys, and of others' (H, ...), for (B, N, H, K)."""
+
+    def batched(q: Array, k: Array, *others: Array) -> Array:
+        return jax.vmap(jax.vmap(function))(heads_first(q), heads_first(k), *others)
+
+    return batched
+
+
+def _expect_queries(q: Array, k: Array, mask: Array | None) -> Int[Array, "B H"]:
+    """Return the number of real tokens of each row, for each of its heads."""
+    expect_array("q", q, ("B", "N", "H", "K"), "floating")
+    expect_array("k", k, q.shape, "floating")
+    batch, length, heads, _ = q.shape
+    if mask is None:
+        return jnp.full((batch, heads), length, jnp.int32)
+    expect_array("mask", mask, (batch, length), "bool")
+    return jnp.broadcast_to(mask.sum(axis=1, dtype=jnp.int32)[:, None], (batch, heads))

@@ -1,0 +1,54 @@
+"""Sums of a sequence over one interval per row, by a segment tree.
+
+    y_i = sum_{first_i <= j <= last_i} x_j
+
+A tree of sums of 1, 2, 4, ... neighbours; an interval is at most two of them on each level (Gu et al.
+"Conv-Basis", algorithm 6). All rows climb the tree at the same time, two gathers a level.
+
+Why no differences of running sums, P[last] - P[first - 1], which are O(N) instead of O(N log N): they cancel.
+Of 4096 positive numbers in float32, sums over 8 neighbours were wrong by up to 1.1e-4 of their value that way
+and by 1.3e-7 from the tree, which only ever adds what belongs to the interval.
+"""
+
+import jax.numpy as jnp
+
+from based_jax.ops.core.eager import compiled
+from based_jax.typing import Array, Float, Int
+from based_jax.validate import expect_array
+
+
+@compiled
+def interval_sums(
+    x: Float[Array, "B N *rest"], first: Int[Array, " M"], last: Int[Array, " M"]
+) -> Float[Array, "B M *rest"]:
+    """Return sums of x along its second axis from `first` to `last`, both included.
+
+    Args:
+        x: what is summed, in its own dtype.
+        first, last: of each interval. Those with last < first are empty, their sums exactly 0. What lies
+            outside of 0..N-1 is not there.
+
+    Returns:
+        The sums, in the dtype of x.
+    """
+    expect_array("x", x, ("B", "N", *[None] * (x.ndim - 2)), "floating")
+    expect_array("first", first, ("M",), "integer")
+    expect_array("last", last, first.shape, "integer")
+    length = x.shape[1]
+    low, high = jnp.clip(first, 0, length), jnp.clip(last, -1, length - 1) + 1
+    size = 1 << (length - 1).bit_length()
+    level = jnp.pad(x, [(0, 0), (0, size - length)] + [(0, 0)] * (x.ndim - 2))
+    total = jnp.zeros((x.shape[0], len(first), *x.shape[2:]), x.dtype)
+
+    def node(level: Array, index: Array, wanted: Array) -> Array:
+        index = jnp.clip(index, 0, level.shape[1] - 1)
+        return jnp.where(wanted.reshape(-1, *[1] * (x.ndim - 2)), level[:, index], 0)
+
+    while True:
+        # Half-open [low, high) in nodes of this level; odd ends are no pair's, and stay below.
+        left, right = (low < high) & (low % 2 == 1), (low < high) & (high % 2 == 1)
+        total = total + node(level, low, left) + node(level, high - 1, right)
+        if level.shape[1] == 1:
+            return total
+        low, high = (low + left) // 2, (high - right) // 2
+        level = level.reshape(x.shape[0], level.shape[1] // 2, 2, *x.shape[2:]).sum(axis=2)

@@ -1,0 +1,1 @@
+"""What ops share: calls, chunks, caches, checks, and the choice of an implementation."""

@@ -1,0 +1,141 @@
+"""Scanning a sequence in chunks after a state: the frame of every op with a running sum.
+
+Inside a chunk an op works on all pairs of its tokens; between chunks it carries a state of fixed size. Which
+tokens are visible where documents are packed or rows are padded is answered here for all ops.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.typing import Array, Bool, Float, Int
+
+Step = Callable[[Any, Any, Int[Array, "B C"] | None, Bool[Array, "B C"] | None], tuple[Any, Any]]
+"""state, a chunk of the inputs, `start`, `mask` -> outputs (B, C, ...), the state after the chunk"""
+
+
+def scan_chunks(
+    step: Step,
+    state: Any,
+    inputs: Any,
+    *,
+    chunk_size: int,
+    start: Int[Array, "rows N"] | None,
+    mask: Bool[Array, "B N"] | None,
+) -> tuple[Any, Any]:
+    """Outputs and final state of `step` over chunks; the backward pass computes a chunk's insides again.
+
+    Args:
+        step: see `Step`; its `start` is relative to the chunk's first token.
+        state: before the first token.
+        inputs: a pytree of (B, N, ...) arrays.
+        chunk_size: C; a shorter sequence is one chunk of its own length.
+        start: as of `Continuation`; None when no token can lie in another segment than the first.
+        mask: True for real tokens; where the last chunk is not full, padding is masked too.
+
+    Returns:
+        A pytree of (B, N, ...) outputs, and the state.
+    """
+    batch, length = jax.tree.leaves(inputs)[0].shape[:2]
+    chunk_size = min(chunk_size, length)
+    chunks = -(-length // chunk_size)
+    padding = chunks * chunk_size - length
+    if padding and mask is None:
+        mask = jnp.ones((batch, length), bool)
+
+    def split(x: Array, mode: str = "constant") -> Array:
+        """(B, N, ...) -> (chunks, B, C, ...), padded at the end."""
+        x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2), mode=mode) if padding else x
+        return x.reshape(batch, chunks, chunk_size, *x.shape[2:]).swapaxes(0, 1)
+
+    if start is not None:
+        first = chunk_size * jnp.arange(chunks)[:, None, None]
+        start = split(jnp.broadcast_to(start, (batch, length)), "edge") - first
+    chunked = (jax.tree.map(split, inputs), start, None if mask is None else split(mask))
+
+    def body(state: Any, chunk: Any) -> tuple[Any, Any]:
+        y, state = step(state, *chunk)
+        return state, y
+
+    if chunks == 1:
+        state, y = body(state, jax.tree.map(lambda x: x[0], chunked))
+        return y, state
+    state, y = lax.scan(jax.checkpoint(body, prevent_cse=False), state, chunked)
+
+    def join(x: Array) -> Array:
+        return x.swapaxes(0, 1).reshape(batch, chunks * chunk_size, *x.shape[3:])[:, :length]
+
+    return jax.tree.map(join, y), state
+
+
+def begins(start: Int[Array, "rows N"] | None, batch: int, length: int) -> Bool[Array, "B N"]:
+    """Return which tokens are the first of a segment that does not begin before the call."""
+    first = jnp.zeros((), bool) if start is None else start == jnp.arange(length)
+    return jnp.broadcast_to(first, (batch, length))
+
+
+class ChunkMask(NamedTuple):
+    """Visibility in a chunk and of the state before it. Batch first, an axis of size 1 per axis of heads."""
+
+    visible: Bool[Array, "... C C"]
+    """key j to query i"""
+    reads: Bool[Array, "... C"] | None
+    """queries that see the state; None: all"""
+    enters: Bool[Array, "... C"] | None
+    """keys that the state after the chunk contains; None: all"""
+    keeps: Bool[Array, "..."] | None
+    """rows whose state stays in the state after the chunk; None: all"""
+
+    def kept(self, state: Float[Array, "... K V"]) -> Float[Array, "... K V"]:
+        """Return the old state with zeros in the rows that forget it."""
+        return state if self.keeps is None else jnp.where(self.keeps[..., None, None], state, 0)
+
+    def entering(self, x: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
+        """Return x with zeros at keys that do not enter the state."""
+        return rows_where(self.enters, x)
+
+    def reading(self, x: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
+        """Return what was read of the state, maybe infinite, with zeros at queries that do not see it."""
+        return rows_where(self.reads, x)
+
+
+def chunk_mask(
+    size: int,
+    start: Int[Array, "B C"] | None,
+    mask: Bool[Array, "B C"] | None,
+    head_axes: int = 1,
+    diagonal: bool = True,
+) -> ChunkMask:
+    """Return the visibility in a chunk of `size` tokens, for `start` and `mask` of a `Step`.
+
+    Args:
+        diagonal: whether a token sees itself.
+    """
+
+    def lift(x: Array) -> Array:
+        return x.reshape(x.shape[0], *[1] * head_axes, *x.shape[1:])
+
+    visible = jnp.tri(size, k=0 if diagonal else -1, dtype=bool)
+    reads = enters = keeps = None
+    if start is not None:
+        visible = visible & lift(jnp.arange(size) >= start[:, :, None])
+        last = start[:, -1:]
+        reads, enters, keeps = lift(start < 0), lift(jnp.arange(size) >= last), lift(last[:, 0] < 0)
+    if mask is not None:
+        real = lift(mask)
+        visible = visible & real[..., None, :]
+        enters = real if enters is None else enters & real
+    return ChunkMask(visible, reads, enters, keeps)
+
+
+def rows_where(condition: Bool[Array, "... C"] | None, x: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
+    """x with zeros in the rows where the condition is False; None keeps all."""
+    return x if condition is None else jnp.where(condition[..., None], x, 0)
+
+
+def heads_first(x: Float[Array, "B N H D"]) -> Float[Array, "B H N D"]:
+    """(B, N, H, D) <-> (B, H, N, D); its own inverse."""
+    return x.swapaxes(1, 2)

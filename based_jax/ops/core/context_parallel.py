@@ -1,0 +1,245 @@
+"""Sequences sharded over the mesh axis "context" (context parallelism): all that there is of it.
+
+Ops take no mesh. Whoever traces a step declares where (B, N) arrays are, `with over(sharding):`. An op
+decorated with `shardable` then runs where its tokens are, if the mesh has an axis "context" of more than one
+device: each device computes its shard of every sequence, in the order of the devices, and asks here for what
+is before it.
+
+    a linear recurrence    the state after the shards before: an exclusive scan, log2(devices) rounds
+    windows, short taps    a halo of the last tokens of the shards before
+    softmax attention      the keys and values of all devices
+    long convolutions      other channels: all tokens of 1 / devices of them
+
+A call that continues from an `initial_state`, or whose length the devices do not divide, is not sharded. One
+that is sharded and asked for a state (`return_state`) raises ValueError: no device has the state after a
+whole sequence.
+
+Everything else (maps, norms, and mixers that look at whole rows) is left to the compiler, which may gather
+whole sequences. Models have one hook, `keep_tokens`: it tells the compiler to leave activations where their
+tokens are and to bring weights to them. Results and gradients are those of one device, but for the order of
+sums.
+"""
+
+import contextlib
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from based_jax.typing import Array
+from based_jax.validate import expect
+
+AXIS = "context"
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TOKENS: contextvars.ContextVar[NamedSharding | None] = contextvars.ContextVar("tokens", default=None)
+_SHARD: contextvars.ContextVar[Array | None] = contextvars.ContextVar("shard", default=None)
+
+
+@contextlib.contextmanager
+def over(tokens: NamedSharding | None) -> Iterator[None]:
+    """Declare, while tracing, where (B, N) arrays are; see the module."""
+    with _set(_TOKENS, tokens):
+        yield
+
+
+def keep_tokens(x: Array) -> Array:
+    """Return x, (B, N, ...), with its tokens where `over` says that they are."""
+    tokens = _TOKENS.get()
+    return x if tokens is None or is_sharded() else lax.with_sharding_constraint(x, tokens)
+
+
+def devices() -> int:
+    """Return the number of devices of the mesh that (B, N) arrays are on; 1 without a mesh."""
+    tokens = _TOKENS.get()
+    return 1 if tokens is None else tokens.mesh.size
+
+
+def is_active() -> bool:
+    """Return whether `over` named a mesh, or arrays are shards."""
+    return _TOKENS.get() is not None or is_sharded()
+
+
+def shardable(*names: str) -> Callable[[F], F]:
+    """Decorate an op on (B, N, ...) arrays that can run on a shard of its tokens.
+
+    Args:
+        names: of the arguments, pytrees, whose arrays have an axis of tokens. The axis may be 1.
+
+    Raises:
+        ValueError: by the op, when a call that is sharded asks for a state.
+    """
+
+    def decorate(op: F) -> F:
+        signature = inspect.signature(op)
+
+        @functools.wraps(op)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            tokens = _TOKENS.get()
+            if tokens is None or is_sharded() or tokens.mesh.shape.get(AXIS, 1) == 1:
+                return op(*args, **kwargs)
+            mesh = tokens.mesh
+            given = dict(signature.bind(*args, **kwargs).arguments)
+            length = jax.tree.leaves(given[names[0]])[0].shape[1]
+            if given.get("initial_state") is not None or length % mesh.shape[AXIS]:
+                return op(**given)
+            # No device has the state after a whole sequence.
+            expected = f"False where sequences are sharded over the mesh axis {AXIS!r}"
+            expect(not given.pop("return_state", False), "return_state", True, expected)
+            rows = {name: given.pop(name) for name in names if name in given}
+            arrays = {name: value for name, value in given.items() if _is_array(value)}
+            options = {name: value for name, value in given.items() if name not in arrays}
+
+            def run(rows: Any, arrays: Any, shard: Array) -> Any:
+                with _set(_SHARD, shard[0]):
+                    return op(**rows, **arrays, **options)
+
+            along = PartitionSpec(None, AXIS)
+            specs = jax.tree.map(lambda x: along if x.shape[1] == length else PartitionSpec(), rows)
+            # Over the other axes of the mesh the compiler goes on as outside.
+            where: dict[str, Any] = {"mesh": mesh, "axis_names": {AXIS}, "check_vma": False}
+            where |= {"in_specs": (specs, PartitionSpec(), PartitionSpec(AXIS)), "out_specs": along}
+            return jax.shard_map(run, **where)(rows, arrays, jnp.arange(mesh.shape[AXIS]))
+
+        return wrapper  # pyright: ignore[reportReturnType]
+
+    return decorate
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+@contextlib.contextmanager
+def _set(variable: contextvars.ContextVar[T], value: T) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def is_sharded() -> bool:
+    """Return whether the arrays of an op are shards here."""
+    return _SHARD.get() is not None
+
+
+def shards() -> int:
+    """Return the number of devices that have a shard of each sequence; 1 where it is whole."""
+    return lax.axis_size(AXIS) if is_sharded() else 1
+
+
+def shard() -> Array:
+    """Return this device's number, from 0.
+
+    An input of the sharded program: XLA cannot compile `lax.axis_index` where other axes are left to it and
+    the op is recomputed (jax 0.10).
+    """
+    number = _SHARD.get()
+    if number is None:
+        raise RuntimeError("shard: expected to be called where sequences are sharded")
+    return number
+
+
+@contextlib.contextmanager
+def whole_sequences() -> Iterator[None]:
+    """Compute with whole sequences, for which the shards have been exchanged."""
+    with _set(_SHARD, None), _set(_TOKENS, None):
+        yield
+
+
+def scan_before(combine: Callable[[T, T], T], own: T, first: T) -> T:
+    """Combine `first` and the `own` of all devices before this one: an exclusive scan over the devices.
+
+    Args:
+        combine: associative, of an earlier and a later pytree of arrays.
+        own: what this device's shard amounts to.
+        first: what is before the first shard; an identity of `combine` from the left, or a value that needs
+            no more than to be combined once.
+    """
+    size, index = shards(), shard()
+
+    def received(tree: T, step: int) -> T:
+        return jax.tree.map(lambda x: _from_before(x, step), tree)
+
+    def choose(condition: Array, yes: T, no: T) -> T:
+        return jax.tree.map(lambda yes, no: jnp.where(condition, yes, no), yes, no)
+
+    before = choose(index == 0, first, received(own, 1))
+    step = 1
+    while step < size:
+        before = choose(index >= step, combine(received(before, step), before), before)
+        step *= 2
+    return before
+
+
+def affine_before(run: Callable[[T], T], empty: T, operator: Any, apply: Callable[[Any, Any], Any]) -> T:
+    """Return the state before this device's shard, of a recurrence that is affine in its state.
+
+    Args:
+        run: a state before the shard to the one after it.
+        empty: the state before the first token.
+        operator: the shard's transition operator: the linear map of `run`, without its constant.
+        apply: an operator to a state, or to an earlier operator.
+    """
+
+    def combine(earlier: tuple[Any, T], later: tuple[Any, T]) -> tuple[Any, T]:
+        (first, state1), (second, state2) = earlier, later
+        return apply(second, first), jax.tree.map(jnp.add, state2, apply(second, state1))
+
+    nothing = (jax.tree.map(jnp.zeros_like, operator), empty)
+    return scan_before(combine, (operator, run(empty)), nothing)[1]
+
+
+def scale(factors: Any, state: T) -> T:
+    """Apply an operator that is a factor for each array of the state."""
+    return jax.tree.map(jnp.multiply, factors, state)
+
+
+def halo(x: Array, count: int) -> Array:
+    """Return the `count` tokens (axis 1) before this shard, from all devices that hold some; else zeros."""
+    length = x.shape[1]
+    hops = -(-count // length)
+    earlier = [_from_before(x, hop) for hop in range(hops, 0, -1)]
+    if hops > 1:
+        return jnp.concatenate(earlier, axis=1)[:, hops * length - count :]
+    # Only what is asked for travels.
+    return _from_before(x[:, length - count :], 1) if hops else x[:, :0]
+
+
+def whole(x: Array) -> Array:
+    """Return (B, n, ...) of all devices as one (B, N, ...)."""
+    return lax.all_gather(x, AXIS, axis=1, tiled=True)
+
+
+def to_channels(x: Array) -> Array:
+    """Exchange (B, n, E) for (B, N, E / devices); E is padded with zeros where it has to be."""
+    channels = x.shape[-1]
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -channels % shards())])
+    return lax.all_to_all(x, AXIS, split_axis=2, concat_axis=1, tiled=True)
+
+
+def own_channels(x: Array) -> Array:
+    """Return this device's share of the last axis, as `to_channels` deals it."""
+    width = -(-x.shape[-1] // shards())
+    x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width * shards() - x.shape[-1])])
+    return lax.dynamic_slice_in_dim(x, shard() * width, width, axis=-1)
+
+
+def to_tokens(x: Array, channels: int) -> Array:
+    """Invert `to_channels`."""
+    return lax.all_to_all(x, AXIS, split_axis=1, concat_axis=2, tiled=True)[..., :channels]
+
+
+def _from_before(x: Array, step: int) -> Array:
+    """Return x of the device `step` before this one; zeros on the first ones."""
+    size = shards()
+    return lax.ppermute(x, AXIS, [(source, source + step) for source in range(size - step)])

@@ -1,0 +1,166 @@
+"""Where a call on sequences continues from: its tokens, the streams before and after, the state before.
+
+The arguments that ops on sequences share are explained in `help(based_jax.ops)`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from based_jax.ops.core import context_parallel
+from based_jax.ops.core.stream import Stream, TokenPositions, advance, init_stream, unpadded
+from based_jax.typing import Array, Bool, Int
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+Yes: TypeAlias = Literal[True]
+No: TypeAlias = Literal[False]
+
+
+class Stateful(Protocol):
+    """A state of any op."""
+
+    @property
+    def stream(self) -> Stream:
+        """How far each row has come."""
+        ...
+
+
+class Padded(TypedDict, total=False):
+    """Which tokens belong together, and which are real."""
+
+    segment_ids: Int[Array, "B N"] | None
+    mask: Bool[Array, "B N"] | None
+
+
+class Continued(Padded, Generic[S], total=False):
+    """What the overloads of an op with the state S share."""
+
+    initial_state: S | None
+
+
+class Chosen(Continued[S], total=False):
+    """`Continued`, of an op that has implementations."""
+
+    implementation: str | None
+
+
+class Chunked(Chosen[S], total=False):
+    """`Chosen`, of an op that goes through its tokens in chunks."""
+
+    chunk_size: int | None
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """A call: what it continues and what its tokens see of that. Made by `continue_from`."""
+
+    tokens: TokenPositions
+    before: Stream | None
+    """None if no row has seen a token"""
+    after: Stream
+    start: Int[Array, "rows N"] | None
+    """where each token's segment began, relative to this call (negative: before it); None if in no other
+    segment than the first token's, see `chunks.scan_chunks`"""
+    follows_shards: bool
+    """whether the call is one of a shard of each sequence, without a state of its own"""
+
+    @property
+    def mask(self) -> Bool[Array, "B N"] | None:
+        """True for real tokens; None if all are."""
+        return self.tokens.mask
+
+    @property
+    def stays(self) -> Bool[Array, " B"]:
+        """Rows that stay in one segment throughout the call."""
+        return self.after.start == (0 if self.before is None else self.before.start)
+
+    @property
+    def count(self) -> Int[Array, " B"]:
+        """Real tokens of each row in this call."""
+        return self.after.length - (0 if self.before is None else self.before.length)
+
+    def kept(self, x: Array) -> Array:
+        """Return x, (B, ...), with zeros in the rows that leave their first segment in this call."""
+        return jnp.where(self.stays.reshape(-1, *[1] * (x.ndim - 1)), x, 0)
+
+    def unpadded(self, arrays: T) -> T:
+        """Return a pytree of (B, N, ...) arrays with zeros at masked tokens; see `stream.unpadded`."""
+        return unpadded(self.tokens.mask, arrays)
+
+    def prefix(
+        self,
+        run: Callable[[S], tuple[Any, S]],
+        state: S,
+        operator: Callable[[], Any],
+        apply: Callable[[Any, Any], Any],
+    ) -> S:
+        """Return the state before the call, of a recurrence that is affine in its state.
+
+        Args:
+            run: an initial state to outputs and the final state.
+            state: of the caller, or empty; in a shard what the shards before write is added to it.
+            operator: makes the linear map of `run` from initial to final states; called in shards only.
+            apply: an operator to a state, or to an earlier operator.
+        """
+        if not self.follows_shards:
+            return state
+        return context_parallel.affine_before(lambda state: run(state)[1], state, operator(), apply)
+
+
+def continue_from(
+    state: Stateful | None,
+    batch_size: int,
+    length: int,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+) -> Continuation:
+    """Place `length` tokens after those of a state, or without one after the shards before, or first of all.
+
+    Raises:
+        TypeError, ValueError: `segment_ids` is not (batch_size, length) integers, or `mask` not booleans.
+    """
+    follows_shards = state is None and context_parallel.is_sharded()
+    before = None if state is None else state.stream
+    if follows_shards:
+        before = _stream_before_shard(batch_size, length, segment_ids, mask)
+    tokens, after = advance(before, batch_size, length, segment_ids, mask)
+    start = None
+    if segment_ids is not None:
+        start = tokens.start - (0 if before is None else before.length[:, None])
+    return Continuation(tokens, before, after, start, follows_shards)
+
+
+def _stream_before_shard(
+    batch_size: int,
+    length: int,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+) -> Stream:
+    """Return the stream before this device's shard of the rows; see `context_parallel`."""
+    if segment_ids is None and mask is None:
+        counted = jnp.full((batch_size,), context_parallel.shard() * length, jnp.int32)
+        return replace(init_stream(batch_size), length=counted)
+    zero = jnp.zeros((batch_size,), jnp.int32)
+    first = zero if segment_ids is None else segment_ids[:, 0].astype(jnp.int32)
+    fresh = replace(init_stream(batch_size), segment=first)
+    _, own = advance(fresh, batch_size, length, segment_ids, mask)
+
+    def combine(earlier: tuple[Stream, Array], later: tuple[Stream, Array]) -> tuple[Stream, Array]:
+        """Each with the segment of its first token; `start` is 0 if that is also the last one's."""
+        (a, first), (b, second) = earlier, later
+        begins = jnp.where(a.segment == second, a.start, a.length)
+        start = jnp.where(b.start > 0, a.length + b.start, begins)
+        joined = Stream(a.length + b.length, start, b.segment, b.broken)
+        joined = jax.tree.map(lambda both, only: jnp.where(b.length > 0, both, only), joined, a)
+        return jax.tree.map(
+            lambda both, only: jnp.where(a.length > 0, both, only), (joined, first), (b, second)
+        )
+
+    nothing = (init_stream(batch_size), zero)
+    return context_parallel.scan_before(combine, (own, first), nothing)[0]

@@ -1,0 +1,108 @@
+"""Products of gates between the tokens of a chunk: from logarithms, no division, no digits lost.
+
+    between(j, i) = exp(sum of g_s over j < s <= i)        inclusive: the step of the reader counts
+    between(j, i) = exp(sum of g_s over j < s < i)         exclusive: it does not
+
+exp(G_i - G_j) of a running sum G would be shorter, but after gates that are nearly shut G is large: the
+difference lost 8e-4 in float32, and is NaN where a gate is exactly shut (-inf minus -inf). Dividing by a
+decayed product overflows. Here every exponent is a sum of terms <= 0.
+
+Gates are (..., C, K), one per channel, or (..., C, 1), one per head; leading axes broadcast.
+"""
+
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.typing import Array, Float
+from based_jax.validate import expect_array
+
+BLOCK = 16
+"""Tokens whose pairs are computed channel by channel; pairs further apart go through matmuls."""
+
+
+def expect_log_decay(log_decay: Array, batch: int, length: int, rest: tuple[int, ...]) -> None:
+    """Check log-gates of shape (B, N, *rest), whose first two axes may be 1.
+
+    Raises:
+        TypeError, ValueError: another shape, or not floating.
+    """
+    sizes = [1 if size == 1 else full for size, full in zip(log_decay.shape, (batch, length), strict=False)]
+    expect_array("log_decay", log_decay, (*sizes, *rest), "floating")
+
+
+def since_start(log_decay: Float[Array, "... C K"], inclusive: bool = True) -> Float[Array, "... C K"]:
+    """Return what remains at each token of what was there before the chunk."""
+    return jnp.exp(_running(log_decay, -2, inclusive))
+
+
+def until_end(log_decay: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
+    """Return what remains after the chunk of what each token adds."""
+    return jnp.exp(_remaining(log_decay, -2))
+
+
+def across(log_decay: Float[Array, "... C K"]) -> Float[Array, "... K"]:
+    """Return what remains after the chunk of what was there before it."""
+    return jnp.exp(jnp.sum(log_decay, axis=-2))
+
+
+def between(log_decay: Float[Array, "... C"], inclusive: bool = True) -> Float[Array, "... C C"]:
+    """Decay from key j (last axis) to query i of one gate per head; arbitrary above the diagonal."""
+    return jnp.exp(_pair_sums(log_decay[..., None], inclusive)[..., 0])
+
+
+def pair_products(
+    x: Float[Array, "... C K"],
+    y: Float[Array, "... C K"],
+    log_decay: Float[Array, "... C channels"],
+    inclusive: bool = True,
+) -> Float[Array, "... C C"]:
+    """sum_k x_ik y_jk between_k(j, i); arbitrary (but finite) above the diagonal.
+
+    With a gate per channel, pairs within `BLOCK` tokens are summed channel by channel. Pairs of different
+    blocks are a matmul: x decayed since the start of its block, y until the end of its block, and the whole
+    blocks between them.
+    """
+    if log_decay.shape[-1] == 1:
+        return (x @ y.mT) * between(log_decay[..., 0], inclusive)
+    size = x.shape[-2]
+    block = BLOCK if size % BLOCK == 0 else size
+
+    def split(a: Array) -> Array:
+        return a.reshape(*a.shape[:-2], size // block, block, a.shape[-1])
+
+    x, y, g = split(x), split(y), split(log_decay)
+    near = jnp.einsum("...aik,...ajk,...aijk->...aij", x, y, jnp.exp(_pair_sums(g, inclusive)))
+    if size == block:
+        return near[..., 0, :, :]
+    # Whole blocks strictly between block b (keys) and block a (queries).
+    whole = jnp.exp(_pair_sums(g.sum(-2), inclusive=False))
+    far = jnp.einsum(
+        "...abik,...bjk->...aibj",
+        (x * since_start(g, inclusive))[..., :, None, :, :] * whole[..., :, :, None, :],
+        y * until_end(g),
+    )
+    blocks = jnp.arange(size // block)
+    is_near = (blocks[:, None] == blocks)[:, None, :, None]
+    products = jnp.where(is_near, near[..., :, :, None, :], far)
+    return products.reshape(*products.shape[:-4], size, size)
+
+
+def _pair_sums(g: Float[Array, "... C K"], inclusive: bool) -> Float[Array, "... C C K"]:
+    """Return the sums of the steps after key j up to query i."""
+    size = g.shape[-2]
+    steps = jnp.where(jnp.tri(size, k=-1, dtype=bool)[..., None], g[..., :, None, :], 0)
+    return _running(steps, -3, inclusive)
+
+
+def _running(g: Array, axis: int, inclusive: bool) -> Array:
+    """Running sums, with or without the element itself."""
+    if inclusive:
+        return jnp.cumsum(g, axis=axis)
+    before = lax.slice_in_dim(g, 0, g.shape[axis] - 1, axis=axis)
+    zero = jnp.zeros_like(lax.slice_in_dim(g, 0, 1, axis=axis))
+    return jnp.cumsum(jnp.concatenate([zero, before], axis=axis), axis=axis)
+
+
+def _remaining(g: Array, axis: int) -> Array:
+    """Return the sums of the elements after each."""
+    return jnp.flip(_running(jnp.flip(g, axis), axis, inclusive=False), axis)

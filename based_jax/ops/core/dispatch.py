@@ -1,0 +1,148 @@
+"""Which implementation of an op runs: a name means that one or an error, None means the best that works.
+
+"reference" is the specification and the arbiter in tests; it is never picked by itself. "xla" runs anywhere.
+"pallas", "mosaic" and "triton" are the fused GPU kernels of `pallas_kernels`; "cudnn" is NVIDIA's attention.
+"""
+
+import contextlib
+import contextvars
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax.core import Tracer
+
+import pallas_kernels
+from based_jax.validate import expect, expect_choice
+
+KERNELS = ("pallas", "mosaic", "triton", "cudnn")
+
+
+class Declaration(NamedTuple):
+    """What an op declares of its own implementations; see `registration.implemented_by`."""
+
+    names: tuple[str, ...]
+    """best first"""
+    supports: Callable[..., str | None] | None
+    is_slow: Callable[..., bool] | None
+    fastest: Callable[..., str] | None
+
+
+_DECLARED: dict[str, Declaration] = {}
+"""by op"""
+
+
+def declare(op: str, declaration: Declaration) -> None:
+    """Add an op."""
+    _DECLARED[op] = declaration
+
+
+_PLATFORM: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform", default=None)
+
+
+@contextlib.contextmanager
+def on_platform(name: str) -> Iterator[None]:
+    """Declare, while tracing, where the arrays are: tracers do not know it."""
+    token = _PLATFORM.set(name)
+    try:
+        yield
+    finally:
+        _PLATFORM.reset(token)
+
+
+def is_for_tests() -> bool:
+    """Return whether the kernels are interpreted, or lowered for a GPU that is not there."""
+    return pallas_kernels.is_interpreted() or pallas_kernels.is_lowered_for_gpu()
+
+
+def implementations(op: str) -> tuple[str, ...]:
+    """Return the names that `op` itself accepts as `implementation`, best first.
+
+    Raises:
+        ValueError: unknown op.
+    """
+    expect_choice("op", op, tuple(_DECLARED))
+    return _DECLARED[op].names
+
+
+def implementation_for(
+    op: str, *arrays: Any, implementation: str | None = None, unsupported: str | None = None
+) -> str:
+    """Return the implementation that runs for these arguments; with None, the one that would be picked.
+
+    None picks "cudnn", or "pallas", or "mosaic" where it was measured to be faster. A jax without the Triton
+    backend of Pallas leaves "triton", where jax-triton is installed, then "mosaic". All are differentiable.
+
+    Args:
+        op: name of a function of `based_jax.ops` that takes `implementation`.
+        arrays: its first array arguments (q, k, v): their shapes, dtypes and devices decide.
+        implementation: the caller's request.
+        unsupported: why the call's other arguments keep the kernels from running it, if they do.
+
+    Raises:
+        ValueError: unknown op, an implementation that this op does not have, or a kernel that cannot run
+            this call.
+    """
+    available = implementations(op)
+    if implementation is not None:
+        expect(
+            implementation in available,
+            "implementation",
+            implementation,
+            f"None or one of {', '.join(map(repr, available))} for {op}",
+        )
+        if implementation in KERNELS:
+            reason = unsupported or _cannot_run(op, implementation, arrays)
+            if reason:
+                raise ValueError(f"implementation = {implementation!r}: {reason}")
+        return implementation
+    if unsupported or not set(available) & set(KERNELS):
+        return "xla"
+    kernel, declared = "cudnn" if "cudnn" in available else _portable_kernel(arrays), _DECLARED[op]
+    if _cannot_run(op, kernel, arrays):
+        has_mosaic = "mosaic" in available and kernel == "triton"  # else its gradient would be refused, too
+        return "mosaic" if has_mosaic and not _cannot_run(op, "mosaic", arrays) else "xla"
+    if arrays and declared.is_slow is not None and declared.is_slow(*arrays):
+        return "xla"
+    return declared.fastest(*arrays) if arrays and declared.fastest and kernel == "pallas" else kernel
+
+
+def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
+    """Return why `kernel` cannot compute `op` of these arrays here, or None."""
+    if kernel == "triton" and (missing := [n for n in ("triton", "jax_triton") if not _installed(n)]):
+        return f"needs {' and '.join(missing)}; install based-jax[triton]"
+    where = platform(arrays)
+    has_interpreter = kernel not in ("triton", "cudnn")
+    if where != "gpu" and not (pallas_kernels.is_interpreted() and has_interpreter):
+        return (
+            f"runs on GPUs, and these arrays are on {where!r}; expected None, 'xla' or 'reference'"
+            + " (tests may use `with pallas_kernels.interpreted():`)" * has_interpreter
+        )
+    if kernel in ("pallas", "triton") and (reason := pallas_kernels.cannot_launch(kernel)):
+        return reason
+    supports = _DECLARED[op].supports
+    return supports(kernel, *arrays) if arrays and supports is not None else pallas_kernels.cannot_run()
+
+
+def _portable_kernel(arrays: Sequence[Any]) -> str:
+    """Return the kernels for all GPUs: Pallas', or their twins where this jax cannot compile those."""
+    return "triton" if platform(arrays) == "gpu" and pallas_kernels.cannot_launch("pallas") else "pallas"
+
+
+def _installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def platform(arrays: Sequence[Any]) -> str:
+    """Return where the call will run: the arrays' device if they have one, else the default one."""
+    if pallas_kernels.is_lowered_for_gpu():
+        return "gpu"
+    for array in arrays:
+        if isinstance(array, jax.Array) and not isinstance(array, Tracer):
+            kind = next(iter(array.devices())).platform
+            return "gpu" if kind in ("cuda", "rocm") else kind
+    if (known := _PLATFORM.get()) is not None:
+        return known
+    device: Any = getattr(jax.config, "jax_default_device", None)
+    return jax.default_backend() if device is None else getattr(device, "platform", str(device))

@@ -1,0 +1,133 @@
+"""Ops and mixers called outside `jit`: one compiled program per call instead of one per primitive.
+
+JAX compiles a `scan`, a `cond` or a custom gradient anew each time that Python meets its function, and ops
+define theirs inside: outside `jit` every call would compile. `compiled` jits an op once for all calls whose
+arguments have the same shapes, dtypes and options, under `grad` and `vmap` too. While `jit` (or anything else
+that records a program) traces, the op runs as it is written. Either way a mesh with Explicit axes is handled.
+"""
+
+import dataclasses
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from based_jax import compat
+from based_jax.ops.core import border, context_parallel, dispatch, value_checks
+from based_jax.validate import expect
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(op: F) -> F:
+    """Decorate an op on arrays that is a function of its arguments alone and returns a pytree of arrays.
+
+    Arrays, wherever they are in the arguments, are traced; everything else is part of the program. So the op
+    must not look at the values of arrays, nor ask which of them are one object: a check that does belongs
+    before the call of a decorated function, or waits (`value_checks`). Functions and modules from outside
+    this package (feature maps of a user's own) may read what changes between calls: with one of them the op
+    is not compiled.
+    """
+
+    def run(call: _Call, arrays: list[Any]) -> Any:
+        with dispatch.on_platform(call.platform), value_checks.waiting() as checks:
+            return body(*call.arguments(arrays)), checks
+
+    def body(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return border.run(op, args, kwargs, like=(args, list(kwargs.values())))
+
+    run.__name__ = run.__qualname__ = op.__name__
+    program = jax.jit(run, static_argnums=0)
+
+    @functools.wraps(op)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if compat.is_recording() or context_parallel.is_active() or dispatch.is_for_tests():
+            return body(args, kwargs)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        arrays = [leaf for leaf in leaves if _is_array(leaf)]
+        for array in arrays:
+            _expect_to_fit(array)
+        options = tuple(_ARRAY if _is_array(leaf) else leaf for leaf in leaves)
+        if not _never_change(options):
+            return body(args, kwargs)
+        kinds = tuple(type(option) for option in options)
+        results, checks = program(_Call(tree, options, kinds, dispatch.platform(arrays)), arrays)
+        for check in checks:
+            check.hold()
+        return results
+
+    return wrapper  # pyright: ignore[reportReturnType]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What of a call is part of its program."""
+
+    tree: Any
+    options: tuple[Any, ...]
+    """leaves that are no arrays, and `_ARRAY` in place of those that are"""
+    kinds: tuple[type, ...]
+    """because 1 == True == 1.0"""
+    platform: str
+    """where the arrays are: under `jit` they would not say"""
+
+    def arguments(self, arrays: Iterable[Any]) -> Any:
+        """Return the positional and the named arguments."""
+        rest = iter(arrays)
+        leaves = [next(rest) if option is _ARRAY else option for option in self.options]
+        return jax.tree.unflatten(self.tree, leaves)
+
+
+class _Array:
+    """The type of `_ARRAY`."""
+
+
+_ARRAY = _Array()
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray)
+
+
+def _expect_to_fit(array: Any) -> None:
+    """Raise ValueError for NumPy's integers that JAX would silently cut to 32 bits."""
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or not array.size:
+        return
+    narrow = jax.dtypes.canonicalize_dtype(array.dtype)
+    if narrow == array.dtype:
+        return
+    limits = np.iinfo(narrow)
+    for value in (array.min(), array.max()):
+        what = f"from {limits.min} to {limits.max} without jax_enable_x64"
+        expect(limits.min <= value <= limits.max, f"a number in an array of {array.dtype}", int(value), what)
+
+
+def _never_change(options: tuple[Any, ...]) -> bool:
+    """Return whether equal options mean equal programs."""
+    try:
+        hash(options)
+    except TypeError:
+        return False
+    return all(_never_changes(option) for option in options)
+
+
+def _never_changes(option: Any) -> bool:
+    """Return whether this does the same in every call: no function of others, and no object with one."""
+    if isinstance(option, type) or not callable(option):
+        return True
+    if dataclasses.is_dataclass(option):  # a Flax module
+        fields = [getattr(option, field.name) for field in dataclasses.fields(option)]
+        return _is_ours(type(option)) and all(map(_never_changes, fields))
+    option = inspect.unwrap(option)
+    is_known = isinstance(option, types.FunctionType) and "<locals>" not in option.__qualname__
+    return is_known and _is_ours(option)
+
+
+def _is_ours(what: Any) -> bool:
+    """Return whether a module of this package defines it."""
+    return what.__module__.split(".")[0] == __name__.split(".")[0]

@@ -1,0 +1,118 @@
+"""Keys and values kept between calls: a ring of `left + 1` slots for a window, all of them otherwise.
+
+A window's cache stays as long as the window however long the text grows.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from based_jax.ops.core.ring import expect_capacity, latest, put
+from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
+from based_jax.typing import Array, Bool, Float, Int
+from based_jax.validate import expect, expect_array
+
+T = TypeVar("T")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class KVCache:
+    """Keys (after rotary) and values of the last W tokens of each row."""
+
+    k: Float[Array, "B W G K"]
+    v: Float[Array, "B W G V"]
+    stream: Stream
+
+    @property
+    def slots(self) -> int:
+        """W, the number of tokens that fit."""
+        return self.k.shape[1]
+
+
+def init_kv_cache(
+    batch_size: int, slots: int, kv_heads: int, key_size: int, value_size: int, dtype: Any = jnp.float32
+) -> KVCache:
+    """Return an empty cache."""
+    return KVCache(
+        k=jnp.zeros((batch_size, slots, kv_heads, key_size), dtype),
+        v=jnp.zeros((batch_size, slots, kv_heads, value_size), dtype),
+        stream=init_stream(batch_size),
+    )
+
+
+class Cache(Protocol):
+    """A state with a slot for each token."""
+
+    @property
+    def slots(self) -> int:
+        """W, the number of tokens that fit."""
+        ...
+
+    @property
+    def stream(self) -> Stream:
+        """How far each row has come."""
+        ...
+
+
+def slot_index(length: Int[Array, " B"], slots: int) -> Int[Array, "B W"]:
+    """Return the index of each slot's token once a row has seen `length` tokens; negative where none."""
+    newest = length[:, None] - 1
+    return newest - (newest - jnp.arange(slots)) % slots
+
+
+def write(cache: KVCache, k: Array, v: Array, places: TokenPositions, stream: Stream) -> KVCache:
+    """Put the real tokens of one call into their slots; of more than W only the last W stay."""
+    return KVCache(put(cache.k, k, places, stream), put(cache.v, v, places, stream), stream)
+
+
+def recent(cache: KVCache, count: int) -> tuple[Array, Array, Int[Array, "B count"]]:
+    """Return the last `count` <= W keys and values in order, and their indices (negative: not there yet)."""
+    k, index = latest(cache.k, cache.stream.length, count)
+    return k, latest(cache.v, cache.stream.length, count)[0], index
+
+
+def expect_cache(
+    cache: KVCache | None,
+    sizes: tuple[int, ...],
+    *,
+    causal: bool,
+    left: int | None,
+    return_state: bool,
+    mask: Bool[Array, "B N"] | None,
+) -> None:
+    """Check a cache to continue from, and a window that needs one of its own size.
+
+    Args:
+        sizes: B, N, G, K, V of the call's keys and values.
+        causal, left, return_state, mask: arguments of the op.
+
+    Raises:
+        TypeError, ValueError: one that does not fit these keys and values; without a window also a text
+            longer than the cache, where lengths are known (under `jit` outputs are NaN instead).
+    """
+    expect(left is None or left >= 0, "left", left, "None or at least 0")
+    expect(causal or left is None, "left", left, "None when causal is False")
+    if cache is None:
+        expect(not return_state, "return_state", return_state, "False without an initial_state to write to")
+        return
+    expect(causal, "causal", causal, "True with an initial_state")
+    batch, length, heads, width, value_size = sizes
+    expect_array("initial_state.k", cache.k, (batch, "W", heads, width), "floating")
+    expect_array("initial_state.v", cache.v, (batch, cache.slots, heads, value_size), "floating")
+    if left is None:
+        what = f"max_length = {cache.slots} tokens, the size of the state"
+        expect_capacity(cache.stream, length, mask, cache.slots, what)
+    else:
+        expect(cache.slots == left + 1, "slots of initial_state", cache.slots, f"left + 1 = {left + 1}")
+
+
+def nan_where_outgrown(cache: Cache, y: T) -> T:
+    """Return a pytree of outputs, (B, ...), with NaN in rows longer than the cache written for them.
+
+    The newest tokens of such a row have replaced its oldest: none of its outputs is right any more.
+    """
+    fits = cache.stream.length <= cache.slots
+    return jax.tree.map(lambda y: jnp.where(fits.reshape(-1, *[1] * (y.ndim - 1)), y, jnp.nan), y)

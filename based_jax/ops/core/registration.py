@@ -1,0 +1,207 @@
+"""Implementations of ops: an op declares its own beside itself, other packages register theirs.
+
+    bj.ops.register("delta_rule", "my_kernel", function, supports=can_run, priority=1)
+
+`implementation="my_kernel"` then means that function or an error, in the op and in every mixer and model that
+uses it; with a priority it is also a candidate where the caller names none. An installed package needs no
+import for this if it declares OP.NAME in its pyproject.toml, as a function without arguments that registers
+that implementation:
+
+    [project.entry-points."based_jax.ops"]
+    "delta_rule.my_kernel" = "my_package.my_module:register"
+
+It is called once: when the name is asked for, or before the first call of the op that names none.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any, NamedTuple, TypeVar
+
+from based_jax.ops.core import context_parallel, dispatch
+from based_jax.validate import expect
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ENTRY_POINTS = "based_jax.ops"
+"""group of the entry points by which installed packages declare implementations"""
+
+
+class Implementation(NamedTuple):
+    """A registered implementation."""
+
+    function: Callable[..., Any]
+    supports: Callable[..., str | None]
+    priority: int | None
+
+
+_REGISTERED: dict[str, dict[str, Implementation]] = {}
+"""by op and name"""
+
+
+def register(
+    op: str,
+    name: str,
+    function: Callable[..., Any],
+    *,
+    supports: Callable[..., str | None] | None = None,
+    priority: int | None = None,
+) -> None:
+    """Add an implementation to an op. A name that was registered before is replaced.
+
+    Register before the first call: programs that are compiled already keep what they have.
+
+    Args:
+        op: name of a function of `based_jax.ops` that takes `implementation`.
+        name: what callers pass as `implementation`.
+        function: takes the op's arguments without `implementation` and returns what the op returns, the state
+            too with `return_state`. It is differentiated as it is.
+        supports: called with the same arguments; returns None, or a phrase with the reason why the function
+            cannot run this call ("takes heads of at most 64 channels"). Default: it runs every call.
+        priority: where `implementation` is None, candidates with a priority are tried in descending order,
+            before the library's own; None is never picked without its name.
+
+    Raises:
+        ValueError: unknown op, or a name that the op has itself.
+    """
+    own = dispatch.implementations(op)
+    expect(name not in own, "name", name, f"a name other than {op}'s own: {', '.join(own)}")
+    expect(callable(function), "function", function, "a function")
+    _REGISTERED.setdefault(op, {})[name] = Implementation(function, supports or _everything, priority)
+
+
+def implementations(op: str) -> tuple[str, ...]:
+    """Return the names that `op` accepts as `implementation`: those of others, then its own, best first.
+
+    Raises:
+        ValueError: unknown op.
+    """
+    own = dispatch.implementations(op)
+    return (*{**_REGISTERED.get(op, {}), **_installed().get(op, {})}, *own)
+
+
+@functools.cache
+def _installed() -> dict[str, dict[str, metadata.EntryPoint]]:
+    """Return entry points by op and name; none is imported before it is needed."""
+    found: dict[str, dict[str, metadata.EntryPoint]] = {}
+    for point in metadata.entry_points(group=ENTRY_POINTS):
+        op, _, name = point.name.partition(".")
+        found.setdefault(op, {})[name] = point
+    return found
+
+
+@functools.cache
+def _why_not_loaded(op: str, name: str) -> str | None:
+    """Let an installed package register an implementation; return what failed, or None."""
+    point = _installed()[op][name]
+    try:
+        point.load()()
+    except Exception as error:  # whatever a package does must not end calls that do without it
+        return f"cannot load {point.value}: {error}"
+    if name not in _REGISTERED.get(op, {}):
+        return f"{point.value} has not registered it"
+    return None
+
+
+def implementation_for(
+    op: str, *arrays: Any, implementation: str | None = None, unsupported: str | None = None
+) -> str:
+    """Return the implementation that runs for these arguments; with None, the one that would be picked.
+
+    Args:
+        op: name of a function of `based_jax.ops` that takes `implementation`.
+        arrays: its first array arguments (q, k, v): their shapes, dtypes and devices decide.
+        implementation: the caller's request.
+        unsupported: why the call's other arguments keep the library's kernels from running it, if they do.
+
+    Raises:
+        ValueError: unknown op, an implementation that it does not have, or one that cannot run this call.
+    """
+    chosen = _registered_for(op, implementation, arrays, {})
+    if chosen is not None:
+        return chosen
+    return dispatch.implementation_for(op, *arrays, implementation=implementation, unsupported=unsupported)
+
+
+def implemented_by(
+    *names: str,
+    supports: Callable[..., str | None] | None = None,
+    is_slow: Callable[..., bool] | None = None,
+    fastest: Callable[..., str] | None = None,
+) -> Callable[[F], F]:
+    """Decorate a public op: declare its own implementations, and open it to those of others.
+
+    A call that a registered implementation takes does not reach the op. Only the op's own kernels
+    (`dispatch.KERNELS`) need more than their names:
+
+    Args:
+        names: what the op accepts as `implementation`, best first; default "xla" and "reference".
+        supports: a kernel and the op's first arrays (shapes, dtypes), to the reason why the kernel cannot
+            take these on this GPU, or None.
+        is_slow: the arrays, to whether a kernel takes them but should run only on request.
+        fastest: the arrays, to the kernel that was measured to be the fastest on them.
+    """
+
+    def decorate(op: F) -> F:
+        name = op.__name__
+        own = names or ("xla", "reference")
+        dispatch.declare(name, dispatch.Declaration(own, supports, is_slow, fastest))
+
+        @functools.wraps(op)
+        def call(*args: Any, implementation: str | None = None, **options: Any) -> Any:
+            has_others = name in _REGISTERED or name in _installed()
+            chosen = _registered_for(name, implementation, args, options) if has_others else None
+            if chosen is not None:
+                return _REGISTERED[name][chosen].function(*args, **options)
+            if implementation is not None:
+                options["implementation"] = implementation
+            return op(*args, **options)
+
+        return call  # pyright: ignore[reportReturnType]
+
+    return decorate
+
+
+def _registered_for(op: str, name: str | None, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
+    """Return the registered implementation that runs a call, or None for the op's own.
+
+    Raises:
+        ValueError: the one that was named cannot run this call.
+    """
+    others = _installed().get(op, {})
+    if name is not None:
+        every = implementations(op)
+        expected = f"None or one of {', '.join(map(repr, every))} for {op}"
+        expect(name in every, "implementation", name, expected)
+        if name in dispatch.implementations(op):
+            return None
+        reason = _why_not_loaded(op, name) if name not in _REGISTERED.get(op, {}) else None
+        reason = reason or _cannot_run(_REGISTERED[op][name], args, options)
+        if reason is not None:
+            raise ValueError(f"implementation = {name!r}: {reason}")
+        return name
+    for other in others:
+        _warn_if_not_loaded(op, other)
+    known = _REGISTERED.get(op, {})
+    candidates = {name: found.priority for name, found in known.items() if found.priority is not None}
+    for name in sorted(candidates, key=lambda name: candidates[name], reverse=True):
+        if _cannot_run(known[name], args, options) is None:
+            return name
+    return None
+
+
+@functools.cache
+def _warn_if_not_loaded(op: str, name: str) -> None:
+    if reason := _why_not_loaded(op, name):
+        warnings.warn(f"{op} goes without the implementation {name!r}: {reason}", stacklevel=4)
+
+
+def _cannot_run(found: Implementation, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
+    if context_parallel.is_active():
+        return "needs whole sequences, and these are sharded over devices"
+    return found.supports(*args, **options)
+
+
+def _everything(*args: Any, **options: Any) -> None:
+    """Support every call."""

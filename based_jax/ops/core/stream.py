@@ -1,0 +1,145 @@
+"""How far each row of a batch has come: tokens so far, and where its current segment began.
+
+Every mixer meets the same three questions: how many tokens came before this call, which of them belong
+to the document of the token at hand, and which tokens are padding. They are answered once, here.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.value_checks import expect_at_most
+from based_jax.typing import Array, Bool, Int
+from based_jax.validate import expect_array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """How far each row has come. Part of every mixer's state."""
+
+    length: Int[Array, " B"]
+    """tokens consumed (padding not counted)"""
+    start: Int[Array, " B"]
+    """index of the first token of the current segment"""
+    segment: Int[Array, " B"]
+    """segment id of the last token"""
+    broken: Bool[Array, " B"]
+    """whether a token of the current segment was NaN or infinite; see `not_numbers`"""
+
+
+class TokenPositions(NamedTuple):
+    """Positions of a call's tokens. Key j is visible to query i if start[i] <= index[j] <= index[i]."""
+
+    index: Int[Array, "rows N"]
+    """running number of each token in its row, counted over calls; rows is 1 or B"""
+    start: Int[Array, "rows size"]
+    """index where each token's segment began; rows is 1 or B, size is 1 or N"""
+    mask: Bool[Array, "B N"] | None
+    """True for real tokens; None if all are"""
+
+    @property
+    def positions(self) -> Int[Array, "rows N"]:
+        """Positions within each segment, for rotary embeddings."""
+        return self.index - self.start
+
+
+def init_stream(batch_size: int) -> Stream:
+    """Return the stream of rows that have not seen a token."""
+    length, start, segment = (jnp.zeros((batch_size,), jnp.int32) for _ in range(3))
+    return Stream(length, start, segment, jnp.zeros((batch_size,), bool))
+
+
+@compiled
+def advance(
+    stream: Stream | None,
+    batch_size: int,
+    length: int,
+    segment_ids: Int[Array, "B N"] | None = None,
+    mask: Bool[Array, "B N"] | None = None,
+) -> tuple[TokenPositions, Stream]:
+    """Advance the stream by `length` tokens; return their positions and the new stream.
+
+    None is the stream of rows that have not seen a token. With right padding the masked tokens are not
+    consumed: the next call continues after the last real token of each row. Without `segment_ids` a continued
+    row stays in its segment.
+
+    Raises:
+        TypeError, ValueError: `segment_ids` is not (batch_size, length) integers, or `mask` not booleans.
+    """
+    if segment_ids is not None:
+        expect_array("segment_ids", segment_ids, (batch_size, length), "integer")
+        if segment_ids.dtype.itemsize > 4:
+            what = "a number of 32 bits"
+            expect_at_most(2**31 - 1, "largest of segment_ids", what, _largest, segment_ids)
+    if mask is not None:
+        expect_array("mask", mask, (batch_size, length), "bool")
+        what = "0: padding is on the right"
+        expect_at_most(0, "rows of mask with real tokens behind padding", what, _not_right_padded, mask)
+    fresh = stream is None
+    stream = init_stream(batch_size) if stream is None else stream
+    expect_array("state length", stream.length, (batch_size,))
+
+    offset = stream.length[:, None]
+    index = jnp.arange(length, dtype=jnp.int32)[None]
+    index = index if fresh else offset + index
+    if segment_ids is None:
+        start = jnp.zeros((1, 1), jnp.int32) if fresh else stream.start[:, None]
+    else:
+        segment_ids = segment_ids.astype(jnp.int32)
+        before = segment_ids[:, :1] if fresh else stream.segment[:, None]
+        begins = segment_ids != jnp.concatenate([before, segment_ids[:, :-1]], axis=1)
+        if mask is not None:
+            begins &= mask
+        start = lax.cummax(jnp.where(begins, index, stream.start[:, None]), axis=1)
+
+    every = jnp.full((batch_size,), length, jnp.int32)
+    count = every if mask is None else mask.sum(axis=1, dtype=jnp.int32)
+
+    def last_of(values: Array, otherwise: Array) -> Array:
+        """Return the value at each row's last real token, or the old one if the row had none."""
+        values = jnp.broadcast_to(values, (batch_size, length))
+        last = jnp.take_along_axis(values, jnp.maximum(count - 1, 0)[:, None], axis=1)[:, 0]
+        return jnp.where(count > 0, last, otherwise)
+
+    now = last_of(start, stream.start)
+    moved = Stream(
+        length=stream.length + count,
+        start=now,
+        segment=stream.segment if segment_ids is None else last_of(segment_ids, stream.segment),
+        broken=stream.broken & (now == stream.start),
+    )
+    return TokenPositions(index, start, mask), moved
+
+
+def is_not_right_padded(mask: Any) -> Any:
+    """Return which rows of a mask, (B, N), are not padded on the right: nothing here can compute those."""
+    return (mask[:, 1:] & ~mask[:, :-1]).any(axis=1)
+
+
+def _not_right_padded(numpy: Any, mask: Any) -> Any:
+    return numpy.sum(is_not_right_padded(mask))
+
+
+def _largest(numpy: Any, ids: Any) -> Any:
+    return numpy.max(numpy.abs(ids))
+
+
+def unpadded(mask: Bool[Array, "B N"] | None, arrays: Any) -> Any:
+    """A pytree of (B, N, ...) arrays with zeros at masked tokens: NaN there would survive a product with 0.
+
+    Raises:
+        TypeError, ValueError: `mask` is not (B, N) booleans.
+    """
+    if mask is None:
+        return arrays
+
+    def real(x: Array) -> Array:
+        expect_array("mask", mask, x.shape[:2], "bool")
+        return jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)
+
+    return jax.tree.map(real, arrays)

@@ -1,0 +1,136 @@
+"""docs/results.md: every published table with our values beside it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from based_jax.published.tables import Column, Table, names, shared_columns, table
+from based_jax.reports.measured import Cells, Results, measured
+from based_jax.reports.studies import Run
+from pallas_kernels import markdown
+
+_ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
+_SECTIONS = {"claims": "Claims", "based": "Based", "zoology": "Zoology", "hyperattention": "HyperAttention"}
+"""By the beginning of a table's name."""
+
+
+def page(results: Results) -> str:
+    """The page, with our values from these results."""
+    parts = [_HEAD]
+    for beginning, title in _SECTIONS.items():
+        parts.append(f"## {title}")
+        for name in names():
+            if name.startswith(beginning):
+                parts += _table(table(name), results)
+    parts += ["## Conv-Basis", "The paper prints no table of results, and no numbers in its figures."]
+    lines = [f"- {_meaning(name, column)}" for name, column in shared_columns().items()]
+    return "\n\n".join([*parts, "## Columns", "\n".join(lines)]) + "\n"
+
+
+def _table(found: Table, results: Results) -> list[str]:
+    cells = measured(found, results)
+    parts = [
+        f"### {found.source}",
+        f"{found.title}: `{found.name}`. {_legend(found)}".rstrip(),
+        _beside(found, cells),
+        *(f"- {note}" for note in found.notes),
+    ]
+    ours = results.evaluations_of(found)
+    used = [f"- {x.run}, {', '.join(x.cells)}: `{x.path.name}`, {x.setting}." for x in ours]
+    if used:
+        parts.append("\n".join(["Ours:", "", *used]))
+    parts += [part for run in results.runs(found) for part in _run(run, results.directory)]
+    if found.measure:
+        parts.append("\n".join(["```", *found.measure, "```"]))
+    return _join_lists(parts)
+
+
+def _beside(found: Table, cells: Cells) -> str:
+    """The table, with a column of ours after each one that has a value of ours."""
+    ours = {column for _, column in cells}
+    head, words, rows = [], [], []
+    for column, about in found.about.items():
+        if not any(isinstance(row[column], int | float) for row in found.rows):
+            words.append(len(head))
+        head.append(column + _ARROWS[about.better])
+        if column in ours:
+            head.append("recomputed" if found.name == "claims" else "ours")
+    for index, printed in enumerate(found.printed):
+        row = []
+        for column, text in printed.items():
+            row.append(text)
+            if column in ours:
+                value = cells.get((index, column))
+                row.append("-" if value is None else _like(value, text))
+        rows.append(row)
+    return "\n".join(markdown.table(head, rows, words))
+
+
+def _like(value: float, printed: str) -> str:
+    """A value of ours with as many decimals as the published one, and at least one."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.{max(len(printed.partition('.')[2]), 1)}f}"
+
+
+def _legend(found: Table) -> str:
+    """What the columns are that no other table has."""
+    shared = shared_columns()
+    own = [_meaning(name, about) for name, about in found.about.items() if shared.get(name) != about]
+    return f"Columns of its own: {'; '.join(own)}." if own else ""
+
+
+def _meaning(name: str, column: Column) -> str:
+    return f"`{name}` {column.about}" + (f" ({column.unit})" if column.unit else "")
+
+
+def _run(run: Run, directory: Path) -> list[str]:
+    """A run of the study at a scale that is not the papers': its own numbers."""
+    if run.scale == "paper":
+        return []
+    rows = []
+    for row in run.rows:
+        state = f"{4 * row['state_size']:,}" if row["state_size"] else "-"
+        rows.append([row["family"], row["setting"], state, f"{row['accuracy']:.3f}"])
+    where = run.path.relative_to(directory)
+    return [
+        f"Here at another scale, `--scale {run.scale}` (`{where}`), so not comparable cell by cell. "
+        f"{run.study.about[run.scale]}:",
+        "\n".join(markdown.table(["model", "setting", "state_bytes", "accuracy"], rows, words=(0, 1))),
+    ]
+
+
+def _join_lists(parts: Sequence[str]) -> list[str]:
+    """Items of one list on lines of their own, without empty lines between."""
+    joined: list[str] = []
+    for part in parts:
+        if part.startswith("- ") and joined and joined[-1].startswith("- "):
+            joined[-1] += f"\n{part}"
+        else:
+            joined.append(part)
+    return joined
+
+
+_HEAD = """\
+# Published results
+
+Written by `python -m based_jax.reports`. Every table of results in the papers, from the data files in
+`based_jax/published/data`, with our values beside the published ones.
+
+- A column "ours" stands after each column that we have a value for; "-" is a cell that was not run. A table
+  without such a column has no value of ours yet: most need a GPU, or data and checkpoints from the network.
+- `size`, `parameters`: `bj.param_count` of the preset ([presets](presets.md)). `tflops`: the papers' formulas
+  on the preset. `state_bytes`: `state_size` of our mixers. They are computed when the page is written.
+- All other values come from files. An evaluation's `--json results/evals/NAME.json` fills the cells of the
+  checkpoint that it was given, by the last part of its hub id or directory; a study below `results` fills its
+  figure's if it ran at `--scale paper`. `python -m based_jax.reports` then writes this page again.
+- The commands below a table measure one of its rows; the others differ in the checkpoint, preset or task.
+  [Evaluation](evaluation.md) says what they need. Columns that several tables have are explained at the
+  [end](#columns), arrows say what is better.
+
+```python
+from based_jax.published import table
+
+found = table("based", 2)
+assert found.row(model="Based", size="363m/10b")["piqa"] == 64.42
+assert found.about["lambada_ppl"].better == "lower"
+```"""

@@ -1,0 +1,91 @@
+"""What a language-model run reports at its start and at its end, for people."""
+
+import shlex
+import textwrap
+from collections.abc import Mapping
+
+import jax
+from rich.console import Console
+
+from based_jax.data import Corpus, PackedTokens
+from based_jax.data.documents import describe_left_out, describe_skipped
+from based_jax.models import ModelConfig
+from based_jax.models.language_model import param_count
+from based_jax.training.initial_weights import Taken
+from based_jax.training.lm_config import DEFAULT_PRESET, LMConfig
+from based_jax.training.run.progress import short
+
+_LABEL = 12  # width of the column of labels
+
+
+def describe_data(corpus: Corpus) -> dict[str, str]:
+    """Report what was read, what could not be used, and what was left out by its suffix."""
+    files = f"{_count(corpus.num_files, 'file')}, " if corpus.num_files else ""
+    documents = _count(len(corpus.documents), "document")
+    rows = {"data": f"{corpus.spec}: {files}{documents}, {corpus.num_bytes:,} bytes"}
+    if corpus.skipped:
+        rows["skipped"] = describe_skipped(corpus.skipped)
+    if corpus.left_out:
+        suffix = next(iter(corpus.left_out))
+        pattern = f"'*{suffix}'" if suffix else "'*'"
+        rows["not read"] = f"{describe_left_out(corpus.left_out)}; --include {pattern} reads them too"
+    return rows
+
+
+def describe_run(
+    config: LMConfig,
+    model: ModelConfig,
+    training: PackedTokens,
+    held_out: PackedTokens,
+    mesh: Mapping[str, int] | None,
+    taken: Taken | None,
+) -> dict[str, str]:
+    """Tokens, steps, model, device and directory; `taken` are the arrays of a checkpoint to begin with."""
+    per_step = config.batch_size * model.max_length
+    epochs = config.steps * per_step / len(training)
+    held = f"{len(held_out):,} held out ({held_out.num_bytes:,} bytes)"
+    device = jax.devices()[0]
+    spread = " ".join(f"{axis}={size}" for axis, size in mesh.items()) if mesh else "no mesh"
+    name = config.preset or (config.init_from and f"as {config.init_from}") or DEFAULT_PRESET
+    mixer = f" with {config.mixer}" if config.mixer else ""
+    rows = {
+        "tokens": f"{len(training):,} to train on, {held}; vocabulary {model.vocab_size:,}",
+        "steps": f"{config.steps:,} of {config.batch_size} x {model.max_length} tokens: "
+        f"{short(config.steps * per_step)} tokens, {epochs:.3g} epochs",
+        "model": f"{name}{mixer}: {param_count(model):,} parameters in {_count(model.num_layers, 'layer')}",
+    }
+    if taken is not None:
+        rows["weights"] = f"{config.init_from}: {taken.summary()}"
+    rows["device"] = f"{jax.device_count()} x {device.device_kind}, {model.dtype}, {spread}"
+    rows["directory"] = str(config.workdir)
+    return rows
+
+
+def describe_end(config: LMConfig, metrics: Mapping[str, float]) -> dict[str, str]:
+    """Metrics of the last evaluation, if there was one, where the model is, and the commands that use it."""
+    directory = shlex.quote(str(config.workdir))
+    rows = {}
+    if metrics:
+        rows["held out"] = (
+            f"loss {metrics['eval_loss']:.4f} nats per token, "
+            f"{metrics['eval_bits_per_byte']:.4f} bits per byte, perplexity {metrics['eval_perplexity']:.4f}"
+        )
+    rows["model"] = str(config.workdir / "model")
+    prompt = "ACGT" if config.tokenizer == "dna" else "def " if config.data == "stdlib" else "The "
+    rows["generate"] = f'python -m based_jax.generate --checkpoint {directory} --prompt "{prompt}"'
+    rows["serve"] = f"python -m based_jax.serve --checkpoint {directory}"
+    return rows
+
+
+def show(rows: Mapping[str, str], console: Console) -> None:
+    """Print labelled rows, wrapped at the console's width; commands stay in one line."""
+    for label, text in rows.items():
+        width = max(console.width, 40) - _LABEL
+        lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+        for index, line in enumerate([text] if text.startswith("python ") else lines):
+            shown = f"{'' if index else label:<{_LABEL}}{line}"
+            console.print(shown, highlight=False, markup=False, soft_wrap=True)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,1 @@
+"""The command lines of `based-jax train`: each file has a `main`."""

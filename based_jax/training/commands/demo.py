@@ -1,0 +1,106 @@
+"""``make demo``: train a byte-level Based on Python's own source in minutes, then sample from it."""
+
+import dataclasses
+import gzip
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from based_jax import command
+from based_jax.data import PackedTokens
+from based_jax.generate.text import TextStream
+from based_jax.training.commands.lm import LMConfig, Run, train
+from based_jax.training.optimizer import OptimizerConfig
+from based_jax.training.run.metrics import read_metrics
+from based_jax.validate import expect_range
+
+PROG = "python -m train.demo"
+PROMPT = "class Parser:\n    def __init__(self, "
+
+
+@dataclasses.dataclass(frozen=True)
+class DemoConfig:
+    """Train based-tiny on the Python standard library's source, evaluate, sample and plot."""
+
+    workdir: Path = Path("runs/demo")
+    """run directory; an unfinished run in it is continued"""
+    steps: int = 1000
+    """optimizer steps of 8 x 256 bytes"""
+    sample: int = 400
+    """bytes to sample"""
+
+    def __post_init__(self) -> None:
+        expect_range("sample", self.sample, 1)
+
+
+def gzip_bits_per_byte(packed: PackedTokens) -> float:
+    """Size of the same text under ``gzip -9``, in bits per byte: the mark to beat."""
+    text = packed.tokens[packed.tokens < 256].astype(np.uint8).tobytes()
+    return 8 * len(gzip.compress(text, compresslevel=9)) / len(text)
+
+
+def continuation(run: Run, prompt: str, length: int, temperature: float = 0.6) -> str:
+    """`prompt` and what the model makes of it."""
+    sampling = {"temperature": temperature, "rng": jax.random.key(1), "top_p": 0.95, "chunk": 64}
+    model = run.model, run.outcome.state.params, run.tokenizer
+    chunks = TextStream(*model, prompt, max_new_tokens=length, **sampling)
+    return prompt + "".join(chunks)
+
+
+def plot_losses(workdir: Path, mark: float) -> Path:
+    """Training and held-out bits per byte over the steps, as a PNG in `workdir`."""
+    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
+
+    lines = read_metrics(workdir / "metrics.jsonl")
+    evaluated = [line for line in lines if "eval_bits_per_byte" in line]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+
+    def line(lines: list[dict[str, Any]], metric: str, style: str, **options: Any) -> None:
+        axes.plot([x["step"] for x in lines], [x[metric] for x in lines], style, **options)
+
+    line(lines, "bits_per_byte", "-", color="#9bb8d3", label="training")
+    line(evaluated, "eval_bits_per_byte", "o-", color="#1f4e79", label="held out")
+    axes.axhline(mark, color="#b5541c", linestyle="--", label="gzip -9, held out")
+    axes.set_title("based-tiny on Python's standard library")
+    axes.set(xlabel="step", ylabel="bits per byte", ylim=(1, 6))
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    path = workdir / "loss.png"
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    demo = command.parse(DemoConfig, argv, prog=PROG)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the run's summary has its line
+    run = train(
+        LMConfig(
+            workdir=demo.workdir,
+            preset="based-tiny",
+            tokenizer="byte",
+            steps=demo.steps,
+            batch_size=8,
+            optimizer=OptimizerConfig(learning_rate=4e-3, warmup=0.05),
+            eval_every=200,
+            checkpoint_every=200,
+            resume=True,
+        )
+    )
+    if run.outcome.stopped_by is not None:
+        return 128 + run.outcome.stopped_by
+    mark = gzip_bits_per_byte(run.held_out)
+    plot = plot_losses(demo.workdir, mark)
+    print(f"\nheld out, {run.held_out.num_bytes:,} bytes of Python source the model has not seen:")
+    print(f"  based-tiny  {run.metrics['eval_bits_per_byte']:.3f} bits per byte")
+    print(f"  gzip -9     {mark:.3f} bits per byte")
+    print(f"\na sample (temperature 0.6):\n\n{continuation(run, PROMPT, demo.sample)}\n")
+    print(f"loss curve: {plot}\ncheckpoints: {demo.workdir / 'checkpoints'}\nmodel: {demo.workdir / 'model'}")
+    return 0

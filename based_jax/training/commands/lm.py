@@ -1,0 +1,248 @@
+"""Train a language model: ``python -m train.lm --preset based-tiny --data stdlib --workdir runs/a``.
+
+The run directory holds config.json, metrics.jsonl, events/ (TensorBoard), checkpoints/ (Orbax) and, at the
+end, model/ (safetensors and tokenizer, for `based_jax.generate` and `bj.load_pretrained`).
+"""
+
+import dataclasses
+import logging
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from rich.console import Console
+
+from based_jax.convert import save_pretrained
+from based_jax.data import (
+    PackedTokens,
+    Tokenizer,
+    TrainIterator,
+    find_vocab_size,
+    held_out_batches,
+    load_documents,
+    load_tokenizer,
+    split_documents,
+    train_iterator,
+)
+from based_jax.models import LanguageModel, ModelConfig
+from based_jax.phases import phase
+from based_jax.profile import model_flops
+from based_jax.training.bad_loss import guard
+from based_jax.training.banner import describe_data, describe_end, describe_run, show
+from based_jax.training.devices import hosts
+from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
+from based_jax.training.devices.layout import layout_table
+from based_jax.training.devices.sharding import BATCH_AXES, parse_mesh
+from based_jax.training.devices.utilization import Utilization, peak_tflops
+from based_jax.training.initial_weights import open_checkpoint, start_from
+from based_jax.training.lm_config import GROUPS, LMConfig, model_config
+from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
+from based_jax.training.low_rank import CHANGES, LowRank
+from based_jax.training.optimizer import learning_rate_schedule, make_optimizer
+from based_jax.training.recipes import with_recipe
+from based_jax.training.run.checkpoints import naming_the_last_checkpoint, say_once
+from based_jax.training.run.directory import has_checkpoints, parse_run, prepare_run, saved_run, sole_run
+from based_jax.training.run.launches import record_launch
+from based_jax.training.step import Programs, TrainState, build_programs
+from based_jax.validate import expect
+
+PROG = "python -m train.lm"
+
+# What may differ between a run and its continuation; everything else decides the losses. There may be more
+# steps, by a schedule that is the same up to the old end.
+_MAY_CHANGE = {*GROUPS["run"], *GROUPS["devices"], "steps"} - {"bad_losses"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A finished or interrupted run."""
+
+    model: LanguageModel
+    tokenizer: Tokenizer
+    held_out: PackedTokens
+    outcome: Outcome
+    metrics: dict[str, float]  # held-out metrics of the final state; empty without evaluation
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What a run is made of."""
+
+    model: LanguageModel
+    programs: Programs
+    tokenizer: Tokenizer
+    training: PackedTokens
+    held_out: PackedTokens
+    batches: TrainIterator  # this process's rows
+    summary: dict[str, str]  # of data and run, for people
+
+    def fingerprint(self) -> dict[str, int]:
+        """Return which training and held-out text it is."""
+        packed, held_out = self.training, self.held_out
+        of_training = {"crc32": packed.checksum, "tokens": len(packed), "bytes": packed.num_bytes}
+        return {**of_training, "held_out_crc32": held_out.checksum, "held_out_bytes": held_out.num_bytes}
+
+
+def assemble(config: LMConfig) -> Parts:
+    """Load the data, compile nothing yet, write nothing. Of several processes, after `hosts.join`."""
+    mesh = parse_mesh(config.mesh or (f"data={jax.device_count()}" if jax.process_count() > 1 else None))
+    tokenizer, architecture, directory = _architecture(config)
+    with phase("reading the data"):
+        corpus = load_documents(config.data, config.include)
+        side = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
+        training, held_out = split_documents(corpus.documents, fraction=config.held_out, **side)
+        packed = PackedTokens.from_documents(training, tokenizer)
+        packed_held_out = PackedTokens.from_documents(held_out, tokenizer)
+    model = LanguageModel(architecture)
+    programs, taken = make_programs(config, model, mesh), None
+    if directory is not None:
+        programs, taken = start_from(programs, directory)
+        expected = f"a checkpoint with all of the model's arrays, but it has {taken.summary()}"
+        expect(config.lora is None or not taken.fresh, "lora", config.lora, expected)
+    batches = train_iterator(packed, seed=config.seed, **_share(config, programs, architecture.max_length))
+    sizes = None if mesh is None else dict(mesh.shape)
+    of_run = describe_run(config, architecture, packed, packed_held_out, sizes, taken)
+    summary = describe_data(corpus) | of_run
+    if config.lora is not None:
+        changes = programs.abstract_state.params[CHANGES]
+        count = sum(leaf.size for leaf in jax.tree.leaves(changes))
+        summary["trained"] = f"{count:,} parameters: rank {config.lora} in {len(changes)} maps"
+    return Parts(model, programs, tokenizer, packed, packed_held_out, batches, summary)
+
+
+def _architecture(config: LMConfig) -> tuple[Tokenizer, ModelConfig, Path | None]:
+    """Return the run's tokenizer and model, and the checkpoint that it begins with, if there is one."""
+    if config.init_from is None:
+        tokenizer = load_tokenizer(config.tokenizer or "byte")
+        return tokenizer, model_config(config, tokenizer.vocab_size), None
+    directory, pretrained, tokenizer = open_checkpoint(config.init_from, config.tokenizer)
+    return tokenizer, model_config(config, tokenizer.vocab_size, pretrained), directory
+
+
+def with_schedule(config: LMConfig) -> LMConfig:
+    """`config` with the steps that its schedule is over, those of the first launch; a run gets no shorter."""
+    steps = config.steps
+    continues = config.resume and has_checkpoints(config.workdir)
+    if continues and (saved := saved_run(LMConfig, config.workdir)) is not None:
+        expect(steps >= saved.steps, "steps", steps, f"at least {saved.steps}, those of the run so far")
+        steps = saved.optimizer.schedule_steps or saved.steps
+    optimizer = dataclasses.replace(config.optimizer, schedule_steps=config.optimizer.schedule_steps or steps)
+    return dataclasses.replace(config, optimizer=optimizer)
+
+
+def train(config: LMConfig) -> Run:
+    """Run `config` to its end, or until a signal."""
+    loop = LoopConfig(config.steps, config.log_every, config.eval_every, config.checkpoint_every, config.keep)
+    hosts.join(config.hosts)
+    with sole_run(config.workdir):
+        return _train(with_schedule(config), loop)
+
+
+def _train(config: LMConfig, loop: LoopConfig) -> Run:
+    parts = assemble(config)
+    if hosts.is_main():
+        show(parts.summary, Console(stderr=True))
+    model, programs, packed = parts.model, parts.programs, parts.training
+    prepare_run(config, model=model.config.to_dict(), data=parts.fingerprint(), may_change=_MAY_CHANGE)
+    record_launch(config.workdir, programs.rows)
+    if config.print_sharding and hosts.is_main():
+        Console(stderr=True, width=120).print(layout_table(programs.abstract_state))
+    tokens_per_byte = len(packed) / packed.num_bytes
+    peak = config.peak_tflops or peak_tflops(jax.devices()[0].device_kind)
+    flops = config.batch_size * model_flops(model.config, model.config.max_length)
+    use = Utilization(flops, peak and peak * len(programs.rows.device_set))
+
+    def describe(values: dict[str, float], tokens: int) -> dict[str, float]:
+        speed = values["tokens_per_second"]
+        return {
+            **{name: values[name] for name in ("loss", "auxiliary_loss") if name in values},
+            "bits_per_byte": values["loss"] / math.log(2) * tokens_per_byte,
+            "perplexity": math.exp(min(values["loss"], 700.0)),
+            **{name: values[name] for name in ("grad_norm", "learning_rate")},
+            "tokens_per_second": speed,
+            **use.metrics(speed / max(tokens, 1)),
+        }
+
+    def evaluate(state: TrainState) -> dict[str, float]:
+        batches = held_out_batches(parts.held_out, **_share(config, programs, model.config.max_length))
+        nats, targets = mean_loss(programs, state, batches)
+        return {
+            "eval_loss": nats / targets,
+            "eval_perplexity": math.exp(min(nats / targets, 700.0)),
+            "eval_bits_per_byte": nats / math.log(2) / parts.held_out.num_bytes,
+        }
+
+    key, report = jax.random.key(config.seed), {"describe": describe, "evaluate": evaluate}
+    outcome = fit(programs, key, parts.batches, config.workdir, loop, bad_losses=config.bad_losses, **report)
+    final = outcome.held_out
+    if not final and outcome.stopped_by is None and config.eval_every:  # the run had ended before
+        final = evaluate(outcome.state)
+    variables = outcome.state.params
+    if config.lora is not None:
+        variables = jax.jit(LowRank(model, config.lora).merged)(variables)
+    params = hosts.on_main(variables["params"])
+    if hosts.is_main():
+        export = config.workdir / "model"
+        with naming_the_last_checkpoint(config.workdir, export):
+            save_pretrained(export, model, {"params": params})
+            parts.tokenizer.save(export)
+    return Run(model, parts.tokenizer, parts.held_out, outcome, final)
+
+
+def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> Programs:
+    """Build the run's compiled programs; the mesh must divide the batch and the sequences."""
+    if mesh is not None:
+        rows, columns = (math.prod(mesh.shape.get(axis, 1) for axis in axes) for axes in BATCH_AXES)
+        expected = f"a multiple of accumulate x data x fsdp = {config.accumulate * rows}"
+        divides = config.batch_size // config.accumulate % rows == 0
+        expect(divides, "batch_size", config.batch_size, expected)
+        length = model.config.max_length
+        expect(length % columns == 0, "length", length, f"a multiple of the mesh's context = {columns}")
+    optimizer = make_optimizer(config.optimizer, config.steps)
+    trained: Any = model
+    if config.lora is not None:
+        trained = LowRank(model, config.lora)
+        optimizer = trained.train_only(optimizer)
+    schedule = learning_rate_schedule(config.optimizer, config.steps)
+    options: Any = {"accumulate": config.accumulate, "seed": config.seed, "mesh": mesh}
+    return build_programs(trained, guard(optimizer, config.bad_losses), schedule, **options)
+
+
+def plan(config: LMConfig) -> None:
+    """`config.dry_run`: what the run would take on each device of its mesh."""
+    use_virtual_devices(config.mesh)
+    if config.init_from is None:
+        architecture = model_config(config, find_vocab_size(config.tokenizer or "byte"))
+    else:
+        architecture = _architecture(config)[1]
+    programs = make_programs(config, LanguageModel(architecture), parse_mesh(config.mesh))
+    dry_run(programs, (config.batch_size, architecture.max_length), segments=not config.cross_documents)
+
+
+def _share(config: LMConfig, programs: Programs, length: int) -> dict[str, Any]:
+    """Return the settings by which iterators of batches make this process's rows."""
+    part, parts = hosts.share_of_rows(programs.rows)
+    shard = {"shard_index": part, "shard_count": parts, "batch_size": config.batch_size // parts}
+    return {"length": length, "cross_documents": config.cross_documents, **shard}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; the exit status is 128 + n after signal n."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the run's summary has its line
+    say_once()
+    config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG, GROUPS)
+    if config.dry_run:
+        plan(config)
+        return 0
+    with hosts.together(PROG):
+        run = train(config)
+    if run.outcome.stopped_by is not None:
+        return 128 + run.outcome.stopped_by
+    if hosts.is_main():
+        show(describe_end(config, run.metrics), Console())
+    return 0

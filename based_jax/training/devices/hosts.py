@@ -1,0 +1,196 @@
+"""One run on many hosts: who takes part, who writes, which rows are whose, and what all agree on.
+
+Every host runs the same command; JAX's runtime joins them (`jax.distributed`). All processes make the same
+decisions at the same steps because they decide by numbers that all of them have.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+
+from based_jax.validate import expect, expect_ranges
+from pallas_kernels.flags import name_of
+
+# What schedulers set in each process they start: the number of processes, which one it is, and for SLURM
+# what is only set below srun, not in the batch script itself.
+_SCHEDULERS = (
+    ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_NODELIST"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostsConfig:
+    """The processes of a run; found by themselves under SLURM and Open MPI, else given on each host."""
+
+    coordinator: str | None = None
+    """HOST:PORT of process 0; default: JAX_COORDINATOR_ADDRESS"""
+    num_processes: int | None = None
+    """processes, usually one per host; default: JAX_NUM_PROCESSES, SLURM or MPI"""
+    process_id: int | None = None
+    """this process, from 0; default: JAX_PROCESS_ID, SLURM or MPI"""
+    heartbeat_timeout: int = 100
+    """seconds of silence after which a process counts as lost"""
+
+    def __post_init__(self) -> None:
+        expect_ranges(self, 1, "num_processes", "heartbeat_timeout")
+        _, separator, port = (self.coordinator or ":0").rpartition(":")
+        expect(separator == ":" and port.isdigit(), "coordinator", self.coordinator, "HOST:PORT")
+
+
+def join(config: HostsConfig) -> None:
+    """Join the run's other processes, if there are any, before the first use of a device.
+
+    ValueError: some of the settings are missing. OSError: the others did not come.
+    """
+    coordinator = config.coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS")
+    scheduler = next((names for names in _SCHEDULERS if all(name in os.environ for name in names)), ())
+    count = _first(config.num_processes, "JAX_NUM_PROCESSES", *scheduler[:1])
+    number = _first(config.process_id, "JAX_PROCESS_ID", *scheduler[1:2])
+    if count == 1 or (coordinator is None and count is None and number is None):
+        return
+    is_known = coordinator is not None or bool(scheduler)
+    expect(is_known, "coordinator", None, "HOST:PORT of process 0, beside the others")
+    expect(count is not None, "num_processes", None, "the number of processes, beside the others")
+    is_one = number is not None and count is not None and 0 <= number < count
+    expect(is_one, "process_id", number, f"0 to num_processes - 1 = {(count or 1) - 1}")
+    names = ("heartbeat_timeout_seconds", "shutdown_timeout_seconds")
+    patience = dict.fromkeys(names, config.heartbeat_timeout)
+    try:
+        jax.distributed.initialize(coordinator, count, number, **patience)
+    except RuntimeError as error:
+        raise OSError(f"the run's {count} processes did not meet at {coordinator}: {error}") from error
+
+
+@contextlib.contextmanager
+def together(prog: str) -> Iterator[None]:
+    """What raises in one process of several ends it at once, in one line, with status 2.
+
+    Nothing is waited for that would need the others, who are in the middle of a step: JAX's runtime ends them
+    as soon as it misses this process.
+    """
+    try:
+        yield
+    except Exception as error:
+        if jax.process_count() == 1:
+            raise
+        process = f"process {jax.process_index()} of {jax.process_count()}"
+        message = f"{name_of(prog)}: {process}: {error or type(error).__name__}"
+        os.write(2, f"{' '.join(message.split())[:2000]}\n".encode())
+        os._exit(2)
+
+
+def _first(given: int | None, *names: str) -> int | None:
+    """The setting that was given, else that of the first of these environment variables that is set."""
+    if given is not None:
+        return given
+    found = next((os.environ[name] for name in names if os.environ.get(name)), None)
+    expect(found is None or found.isdigit(), names[0], found, "a number in the environment")
+    return None if found is None else int(found)
+
+
+def is_main() -> bool:
+    """Whether this process writes what only one may write: config, metrics, the final model."""
+    return jax.process_index() == 0
+
+
+def from_main(function: Callable[[], int]) -> int:
+    """Return in every process what `function` returns, which only the main process calls.
+
+    Whatever it raises is raised there, and a ValueError in the others.
+    """
+    if jax.process_count() == 1:
+        return function()
+    value, problem = 0, None
+    if is_main():
+        try:
+            value = function()
+        except Exception as error:
+            problem = error
+    value, failed = multihost_utils.broadcast_one_to_all(np.array([value, problem is not None], np.int32))
+    if problem is not None:
+        raise problem
+    if failed:
+        raise ValueError("process 0 stopped; see its message")
+    return int(value)
+
+
+def greatest(value: Callable[[], int]) -> Callable[[], int]:
+    """Start to ask all processes for a number; the returned function waits and returns the greatest.
+
+    Every process must ask, in the same place between its steps. The question goes to the devices before the
+    step that follows, so waiting for the answer never waits for that step. One process asks itself.
+    """
+    if jax.process_count() == 1:
+        return value
+    mesh = Mesh(np.array(jax.devices()), ("all",))
+    mine = np.full(jax.local_device_count(), value(), np.int32)
+    values = jax.make_array_from_process_local_data(NamedSharding(mesh, PartitionSpec("all")), mine)
+    answer = _greatest_of(mesh)(values)
+    return lambda: int(answer)
+
+
+@functools.cache
+def _greatest_of(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(jnp.max, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def share_of_rows(rows: Sharding) -> tuple[int, int]:
+    """Which part of the rows of a batch this process makes: (number of the part, number of parts).
+
+    `rows` is the sharding of (B, N) arrays. The parts are those of `based_jax.data.train_iterator`. Processes
+    that hold the same rows (of other tokens, or with other parts of the model) make the same part; one whose
+    rows are not a part makes them all.
+    """
+    if jax.process_count() == 1 or not isinstance(rows, NamedSharding):
+        return 0, 1
+    size = rows.mesh.size  # a batch of so many rows and tokens can be cut by any axes of the mesh
+    indices = rows.addressable_devices_indices_map((size, size)).values()
+    held = sorted({index[0].indices(size)[:2] for index in indices if index is not None})
+    first, count = held[0][0], sum(end - begin for begin, end in held)
+    if held[-1][1] - first == count and size % count == 0 and first % count == 0:
+        return first // count, size // count
+    return 0, 1
+
+
+def place_batch(batch: Mapping[str, Any], rows: Sharding) -> dict[str, jax.Array]:
+    """Arrays over the devices of all processes, of the rows that each process made by `share_of_rows`."""
+    if jax.process_count() == 1 or not isinstance(rows, NamedSharding):
+        return jax.device_put(dict(batch), rows)
+    part, parts = share_of_rows(rows)
+
+    def place(array: np.ndarray) -> jax.Array:
+        first, shape = part * len(array), (parts * len(array), *array.shape[1:])
+
+        def shard(index: Any) -> np.ndarray:
+            begin, end, _ = index[0].indices(shape[0])
+            return array[(slice(begin - first, end - first), *index[1:])]
+
+        return jax.make_array_from_callback(shape, rows, shard)
+
+    return {name: place(array) for name, array in batch.items()}
+
+
+def on_main(tree: Any) -> Any:
+    """Arrays that may be spread over several processes, on the main process's host; None in the others.
+
+    One array at a time: no host but the main one ever holds them all.
+    """
+    if jax.process_count() == 1:
+        return tree
+
+    def gather(leaf: jax.Array) -> np.ndarray | None:
+        found = multihost_utils.process_allgather(leaf, tiled=True)
+        return found if is_main() else None
+
+    found = jax.tree.map(gather, tree)
+    return found if is_main() else None

@@ -1,0 +1,81 @@
+"""One table from logical axis names to mesh axes; models never mention a mesh."""
+
+import math
+from typing import Any
+
+import jax
+from flax import linen as nn
+from flax.linen.spmd import logical_to_mesh_sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from based_jax.validate import expect
+
+MESH_AXES = ("data", "fsdp", "tensor", "context")
+
+RULES = (
+    ("embed", "fsdp"),
+    ("vocab", "tensor"),
+    ("heads", "tensor"),
+    ("kv_heads", "tensor"),
+    ("mlp", "tensor"),
+    ("head_dim", None),
+)
+
+BATCH_AXES = (("data", "fsdp"), ("context",))
+"""Mesh axes over which the rows and the tokens of a batch are cut"""
+
+
+def parse_mesh(text: str | None) -> Mesh | None:
+    """The mesh that ``"data=2,fsdp=2"`` describes, over all devices; None for no mesh.
+
+    Raises:
+        ValueError: unknown axis, bad size, or a product that is not the number of devices.
+    """
+    if not text:
+        return None
+    sizes = mesh_sizes(text)
+    count = math.prod(sizes.values())
+    expect(count == jax.device_count(), "mesh", text, f"sizes whose product is {jax.device_count()} devices")
+    types = (jax.sharding.AxisType.Auto,) * len(sizes)
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=types)
+
+
+def mesh_sizes(text: str | None) -> dict[str, int]:
+    """Axis names and sizes in the order of the text, none for no text; ValueError as of `parse_mesh`."""
+    sizes: dict[str, int] = {}
+    for part in text.split(",") if text else ():
+        axis, _, size = part.partition("=")
+        is_pair = axis in MESH_AXES and size.isdigit() and int(size) >= 1 and axis not in sizes
+        expected = f"axis=size pairs such as data=2,fsdp=2 with axes {', '.join(MESH_AXES)}"
+        expect(is_pair, "mesh", text, expected)
+        sizes[axis] = int(size)
+    return sizes
+
+
+def shardings_of(boxed: Any, mesh: Mesh) -> Any:
+    """Shardings of an abstract tree whose leaves carry logical names.
+
+    A mesh axis that does not divide an array's axis is left out there: the array is replicated over it.
+    """
+    rules = [(name, _present(axes, mesh)) for name, axes in RULES]
+    wanted = logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, rules)
+
+    def fit(sharding: NamedSharding, leaf: Any) -> NamedSharding:
+        axes = [
+            axis if axis is not None and size % mesh.shape[axis] == 0 else None
+            for axis, size in zip(tuple(sharding.spec) + (None,) * leaf.ndim, leaf.shape, strict=False)
+        ]
+        return NamedSharding(mesh, PartitionSpec(*axes))
+
+    return jax.tree.map(fit, wanted, nn.meta.unbox(boxed))
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Of (batch, length) arrays."""
+    return NamedSharding(mesh, PartitionSpec(*(_present(axes, mesh) for axes in BATCH_AXES)))
+
+
+def _present(axes: str | tuple[str, ...] | None, mesh: Mesh) -> Any:
+    if isinstance(axes, tuple):
+        return tuple(axis for axis in axes if axis in mesh.shape)
+    return axes if axes in mesh.shape else None

@@ -1,0 +1,90 @@
+"""Begin a run with the weights of a checkpoint instead of random ones; the optimizer starts afresh."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from based_jax.convert.pretrained import find_directory, load_pretrained
+from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.data import Tokenizer
+from based_jax.models import ModelConfig
+from based_jax.training.step import Programs, TrainState
+from based_jax.typing import Array, Params
+from based_jax.validate import expect
+
+_NAMES_SHOWN = 6
+
+
+class Taken(NamedTuple):
+    """Which of a model's arrays come from a checkpoint; names are paths such as "layers_0/mixer/q"."""
+
+    names: list[str]
+    fresh: list[str]
+    """drawn at random: the checkpoint has none of this name, or one of another shape (both are given)"""
+    unused: list[str]  # of the checkpoint, without a place in the model
+
+    def summary(self) -> str:
+        """One line for people: how many arrays are taken, and which are not."""
+        count = len(self.names) + len(self.fresh)
+        if not self.fresh and not self.unused:
+            return f"all {count} arrays"
+        parts = [f"{len(self.names)} of {count} arrays"]
+        for kind, others in (("fresh", self.fresh), ("unused", self.unused)):
+            more = f" and {len(others) - _NAMES_SHOWN} more" if len(others) > _NAMES_SHOWN else ""
+            parts += [f"{kind}: {', '.join(others[:_NAMES_SHOWN])}{more}"] if others else []
+        return "; ".join(parts)
+
+
+def open_checkpoint(source: str, tokenizer: str | None) -> tuple[Path, ModelConfig, Tokenizer]:
+    """Find the architecture and tokenizer of a pretrained directory, a finished run's, or a hub id.
+
+    `tokenizer` is used instead of the checkpoint's own, as `load_tokenizer` takes it.
+    """
+    directory = find_directory(source)
+    model = load_pretrained(directory)[0].config
+    return directory, model, find_tokenizer(directory, tokenizer, model.vocab_size)
+
+
+def start_from(programs: Programs, directory: Path) -> tuple[Programs, Taken]:
+    """Return programs whose `init` takes a checkpoint's arrays where name and shape agree, at least one."""
+    stored = _paths(load_pretrained(directory)[1])
+    wanted = _paths(programs.abstract_state.params)
+    fresh = [
+        f"{path} {leaf.shape}" + (f", {stored[path].shape} there" if path in stored else "")
+        for path, leaf in wanted.items()
+        if path not in stored or stored[path].shape != leaf.shape
+    ]
+    names = [path for path in wanted if path in stored and stored[path].shape == wanted[path].shape]
+    expect(bool(names), "init_from", str(directory), "weights of which at least one array fits this model")
+    taken = Taken(names, fresh, sorted(stored.keys() - wanted.keys()))
+
+    def weights() -> Params:
+        found = _paths(load_pretrained(directory)[1])  # read again: nobody keeps them while the run trains
+        return {"params": unflatten_dict({tuple(path.split("/")): found[path] for path in names})}
+
+    return with_weights(programs, weights), taken
+
+
+def with_weights(programs: Programs, weights: Callable[[], Params]) -> Programs:
+    """Return programs whose `init` puts these arrays in place of the random ones of the same names.
+
+    Each `init` calls `weights`, which returns a part of the tree of parameters, ``{"params": ...}``.
+    """
+
+    def init(key: Array) -> TrainState:
+        state = programs.init(key)
+        params: dict[Any, Any] = dict(flatten_dict(state.params))
+        for path, leaf in flatten_dict(weights()).items():
+            params[path] = jax.device_put(leaf, params[path].sharding)
+        return dataclasses.replace(state, params=unflatten_dict(params))
+
+    return dataclasses.replace(programs, init=init)
+
+
+def _paths(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves by path, such as "layers_0/mixer/q"."""
+    return {"/".join(path): leaf for path, leaf in flatten_dict(params["params"]).items()}

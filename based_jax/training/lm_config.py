@@ -1,0 +1,178 @@
+"""What a language model's training run is given: its settings, and the model that they describe."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import tyro
+
+from based_jax import mixers
+from based_jax.files import read_json
+from based_jax.models import ModelConfig, presets
+from based_jax.models.config import REMAT
+from based_jax.models.scan import find_repeats
+from based_jax.training.bad_loss import BadLossConfig
+from based_jax.training.devices.hosts import HostsConfig
+from based_jax.training.optimizer import OptimizerConfig
+from based_jax.training.recipes import find_file
+from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, expect_ranges
+
+DEFAULT_PRESET = "based-tiny"
+
+
+@dataclasses.dataclass(frozen=True)
+class LMConfig:
+    """Train a decoder-only language model on text."""
+
+    workdir: Path
+    """directory for config, metrics, checkpoints and the final model"""
+    recipe: str | None = None
+    """TOML file of flags, e.g. recipes/based-360m-10b.toml; typed flags win"""
+    preset: str | None = None
+    """based-tiny, attn-tiny, based-360m, ... (based_jax.presets.names()) or a JSON file; default: that of
+    --init-from, else based-tiny"""
+    init_from: str | None = None
+    """start from the weights of this run, pretrained directory or hub id, with a fresh optimizer"""
+    lora: int | None = None
+    """with --init-from: train changes of this rank of the blocks' maps, and nothing else"""
+    mixer: str | None = None
+    """instead of the preset's mixers: mamba, hyena, ... (based_jax.mixers.names())"""
+    mixer_layers: str | None = None
+    """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
+    data: str = "stdlib"
+    """stdlib (Python's own source), a file, a directory, a glob, or hf:NAME"""
+    include: str | None = None
+    """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
+    tokenizer: str | None = None
+    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file; default: of --init-from, else byte"""
+    steps: int = 1000
+    """optimizer steps; with --resume, more steps extend the run"""
+    batch_size: int = 16
+    """sequences per step, over all devices and micro-batches"""
+    length: int | None = None
+    """tokens per sequence; default: the preset's context"""
+    accumulate: int = 1
+    """micro-batches per step whose gradients are summed"""
+    seed: int = 1111
+    """of the initialisation, the data order and the noise in training"""
+    optimizer: Annotated[OptimizerConfig, tyro.conf.arg(name="")] = dataclasses.field(
+        default_factory=OptimizerConfig
+    )
+    cross_documents: bool = False
+    """let tokens see earlier documents in their window, as the authors did"""
+    held_out: float = 0.02
+    """share of the documents to hold out for evaluation"""
+    held_out_bytes: int = 262144
+    """most bytes of held-out text to evaluate"""
+    held_out_names: str | None = None
+    """hold out these files or FASTA records instead, e.g. chr8,chr9"""
+    dtype: str = "auto"
+    """of the computation: float32, bfloat16 or auto (bfloat16 on a GPU or TPU)"""
+    remat: str = "none"
+    """recompute in the backward pass, for less memory and more time: none, dots (all but products with
+    weights) or block"""
+    scan_layers: bool = False
+    """run repeated layers as one loop; on a CPU, --remat saves memory only with it"""
+    mesh: str | None = None
+    """spread over devices, e.g. data=2,fsdp=2 (axes data, fsdp, tensor, context); default: one device, or
+    data over several processes"""
+    peak_tflops: float | None = None
+    """of one device, for `mfu`; default: by its kind, if known"""
+    print_sharding: bool = False
+    """print what each device holds before training"""
+    dry_run: bool = False
+    """compile for --mesh on virtual devices, print memory and traffic, and end"""
+    hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
+    bad_losses: Annotated[BadLossConfig, tyro.conf.arg(name="")] = dataclasses.field(
+        default_factory=BadLossConfig
+    )
+    log_every: int = 10
+    """steps between log lines"""
+    eval_every: int = 200
+    """steps between evaluations on held-out text; 0 is never"""
+    checkpoint_every: int = 200
+    """steps between checkpoints; 0 is only at the end"""
+    keep: int = 3
+    """checkpoints to keep"""
+    resume: bool = False
+    """continue the run in --workdir, with its settings"""
+
+    def __post_init__(self) -> None:
+        expect_ranges(self, 1, "batch_size", "length", "lora")
+        divides = self.accumulate >= 1 and self.batch_size % self.accumulate == 0
+        expect(divides, "accumulate", self.accumulate, f"a divisor of batch_size = {self.batch_size}")
+        expect(0 < self.held_out < 1, "held_out", self.held_out, "above 0 and below 1")
+        expect(self.held_out_bytes >= 1, "held_out_bytes", self.held_out_bytes, "at least 1")
+        expect_range("seed", self.seed, 0, UINT32_MAX)
+        has_weights = self.lora is None or self.init_from is not None
+        expect(has_weights, "lora", self.lora, "--init-from beside it")
+        expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
+        expect_choice("remat", self.remat, REMAT)
+        peak = self.peak_tflops
+        expect(peak is None or peak > 0, "peak_tflops", peak, "above 0")
+        if self.mixer is not None:
+            expect_choice("mixer", self.mixer, mixers.names())
+        are_numbers = all(layer.strip().isdigit() for layer in (self.mixer_layers or "0").split(","))
+        expect(are_numbers, "mixer_layers", self.mixer_layers, "numbers of layers such as 0,3")
+        alone = self.mixer is None and self.mixer_layers is not None
+        expect(not alone, "mixer_layers", self.mixer_layers, "--mixer beside it")
+
+
+_HELD_OUT = ("held_out", "held_out_bytes", "held_out_names")
+_EVERY = ("log_every", "eval_every", "checkpoint_every")
+GROUPS = {
+    "data": ("data", "include", "tokenizer", "length", "batch_size", "cross_documents", *_HELD_OUT),
+    "model": ("preset", "init_from", "lora", "mixer", "mixer_layers", "dtype", "remat", "scan_layers"),
+    "optimisation": ("steps", "accumulate", "seed", "optimizer"),
+    "run": ("workdir", "recipe", "resume", *_EVERY, "keep", "bad_losses"),
+    "devices": ("mesh", "print_sharding", "dry_run", "peak_tflops", "hosts"),
+}
+"""Title in the help -> fields of `LMConfig`."""
+
+
+def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | None = None) -> ModelConfig:
+    """The preset (or JSON file) with the run's mixer, the tokenizer's vocabulary and the run's dtype.
+
+    Args:
+        pretrained: architecture of the checkpoint that the run begins with; it stands for the preset where
+            none is named, and its vocabulary stays where it is large enough.
+
+    Raises:
+        ValueError: neither a preset nor a readable JSON file; a layer that it does not have; layers to scan
+            where none repeat.
+    """
+    if config.preset is None and pretrained is not None:
+        model, vocab_size = pretrained, max(vocab_size, pretrained.vocab_size)
+    else:
+        model = find_preset(config.preset or DEFAULT_PRESET)
+    if config.mixer is not None:
+        layers = config.mixer_layers and [int(layer) for layer in config.mixer_layers.split(",")]
+        model = model.with_mixer(config.mixer, layers or None)
+    can_scan = not config.scan_layers or bool(find_repeats(model.schedule)[0])
+    expected = f"False with the schedule {model.schedule}, which repeats nothing"
+    expect(can_scan, "scan_layers", True, expected)
+    sizes = {"vocab_size": vocab_size, "max_length": config.length or model.max_length}
+    options = {"remat": config.remat, "scan_layers": config.scan_layers, "dtype": find_dtype(config.dtype)}
+    return model.replace(**sizes, **options)
+
+
+def find_preset(preset: str) -> ModelConfig:
+    """A preset by its name, or the config in a JSON file."""
+    if preset in presets.names():
+        return presets.get(preset)
+    path = find_file(Path(preset))
+    expect(path.is_file(), "preset", preset, f"a JSON file or one of {', '.join(presets.names())}")
+    fields = read_json(path)
+    expect(isinstance(fields, dict), f"preset {path}", fields, "a JSON object")
+    try:
+        return ModelConfig.from_dict(fields)
+    except ValueError as error:
+        raise ValueError(f"preset {path}: {error}") from error
+
+
+def find_dtype(dtype: str) -> str:
+    """What "auto" stands for on this machine; any other name is itself."""
+    if dtype != "auto":
+        return dtype
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"

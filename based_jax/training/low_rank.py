@@ -1,0 +1,86 @@
+"""Fine-tune low-rank changes of a model's maps, and keep the model (LoRA, Hu et al., 2021, section 4.1).
+
+    W = W_0 + (2 / r) A B       A: (in, r), B: (r, out), B = 0 at the start
+
+`LowRank` stands for the model in a training step. The optimizer sees A and B only, and the merged model has
+the shape of the one before.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax import lax
+
+from based_jax.models import LanguageModel, ModelConfig
+from based_jax.typing import Array, Params
+from based_jax.validate import expect
+
+CHANGES = "low_rank"  # the collection of A and B, beside "params"
+SCALE = 2.0  # alpha / r: the size of the change does not depend on the rank
+
+
+@dataclasses.dataclass(frozen=True)
+class LowRank:
+    """A language model whose maps change by products of rank `rank` only.
+
+    Variables are ``{"params": ..., "low_rank": {path: {"a": (in, r), "b": (r, out)}}}``, a pair for each map
+    of the blocks whose rank is larger; a map of more than two axes is a matrix, cut where it is closest to a
+    square.
+    """
+
+    model: LanguageModel
+    rank: int
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+    def init(self, key: Array, tokens: Array) -> Params:
+        """The model's variables, A from a normal distribution of variance 1 / in, and B = 0.
+
+        Raises:
+            ValueError: no map has a larger rank.
+        """
+        variables = self.model.init(key, tokens)
+        changes = {}
+        leaves: dict[str, Any] = dict(flatten_dict(nn.meta.unbox(variables["params"]), sep="/"))
+        maps = [path for path, leaf in leaves.items() if path.endswith("/kernel") and leaf.ndim > 1]
+        for number, path in enumerate(sorted(maps)):
+            leaf = leaves[path]
+            rows, columns = _matrix(leaf.shape)
+            if min(rows, columns) <= self.rank:
+                continue
+            noise = jax.random.normal(jax.random.fold_in(key, number), (rows, self.rank), leaf.dtype)
+            changes[path] = {"a": noise / math.sqrt(rows), "b": jnp.zeros((self.rank, columns), leaf.dtype)}
+        expect(bool(changes), "lora", self.rank, "below the rank of at least one map of the blocks")
+        return {**variables, CHANGES: changes}
+
+    def merged(self, params: Params) -> Params:
+        """The model's variables with the changes added; only the changes have gradients."""
+        kept: dict[str, Any] = dict(flatten_dict(lax.stop_gradient(params["params"]), sep="/"))
+        for path, change in params[CHANGES].items():
+            kept[path] = kept[path] + SCALE * (change["a"] @ change["b"]).reshape(kept[path].shape)
+        return {"params": unflatten_dict(kept, sep="/")}
+
+    def apply(self, params: Params, *arguments: Any, **options: Any) -> Any:
+        """`LanguageModel.apply` with the merged variables."""
+        return self.model.apply(self.merged(params), *arguments, **options)
+
+    def output_embedding(self, params: Params) -> Array:
+        return self.model.output_embedding(self.merged(params))
+
+    def train_only(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+        """`optimizer` for the changes; whatever is kept has no gradient and no moments."""
+        return optax.masked(optimizer, {"params": False, CHANGES: True})
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns."""
+    cuts = range(1, len(shape))
+    return min(((math.prod(shape[:cut]), math.prod(shape[cut:])) for cut in cuts), key=sum)

@@ -1,0 +1,86 @@
+"""Segments of a recall task as whole batches on the device, with the positions of their labels.
+
+A batch never mixes segments, and nothing is shuffled: every epoch goes through the segments in order, each
+from its first example to its last, as the authors train (Zoology's code).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from based_jax.data.tasks import IGNORE, Task
+from based_jax.typing import Int
+from based_jax.validate import expect
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Batches:
+    """One segment for each of S data seeds, cut into batches of B rows with up to L labels each.
+
+    Rows after the last example have no labels, so they count nowhere.
+    """
+
+    inputs: Int[Any, "S steps B N"]
+    positions: Int[Any, "S steps B L"]  # where in its row each label belongs; 0 for none
+    targets: Int[Any, "S steps B L"]  # the labels; IGNORE for none
+
+
+@dataclass(frozen=True)
+class Part:
+    """A segment of a data set."""
+
+    batches: Batches
+    examples: int
+    slices: Mapping[str, Any]  # what the examples have in common, such as their number of pairs
+
+    @property
+    def steps(self) -> int:
+        return self.batches.inputs.shape[1]
+
+    @property
+    def length(self) -> int:
+        return self.batches.inputs.shape[3]
+
+    def examples_between(self, start: int, stop: int) -> int:
+        """Examples in the batches from `start` to before `stop`."""
+        rows = self.batches.inputs.shape[2]
+        return min(stop * rows, self.examples) - min(start * rows, self.examples)
+
+
+def data_seeds(seed: int, train: int, test: int) -> tuple[list[int], list[int]]:
+    """A seed for each segment; those of the tests come from a range of their own."""
+    generator = np.random.default_rng(seed)
+    return generator.integers(0, 2**30, train).tolist(), generator.integers(2**30, 2**31, test).tolist()
+
+
+def load(task: Task, seeds: Sequence[int], *, rows: int | None = None, tokens: int | None = None) -> Part:
+    """Build `task` once per seed, on the host, in batches of at most `rows` examples and `tokens` tokens."""
+    segments = [task.build(seed) for seed in seeds]
+    inputs = np.stack([np.asarray(segment.inputs) for segment in segments])
+    expect(inputs.ndim == 3, "task", type(task).__name__, "a task on tokens, not on embeddings")
+    positions, targets = _labels(np.stack([np.asarray(segment.labels) for segment in segments]))
+    examples, length = inputs.shape[1:]
+    size = min(rows or examples, examples, max((tokens or inputs.size) // length, 1))
+
+    def cut(array: np.ndarray, fill: int) -> np.ndarray:
+        array = np.pad(array, [(0, 0), (0, -examples % size), (0, 0)], constant_values=fill)
+        return array.reshape(len(segments), -1, size, array.shape[-1]).astype(np.int32)
+
+    batches = Batches(cut(inputs, 0), cut(positions, 0), cut(targets, IGNORE))
+    return Part(batches, examples, segments[0].slices)
+
+
+def _labels(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Places and values of the labels of each row, (S, examples, L) for at most L labels per row."""
+    labelled = labels != IGNORE
+    order = np.cumsum(labelled, axis=-1) - 1
+    where = np.nonzero(labelled)
+    shape = (*labels.shape[:2], max(int(order.max()) + 1, 1))
+    positions, targets = np.zeros(shape, np.int32), np.full(shape, IGNORE, np.int32)
+    slots = (*where[:2], order[where])
+    positions[slots], targets[slots] = where[2], labels[where]
+    return positions, targets

@@ -1,0 +1,200 @@
+"""Many models at once: every learning rate and seed is a vmapped run of one compiled program.
+
+The runs' parameters and optimizer states are stacked along their first axis, which is cut over the devices;
+the data are on every device. No run sees another: one that turns NaN stays alone with it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from based_jax.data.tasks import IGNORE
+from based_jax.mixers.selection_heads import LOSSES, auxiliary_loss
+from based_jax.models import LanguageModel
+from based_jax.training.mqar.data import Batches
+from based_jax.training.step import noises, with_shardings
+from based_jax.typing import Array, Float, Int, Params
+
+MAX_LOGITS = 2**24
+"""logits that a run holds at a time; more are made part by part, and made again for the gradient"""
+
+_PER_RUN, _SHARED = PartitionSpec("runs"), PartitionSpec()
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class VmappedRuns:
+    """What distinguishes the models of a grid."""
+
+    rates: Float[Any, " R"]  # learning rates
+    seeds: Int[Any, " R"]  # of the initialisation and the dropout
+    datasets: Int[Any, " R"]  # which data seed, counted from 0
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class GridState:
+    """Everything that a step changes."""
+
+    step: Int[Array, ""]
+    params: Params  # leaves (R, ...), float32
+    opt_state: Any  # leaves (R, ...)
+
+
+class Grid:
+    """The compiled programs of a grid of models.
+
+    Args:
+        model: the architecture, the same in all runs.
+        length: tokens of some example, for the initialisation.
+        weight_decay: decoupled, on all parameters that are trained, as in the authors' code.
+    """
+
+    def __init__(self, model: LanguageModel, length: int, weight_decay: float):
+        self.model, self.length, self.weight_decay = model, length, weight_decay
+        self.mesh = jax.make_mesh((jax.device_count(),), ("runs",), axis_types=(jax.sharding.AxisType.Auto,))
+        self.adam = optax.scale_by_adam(0.9, 0.999, 1e-8)
+        layout: Any = GridState(_SHARED, _PER_RUN, _PER_RUN)  # pyright: ignore[reportArgumentType]
+        inputs = (layout, _PER_RUN, *[_SHARED] * 4)
+        self.init = self._compiled(self._init, (_PER_RUN,), layout)
+        self.train = self._compiled(self._train, inputs, (layout, _PER_RUN), donate_argnums=0)
+        self.evaluate = self._compiled(self._evaluate, (_PER_RUN, _PER_RUN, _SHARED), _PER_RUN)
+
+    def _compiled(self, function: Callable[..., Any], inputs: Any, outputs: Any, **options: Any) -> Any:
+        mapped = jax.shard_map(function, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+        return jax.jit(mapped, **options)
+
+    def _init(self, runs: VmappedRuns) -> GridState:
+        """Return the state before the first step; runs of one seed start alike."""
+
+        def init(seed: Array) -> Params:
+            variables = self.model.init(_keys(seed)[0], jnp.zeros((1, self.length), jnp.int32))
+            return nn.meta.unbox({"params": variables["params"]})
+
+        params = jax.vmap(init)(runs.seeds)
+        return GridState(jnp.zeros((), jnp.int32), params, jax.vmap(self.adam.init)(params))
+
+    def _train(
+        self, state: GridState, runs: VmappedRuns, scale: Array, batches: Batches, start: Array, stop: Array
+    ) -> tuple[GridState, Float[Array, " R"]]:
+        """Train on the batches from `start` to before `stop` with learning rates times `scale`.
+
+        Returns the state, and each run's loss, averaged over the steps.
+        """
+
+        def update(params, opt_state, run, batch, step):
+            batch = jax.tree.map(lambda array: array[run.datasets], batch)
+            key = jax.random.fold_in(_keys(run.seeds)[1], step)
+            loss, gradients = jax.value_and_grad(self._loss)(params, batch, key)
+            updates, opt_state = self.adam.update(gradients, opt_state)
+
+            def move(param: Array, update: Array) -> Array:
+                # Constants, such as the positions of a filter, have never had a gradient and do not decay.
+                decay = jnp.where(jnp.any(update != 0), self.weight_decay, 0)
+                return param - scale * run.rates * (update + decay * param)
+
+            return jax.tree.map(move, params, updates), opt_state, loss
+
+        def step(index: Array, carry: tuple[GridState, Array]) -> tuple[GridState, Array]:
+            state, total = carry
+            params, opt_state, losses = jax.vmap(update, in_axes=(0, 0, 0, None, None))(
+                state.params, state.opt_state, runs, _batch(batches, index), state.step
+            )
+            return GridState(state.step + 1, params, opt_state), total + losses
+
+        state, total = lax.fori_loop(start, stop, step, (state, jnp.zeros_like(runs.rates)))
+        return state, total / (stop - start)
+
+    def _loss(self, params: Params, batch: Batches, key: Array) -> Float[Array, ""]:
+        """Cross-entropy (nats), averaged over the batch's labels, and the mixers' own losses."""
+        counts = batch.targets != IGNORE
+        hidden, collected = self.model.apply(
+            params, batch.inputs, rngs=noises(key), mutable=[LOSSES], method="hidden"
+        )
+        losses = self._at_labels(params, hidden[0], batch, _cross_entropies)
+        mean = jnp.sum(jnp.where(counts, losses, 0)) / jnp.maximum(jnp.sum(counts), 1)
+        return mean + auxiliary_loss(collected)
+
+    def _evaluate(self, params: Params, runs: VmappedRuns, batches: Batches) -> Float[Array, "R 2"]:
+        """Return sums over all examples of an example's mean loss, and of its share of right labels."""
+
+        def scores(params: Params, run: VmappedRuns, batch: Batches) -> Float[Array, " 2"]:
+            batch = jax.tree.map(lambda array: array[run.datasets], batch)
+            counts = batch.targets != IGNORE
+            weights = counts / jnp.maximum(jnp.sum(counts, axis=-1, keepdims=True), 1)
+            hidden: Any = self.model.apply(params, batch.inputs, method="hidden")[0]
+            values = self._at_labels(params, hidden, batch, _losses_and_hits)
+            return jnp.sum(jnp.where(counts, values * weights, 0), axis=(1, 2))
+
+        def step(index: Array, total: Array) -> Array:
+            return total + jax.vmap(scores, in_axes=(0, 0, None))(params, runs, _batch(batches, index))
+
+        return lax.fori_loop(0, batches.inputs.shape[1], step, jnp.zeros((len(runs.rates), 2)))
+
+    def _at_labels(
+        self, params: Params, hidden: Array, batch: Batches, score: Callable[[Array, Array], Array]
+    ) -> Float[Array, "... B L"]:
+        """Return `score(logits, targets)` of one run; logits are made where labels are, and nowhere else."""
+        hidden = jnp.take_along_axis(hidden, batch.positions[..., None], axis=1)
+
+        def scores(hidden: Array, targets: Array) -> Array:
+            logits: Any = self.model.apply(params, hidden, method="unembed")
+            return score(logits, targets)
+
+        rows, labels = batch.targets.shape
+        fits = MAX_LOGITS // (labels * self.model.config.padded_vocab_size)
+        size = next(size for size in range(min(rows, max(fits, 1)), 0, -1) if rows % size == 0)
+        if size == rows:
+            return scores(hidden, batch.targets)
+        parts = (array.reshape(-1, size, *array.shape[1:]) for array in (hidden, batch.targets))
+        values = lax.map(jax.checkpoint(lambda part: scores(*part)), tuple(parts))
+        return jnp.moveaxis(values, 0, -3).reshape(*values.shape[1:-2], rows, labels)
+
+    def filled(self, runs: Sequence[int]) -> list[int]:
+        """Return `runs` and as many copies of the last that every device has equally many."""
+        return [*runs, *[runs[-1]] * (-len(runs) % self.mesh.size)] if runs else []
+
+    def place(self, batches: Batches) -> Batches:
+        return jax.device_put(batches, NamedSharding(self.mesh, _SHARED))
+
+    def abstract(self, runs: VmappedRuns) -> GridState:
+        """Return shapes, dtypes and shardings of the state, for a checkpoint."""
+        shapes = jax.eval_shape(self.init, runs)
+        return with_shardings(shapes, self._shardings(shapes))
+
+    def select(self, state: GridState, runs: Sequence[int]) -> GridState:
+        """Return the state of some runs only."""
+        index, kept = np.asarray(runs), (state.params, state.opt_state)
+        chosen = GridState(state.step, *jax.tree.map(lambda leaf: np.asarray(leaf)[index], kept))
+        return jax.device_put(chosen, self._shardings(chosen))
+
+    def _shardings(self, state: GridState) -> GridState:
+        per_run, step = (NamedSharding(self.mesh, spec) for spec in (_PER_RUN, _SHARED))
+        params, opt_state = jax.tree.map(lambda _: per_run, (state.params, state.opt_state))
+        return GridState(cast(Any, step), params, opt_state)
+
+
+def _keys(seed: Array) -> Array:
+    """Keys of the initialisation and of the dropout."""
+    return jax.random.split(jax.random.key(seed))
+
+
+def _batch(batches: Batches, index: Array) -> Batches:
+    """One batch for each data seed, leaves (S, B, ...)."""
+    return jax.tree.map(lambda array: lax.dynamic_index_in_dim(array, index, 1, keepdims=False), batches)
+
+
+def _cross_entropies(logits: Array, targets: Array) -> Array:
+    return optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(targets, 0))
+
+
+def _losses_and_hits(logits: Array, targets: Array) -> Array:
+    return jnp.stack([_cross_entropies(logits, targets), jnp.argmax(logits, axis=-1) == targets])

@@ -1,0 +1,305 @@
+"""The loop of a sweep: train the grid, test after every epoch, record each run once, stop, resume.
+
+A run ends with the epoch after which its accuracy on the tests is above `stop_above`, with the last epoch, or
+with a loss that is not finite; then its record is written. The grid goes on for the others, without the ended
+runs as soon as they are half of it.
+"""
+
+import contextlib
+import json
+import math
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from based_jax.data.tasks import Task
+from based_jax.models import LanguageModel, ModelConfig
+from based_jax.training.mqar.data import data_seeds, load
+from based_jax.training.mqar.grid import Grid, VmappedRuns
+from based_jax.training.run.checkpoints import Checkpoints
+from based_jax.training.run.metrics import MetricWriter, read_lines, write_lines
+from based_jax.training.run.signals import StopRequest
+from based_jax.validate import expect, expect_ranges
+
+
+class Run(NamedTuple):
+    """One model of a sweep."""
+
+    learning_rate: float
+    seed: int
+
+    def __str__(self) -> str:
+        return f"learning rate {self.learning_rate:g}, seed {self.seed}"
+
+    @property
+    def tag(self) -> str:
+        """Its name in metrics.jsonl, of the characters that TensorBoard allows."""
+        return f"lr-{self.learning_rate:g}-seed-{self.seed}".replace("+", "")
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """What is swept, and how long."""
+
+    learning_rates: tuple[float, ...]
+    seeds: tuple[int, ...]
+    """of the initialisation, the dropout and the data; all learning rates share a seed's"""
+    epochs: int
+    batch_size: int
+    weight_decay: float = 0.1
+    stop_above: float = 0.99
+    log_every: int = 20  # steps between log lines
+
+    def __post_init__(self) -> None:
+        expect_ranges(self, 1, "epochs", "batch_size", "log_every")
+        rates, seeds = self.learning_rates, self.seeds
+        expect(all(0 < rate < math.inf for rate in rates), "learning_rates", rates, "numbers above 0")
+        expect(all(0 <= seed < 2**32 for seed in seeds), "seeds", seeds, "integers in [0, 2^32)")
+        for name, values in (("learning_rates", rates), ("seeds", seeds)):
+            expect(0 < len(set(values)) == len(values), name, values, "one or more different values")
+        expect(self.weight_decay >= 0, "weight_decay", self.weight_decay, "at least 0")
+        expect(self.stop_above > 0, "stop_above", self.stop_above, "above 0; 1 or more is never")
+
+    @property
+    def runs(self) -> list[Run]:
+        return [Run(rate, seed) for seed in self.seeds for rate in self.learning_rates]
+
+    def schedule(self, epoch: int) -> float:
+        """Share of the learning rate in `epoch` (from 0): half a cosine, in steps of one epoch."""
+        return (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a sweep ended."""
+
+    records: list[dict[str, Any]]  # of the ended runs, in the order of the grid
+    stopped_by: signal.Signals | None  # None if all runs ended
+
+
+class Scores(NamedTuple):
+    """Of one run on all tests, averaged over the labels of each example, then over the examples."""
+
+    accuracy: float  # share of right labels
+    slices: dict[
+        str, dict[str, float]
+    ]  # accuracy by what the tests differ in: {"num_pairs": {"4": ...}, ...}
+    eval_loss: float  # nats per label
+
+
+_RECORD = {"learning_rate": float, "seed": int, "status": str, "steps": int, "epochs": float}
+"""What each line of results.jsonl has at least, and of which type."""
+
+
+class Records:
+    """results.jsonl: one object per ended run."""
+
+    def __init__(self, path: Path, facts: Mapping[str, Any]):
+        self.path, self.facts = path, facts
+        entries, damaged = read_lines(path, _RECORD)
+        self.of = {Run(entry["learning_rate"], entry["seed"]): entry for entry in entries}
+        # Drops a last line that was cut short, onto which the next one would be glued.
+        write_lines(path, self.of.values(), damaged)
+
+    def add(self, run: Run, values: Mapping[str, Any]) -> None:
+        self.of[run] = {**self.facts, **run._asdict(), **values}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(self.of[run]) + "\n")
+
+
+def sweep(
+    architecture: ModelConfig,
+    train: Sequence[Task],
+    test: Sequence[Task],
+    config: SweepConfig,
+    workdir: Path,
+    facts: Mapping[str, Any],
+) -> Outcome:
+    """Train a model for each learning rate and seed, all at once; continue what `workdir` holds.
+
+    Args:
+        train: segments in the order of training; together an epoch.
+        workdir: gets metrics.jsonl, results.jsonl, events/ and checkpoints/.
+        facts: entries of every record.
+
+    Raises:
+        ValueError: settings that a task refuses; a workdir whose records and checkpoint do not fit.
+    """
+    records = Records(workdir / "results.jsonl", facts)
+    pending = [number for number, run in enumerate(config.runs) if run not in records.of]
+    stopped_by = None
+    if pending:
+        with contextlib.closing(Checkpoints(workdir, keep=1)) as checkpoints:
+            loop = _Loop(architecture, train, test, config, records, checkpoints)
+            loop.start(pending)
+            stopped_by = loop.run(workdir)
+    return Outcome([records.of[run] for run in config.runs if run in records.of], stopped_by)
+
+
+class _Loop:
+    """Runs go by their number in the grid; `vmapped` are those in the state, `live` have not ended."""
+
+    def __init__(
+        self,
+        architecture: ModelConfig,
+        train: Sequence[Task],
+        test: Sequence[Task],
+        config: SweepConfig,
+        records: Records,
+        checkpoints: Checkpoints,
+    ):
+        self.config, self.records, self.checkpoints = config, records, checkpoints
+        self.runs = config.runs
+        by_seed = [data_seeds(seed, len(train), len(test)) for seed in config.seeds]
+        train_seeds, test_seeds = (list(zip(*seeds, strict=True)) for seeds in zip(*by_seed, strict=True))
+        rows = config.batch_size
+        self.train = [load(task, seeds, rows=rows) for task, seeds in zip(train, train_seeds, strict=True)]
+        # A test's batch has no more tokens than the largest of training.
+        tokens = max(part.batches.inputs[0, 0].size for part in self.train)
+        self.test = [load(task, seeds, tokens=tokens) for task, seeds in zip(test, test_seeds, strict=True)]
+        self.grid = Grid(LanguageModel(architecture), self.train[0].length, config.weight_decay)
+        for parts in (self.train, self.test):
+            parts[:] = [replace(part, batches=self.grid.place(part.batches)) for part in parts]
+        self.epoch_steps = sum(part.steps for part in self.train)
+        self.steps = config.epochs * self.epoch_steps
+
+    def start(self, pending: list[int]) -> None:
+        """Begin with `pending`, or where the last checkpoint stands."""
+        self.live, self.step = pending, self.checkpoints.newest_intact() or 0
+        if self.step == 0:
+            self.vmapped, seconds = self.grid.filled(pending), 0.0
+            self.state = self.grid.init(self._arrays())
+        else:
+            position = self.checkpoints.position(self.step)
+            self.vmapped, seconds = position["lanes"], position["seconds"]
+            fits = set(pending) <= set(self.vmapped) and self.vmapped == self.grid.filled(self.vmapped)
+            expected = f"a checkpoint of {len(pending)} pending runs"
+            expect(fits, "workdir", str(self.checkpoints.directory), expected)
+            self.state, _ = self.checkpoints.restore(self.step, self.grid.abstract(self._arrays()))
+        self.began = time.perf_counter() - seconds
+
+    def run(self, workdir: Path) -> signal.Signals | None:
+        """Train and test until every run has ended, or a signal asks to stop."""
+        with MetricWriter(workdir, self.steps, self.step) as writer, StopRequest() as stop:
+            if self.step:
+                writer.say(f"resuming {len(self.live)} runs at step {self.step} of {self.steps}")
+            while self.live:
+                losses, speed = self._train()
+                is_epoch = self.step % self.epoch_steps == 0
+                scores = self._test() if is_epoch else {}
+                self._log(writer, losses, scores, speed)
+                self._end(writer, losses, scores)
+                stopped_by = stop.signal  # read once: what ends the loop has been saved
+                if is_epoch or stopped_by is not None:
+                    self._save()
+                if stopped_by is not None and self.live:
+                    where = self.checkpoints.directory / str(self.step)
+                    writer.say(f"{stopped_by.name}: saved step {self.step} in {where}; run again to continue")
+                    return stopped_by
+        return None
+
+    def _train(self) -> tuple[dict[int, float], dict[str, float]]:
+        """Train up to the next log line; each run's mean loss, and the speed of the whole grid."""
+        epoch, start = divmod(self.step, self.epoch_steps)
+        parts = iter(self.train)
+        while start >= (part := next(parts)).steps:
+            start -= part.steps
+        stop = min(part.steps, start + self.config.log_every - self.step % self.config.log_every)
+        clock = time.perf_counter()
+        self.state, losses = self.grid.train(
+            self.state, self._arrays(), self.config.schedule(epoch), part.batches, start, stop
+        )
+        losses = dict(zip(self.vmapped, np.asarray(losses).tolist(), strict=True))
+        self.step += stop - start
+        examples = part.examples_between(start, stop) * len(losses) / (time.perf_counter() - clock)
+        return losses, {"examples_per_second": examples, "tokens_per_second": examples * part.length}
+
+    def _test(self) -> dict[int, Scores]:
+        arrays, params = self._arrays(), self.state.params
+        sums = np.asarray(
+            [self.grid.evaluate(params, arrays, part.batches) for part in self.test], np.float64
+        )
+        sizes = np.array([part.examples for part in self.test])
+
+        def mean(index: int, column: int, parts: Sequence[int] | slice = slice(None)) -> float:
+            return float(sums[parts, index, column].sum() / sizes[parts].sum())
+
+        members: dict[str, dict[str, list[int]]] = {}
+        for number, part in enumerate(self.test):
+            for key, value in part.slices.items():
+                members.setdefault(key, {}).setdefault(str(value), []).append(number)
+        scores = {}
+        for number in self.live:
+            index = self.vmapped.index(number)
+            slices = {
+                key: {value: mean(index, 1, parts) for value, parts in values.items()}
+                for key, values in members.items()
+            }
+            scores[number] = Scores(mean(index, 1), slices, mean(index, 0))
+        return scores
+
+    def _log(
+        self,
+        writer: MetricWriter,
+        losses: Mapping[int, float],
+        scores: Mapping[int, Scores],
+        speed: Mapping[str, float],
+    ) -> None:
+        """One line: means over the live runs, the best accuracy, and each run's numbers."""
+        live = [number for number in self.live if _is_finite(losses[number], scores.get(number))]
+        if not live:
+            return
+        metrics = {"loss": float(np.mean([losses[number] for number in live])), **speed}
+        metrics["epoch"] = self.step / self.epoch_steps
+        if scores:
+            metrics["eval_loss"] = float(np.mean([scores[number].eval_loss for number in live]))
+            metrics["best_accuracy"] = max(scores[number].accuracy for number in live)
+        shown = list(metrics)
+        for number in live:
+            metrics[f"loss/{self.runs[number].tag}"] = losses[number]
+            if scores:
+                metrics[f"accuracy/{self.runs[number].tag}"] = scores[number].accuracy
+        writer.write(self.step, metrics, shown)
+
+    def _end(self, writer: MetricWriter, losses: Mapping[int, float], scores: Mapping[int, Scores]) -> None:
+        """Record the runs that have failed, are good enough, or are through with their epochs."""
+        for number in list(self.live):
+            score = scores.get(number)
+            is_above = score is not None and score.accuracy > self.config.stop_above
+            values = {"loss": losses[number], **(score._asdict() if score else {})}
+            status = "stopped" if is_above else "finished"
+            if not _is_finite(losses[number], score):
+                status, values = "failed", dict.fromkeys(("loss", *Scores._fields))
+                writer.say(f"{self.runs[number]}: failed, no finite loss at step {self.step}")
+            elif not is_above and self.step < self.steps:
+                continue
+            epochs, seconds = self.step / self.epoch_steps, time.perf_counter() - self.began
+            ends = {"epochs": epochs, "steps": self.step, "seconds": seconds}
+            self.records.add(self.runs[number], {"status": status, **values, **ends})
+            self.live.remove(number)
+
+    def _save(self) -> None:
+        """Leave out the ended runs if they are half of the vmapped or more, and write a checkpoint."""
+        if 0 < len(live := self.grid.filled(self.live)) <= len(self.vmapped) // 2:
+            self.state = self.grid.select(self.state, [self.vmapped.index(number) for number in live])
+            self.vmapped = live
+        position = {"lanes": self.vmapped, "seconds": time.perf_counter() - self.began}
+        self.checkpoints.save(self.step, self.state, position)
+
+    def _arrays(self) -> VmappedRuns:
+        """Return what the programs need to know of the vmapped runs."""
+        runs = [self.runs[number] for number in self.vmapped]
+        return VmappedRuns(
+            np.array([run.learning_rate for run in runs], np.float32),
+            np.array([run.seed for run in runs], np.uint32),
+            np.array([self.config.seeds.index(run.seed) for run in runs], np.int32),
+        )
+
+
+def _is_finite(loss: float, score: Scores | None) -> bool:
+    return math.isfinite(loss) and (score is None or math.isfinite(score.eval_loss))

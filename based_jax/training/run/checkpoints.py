@@ -1,0 +1,241 @@
+"""Orbax checkpoints of a run: atomic, asynchronous, the newest N kept, data position included."""
+
+import contextlib
+import errno
+import inspect
+import json
+import logging
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import orbax.checkpoint as ocp
+
+from based_jax.training.devices import hosts
+from based_jax.training.run.checksums import array_checksum, find_damage, write_checksums
+
+State = TypeVar("State")
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class SaveFailed(OSError):
+    """A checkpoint could not be written; those before it are as they were."""
+
+
+class Checkpoints:
+    """The checkpoints below ``workdir/checkpoints``.
+
+    A checkpoint becomes visible only when it is complete; a process that dies while writing leaves the one
+    before intact. With several processes each writes what its devices hold, into one shared directory, and
+    all of them call every method.
+
+    The newest `keep` stay; `read_only` leaves everything as it is, what another process is writing too.
+    """
+
+    def __init__(self, workdir: Path, keep: int = 3, *, read_only: bool = False):
+        self.directory = (workdir / "checkpoints").absolute()
+        self._damaged = workdir.absolute() / "damaged_checkpoints"
+        self._saving: dict[str, int] = {}
+        if self.directory.exists() and not self.directory.is_dir():
+            raise OSError(f"{self.directory}: expected a directory of checkpoints, found a file")
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=None if read_only else keep,
+            create=not read_only,
+            cleanup_tmp_directories=not read_only,
+            read_only=read_only,
+            # Runs on one process, when all files are written and before the checkpoint gets its name.
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._write_checksums),
+        )
+        self._manager = ocp.CheckpointManager(self.directory, options=options)
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            self.close()
+        elif jax.process_count() == 1:  # of several, the others may wait for what will not come
+            with contextlib.suppress(Exception):
+                self.close()
+
+    def steps(self) -> list[int]:
+        """Steps of the complete checkpoints, ascending."""
+        return [step for step, _ in _entries(self.directory)]
+
+    def intact_before(self, end: int) -> int | None:
+        """Step of the newest undamaged checkpoint of a step below `end`; None if there is none."""
+        below = ((step, path) for step, path in reversed(_entries(self.directory)) if step < end)
+        return next((step for step, path in below if _damage(step, path) is None), None)
+
+    def newest_intact(self, abstract: Any = None) -> int | None:
+        """Step of the newest checkpoint whose files are as they were written; None if there are none at all.
+
+        Whatever has a newer step's number as its name is moved to ``workdir/damaged_checkpoints`` with a
+        warning: damaged checkpoints, those of other runs, other files.
+
+        `abstract` has the shapes and dtypes of the wanted state, if they are known before `restore`.
+        ValueError: there are checkpoints, and all are damaged.
+        """
+        found = hosts.from_main(lambda: self._newest_intact(abstract))
+        self._manager.reload()
+        return found if found >= 0 else None
+
+    def _newest_intact(self, abstract: Any) -> int:
+        damaged: list[tuple[Path, str]] = []
+        for step, path in reversed(_entries(self.directory)):
+            damage = _damage(step, path, abstract)
+            if damage is not None:
+                damaged.append((path, damage))
+                continue
+            for other, reason in damaged:
+                self._damaged.mkdir(exist_ok=True)
+                moved = self._damaged / other.name
+                while os.path.lexists(moved):
+                    moved = moved.with_name(f"{moved.name}_")
+                other.rename(moved)
+                what = f"checkpoint {other} is damaged: {reason}"
+                _LOGGER.warning("%s; falling back to %s, and it is now %s", what, path, moved)
+            return step
+        if damaged:
+            path, damage = damaged[0]
+            raise ValueError(f"checkpoint {path} is damaged, and so are all before it: {damage}")
+        return -1
+
+    def save(self, step: int, state: Any, data: dict[str, Any]) -> None:
+        """Start writing a pytree and JSON data; arrays are copied first, so the caller may donate them.
+
+        SaveFailed: this one cannot be begun, or the one before could not be finished.
+        """
+        self.wait()
+        self._saving = {"step": step, "arrays": array_checksum(state)}
+        with self._explain():
+            hosts.from_main(lambda: self._expect_space(state))
+            arrays: Any = ocp.args.StandardSave(state)  # pyright: ignore[reportCallIssue]
+            position: Any = ocp.args.JsonSave({"state": json.dumps(data)})  # pyright: ignore[reportCallIssue]
+            self._manager.save(step, args=ocp.args.Composite(state=arrays, data=position))
+
+    def restore(self, step: int, abstract: State) -> tuple[State, dict[str, Any]]:
+        """Read a checkpoint into the shapes and shardings of `abstract`; ValueError if that cannot be."""
+        try:
+            arrays: Any = ocp.args.StandardRestore(abstract)  # pyright: ignore[reportCallIssue]
+            wanted = ocp.args.Composite(state=arrays, data=ocp.args.JsonRestore())
+            restored = self._manager.restore(step, args=wanted)
+        except Exception as error:  # Orbax raises Exception itself for an array that it cannot read
+            path = self.directory / str(step)
+            raise ValueError(f"checkpoint {path} cannot be restored: {_reason(error)}") from error
+        return restored["state"], self._position(step, restored["data"])
+
+    def position(self, step: int) -> dict[str, Any]:
+        """The data of a checkpoint alone, for what must be known before `restore`."""
+        args = ocp.args.Composite(data=ocp.args.JsonRestore())  # pyright: ignore[reportCallIssue]
+        return self._position(step, self._manager.restore(step, args=args)["data"])
+
+    def _position(self, step: int, data: Any) -> dict[str, Any]:
+        try:
+            return dict(json.loads(data["state"]))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            path = self.directory / str(step)
+            raise ValueError(f"checkpoint {path} has no position in the data: {error!r:.200}") from error
+
+    def check(self) -> None:
+        """Raise `SaveFailed` early, without waiting, if a save failed."""
+        with self._explain():
+            self._manager.check_for_errors()
+
+    def wait(self) -> None:
+        """Block until what was saved is on disk; raise `SaveFailed` if it cannot be."""
+        with self._explain():
+            self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Finish writing, as `wait` does, and release the manager's threads."""
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+    def _expect_space(self, state: Any) -> int:
+        """Raise OSError where fewer bytes are free than the state may take; return 0 for `from_main`."""
+        needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        free = shutil.disk_usage(self.directory).free
+        if free < needed:
+            raise OSError(errno.ENOSPC, f"it may take {needed:,} bytes, {free:,} are free")
+        return 0
+
+    def _write_checksums(self) -> None:
+        for path in self.directory.glob(f"{self._saving['step']}.*"):  # Orbax's temporary name, the only one
+            write_checksums(path, self._saving)
+
+    @contextlib.contextmanager
+    def _explain(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            step = str(self._saving.get("step", ""))
+            raise SaveFailed(
+                f"checkpoint {self.directory / step} cannot be written: {_reason(error)}; "
+                f"last complete checkpoint: {last_checkpoint(self.directory.parent)}"
+            ) from error
+
+
+def last_checkpoint(workdir: Path) -> str:
+    """Path of a run's newest checkpoint, or "none", for a message."""
+    steps = _entries(workdir.absolute() / "checkpoints")
+    return str(steps[-1][1]) if steps else "none"
+
+
+@contextlib.contextmanager
+def naming_the_last_checkpoint(workdir: Path, path: Path) -> Iterator[None]:
+    """Turn an OSError into a SaveFailed that says what is safe, where a run writes to another `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise SaveFailed(
+            f"{path} cannot be written: {error.strerror or error}; the run is not lost, --resume writes it "
+            f"again from its last complete checkpoint: {last_checkpoint(workdir)}"
+        ) from error
+
+
+def say_once() -> None:
+    """For commands: what a failed save raises is all that is heard of it.
+
+    Orbax logs the traceback of each of its threads besides, and the writes that end after it has given up
+    leave errors that nobody waits for.
+    """
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+    def hook(unraisable: Any) -> None:
+        orphan = inspect.iscoroutine(unraisable.object) or str(unraisable.exc_value) == "Event loop is closed"
+        if not orphan:
+            sys.__unraisablehook__(unraisable)
+
+    sys.unraisablehook = hook
+
+
+def _entries(directory: Path) -> list[tuple[int, Path]]:
+    """What has a step's number as its name in a directory of checkpoints, by step."""
+    paths = [path for path in directory.glob("*") if path.name.isascii() and path.name.isdigit()]
+    return sorted((int(path.name), path) for path in paths)
+
+
+def _damage(step: int, path: Path, abstract: Any = None) -> str | None:
+    """Why `path` is no checkpoint of this step, and of these arrays if they are given; None if it is one."""
+    if path.name != str(step):
+        return f"the name of a checkpoint of step {step} is {step}"
+    arrays = {} if abstract is None else {"arrays": array_checksum(abstract)}
+    return find_damage(path, {"step": step, **arrays})
+
+
+def _reason(error: BaseException) -> str:
+    """The operating system's words if TensorStore quotes its error code, else the first line."""
+    code = re.search(r"os_error_code='(\d+)'", str(error))
+    if code:
+        return os.strerror(int(code[1]))
+    return str(error).partition("\n")[0].partition(" See full TensorStore details")[0] or type(error).__name__

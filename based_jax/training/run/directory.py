@@ -1,0 +1,173 @@
+"""A run's directory and the config.json in it, which decides what may be resumed."""
+
+import contextlib
+import dataclasses
+import json
+import platform
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_args, get_type_hints
+
+from based_jax import command
+from based_jax.directory_lock import sole_writer
+from based_jax.files import read_json
+from based_jax.training.devices import hosts
+from based_jax.training.run.older_runs import todays_settings
+from based_jax.validate import expect
+from based_jax.whole_file import whole_file
+
+_PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "grain")
+
+
+Config = TypeVar("Config")
+
+
+@contextlib.contextmanager
+def sole_run(workdir: Path) -> Iterator[None]:
+    """While it is open, no other run writes to `workdir`; of several processes the main one holds the lock.
+
+    Errors are those of `based_jax.directory_lock.sole_writer`.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def lock() -> int:
+            stack.enter_context(sole_writer(workdir))
+            return 0
+
+        hosts.from_main(lock)
+        yield
+
+
+def prepare_run(
+    config: Any, *, model: Mapping[str, Any], data: Mapping[str, int], may_change: Collection[str]
+) -> None:
+    """Write config.json, or check it against the run that is continued.
+
+    Args:
+        config: settings of a training command, a dataclass with at least workdir, data and resume.
+        data: what the data are; "crc32" tells the training data from others, "held_out_crc32" the held-out
+            data, where there are some.
+        may_change: settings that may differ between a run and its continuation, as they decide no loss.
+
+    Raises:
+        ValueError: the directory holds another run, or this one and `resume` is not set.
+    """
+    path = config.workdir / "config.json"
+    settings = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    settings.pop("hosts", None)  # of this launch, not of the run
+    if has_checkpoints(config.workdir):
+        expected = "a new directory, or --resume: this one holds checkpoints of a run"
+        expect(config.resume, "workdir", str(config.workdir), expected)
+        before = read_config(path)
+        expect_same_settings(settings, before["train"], may_change, "as in the run that is resumed")
+        expect_same_data(config, data)
+        if before["train"].get("steps") != settings.get("steps") and hosts.is_main():
+            before["train"]["steps"] = settings["steps"]
+            write_config(path, before)
+        return
+    if not hosts.is_main():
+        return
+    config.workdir.mkdir(parents=True, exist_ok=True)
+    write_config(path, {"model": model, "train": settings, "data": data, "versions": versions(*_PACKAGES)})
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Return versions of Python and of installed packages."""
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
+
+
+def expect_same_settings(
+    settings: Mapping[str, Any], before: Mapping[str, Any], may_change: Collection[str], kept: str
+) -> None:
+    """Check the settings of a run that is continued; `kept` says of which. `before` may lack some."""
+    for name, value in settings.items():
+        old = before.get(name, value)
+        expect(name in may_change or old == value, name, value, f"{old!r} {kept}")
+
+
+def expect_same_data(config: Any, data: Mapping[str, int]) -> None:
+    """Check `data`, as in `prepare_run`, against those of the run in `config.workdir`."""
+    before = read_config(config.workdir / "config.json")["data"]
+    was, now = (", ".join(f"{name} {values[name]}" for name in values) for values in (before, data))
+    for checksum, kind in (("crc32", "training"), ("held_out_crc32", "held-out")):
+        is_same = before.get(checksum, data.get(checksum)) == data.get(checksum)
+        expected = f"the same {kind} text as in the run that is resumed ({was}), but it has changed ({now})"
+        expect(is_same, "data", str(config.data), expected)
+
+
+def has_checkpoints(workdir: Path) -> bool:
+    """Whether a run in this directory has begun to write a checkpoint."""
+    return any((workdir / "checkpoints").glob("[0-9]*"))
+
+
+def saved_run(settings: type[Config], workdir: Path) -> Config | None:
+    """The settings of the run in a directory; None without config.json. ValueError: another command's."""
+    path = workdir / "config.json"
+    if not path.exists():
+        return None
+    try:
+        return _settings(settings, read_config(path)["train"], "train")
+    except (ValueError, TypeError) as error:
+        message = str(error)
+        raise ValueError(message if str(path) in message else f"{path}: {message}") from error
+
+
+def parse_run(
+    settings: type[Config],
+    argv: Sequence[str] | None,
+    prog: str,
+    groups: Mapping[str, Sequence[str]] | None = None,
+) -> Config:
+    """Parse flags as `command.parse` does; with --resume those of the run in --workdir are the defaults."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    workdir, default = command.find_value(given, "--workdir"), None
+    switches = [word for word in given if word in ("--resume", "--no-resume")]
+    if workdir is not None and switches[-1:] == ["--resume"]:
+        default = saved_run(settings, Path(workdir))
+    return command.parse(settings, given, prog=prog, default=default, groups=groups)
+
+
+def _settings(kind: type[Config], values: Any, name: str) -> Config:
+    """The dataclass `kind` from the values of a config.json, with defaults for what is not there."""
+    expect(isinstance(values, dict), name, values, "the settings of a run")
+    hints = get_type_hints(kind)
+    strange = sorted(set(values) - set(hints))
+    command_name = kind.__module__.rpartition(".")[2].removesuffix("_config")
+    expect(not strange, name, strange, f"settings of train.{command_name}")
+    made = {}
+    for field, value in values.items():
+        hint = hints[field]
+        if dataclasses.is_dataclass(hint):
+            made[field] = _settings(cast(type, hint), value, field)
+            continue
+        kinds = get_args(hint) or (hint,)
+        allowed = {type_ for kind_ in kinds for type_ in _JSON_TYPES.get(kind_, (kind_,))}
+        expected = " or ".join(sorted(type_.__name__ for type_ in allowed))
+        expect(type(value) in allowed, field, value, f"a value of type {expected}")
+        made[field] = Path(value) if hint is Path else value
+    return kind(**made)
+
+
+_JSON_TYPES: dict[type, tuple[type, ...]] = {Path: (str,), float: (float, int)}
+"""type of a setting -> types in JSON, where they differ"""
+
+
+def write_config(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a run's config.json, whole or not at all."""
+    with whole_file(path) as file:
+        file.write((json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_config(path: Path, needed: Sequence[str] = ("train", "data")) -> dict[str, Any]:
+    """Read a run's config.json, with today's names of the settings; ValueError without `needed` objects."""
+    expect(path.is_file(), "config.json", str(path), "a file: that of the run in this directory")
+    try:
+        content = read_json(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    entries = content if isinstance(content, dict) else {}
+    is_run = all(isinstance(entries.get(name), dict) for name in needed)
+    expect(is_run, str(path), sorted(entries), f"a run's config.json, with the objects {', '.join(needed)}")
+    return {**content, "train": todays_settings(content["train"])}

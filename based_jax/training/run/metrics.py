@@ -1,0 +1,133 @@
+"""Where a run's numbers go: metrics.jsonl, TensorBoard event files, and the terminal."""
+
+import contextlib
+import json
+import logging
+import math
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from based_jax.training.devices import hosts
+from based_jax.training.run.checkpoints import last_checkpoint
+from based_jax.training.run.events import EventFile
+from based_jax.training.run.progress import RunProgress
+from based_jax.whole_file import whole_file
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class MetricWriter:
+    """Writes one JSON object per logged step, the same numbers as events, and shows them on the terminal.
+
+    On resume the lines after the restored step are dropped: they are about to be written again. So are lines
+    that are no metrics; the file with them stays as damaged_metrics.jsonl.
+    """
+
+    def __init__(self, workdir: Path, steps: int, start: int = 0):
+        self.path = workdir / "metrics.jsonl"
+        _keep_until(self.path, start)
+        self._file = self.path.open("a", encoding="utf-8")
+        self._events = EventFile(workdir / "events", start + 1 if start else None)
+        self._progress = RunProgress(steps, start)
+        # Move the bar; show what takes time between two steps; write a line above the bar.
+        self.tick, self.phase, self.say = self._progress.tick, self._progress.phase, self._progress.event
+
+    def __enter__(self) -> "MetricWriter":
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._progress.__exit__(kind, error, trace)
+        for file in (self._events, self._file):
+            # An earlier error is the one to report.
+            with contextlib.nullcontext() if error is None else contextlib.suppress(OSError):
+                file.close()
+
+    def write(self, step: int, metrics: Mapping[str, float], shown: Collection[str] | None = None) -> None:
+        """Record the metrics of `step` (floats keep all their digits); `shown` ones are on the terminal."""
+        # JSON has no NaN or infinity; where one is logged at all it stands as null.
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        try:
+            self._file.write(json.dumps({"step": step, **finite}) + "\n")
+            self._file.flush()
+            self._events.write(step, metrics)
+        except OSError as error:
+            workdir = self.path.parent
+            raise OSError(
+                f"the metrics of step {step} cannot be written below {workdir}: {error}; "
+                f"last complete checkpoint: {last_checkpoint(workdir)}"
+            ) from error
+        self._progress.show(step, {name: metrics[name] for name in (metrics if shown is None else shown)})
+
+    def rewind(self, step: int) -> None:
+        """Drop the lines after `step`, which are about to be written again."""
+        self._file.close()
+        _keep_until(self.path, step)
+        self._file = self.path.open("a", encoding="utf-8")
+        self._progress.tick(step)
+
+
+class SilentWriter(contextlib.nullcontext):
+    """Of the processes of a run that do not write: every method of a `MetricWriter` does nothing."""
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: contextlib.nullcontext()
+
+
+def open_writer(workdir: Path, steps: int, start: int = 0) -> "MetricWriter | SilentWriter":
+    """The writer of a run's main process; one that does nothing in the others."""
+    return MetricWriter(workdir, steps, start) if hosts.is_main() else SilentWriter()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All complete lines of a metrics.jsonl; a last line that a crash cut short is ignored.
+
+    Lines that are no metrics are left out, with a warning that names the file.
+    """
+    entries, damaged = read_lines(path, {"step": int})
+    if damaged:
+        _LOGGER.warning("%s is damaged: %s left out", path, damaged)
+    return entries
+
+
+def read_lines(path: Path, keys: Mapping[str, type]) -> tuple[list[dict[str, Any]], str]:
+    """Return the complete lines of a file of JSON objects, and in words which are none; "" if all are.
+
+    `keys` is what each object has, and the types of these values. An OSError: it cannot be read, or is a
+    directory or a pipe.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path}: expected a regular file")
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    entries, damaged = [], []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            entry = None
+        if isinstance(entry, dict) and all(type(entry.get(name)) is kind for name, kind in keys.items()):
+            entries.append(entry)
+        else:
+            damaged.append(number)
+    more = f" and {len(damaged) - 3} more" if len(damaged) > 3 else ""
+    return entries, f"line {', '.join(map(str, damaged[:3]))}{more}" if damaged else ""
+
+
+def write_lines(path: Path, entries: Collection[Mapping[str, Any]], damaged: str = "") -> None:
+    """Replace a file of JSON objects as a whole; with `damaged` lines (`read_lines`) the old one is kept."""
+    if damaged:
+        kept = path.with_name(f"damaged_{path.name}")
+        os.replace(path, kept)
+        _LOGGER.warning("%s is damaged: %s left out; the file as it was is now %s", path, damaged, kept)
+    with whole_file(path) as file:
+        file.writelines(f"{json.dumps(entry)}\n".encode() for entry in entries)
+
+
+def _keep_until(path: Path, step: int) -> None:
+    entries, damaged = read_lines(path, {"step": int})
+    write_lines(path, [entry for entry in entries if entry["step"] <= step], damaged)

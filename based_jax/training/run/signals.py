@@ -1,0 +1,75 @@
+"""Stop requests (Ctrl-C, SIGTERM) as a flag that a loop reads between two steps."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+PATIENCE = 1.0  # seconds that the second signal leaves the main thread to end by itself
+
+_CLEAR_LINE, _SHOW_CURSOR = "\r\x1b[2K", "\x1b[?25h"
+
+
+class StopRequest:
+    """While active, the first SIGINT or SIGTERM sets `signal`, the second ends the process.
+
+    Python runs signal handlers between two instructions of the main thread, which may be minutes away while
+    XLA compiles or a step runs. So another thread answers: it reports the first signal as soon as it arrives,
+    and on the second ends the process, unless the main thread (interrupted as usual) has done so by then.
+
+    Must be entered in the main thread.
+    """
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+        self._left = threading.Event()
+
+    def __enter__(self) -> "StopRequest":
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._receive)
+        self._thread = threading.Thread(target=self._answer, name="stop-request", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._left.set()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        self._writer.close()  # the thread reads the end of the stream
+        self._thread.join()
+        self._reader.close()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.signal = signal.Signals(number)
+        # Not what there was before: a shell starts jobs in the background with SIGINT ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _answer(self) -> None:
+        """Report the first signal, and see to it that the second one ends the process."""
+        asked = False
+        while byte := self._reader.recv(1):
+            number = byte[0]
+            if number not in self._before:
+                continue
+            name = signal.Signals(number).name
+            if not asked:
+                asked = True
+                _report(f"{name}: stopping after this step; again to stop now")
+            elif not self._left.wait(PATIENCE):
+                _report(f"{name}: stopped; nothing since the last checkpoint is saved")
+                os._exit(128 + number)
+
+
+def _report(text: str) -> None:
+    """Write a line to standard error past Python's buffers and locks, in place of a bar that is on it."""
+    before = _CLEAR_LINE + _SHOW_CURSOR if sys.stderr.isatty() else ""
+    os.write(2, f"{before}{text}\n".encode())

@@ -1,0 +1,213 @@
+"""The training step: loss, gradients over micro-batches, update; one jitted program with donated state."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+
+from based_jax.mixers.selection_heads import LOSSES, auxiliary_loss
+from based_jax.models.language_model import LanguageModel
+from based_jax.ops import cross_entropy
+from based_jax.ops.core import context_parallel
+from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.training.bad_loss import guard_metrics, updates_made
+from based_jax.training.devices import hosts
+from based_jax.training.devices.sharding import batch_sharding, shardings_of
+from based_jax.typing import Array, Float, Int, Params
+
+Batch = Mapping[str, Any]
+"""Arrays (B, N): integers inputs and targets; maybe booleans mask, which tokens are real and which targets
+count (all of them without it); maybe segment_ids.
+
+Whole rows come without a mask: a program that takes one does the work of padding, whatever is in it."""
+
+NOISES = ("dropout", "pattern", "selection")
+"""Random streams that models have in training; see BigBird and SelectedAttention."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainState:
+    """Everything that a step changes."""
+
+    step: Int[Array, ""]
+    params: Params  # float32 master weights
+    opt_state: Any
+
+
+def noises(key: Array) -> dict[str, Array]:
+    """Return the `rngs` of a model in training. Without them its output has nothing random."""
+    return dict(zip(NOISES, jax.random.split(key, len(NOISES)), strict=True))
+
+
+Losses = Callable[..., tuple[tuple[Array, Array], Mapping[str, Any]]]
+"""(model, params, batch, **options of `apply`) -> (sum of the losses in nats, number of targets), and what
+the mixers left in `LOSSES`. The mask of a batch, if it has one, is of its targets; all else is up to this
+function."""
+
+
+def counted(batch: Batch) -> Any:
+    """Return which targets of a batch count, booleans: its mask, or all of them."""
+    mask = batch.get("mask")
+    return jnp.ones(batch["targets"].shape, bool) if mask is None else mask
+
+
+def next_token_losses(
+    model: LanguageModel, params: Params, batch: Batch, **options: Any
+) -> tuple[tuple[Array, Array], Mapping[str, Any]]:
+    """The `Losses` of a language model: cross-entropies over the padded vocabulary."""
+    options |= {"segment_ids": batch.get("segment_ids"), "mask": batch.get("mask"), "mutable": [LOSSES]}
+    (hidden, _), collected = model.apply(params, batch["inputs"], method="hidden", **options)
+    weights = counted(batch).astype(accumulation_dtype(hidden))
+    nats = cross_entropy(hidden, model.output_embedding(params), batch["targets"], weights)
+    return (nats, jnp.sum(weights)), collected
+
+
+def cross_entropies(logits: Any, batch: Batch) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Sum of the cross-entropies (nats) of the targets that count, and their number."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"])
+    weights = counted(batch).astype(losses.dtype)
+    return jnp.sum(losses * weights), jnp.sum(weights)
+
+
+def make_train_step(
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    accumulate: int = 1,
+    seed: int = 0,
+    losses_of: Losses = next_token_losses,
+) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
+    """A pure function (state, batch) -> (state, metrics).
+
+    What is minimised is the mean of `losses_of`, the metric `loss`, plus the mixers' own losses, the metric
+    `auxiliary_loss`, if there are any. Noise is drawn from `seed` and the step alone.
+
+    With `accumulate` > 1 the batch is cut into that many micro-batches whose gradients are summed: the same
+    loss and gradients up to rounding, with the activations of one micro-batch at a time. Each micro-batch
+    draws its own noise. Its auxiliary loss is weighted by its share of the targets, which makes a mean over
+    tokens (SelectedAttention's) that of the whole batch; what is convex in such a mean (SigmoidLookups') can
+    only be larger.
+    """
+
+    def gradients(params: Params, batch: Batch, key: Array) -> tuple[Params, dict[str, Array]]:
+        total = jnp.maximum(jnp.sum(counted(batch)), 1)
+
+        def loss(params: Params, batch: Batch, key: Array) -> tuple[Array, dict[str, Array]]:
+            (nats, targets), collected = losses_of(model, params, batch, rngs=noises(key))
+            losses = {"loss": nats / total}
+            if LOSSES in collected:
+                losses["auxiliary_loss"] = auxiliary_loss(collected) * targets / total
+            return sum(losses.values(), jnp.zeros(())), losses
+
+        if accumulate == 1:
+            return jax.grad(loss, has_aux=True)(params, batch, key)
+
+        def micro(grads: Params, part: tuple[Batch, Array]) -> tuple[Params, dict[str, Array]]:
+            more, losses = jax.grad(loss, has_aux=True)(params, *part)
+            return jax.tree.map(jnp.add, grads, more), losses
+
+        # Every accumulate-th row goes to the same micro-batch, so rows stay on their devices.
+        parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), dict(batch))
+        start, keys = jax.tree.map(jnp.zeros_like, params), jax.random.split(key, accumulate)
+        grads, losses = lax.scan(micro, start, (parts, keys))
+        return grads, jax.tree.map(jnp.sum, losses)
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        grads, losses = gradients(state.params, batch, key)
+        updates, opt_state = optax.with_extra_args_support(optimizer).update(
+            grads, state.opt_state, state.params, value=losses["loss"]
+        )
+        metrics = {
+            **losses,
+            "grad_norm": optax.tree.norm(grads),
+            "learning_rate": schedule(updates_made(state.step, state.opt_state)),
+            **guard_metrics(opt_state),
+        }
+        params = optax.apply_updates(state.params, updates)
+        return TrainState(state.step + 1, params, opt_state), metrics
+
+    return step
+
+
+@dataclasses.dataclass(frozen=True)
+class Programs:
+    """The compiled functions of a run and where their arrays live."""
+
+    init: Callable[[Array], TrainState]
+    train: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
+    evaluate: Callable[[Params, Batch], tuple[Array, Array]]
+    abstract_state: TrainState  # shapes, dtypes and shardings, for restoring a checkpoint
+    place_batch: Callable[[Batch], Batch]
+    rows: Sharding  # of (B, N) arrays
+
+
+def build_programs(
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    *,
+    accumulate: int = 1,
+    seed: int = 0,
+    mesh: Mesh | None = None,
+    losses_of: Losses = next_token_losses,
+) -> Programs:
+    """Jit init, train step and evaluation, with everything sharded by the rules if a mesh is given.
+
+    `accumulate`, `seed` and `losses_of` are those of `make_train_step`; evaluation draws no noise.
+    """
+
+    def init(key: Array, boxed: bool = False) -> TrainState:
+        params = model.init(key, jnp.zeros((1, 1), jnp.int32))
+        params = params if boxed else nn.meta.unbox(params)
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+    abstract = jax.eval_shape(init, jax.random.key(0))
+    tokens = None if mesh is None else batch_sharding(mesh)
+    step_anywhere = make_train_step(model, optimizer, schedule, accumulate, seed, losses_of)
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        with context_parallel.over(tokens):
+            return step_anywhere(state, batch)
+
+    def evaluate(params: Params, batch: Batch) -> tuple[Array, Array]:
+        with context_parallel.over(tokens):
+            return losses_of(model, params, batch)[0]
+
+    # On a CPU two fifths of the compiling time: it draws each parameter once, by a kernel of its own.
+    options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
+    if tokens is None or mesh is None:
+        # A state without a stated place, beside batches that have one, would have the step compiled twice:
+        # for itself, and for the step's own result.
+        rows = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        shardings = jax.tree.map(lambda _: rows, abstract)
+        of_step: dict[str, Any] = {}
+        of_evaluation: dict[str, Any] = {}
+    else:
+        boxed = jax.eval_shape(lambda key: init(key, boxed=True), jax.random.key(0))
+        rows, shardings = tokens, shardings_of(boxed, mesh)
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        of_step = {"in_shardings": (shardings, rows), "out_shardings": (shardings, everywhere)}
+        of_evaluation = {"in_shardings": (shardings.params, rows), "out_shardings": everywhere}
+    compiled = (
+        jax.jit(init, out_shardings=shardings, compiler_options=options),
+        jax.jit(step, donate_argnums=0, **of_step),
+        jax.jit(evaluate, **of_evaluation),
+    )
+    place_batch = functools.partial(hosts.place_batch, rows=rows)
+    abstract = with_shardings(abstract, shardings)
+    return Programs(*compiled, abstract_state=abstract, place_batch=place_batch, rows=rows)
+
+
+def with_shardings(abstract: Any, shardings: Any) -> Any:
+    """Return shapes and dtypes of arrays, with a tree of shardings in them."""
+    shape = jax.ShapeDtypeStruct
+    return jax.tree.map(lambda x, sharding: shape(x.shape, x.dtype, sharding=sharding), abstract, shardings)

@@ -1,0 +1,230 @@
+"""Counting bigrams: exact against a dictionary, in bounded memory, mergeable, resumable."""
+
+import json
+import signal
+import tracemalloc
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from based_jax import command
+from based_jax.data import ByteTokenizer, Document, PackedTokens
+from based_jax.evals.bigrams import __main__ as bigrams
+from based_jax.evals.bigrams.counter import SMALLEST_MEMORY, BigramCounter
+from based_jax.evals.bigrams.table import BigramTable, merge_tables
+from based_jax.evals.text import TextOptions
+
+SEED, SIZE = st.integers(0, 2**32 - 1), st.integers(0, 1500)
+VOCAB = st.sampled_from([1, 3, 300, 1 << 17])
+
+
+def stream(seed: int, size: int, vocab_size: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, vocab_size, size, dtype=np.int32)
+
+
+def as_dict(table: BigramTable) -> dict[tuple[int, int], int]:
+    keys = table.keys.tolist()
+    return {divmod(key, 1 << 32): count for key, count in zip(keys, table.counts.tolist(), strict=True)}
+
+
+def pairs(*streams: np.ndarray) -> Counter:
+    return sum((Counter(zip(s[:-1].tolist(), s[1:].tolist(), strict=True)) for s in streams), Counter())
+
+
+@given(SEED, st.lists(SIZE, min_size=1, max_size=4), VOCAB)
+def test_a_counter_that_spills_agrees_with_a_dictionary(tmp_path_factory, seed, sizes, vocab_size):
+    directory = tmp_path_factory.mktemp("runs")
+    streams = [stream(seed + i, size, vocab_size) for i, size in enumerate(sizes)]
+    counter = BigramCounter(vocab_size, directory, SMALLEST_MEMORY)
+    for tokens in streams:
+        counter.add(tokens)
+    table = counter.finish(directory / "counts", "noise")
+    expected = pairs(*streams)
+    assert as_dict(table) == expected
+    assert table.tokens == counter.tokens == sum(expected.values())
+    assert (table.vocab_size, table.source) == (vocab_size, "noise")
+    first, second = stream(seed + 9, 200, vocab_size), stream(seed + 8, 200, vocab_size)
+    first[:50], second[:50] = (
+        (np.resize(streams[0], 51)[:-1], np.resize(streams[0], 51)[1:]) if sizes[0] else (0, 0)
+    )
+    found = table.lookup(first.reshape(2, 100), second.reshape(2, 100))
+    assert found.ravel().tolist() == [
+        expected[pair] for pair in zip(first.tolist(), second.tolist(), strict=True)
+    ]
+
+
+@given(SEED, st.lists(SIZE, min_size=1, max_size=5), st.sampled_from([80, 3000, 1 << 20]))
+def test_merging_adds_up(tmp_path_factory, seed, sizes, memory_bytes):
+    streams = [stream(seed + i, size, 40) for i, size in enumerate(sizes)]
+    tables = [BigramTable.of_stream(tokens, 40, f"part {i}") for i, tokens in enumerate(streams)]
+    path = tmp_path_factory.mktemp("merged") / "counts"
+    merged = merge_tables(tables, path, memory_bytes=memory_bytes)
+    assert as_dict(merged) == pairs(*streams)
+    assert merged.source == "; ".join(table.source for table in tables)
+
+
+def test_memory_stays_within_the_budget(tmp_path):
+    tokens, budget = stream(0, 400_000, 1 << 17), 4 << 20
+    tracemalloc.start()
+    try:
+        counter = BigramCounter(1 << 17, tmp_path, budget)
+        counter.add(tokens)
+        table = counter.finish(tmp_path / "counts", "")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(counter.runs) > 3
+    assert peak < budget
+    assert table.tokens == tokens.size - 1
+
+
+def test_a_count_file_is_a_safetensors_file_with_metadata(tmp_path):
+    table = BigramTable.of_stream(np.array([5, 7, 5, 7, 0]), 8, 'a "source"')
+    table.save(tmp_path / "counts")
+    assert [file.name for file in tmp_path.iterdir()] == ["counts"]
+    tensors = load_file(tmp_path / "counts")
+    assert tensors["keys"].dtype == tensors["counts"].dtype == np.uint64
+    assert tensors["keys"].tolist() == [5 << 32 | 7, 7 << 32, 7 << 32 | 5]
+    assert tensors["counts"].tolist() == [2, 1, 1]
+    opened = BigramTable.load(tmp_path / "counts")
+    assert (opened.vocab_size, opened.tokens, opened.source) == (8, 4, 'a "source"')
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda content: content[:-8], "bytes"),
+        (lambda content: content[:5], "unpack"),
+        (lambda content: content[:-48] + content[-40:-32] + content[-48:-40] + content[-32:], "increasing"),
+        (lambda content: content[:-8] + bytes(8), "sum of the counts"),
+        (lambda content: content.replace(b"based_jax.bigrams", b"somebody.bigrams_"), "format"),
+        (lambda content: content.replace(b'"vocab_size": "8"', b'"vocab_size": "2"'), "vocab_size"),
+        (lambda content: b"\x80\x04" + content, "header"),
+    ],
+    ids=["cut", "short", "unsorted", "count", "format", "vocabulary", "pickle"],
+)
+def test_a_damaged_file_is_refused(tmp_path, damage, reason):
+    path = tmp_path / "counts"
+    BigramTable.of_stream(np.array([5, 7, 5, 7, 0]), 8).save(path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=f"(?s)counts = .*expected a count file of bigrams.*{reason}"):
+        BigramTable.load(path)
+
+
+def test_bad_tokens_and_other_vocabularies_are_named(tmp_path):
+    counter = BigramCounter(10, tmp_path)
+    with pytest.raises(ValueError, match=r"tokens = \(3, 10\): expected in \[0, 10\)"):
+        counter.add(np.array([3, 10]))
+    tables = [BigramTable.of_stream(np.array([0, 1]), size) for size in (2, 3)]
+    with pytest.raises(ValueError, match="vocab_size"):
+        merge_tables(tables, tmp_path / "counts")
+
+
+TEXTS = {"a.txt": "abracadabra", "b.txt": "na\u00efve banana", "c.jsonl": ["one", "two two", "", "three"]}
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name, text in TEXTS.items():
+        lines = text if isinstance(text, str) else "\n".join(json.dumps({"text": line}) for line in text)
+        (folder / name).write_text(lines, encoding="utf-8")
+    return folder
+
+
+def expected_counts() -> dict[tuple[int, int], int]:
+    texts = [
+        text for entry in TEXTS.values() for text in ([entry] if isinstance(entry, str) else entry) if text
+    ]
+    packed = PackedTokens.from_documents([Document("", text) for text in texts], ByteTokenizer())
+    return pairs(packed.tokens)
+
+
+def test_a_count_interrupted_after_every_document_is_the_same(corpus, tmp_path):
+    out, calls, table = tmp_path / "counts", 0, None
+    while table is None:
+        table = bigrams.count(
+            TextOptions(str(corpus)), ByteTokenizer(), out,
+            memory_bytes=SMALLEST_MEMORY, interrupted=lambda calls=calls: calls < 5,
+        )  # fmt: skip
+        calls += 1
+    assert calls == 6
+    assert as_dict(table) == expected_counts()
+    assert not out.with_name("counts.partial").exists()
+
+
+def test_a_count_that_dies_goes_on_from_what_was_saved(corpus, tmp_path):
+    class Dies(ByteTokenizer):
+        seen = 0
+
+        def encode(self, text):
+            self.seen += 1
+            if self.seen == 4:
+                raise RuntimeError("out of luck")
+            return super().encode(text)
+
+    text, out = TextOptions(str(corpus)), tmp_path / "counts"
+    with pytest.raises(RuntimeError):
+        bigrams.count(text, Dies(), out, save_every=1)
+    again = Dies()
+    table = bigrams.count(text, again, out)
+    assert again.seen == 2  # what was saved is not read again
+    assert table is not None
+    assert as_dict(table) == expected_counts()
+
+
+def test_a_signal_saves_and_the_command_goes_on(corpus, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "counts"
+    encode = ByteTokenizer.encode
+
+    def interrupt(tokenizer, text):
+        signal.raise_signal(signal.SIGINT)
+        return encode(tokenizer, text)
+
+    monkeypatch.setattr(ByteTokenizer, "encode", interrupt)
+    for _ in range(5):
+        assert run("--data", corpus, "--out", out) == 130
+        assert f"goes on from {out}.partial" in capsys.readouterr().err
+        assert not out.exists()
+    monkeypatch.undo()
+    assert run("--data", corpus, "--out", out) == 0
+    assert as_dict(BigramTable.load(out)) == expected_counts()
+
+
+def test_other_data_is_not_counted_on(corpus, tmp_path):
+    text, out = TextOptions(str(corpus)), tmp_path / "counts"
+    bigrams.count(text, ByteTokenizer(), out, interrupted=lambda: True)
+    (corpus / "a.txt").write_text("other")
+    with pytest.raises(ValueError, match="the interrupted count in"):
+        bigrams.count(text, ByteTokenizer(), out)
+
+
+def run(*argv: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        command.run(bigrams.PROG, lambda: bigrams.main([str(arg) for arg in argv]))
+    return int(ended.value.code or 0)
+
+
+def test_the_command_counts_and_merges(corpus, tmp_path, capsys):
+    parts = [tmp_path / name for name in TEXTS]
+    for path in parts:
+        assert run("--data", corpus / path.name, "--out", path) == 0
+    assert run("--merge", *parts, "--out", tmp_path / "all") == 0
+    assert as_dict(BigramTable.load(tmp_path / "all")) == expected_counts()
+    assert "44 tokens" in capsys.readouterr().out
+    assert run("--data", corpus, "--out", tmp_path / "all") == 2
+    assert "expected a file that does not exist yet" in capsys.readouterr().err
+    assert run("--out", tmp_path / "none") == 2
+    assert "either --data, or --merge" in capsys.readouterr().err
+    assert run("--data", tmp_path / "nothing", "--out", tmp_path / "none") == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    sides = [tmp_path / side for side in ("train", "held_out")]
+    for side in sides:
+        assert run("--data", corpus, "--part", side.name, "--held-out", 0.5, "--out", side) == 0
+    merged = merge_tables([BigramTable.load(side) for side in sides], tmp_path / "sides")
+    assert as_dict(merged) == expected_counts()

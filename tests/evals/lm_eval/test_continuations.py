@@ -1,0 +1,189 @@
+"""Scores of continuations: those of each request alone, however they are batched and what they share."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from based_jax.evals.lm_eval import continuations
+from based_jax.evals.lm_eval.continuations import Request, score_continuations
+from based_jax.mixers.gated_conv import GatedConv
+from based_jax.models.language_model import LanguageModel
+from tests.generate.tiny import LENGTH, make_tiny
+
+# Sums of a few float32 log-probabilities of up to 30 nats each: 8 tokens * 30 * 2^-24 * some operations.
+TOLERANCE = 1e-4
+
+RNG = np.random.default_rng(0)
+HEADER = RNG.integers(0, 50, 18).tolist()
+
+
+def some(count):
+    return RNG.integers(0, 50, count).tolist()
+
+
+def make_requests():
+    """Questions behind a common header, of several lengths, with choices of 1, 4 and 7 tokens."""
+    requests = [
+        Request(context, some(1 + 3 * choice))
+        for length in (17, 17, 4)
+        for context in [HEADER + some(length)]
+        for choice in range(3)
+    ]
+    first = requests[0]
+    return [
+        *requests,
+        first,  # twice
+        Request(first.context, some(1)),  # the same input, another target
+        Request([*first.context, *first.continuation], some(2)),  # begins where another one ends
+        Request(some(1), some(3)),  # shares nothing
+    ]
+
+
+REQUESTS = make_requests()
+
+
+@pytest.fixture(scope="module", params=["CLS", "CA"])
+def tiny(request):
+    return make_tiny(request.param)
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    return make_tiny("CLS")
+
+
+@pytest.fixture(scope="module")
+def alone(tiny):
+    """A request's score by one float64 pass over it."""
+    schedule = tiny.model.config.schedule
+    with jax.enable_x64(True):
+        wide = make_tiny(schedule, dtype="float64")
+
+    def score(request):
+        text = [*request.context, *request.continuation]
+        with jax.enable_x64(True):
+            logits = wide.forward(wide.params, np.array([text + [0] * (LENGTH - len(text))]))[0]
+            log_p = np.asarray(jax.nn.log_softmax(logits))
+        places = range(len(request.context) - 1, len(text) - 1)
+        best = [int(log_p[place, :50].argmax()) for place in places]
+        return (
+            sum(log_p[place, text[place + 1]] for place in places),
+            best == list(request.continuation),
+            best,
+        )
+
+    return score
+
+
+def scores(tiny, requests, **options):
+    found = dict(score_continuations(tiny.model, tiny.params, requests, **options))
+    assert sorted(found) == list(range(len(requests)))
+    return [found[number] for number in range(len(requests))]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "reuse"), [pytest.param(1, True, marks=pytest.mark.slow), (4, True), (4, False)]
+)
+def test_each_request_as_if_alone(tiny, alone, batch_size, reuse):
+    # One whose choice is what the model would say.
+    likely = Request(REQUESTS[0].context, alone(REQUESTS[0])[2])
+    requests = [*REQUESTS, likely]
+    found = scores(tiny, requests, batch_size=batch_size, reuse=reuse)
+    for request, score in zip(requests, found, strict=True):
+        log_prob, greedy, _ = alone(request)
+        assert score.log_prob == pytest.approx(log_prob, abs=TOLERANCE)
+        assert score.greedy == greedy
+    assert found[-1].greedy
+
+
+@given(st.data())
+@settings(max_examples=6)
+def test_sharing_changes_nothing(mixed, data):
+    cuts = st.tuples(st.integers(15, len(HEADER)), st.lists(st.integers(0, 2), max_size=3), st.integers(1, 6))
+    requests = [
+        Request([*HEADER[:cut], *middle], HEADER[-count:])
+        for cut, middle, count in data.draw(st.lists(cuts, min_size=1, max_size=6))
+    ]
+    together = scores(mixed, requests, batch_size=4)
+    apart = scores(mixed, requests, batch_size=4, reuse=False)
+    for one, other in zip(together, apart, strict=True):
+        assert one.log_prob == pytest.approx(other.log_prob, abs=TOLERANCE)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Tokens of the rows of each call of the model."""
+    seen, read = [], continuations._read
+
+    def record(model, params, tokens, mask, state):
+        seen.append(mask.sum(axis=1).tolist())
+        return read(model, params, tokens, mask, state)
+
+    monkeypatch.setattr(continuations, "_read", record)
+    return seen
+
+
+def test_what_is_shared_is_read_once(mixed, calls):
+    scores(mixed, REQUESTS[:6], batch_size=4)
+    # The header; two questions (and two rows to fill up: 4 are a batch); choices but for their last tokens.
+    assert calls == [[18], [17] * 4, [6, 6, 3, 3]]
+    calls.clear()
+    scores(mixed, REQUESTS[:6], batch_size=4, reuse=False)
+    assert sum(map(sum, calls)) >= 2 * (35 + 38 + 41)
+
+
+def test_choices_of_one_token_are_one_call(mixed, calls):
+    question = REQUESTS[0].context
+    scores(mixed, [Request(question, [choice]) for choice in range(4)])
+    assert calls == [[35]]
+
+
+def test_many_targets_in_one_pass(tiny, alone, monkeypatch):
+    monkeypatch.setattr(continuations, "_TARGETS", 4)
+    request = Request(HEADER[:1], HEADER[1:])
+    [found] = scores(tiny, [request])
+    assert found.log_prob == pytest.approx(alone(request)[0], abs=TOLERANCE)
+
+
+def test_scores_come_as_soon_as_they_are_known(mixed, calls):
+    for _, _ in score_continuations(mixed.model, mixed.params, REQUESTS, batch_size=4, reuse=False):
+        assert len(calls) == 1
+        break
+
+
+def test_models_without_states_are_passed_over_whole(mixed, monkeypatch):
+    expected = scores(mixed, REQUESTS[:3], batch_size=4, reuse=False)
+    monkeypatch.setattr(GatedConv, "stateful", False)
+    monkeypatch.setattr(LanguageModel, "init_state", None)
+    assert scores(mixed, REQUESTS[:3], batch_size=4) == expected
+
+
+def test_nothing_to_score(mixed):
+    assert scores(mixed, []) == []
+
+
+def test_wrong_requests_are_named(mixed):
+    def message(*requests, **options):
+        with pytest.raises(ValueError, match="expected") as error:
+            list(score_continuations(mixed.model, mixed.params, requests, **options))
+        return str(error.value)
+
+    assert message(Request([], [1])).startswith("request 0, context = []: expected at least one token")
+    assert message(REQUESTS[0], Request([1], [])).startswith("request 1, continuation = []: expected")
+    assert message(Request([1], [50])) == "tokenizer = 'token 50': expected tokens below 50"
+    assert message(REQUESTS[0], batch_size=0) == "batch_size = 0: expected at least 1"
+
+
+def test_models_that_cannot_score_are_refused(mixed):
+    config = mixed.model.config
+    both = LanguageModel(config.with_mixer("nystrom", [1], causal=False))
+    with pytest.raises(ValueError, match="layer 1, nystrom': expected causal mixers only"):
+        list(score_continuations(both, None, REQUESTS))
+    short = LanguageModel(config.replace(max_positions=8))
+    with pytest.raises(ValueError, match="'9 tokens': expected at most 8, the model's positions"):
+        list(score_continuations(short, None, [Request([1] * 8, [1, 2])]))
+    broken = jax.tree.map(lambda leaf: leaf * np.nan, mixed.params)
+    with pytest.raises(ValueError, match="expected finite losses"):
+        list(score_continuations(mixed.model, broken, REQUESTS[:1], batch_size=1))

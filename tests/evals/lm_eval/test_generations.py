@@ -1,0 +1,93 @@
+"""Continuing texts: lm-eval's settings, stop texts."""
+
+import jax
+import numpy as np
+import pytest
+
+from based_jax.data.tokenizers import ByteTokenizer
+from based_jax.evals.lm_eval import generations
+from based_jax.evals.lm_eval.generations import Settings, continue_texts, keys_for
+from based_jax.generate import Sampler, generate
+from based_jax.models.config import MixerSpec, ModelConfig
+from based_jax.models.language_model import LanguageModel
+from tests.generate.tiny import random_params
+
+BYTES = ByteTokenizer()
+PROMPTS = [BYTES.encode(text) for text in ("What is", "a longer one")]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, Settings((), 256, Sampler(0.0))),
+        ({"until": "\n"}, Settings(("\n",), 256, Sampler(0.0))),
+        ({"until": ["a", ""], "max_gen_toks": 8}, Settings(("a",), 8, Sampler(0.0))),
+        ({"do_sample": False, "temperature": 0.7}, Settings((), 256, Sampler(0.0))),
+        ({"temperature": 0.7, "top_p": 0.9}, Settings((), 256, Sampler(0.7, None, 0.9))),
+        ({"do_sample": True, "top_k": 5, "max_tokens": 3}, Settings((), 3, Sampler(1.0, 5))),
+        ({"do_sample": True, "temperature": 0}, Settings((), 256, Sampler(0))),
+    ],
+)
+def test_settings(options, expected):
+    assert Settings.read(options) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_beams": 4}, r"generation_kwargs = \['num_beams'\]: expected only until, do_sample"),
+        ({"max_gen_toks": 0}, "max_gen_toks = 0: expected an integer, at least 1"),
+        ({"until": [3]}, "until = 3: expected texts"),
+        ({"temperature": -1}, "temperature = -1: expected"),
+        ({"temperature": 1, "top_p": 2}, "top_p = 2: expected"),
+    ],
+)
+def test_wrong_settings_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        Settings.read(options)
+
+
+def test_texts_end_before_the_first_stop():
+    settings = Settings.read({"until": ["END", "\n"]})
+    assert settings.cut("one\ntwo END") == "one"
+    assert settings.cut("one END\n") == "one "
+    assert settings.cut("one") == "one"
+
+
+def test_looking_for_stops_while_tokens_come(monkeypatch):
+    """Nothing is made once every row has stopped; a row that ended is padded, and its padding is no text."""
+    pieces = [[b"one. ", b"two E"], [b"more\n", b"ND..."], [b"never", b"seen "]]
+    given = []
+
+    def stream(model, params, prompts, *args, **options):
+        for rows in pieces:
+            given.append(rows)
+            yield np.array([list(row) for row in rows])
+
+    monkeypatch.setattr(generations, "stream", stream)
+    settings = Settings.read({"until": ["END", "\n"]})
+    assert continue_texts(None, None, BYTES, PROMPTS, settings) == ["one. more", "two "]
+    assert len(given) == 2
+    pieces = [[[*b"one", 256], [*b"two."]], [[-1, -1], [*b".\n"]]]
+    assert continue_texts(None, None, BYTES, PROMPTS, settings) == ["one", "two.."]
+
+
+def test_the_models_own_tokens():
+    config = ModelConfig(257, 16, "C", {"C": MixerSpec("gated_conv")}, mlp_hidden=16)
+    model = LanguageModel(config)
+    params = random_params(model)
+
+    def texts(prompts, numbers, **options):
+        settings = Settings.read({"max_gen_toks": 12, **options})
+        keys = None if settings.sampler.greedy else keys_for(3, numbers)
+        return continue_texts(model, params, BYTES, prompts, settings, keys)
+
+    tokens = generate(model, params, PROMPTS, 12, stop_tokens=(256,), pad_token=256)
+    expected = [BYTES.decode(row) for row in np.asarray(tokens)]
+    assert texts(PROMPTS, [0, 1]) == expected
+    stop = expected[0][4]
+    assert texts(PROMPTS, [0, 1], until=stop) == [text.split(stop)[0] for text in expected]
+    sampled = texts(PROMPTS, [4, 7], do_sample=True)
+    assert sampled != expected
+    assert texts(PROMPTS[::-1], [7, 4], do_sample=True) == sampled[::-1]  # by number, not by row
+    assert len(set(map(str, jax.random.key_data(keys_for(3, [4, 7]))))) == 2

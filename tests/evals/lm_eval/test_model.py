@@ -1,0 +1,338 @@
+"""lm-eval drives a tiny model: local tasks through its own evaluator, against numbers worked out by hand."""
+
+import functools
+import json
+import math
+import warnings
+
+import jax
+import numpy as np
+import pytest
+
+from based_jax import command
+from based_jax.convert import save_pretrained
+from based_jax.data.tokenizers import ByteTokenizer
+from based_jax.evals.lm_eval import __main__ as lm_eval_command
+from based_jax.models.config import MixerSpec, ModelConfig
+from based_jax.models.language_model import LanguageModel
+from tests.generate.tiny import random_params
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("lm_eval", reason="needs lm-eval: pip install 'based-jax[lm-eval]'")
+    import lm_eval.tasks
+    from lm_eval import simple_evaluate
+    from lm_eval.api.instance import Instance
+
+    from based_jax.evals.lm_eval.model import LMEvalModel
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval's and those of what it imports
+
+BYTES = ByteTokenizer()
+CONTEXT = 64
+# Sums of up to 150 float32 losses of up to 30 nats, added up in another order.
+TOLERANCE = 1e-3
+
+ROWS = [
+    {"text": f"These are the facts of this sheet.\n{facts}\n{key}", "choices": choices, "label": label}
+    for facts, key, choices, label in [
+        ("a:x b:yy", "a:", ["x", "yy"], 0),
+        ("a:x b:yy", "b:", ["x", "yy"], 1),
+        ("b:x c:yy", "c:", [" x", "yy", "zzz"], 1),
+        ("b:x", "c: ", ["x", "yy"], 0),  # a space that goes to the choices
+    ]
+]
+TASKS = {
+    "facts": {
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{text}}",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": "{{label}}",
+        "target_delimiter": "",
+        "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
+    },
+    "last": {
+        "output_type": "loglikelihood",
+        "doc_to_text": "{{text}}",
+        "doc_to_target": "{{choices[label]}}",
+        "target_delimiter": "",
+        "metric_list": [{"metric": "perplexity"}, {"metric": "acc"}],
+    },
+    "whole": {
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "{{text}}{{text}}",  # longer than the context
+        "metric_list": [{"metric": "bits_per_byte"}],
+    },
+    "answers": {
+        "output_type": "generate_until",
+        "doc_to_text": "{{text}}",
+        "doc_to_target": "{{choices[label]}}",
+        "generation_kwargs": {"until": ["\n"], "max_gen_toks": 8, "do_sample": False},
+        "metric_list": [{"metric": "exact_match"}],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    mixers = {
+        "C": MixerSpec("gated_conv"),
+        "L": MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4}),
+    }
+    made = LanguageModel(ModelConfig(257, 16, "CL", mixers, mlp_hidden=16, max_length=CONTEXT))
+    return made, random_params(made)
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    """A checkpoint, and tasks in YAML files (JSON is YAML)."""
+    path = tmp_path_factory.mktemp("lm_eval")
+    save_pretrained(path / "model", *model)
+    (path / "tasks").mkdir()
+    (path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    for name, task in TASKS.items():
+        source = {
+            "task": name,
+            "dataset_path": "json",
+            "dataset_kwargs": {
+                "data_files": {"validation": str(path / "rows.jsonl")},
+                "cache_dir": str(path / "cache"),
+            },
+            "validation_split": "validation",
+        }
+        (path / "tasks" / f"{name}.yaml").write_text(json.dumps(source | task))
+    return path
+
+
+@pytest.fixture
+def only_ours(monkeypatch):
+    """lm-eval has thousands of tasks and takes seconds to list them."""
+    manager = functools.partial(lm_eval.tasks.TaskManager, include_defaults=False)
+    monkeypatch.setattr(lm_eval.tasks, "TaskManager", manager)
+    for name in lm_eval_command._QUIET:
+        monkeypatch.setenv(name, "1")
+    return manager
+
+
+@pytest.fixture(scope="module")
+def log_p(model):
+    """log p(continuation | context) by one pass, and whether each of its tokens is the likeliest."""
+    forward = jax.jit(lambda params, tokens: model[0].apply(params, tokens)[0])
+
+    def score(context, continuation):
+        tokens = [*context, *continuation][-CONTEXT - 1 :]
+        inputs = np.array([tokens[:-1] + [0] * (CONTEXT + 1 - len(tokens))])
+        found = np.asarray(forward(model[1], inputs))[0].astype(np.float64)
+        found -= np.log(np.exp(found - found.max(-1, keepdims=True)).sum(-1, keepdims=True)) + found.max(
+            -1, keepdims=True
+        )
+        places = range(len(tokens) - 1 - len(continuation), len(tokens) - 1)
+        likeliest = [int(found[place, :257].argmax()) for place in places]
+        return sum(found[place, tokens[place + 1]] for place in places), likeliest == list(continuation)
+
+    return score
+
+
+def ask(adapter, kind, *arguments):
+    requests = [Instance(kind, {}, args, index) for index, args in enumerate(arguments)]
+    return getattr(adapter, kind)(requests)
+
+
+def test_texts_become_requests_as_lm_eval_says(model, log_p):
+    adapter = LMEvalModel(*model, BYTES, batch_size=4)
+    long = "0123456789" * 7
+    pairs = [("A b ", "c"), ("", "abc"), ("  ", "a"), (long, "tail"), ("A b", " c")]
+    found = ask(adapter, "loglikelihood", *pairs)
+    tokens = [(b"A b", b" c"), ([256], b"abc"), ([256], b"  a"), (long.encode(), b"tail"), (b"A b", b" c")]
+    for pair, answer in zip(tokens, found, strict=True):
+        assert answer == (pytest.approx(log_p(*pair)[0], abs=TOLERANCE), log_p(*pair)[1])
+    with pytest.raises(ValueError, match="continuation = '': expected a text that adds tokens"):
+        ask(adapter, "loglikelihood", ("a", ""))
+    with pytest.raises(ValueError, match="continuation = '65 tokens': expected at most 64, the context"):
+        ask(adapter, "loglikelihood", ("a", "b" * 65))
+
+
+def test_rolling_windows(model, log_p):
+    adapter = LMEvalModel(*model, BYTES, batch_size=4)
+    text = [*b"abcdefghijklmnop" * 10]
+    [found, empty, short] = ask(adapter, "loglikelihood_rolling", (bytes(text).decode(),), ("",), ("xyz",))
+    # 160 tokens in windows of 64; the last 32 are read behind as many that were scored before.
+    expected = (
+        log_p([256], text[:64])[0] + log_p(text[63:64], text[64:128])[0] + log_p(text[95:128], text[128:])[0]
+    )
+    assert found == pytest.approx(expected, abs=TOLERANCE)
+    assert empty == 0
+    assert short == pytest.approx(log_p([256], b"xyz")[0], abs=TOLERANCE)
+
+
+def test_generation_does_not_depend_on_its_batch(model):
+    settings = [{"until": ["\n"], "max_gen_toks": 8}, {"do_sample": True, "max_gen_toks": 8}]
+    asked = [(text, option) for option in settings for text in ("", "some text", "x" * 100, "y")]
+    answers = [ask(LMEvalModel(*model, BYTES, batch_size=size), "generate_until", *asked) for size in (1, 3)]
+    assert answers[0] == answers[1]
+    with pytest.raises(ValueError, match="max_gen_toks = 64: expected less than 64, the context"):
+        ask(LMEvalModel(*model, BYTES), "generate_until", ("a", {"max_gen_toks": 64}))
+
+
+def test_the_adapters_arguments(model):
+    with pytest.raises(ValueError, match="max_length = 0: expected at least 1"):
+        LMEvalModel(*model, BYTES, max_length=0)
+    with pytest.raises(ValueError, match="batch_size = 0: expected at least 1"):
+        LMEvalModel(*model, BYTES, batch_size=0)
+    limited = LanguageModel(model[0].config.replace(max_positions=8))
+    with pytest.raises(ValueError, match="max_length = 64: expected at most 8, the model's positions"):
+        LMEvalModel(limited, None, BYTES)
+    assert LMEvalModel(*model, BYTES).tokenizer_name == "byte"
+
+
+def test_every_kind_of_task_by_hand(model, folder, log_p, only_ours):
+    adapter = LMEvalModel(*model, BYTES, batch_size=4)
+    manager = only_ours(include_path=str(folder / "tasks"))
+    found = simple_evaluate(adapter, tasks=list(TASKS), task_manager=manager, bootstrap_iters=0)["results"]
+
+    def scores(row):
+        stripped = row["text"].rstrip(" ")
+        moved = row["text"][len(stripped) :]
+        return [log_p(stripped.encode(), (moved + choice).encode()) for choice in row["choices"]]
+
+    every = [scores(row) for row in ROWS]
+    labels = [row["label"] for row in ROWS]
+    best = [int(np.argmax([value for value, _ in choices])) for choices in every]
+    per_byte = [
+        int(
+            np.argmax(
+                [value / len(choice) for (value, _), choice in zip(choices, row["choices"], strict=True)]
+            )
+        )
+        for row, choices in zip(ROWS, every, strict=True)
+    ]
+    assert found["facts"]["acc,none"] == np.mean(np.equal(best, labels))
+    assert found["facts"]["acc_norm,none"] == np.mean(np.equal(per_byte, labels))
+    right = [choices[label] for choices, label in zip(every, labels, strict=True)]
+    assert math.log(found["last"]["perplexity,none"]) == pytest.approx(
+        -np.mean([value for value, _ in right]), abs=TOLERANCE
+    )
+    assert found["last"]["acc,none"] == np.mean([greedy for _, greedy in right])
+    texts = [row["text"] * 2 for row in ROWS]
+    total = sum(ask(adapter, "loglikelihood_rolling", *((text,) for text in texts)))
+    bits = -total / sum(map(len, texts)) / math.log(2)
+    assert found["whole"]["bits_per_byte,none"] == pytest.approx(bits, abs=TOLERANCE)
+    answers = ask(
+        adapter, "generate_until", *((row["text"], TASKS["answers"]["generation_kwargs"]) for row in ROWS)
+    )
+    gold = [row["choices"][row["label"]] for row in ROWS]
+    assert found["answers"]["exact_match,none"] == np.mean(np.equal(answers, gold))
+
+
+def own_lines(text):
+    """Without the bars that tqdm draws if it was imported before the command could tell it not to."""
+    return [line for line in text.splitlines() if line and "it/s]" not in line]
+
+
+def call(folder, *flags):
+    places = ("--include", str(folder / "tasks"), "--checkpoint", str(folder / "model"), "--batch-size", "4")
+    lm_eval_command.main([*places, *flags])
+
+
+def test_the_command(folder, only_ours, tmp_path, capsys):
+    result, samples = tmp_path / "result.json", tmp_path / "new" / "samples.jsonl"
+    call(folder, "--tasks", "facts,last", "--limit", "3", "--json", str(result), "--samples", str(samples))
+    content = json.loads(result.read_text())
+    rows = [json.loads(line) for line in samples.read_text().splitlines()]
+    assert sorted(row["task"] for row in rows) == ["facts"] * 3 + ["last"] * 3
+    accuracy = np.mean([row["acc"] for row in rows if row["task"] == "facts"])
+    assert content["results"]["facts"]["acc,none"] == pytest.approx(accuracy)
+    assert content["n-samples"]["facts"] == {"original": 4, "effective": 3}
+    assert content["results"]["last"]["perplexity_stderr,none"] > 0
+    assert content["options"]["tasks"] == "facts,last"
+    out, err = capsys.readouterr()
+    assert "the first 3 examples of each task only" in out
+    assert f"{content['results']['last']['perplexity,none']:.6g}"[:4] in out
+    assert own_lines(err) == []
+
+    again = tmp_path / "again.json"
+    call(folder, "--tasks", "facts,last", "--limit", "3", "--json", str(again), "--no-reuse")
+    for task, metrics in json.loads(again.read_text())["results"].items():
+        for name, value in metrics.items():
+            expected = content["results"][task][name]
+            close = isinstance(value, float)
+            assert value == (pytest.approx(expected, rel=TOLERANCE) if close else expected)
+
+
+def test_a_suite(folder, only_ours, tmp_path, monkeypatch, capsys):
+    """Tasks of the suite's names, made of our rows; all have two accuracies."""
+    suite = lm_eval_command.SUITES["superglue"]
+    metrics = {"f1": "acc_norm", "em": "acc"}
+    columns = tuple(column._replace(metric=metrics.get(column.metric, "acc")) for column in suite.columns)
+    monkeypatch.setitem(lm_eval_command.SUITES, "superglue", suite._replace(columns=columns))
+    tasks, result = tmp_path / "tasks", tmp_path / "result.json"
+    tasks.mkdir()
+    source = json.loads((folder / "tasks" / "facts.yaml").read_text()) | {"fewshot_split": "validation"}
+    for name in suite.tasks:
+        (tasks / f"{name}.yaml").write_text(json.dumps(source | {"task": name}))
+    flags = ("--suite", "superglue", "--shots", "1", "--context", "128", "--include", str(tasks))
+    call(folder, *flags, "--limit", "2", "--json", str(result))
+    content = json.loads(result.read_text())
+    assert content["n-shot"]["boolq"] == 1
+    assert content["columns"]["boolq"] == pytest.approx(100 * content["results"]["boolq"]["acc,none"])
+    assert [row["shots"] for row in content["published"]] == [1, 1, 1]
+    out = capsys.readouterr().out
+    assert f"{content['columns']['average']:.2f}" in out
+    assert "47.20" in out  # Based's average with one example
+
+
+def test_an_interrupted_command_continues(folder, only_ours, tmp_path, monkeypatch, capsys):
+    from based_jax.evals.lm_eval import model as lm_eval_model
+
+    score, asked = lm_eval_model.score_continuations, []
+
+    def stop_after(count):
+        def run(model, params, requests, **options):
+            asked.append(len(requests))
+            for number, pair in enumerate(score(model, params, requests, **options)):
+                if number == count:
+                    raise KeyboardInterrupt
+                yield pair
+
+        monkeypatch.setattr(lm_eval_model, "score_continuations", run)
+
+    flags = ("--tasks", "facts", "--cache", str(tmp_path / "cache"))
+    stop_after(5)
+    with pytest.raises(SystemExit) as ended:
+        call(folder, *flags)
+    assert ended.value.code == 130
+    assert "interrupted; " in capsys.readouterr().err
+    stop_after(100)
+    call(folder, *flags, "--json", str(tmp_path / "cached.json"))
+    assert asked == [9, 4]
+    call(folder, *flags, "--context", "60")  # other answers
+    assert asked == [9, 4, 9]
+    call(folder, "--tasks", "facts", "--json", str(tmp_path / "fresh.json"))
+    results = [json.loads((tmp_path / name).read_text())["results"] for name in ("cached.json", "fresh.json")]
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--tasks", "fact"), "tasks = 'fact': expected facts"),
+        (("--tasks", "nothing"), "expected one that lm-eval or --include has"),
+        (("--tasks", "broken"), "expected tasks whose data can be loaded and whose prompts can be made; "),
+        (("--tasks", "beams"), "generation_kwargs = ['num_beams']: expected only until"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[1],
+)
+def test_errors_are_one_line(folder, only_ours, capsys, flags, message):
+    source = json.loads((folder / "tasks" / "answers.yaml").read_text())
+    beams = {"task": "beams", "generation_kwargs": {"num_beams": 4}}
+    (folder / "tasks" / "beams.yaml").write_text(json.dumps(source | beams))
+    broken = {"task": "broken", "doc_to_text": "{{absent}}"}
+    (folder / "tasks" / "broken.yaml").write_text(json.dumps(source | broken))
+    with pytest.raises(SystemExit) as ended:
+        command.run(lm_eval_command.PROG, lambda: call(folder, *flags))
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert message in err
+    assert len(own_lines(err)) == 1
+    assert out == ""

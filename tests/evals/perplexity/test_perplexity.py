@@ -1,0 +1,265 @@
+"""Scoring streams with a model, the records on disk, the HTML page and the command."""
+
+import dataclasses
+import html.parser
+import itertools
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from based_jax import command
+from based_jax.convert import save_pretrained
+from based_jax.data import ByteTokenizer, Document, PackedTokens
+from based_jax.evals.bigrams.table import BigramTable
+from based_jax.evals.perplexity import __main__ as perplexity
+from based_jax.evals.perplexity.annotated import write_page
+from based_jax.evals.perplexity.records import make_records, read_records, write_records
+from based_jax.evals.perplexity.scoring import Scores, score_documents, score_windows
+from based_jax.models.config import MixerSpec, ModelConfig
+from based_jax.models.language_model import LanguageModel
+from tests.generate.tiny import random_params
+
+TEXTS = ["abab <b>abab</b> & na\u00efve\nabab", "a", "banana banana banana banana banana"]
+LENGTH = 12
+
+
+@pytest.fixture(scope="module")
+def model():
+    mixers = {"A": MixerSpec("attention", {"num_heads": 2})}
+    made = LanguageModel(
+        ModelConfig(257, d_model=8, schedule="A", mixers=mixers, mlp_hidden=8, max_length=LENGTH)
+    )
+    return made, random_params(made)
+
+
+@pytest.fixture(scope="module")
+def packed() -> PackedTokens:
+    return PackedTokens.from_documents([Document("", text) for text in TEXTS], ByteTokenizer())
+
+
+@pytest.fixture(scope="module")
+def forward(model):
+    """log p (B, N, vocabulary) of rows of any length up to 64, by the definition."""
+    apply = jax.jit(lambda params, tokens: jax.nn.log_softmax(model[0].apply(params, tokens)[0]))
+
+    def get(tokens: np.ndarray) -> np.ndarray:
+        return np.asarray(apply(model[1], np.pad(tokens, (0, 64 - tokens.size))[None])[0])
+
+    return get
+
+
+def by_definition(packed: PackedTokens, forward, rows: list[tuple[int, int]]) -> Scores:
+    """Scores where the targets behind inputs begin ... end of each row are read as one text."""
+    scores = Scores.empty(len(packed) - 1)
+    for begin, end in rows:
+        log_p = forward(packed.tokens[begin:end].astype(np.int32))[: end - begin]
+        scores.loss[begin:end] = -np.take_along_axis(
+            log_p, packed.tokens[begin + 1 : end + 1, None].astype(int), 1
+        )[:, 0]
+        scores.predicted[begin:end] = log_p[:, :257].argmax(axis=1)
+        scores.predicted_loss[begin:end] = -log_p[:, :257].max(axis=1)
+    return scores
+
+
+def windows(packed: PackedTokens, cross_documents: bool) -> list[tuple[int, int]]:
+    edges = set(range(0, len(packed) - 1, LENGTH)) | (
+        set() if cross_documents else set(packed.starts.tolist())
+    )
+    edges = sorted(edges)
+    return list(zip(edges, [*edges[1:], len(packed) - 1], strict=True))
+
+
+def assert_same(scores: Scores, expected: Scores) -> None:
+    np.testing.assert_allclose(scores.loss, expected.loss, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(scores.predicted, expected.predicted)
+    np.testing.assert_allclose(scores.predicted_loss, expected.predicted_loss, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("batch_size", "cross_documents"), [(2, False), (2, True), (3, False)])
+def test_windows_have_the_losses_of_each_window_alone(model, packed, forward, batch_size, cross_documents):
+    done = []
+    scores = score_windows(
+        *model,
+        packed,
+        length=LENGTH,
+        batch_size=batch_size,
+        cross_documents=cross_documents,
+        advance=done.append,
+    )
+    assert sum(done) == len(packed) - 1
+    assert_same(scores, by_definition(packed, forward, windows(packed, cross_documents)))
+
+
+def test_documents_have_the_losses_of_each_document_read_at_once(model, packed, forward):
+    ends = [*packed.starts.tolist(), len(packed) - 1]
+    expected = by_definition(packed, forward, list(itertools.pairwise(ends)))
+    assert_same(score_documents(*model, packed, length=LENGTH, batch_size=2), expected)
+
+
+def test_an_interrupted_scoring_keeps_what_it_reached(model, packed):
+    whole = score_windows(*model, packed, length=LENGTH, batch_size=2)
+    half = score_windows(*model, packed, length=LENGTH, batch_size=2, interrupted=lambda: True)
+    records = make_records(packed, half, LENGTH, False, {"num_bytes": 9}).reached()
+    np.testing.assert_array_equal(records.loss, whole.loss[: 2 * LENGTH])
+    assert records.info["num_bytes"] is None
+
+
+def test_models_that_have_no_perplexity_are_refused(packed):
+    mixers = {"X": MixerSpec("nystrom", {"causal": False})}
+    whole = ModelConfig(257, d_model=8, schedule="X", mixers=mixers, mlp_hidden=8)
+    for score in (score_windows, score_documents):
+        with pytest.raises(ValueError, match=r"checkpoint = 'layer 0, nystrom': expected causal"):
+            score(LanguageModel(whole), None, packed, length=LENGTH, batch_size=2)
+    small = ModelConfig(100, d_model=8, schedule="A", mixers={"A": MixerSpec("attention")}, mlp_hidden=8)
+    with pytest.raises(ValueError, match="tokenizer = 'token 256': expected tokens below 100"):
+        score_windows(LanguageModel(small), None, packed, length=LENGTH, batch_size=2)
+
+
+@pytest.fixture(scope="module")
+def records(model, packed):
+    made = make_records(
+        packed,
+        score_windows(*model, packed, length=LENGTH, batch_size=2),
+        LENGTH,
+        False,
+        {"tokenizer": "byte"},
+    )
+    return made.with_counts(BigramTable.of_stream(packed.tokens, 257, "itself"))
+
+
+def test_records_come_back_from_parquet(records, tmp_path):
+    path = tmp_path / "records.parquet"
+    for written in (records, dataclasses.replace(records, count=None)):
+        write_records(path, written)
+        read = read_records(path)
+        for field in dataclasses.fields(written):
+            expected, found = getattr(written, field.name), getattr(read, field.name)
+            assert getattr(expected, "dtype", None) == getattr(found, "dtype", None)
+            np.testing.assert_equal(found, expected)
+    assert [file.name for file in tmp_path.iterdir()] == ["records.parquet"]
+    path.write_bytes(b"PAR1 or not")
+    with pytest.raises(ValueError, match="expected a Parquet file"):
+        read_records(path)
+
+
+def test_without_pyarrow_the_extra_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"pip install 'based-jax\[eval\]'"):
+        read_records(tmp_path / "records.parquet")
+
+
+class Page(html.parser.HTMLParser):
+    """The text of the spans in sections, their classes and titles; every tag that was seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.spans, self.inside = [], [], False
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.inside |= tag == "section"
+        if tag == "span" and self.inside:
+            self.spans.append([dict(attrs), ""])
+
+    def handle_data(self, data):
+        if self.inside and self.spans:
+            self.spans[-1][1] += data
+
+
+def test_the_page_shows_every_token_escaped(records, packed, tmp_path):
+    hits = records.distance > 0
+    evil = dataclasses.replace(records, info={"checkpoint": "<script>alert(1)</script>"})
+    write_page(tmp_path / "page.html", evil, hits, ByteTokenizer(), reference=records)
+    page = Page()
+    page.feed((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert set(page.tags) == {"html", "meta", "title", "style", "h1", "p", "div", "section", "span"}
+    assert page.tags.count("section") == -(-(len(packed) - 1) // LENGTH)
+    assert len(page.spans) == len(records)
+    assert ["hit" in attrs["class"].split() for attrs, _ in page.spans] == hits.tolist()
+    shown = "".join(text for attrs, text in page.spans if "piece" not in attrs["class"])
+    assert shown == "".join(TEXTS).replace("\n", "\u21b5\n")
+    title = page.spans[5][0]["title"]
+    assert title.startswith(f'"<": {records.loss[5]:.3f} nats')
+    assert "reference: " in title
+    assert "1 times in training" in title
+    write_page(tmp_path / "page.html", evil, hits, ByteTokenizer(), max_tokens=3)
+    page = Page()
+    page.feed((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert len(page.spans) == 3
+
+
+def run(*argv: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        command.run(perplexity.PROG, lambda: perplexity.main([str(arg) for arg in argv]))
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def files(model, packed, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluation")
+    save_pretrained(folder / "model", *model)
+    ByteTokenizer().save(folder / "model")
+    lines = [json.dumps({"text": text}) for text in TEXTS]
+    (folder / "text.jsonl").write_text("\n".join(lines))
+    BigramTable.of_stream(packed.tokens, 257, "itself").save(folder / "counts")
+    BigramTable.of_stream(np.array([1, 2]), 9).save(folder / "others")
+    return folder
+
+
+def test_the_command_and_its_recomputation_agree(files, records, capsys):
+    made, again = files / "a.parquet", files / "b.parquet"
+    options = ("--batch-size", 2, "--counts", files / "counts", "--max-count", 8)
+    first = (
+        "--checkpoint",
+        files / "model",
+        "--data",
+        files / "text.jsonl",
+        *options,
+        "--reference",
+        files / "model",
+    )
+    outputs = ("--records", made, "--json", files / "a.json", "--html", files / "a.html")
+    assert run(*first, *outputs) == 0
+    printed = capsys.readouterr().out
+    np.testing.assert_array_equal(read_records(made).loss, records.loss)
+    result = json.loads((files / "a.json").read_text())
+    hits = (records.distance > 0) & (records.count <= 8)
+    assert result["slices"]["hits"]["tokens"] == hits.sum() > 0
+    assert result["slices"]["hits"]["loss"] == pytest.approx(records.loss[hits].mean(dtype=float), rel=1e-12)
+    assert result["gap_explained"] is None
+    assert "no gap: the model is not worse" in printed
+    assert (files / "a.html").read_text().count("<section>") == 6
+
+    recompute = ("--checkpoint", made, "--reference", made, "--max-count", 8)
+    assert run(*recompute, "--json", files / "b.json", "--records", again, "--html", files / "b.html") == 0
+    assert capsys.readouterr().out == printed
+    recomputed = json.loads((files / "b.json").read_text())
+    del recomputed["reference"]["info"], result["reference"]["info"]  # one has the counts of its file
+    assert recomputed == result
+    assert (files / "b.html").read_text() == (files / "a.html").read_text()
+    assert again.read_bytes() == made.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "data = None: expected the text to evaluate on"),
+        (("--data", "nowhere"), "there is no such path"),
+        (("--data", "text.jsonl", "--counts", "text.jsonl"), "expected a count file of bigrams"),
+        (("--data", "text.jsonl", "--counts", "others"), "a vocabulary of 9': expected the tokenizer's 257"),
+        (("--data", "text.jsonl", "--records", "a.csv"), "a name that ends in .parquet"),
+        (("--data", "text.jsonl", "--json", "no/where.json"), "a file in an existing directory"),
+        (("--data", "text.jsonl", "--reference", "none.parquet"), "expected a Parquet file of records"),
+        (("--data", "text.jsonl", "--batch-size", "0"), "batch_size = 0"),
+        (("--data", "text.jsonl", "--context", "line"), "--context"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(files, flags, message, capsys, monkeypatch):
+    monkeypatch.chdir(files)
+    assert run("--checkpoint", "model", *flags) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert message in errors[-1]
+    assert not any("Traceback" in line for line in errors)

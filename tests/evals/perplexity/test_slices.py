@@ -1,0 +1,159 @@
+"""Repeats, slices, the gap and the histograms against definitions spelled out in loops."""
+
+import dataclasses
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from based_jax.data import ByteTokenizer, Document, PackedTokens
+from based_jax.evals.bigrams.table import BigramTable
+from based_jax.evals.distances import __main__ as distances
+from based_jax.evals.perplexity.records import Records, make_records
+from based_jax.evals.perplexity.repeats import repeat_distances
+from based_jax.evals.perplexity.scoring import Scores
+from based_jax.evals.perplexity.slices import gap_explained, report
+
+SEED = st.integers(0, 2**32 - 1)
+
+
+def distance_by_definition(inputs, targets, segments, place) -> int:
+    def pair(index):
+        return segments[index], inputs[index], targets[index]
+
+    return next((place - before for before in reversed(range(place)) if pair(before) == pair(place)), 0)
+
+
+@given(
+    SEED, st.integers(1, 3), st.sampled_from([1, 2, 30]), st.sampled_from([1, 2, 5, 1 << 17]), st.booleans()
+)
+def test_distances_are_those_of_the_definition(seed, rows, length, vocab_size, packed):
+    rng = np.random.default_rng(seed)
+    inputs, targets = rng.integers(0, vocab_size, (2, rows, length), dtype=np.int32)
+    sizes = rng.integers(0, length + 1, rows)
+    mask = np.arange(length)[None] < sizes[:, None]
+    segments = np.cumsum(rng.random((rows, length)) < 0.2, axis=1)
+    found = repeat_distances(inputs, targets, mask, segments if packed else None)
+    for row in range(rows):
+        ids = segments[row] if packed else np.zeros(length, int)
+        for place in range(length):
+            expected = (
+                distance_by_definition(inputs[row], targets[row], ids, place) if mask[row, place] else 0
+            )
+            assert found[row, place] == expected
+
+
+def random_records(seed: int, size: int, length: int | None, cross: bool, counted: bool) -> Records:
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, 4, size, dtype=np.uint16)
+    tokens[[0, -1]] = 4
+    tokens[rng.integers(0, size, 3)] = 4
+    starts = np.flatnonzero(tokens[:-1] == 4)
+    loss = rng.exponential(2, size - 1).astype(np.float32)
+    scores = Scores(loss, tokens[1:].astype(np.int32), loss)
+    records = make_records(PackedTokens(tokens, starts, 100), scores, length, cross, {"num_bytes": 100})
+    if not counted:
+        return records
+    training = np.repeat(rng.integers(0, 4, 60), rng.integers(1, 4, 60))
+    return records.with_counts(BigramTable.of_stream(training, 5))
+
+
+def mean(values) -> float | None:
+    values = list(values)
+    return sum(values) / len(values) if values else None
+
+
+def close(value, expected) -> bool:
+    return value is None if expected is None else math.isclose(value, expected, rel_tol=1e-9)
+
+
+@given(
+    SEED,
+    st.sampled_from([4, 60]),
+    st.sampled_from([None, 7, 100]),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 6),
+)
+def test_the_report_is_that_of_the_definition(seed, size, length, cross, counted, max_count):
+    records = random_records(seed, size, length, cross, counted)
+    rng = np.random.default_rng(seed + 1)
+    reference = dataclasses.replace(records, loss=rng.exponential(2, size - 1).astype(np.float32))
+    found = report(records, max_count, reference)
+    assert json.loads(json.dumps(found)) == found
+
+    document = np.cumsum(records.input == 4)
+    sequence = document if length is None else np.arange(size - 1) // length
+    segments = [
+        (s, 0 if cross and length else d) for s, d in zip(sequence.tolist(), document.tolist(), strict=True)
+    ]
+    expected = [
+        distance_by_definition(records.input, records.target, segments, place) for place in range(size - 1)
+    ]
+    assert records.distance.tolist() == expected
+    counts = records.count
+    hits = [d > 0 and (counts is None or counts[i] <= max_count) for i, d in enumerate(expected)]
+
+    losses, others = records.loss.astype(float).tolist(), reference.loss.astype(float).tolist()
+    chosen = {"all": range(size - 1), "hits": np.flatnonzero(hits), "other": np.flatnonzero(~np.array(hits))}
+    for name, places in chosen.items():
+        values = found["slices"][name]
+        assert values["tokens"] == len(places)
+        assert close(values["loss"], mean(losses[i] for i in places))
+        assert close(found["reference"]["slices"][name]["loss"], mean(others[i] for i in places))
+        assert values["loss"] is None or close(values["perplexity"], math.exp(values["loss"]))
+    assert close(found["bits_per_byte"], sum(losses) / math.log(2) / 100)
+
+    assert bool(found["frequency"]) == counted
+    for entry in found["frequency"]:
+        inside = [i for i in range(size - 1) if entry["low"] <= counts[i] <= entry["high"]]
+        assert close(entry["all"]["loss"], mean(losses[i] for i in inside))
+        assert close(entry["repeats"]["loss"], mean(losses[i] for i in inside if expected[i]))
+    assert sum(entry["all"]["tokens"] for entry in found["frequency"]) == (size - 1) * counted
+    for entry in found["distances"]["bins"]:
+        inside = [i for i, d in enumerate(expected) if entry["low"] <= d <= entry["high"]]
+        assert (entry["repeats"], entry["hits"]) == (len(inside), sum(hits[i] for i in inside))
+    assert sum(entry["hits"] for entry in found["distances"]["bins"]) == sum(hits)
+
+
+def test_the_gap_explained_is_zoologys_formula():
+    # Zoology, Table 1: Hyena 72M against attention 73M with 7.03% hits is 60.8%.
+    hits = np.arange(10_000) < 703
+    ours = np.where(hits, math.log(9.00), math.log(15.74))
+    attention = np.where(hits, math.log(2.41), math.log(14.76))
+    assert gap_explained(ours, attention, hits) == pytest.approx(0.608, abs=0.002)
+    assert gap_explained(np.where(hits, 2.0, 0.0), np.where(hits, 1.0, 0.5), hits) == 1.0  # better overall
+    assert gap_explained(np.where(hits, 2.0, 0.9), np.where(hits, 1.0, 0.9), hits) == 1.0
+    assert gap_explained(attention, attention, hits) is None
+    assert gap_explained(np.where(hits, 1.0, 2.0), np.where(hits, 2.0, 1.0), hits) < 0
+
+
+def test_the_distances_command_counts_the_repeats_of_a_text(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("abab xyz abab " * 9)
+    packed = PackedTokens.from_documents([Document("", text.read_text())], ByteTokenizer())
+    BigramTable.of_stream(packed.tokens, 257).save(tmp_path / "counts")
+    flags = ["--data", text, "--length", 40, "--counts", tmp_path / "counts", "--max-count", 9]
+    assert distances.main([str(flag) for flag in [*flags, "--json", tmp_path / "out.json"]]) == 0
+    assert "127 tokens in 4 sequences" in capsys.readouterr().out
+    found = json.loads((tmp_path / "out.json").read_text())
+    repeats = hits = 0
+    stream = packed.tokens.tolist()
+    pairs = list(itertools.pairwise(stream))
+    for place, pair in enumerate(pairs):
+        repeat = pair in pairs[place // 40 * 40 : place]
+        repeats, hits = repeats + repeat, hits + (repeat and pairs.count(pair) <= 9)
+    assert 0 < hits < repeats
+    assert (found["repeats_per_sequence"], found["hits_per_sequence"]) == (repeats / 4, hits / 4)
+    assert sum(entry["hits"] for entry in found["bins"]) == hits
+
+
+def test_a_reference_on_other_tokens_is_refused():
+    records = random_records(0, 60, 7, True, False)
+    other = random_records(0, 60, 9, True, False)
+    with pytest.raises(ValueError, match="reference"):
+        report(records, reference=other)

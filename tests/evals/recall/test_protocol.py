@@ -1,0 +1,172 @@
+"""Recall tasks: reading the published columns, prompts, answers and scores."""
+
+import json
+import sys
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from based_jax.data.tokenizers import ByteTokenizer
+from based_jax.evals.recall.data import TASKS, Example, read_examples
+from based_jax.evals.recall.protocol import chunk_prompts, contains, make_prompt, read_answer, rebuild
+
+BYTES = ByteTokenizer()
+ROWS = [{"doc_id": "a", "text": "The year: 1999\nyear:", "key": "year", "value": "1999"}]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_rows_are_read_from_json_lines_and_parquet(tmp_path):
+    rows = [ROWS[0], {**ROWS[0], "text": "\u2028Ort:", "key": "Ort", "value": "Köln"}]
+    expected = [
+        Example(0, "The year: 1999\nyear:", "year", "1999"),
+        Example(1, "\u2028Ort:", "Ort", "Köln"),
+    ]
+    assert read_examples("swde", write(tmp_path / "rows.jsonl", rows)) == expected
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    assert read_examples("fda", str(tmp_path / "rows.parquet")) == expected
+    with pytest.raises(ValueError, match=r"rows.parquet = .*expected columns .*; no question here$"):
+        read_examples("squad_completion", str(tmp_path / "rows.parquet"))
+
+
+def test_parquet_needs_a_package_and_a_whole_file(tmp_path, monkeypatch):
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(ValueError, match=r"data = .*rows.parquet': expected a Parquet file \("):
+        read_examples("swde", str(path))
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(
+        ImportError, match=r"expected the package 'pyarrow' .*pip install 'based-jax\[eval\]'"
+    ):
+        read_examples("swde", str(path))
+
+
+def test_squads_key_is_its_question(tmp_path):
+    row = {"text": "It is", "question": "What?", "value": "this"}
+    found = read_examples("squad_completion", write(tmp_path / "rows.jsonl", [row]))
+    assert found == [Example(0, "It is", "What?", "this")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            '{"text": "a", "key": "b"}',
+            r"rows.jsonl, line 1 = .*: expected columns text, key, value; no value here",
+        ),
+        ('{"text": "a", "key": "b", "value": 3}', r"rows.jsonl, row 0, value = 3: expected a text"),
+        (
+            '{"text": "", "key": "b", "value": "c"}',
+            r"rows.jsonl, row 0 = '': expected a text that is not empty",
+        ),
+        ("{", r"rows.jsonl, line 1: expected (a )?JSON"),
+        ("[]", r"rows.jsonl, line 1 = .*expected a JSON object"),
+        ("", r"data = .*: expected at least one row"),
+    ],
+)
+def test_wrong_rows_are_named(tmp_path, content, message):
+    (tmp_path / "rows.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_examples("swde", str(tmp_path / "rows.jsonl"))
+
+
+def test_wrong_files_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"data = .*none.jsonl': expected a file"):
+        read_examples("swde", str(tmp_path / "none.jsonl"))
+    with pytest.raises(ValueError, match=r"data = 'rows.csv': expected a .jsonl or .parquet file"):
+        read_examples("swde", "rows.csv")
+    with pytest.raises(ValueError, match="task = 'other': expected one of 'swde', 'fda', 'squad_completion'"):
+        read_examples("other", "rows.jsonl")
+
+
+def test_the_hub_gives_the_validation_rows(monkeypatch):
+    class Hub:
+        @staticmethod
+        def load_dataset(name, split):
+            asked.append((name, split))
+            if name == "none":
+                raise RuntimeError("no such thing\nat all")
+            return ROWS
+
+    asked = []
+    monkeypatch.setattr("based_jax.evals.recall.data.import_optional", lambda *_: Hub)
+    for task, source in TASKS.items():
+        if task != "squad_completion":
+            assert read_examples(task, "hub")[0].value == "1999"
+            assert asked[-1] == (source.hub, "validation")
+    assert read_examples("swde", "hf:mine")[0].value == "1999"
+    with pytest.raises(ValueError, match=r"data = 'hf:none': .*; RuntimeError: no such thing$"):
+        read_examples("swde", "hf:none")
+
+
+def test_a_long_prompt_loses_its_beginning():
+    prompt = make_prompt(Example(0, "0123456789", "k", "v"), BYTES, context=48 + 4)
+    assert BYTES.decode(prompt.tokens) == "6789"
+    assert (prompt.length, prompt.truncated) == (10, True)
+    whole = make_prompt(Example(0, "0123", "k", "v"), BYTES, context=48 + 4)
+    assert BYTES.decode(whole.tokens) == "0123"
+    assert not whole.truncated
+    with pytest.raises(ValueError, match="context = 48: expected more than the 48 tokens"):
+        make_prompt(prompt.example, BYTES, context=48)
+
+
+def test_the_rebuilt_prompt_has_no_summary():
+    summary = "Summary of information above...\nyear: 1999\nrun time:"
+    assert rebuild(f"Text. {summary}", "run time") == "Text.  Run time:"
+    assert rebuild(f"Text.year:year:{summary}{summary}", "year") == "Text. Year:"
+    example = Example(0, f"Text.\n{summary}", "run time", "90")
+    assert make_prompt(example, BYTES, style="rebuilt").text == "Text.\n Run time:"
+    assert make_prompt(example, BYTES).text == example.text
+    with pytest.raises(ValueError, match="prompt = 'other': expected one of 'stored', 'rebuilt'"):
+        make_prompt(example, BYTES, style="other")
+
+
+def test_chunks_ask_for_the_values_in_them():
+    document = "Name: Ada. Year: 1815. Town: London"
+    rows = list(chunk_prompts(document, {"name": "ADA", "year": "1815", "x": "none"}, BYTES, chunk=14))
+    assert rows == [
+        {"text": "Name: Ada. Yea \n name:", "key": "name", "value": "ADA"},
+        {"text": "r: 1815. Town: \n year:", "key": "year", "value": "1815"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        (b" one\ntwo", " one"),
+        (b"\n", ""),
+        (b"", ""),
+        (b" one", " one"),
+        (b" one\r more", " one\r more"),
+    ],
+)
+def test_answers_end_at_the_newline(tokens, text):
+    padded = np.array([*tokens, -1, -1])
+    assert read_answer(padded, BYTES) == text
+
+
+def test_a_document_may_end_within_an_answer():
+    assert read_answer(np.array([*b"one", 256, 256, *b"two\nthree", 256]), BYTES) == (
+        "one<|endoftext|><|endoftext|>two"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "value", "right"),
+    [
+        (" Sacramento, Calif.", "sacramento", True),
+        ("SACRAMENTO", "Sacramento", True),
+        (" Sacra mento", "Sacramento", False),
+        ("1,000", "1.000", False),  # not a pattern
+        ("(a|b)*", "(A|B)*", True),
+        ("the  year", "the year", False),  # spaces count
+        ("", "x", False),
+    ],
+)
+def test_contains(answer, value, right):
+    assert contains(answer, value) is right

@@ -1,0 +1,337 @@
+"""The engine answers as `generate` does, one request alone, whatever else goes on."""
+
+import contextlib
+
+import jax
+import numpy as np
+import pytest
+
+from based_jax.generate import Engine, Event, Full, Request, Sampler, generate
+from based_jax.generate.capacity import token_limit
+from based_jax.generate.engine import pool as pools
+from based_jax.generate.engine.prefix_cache import PrefixCache
+from based_jax.generate.engine.snapshot import Snapshot
+from based_jax.models.config import MixerSpec, ModelConfig
+from based_jax.models.language_model import LanguageModel
+from tests.generate.answers import ENGINE, check
+from tests.generate.tiny import LENGTH, MIXERS, make_tiny
+
+PROMPTS = [[7], [3, 1], [4, 4, 9, 0, 2, 30, 49, 8], list(range(10, 26)), list(range(3, 45, 2))]
+STEPS = 10
+
+
+@pytest.fixture
+def engine(wide, x64):
+    return Engine(wide.model, wide.params, **ENGINE)
+
+
+@pytest.fixture(scope="module")
+def simple(tiny):
+    """A model without caches that grow, which compiles fast."""
+    return tiny("C")
+
+
+@pytest.mark.slow  # for what it compiles; the other tests compare with the forward instead
+@pytest.mark.parametrize("temperature", [0.0, 0.9], ids=["greedy", "sampled"])
+def test_answers_are_those_of_generate(wide, engine, temperature):
+    sampler = Sampler(temperature, top_k=9)
+    requests = [Request(prompt, STEPS, sampler, seed) for seed, prompt in enumerate(PROMPTS)]
+    keys = jax.vmap(jax.random.key)(np.arange(len(PROMPTS), dtype=np.uint32))
+    options = {"top_k": 9, "rng": keys} if temperature else {}
+    expected = generate(wide.model, wide.params, PROMPTS, STEPS, temperature, **options)
+    answers = engine.run(requests)
+    assert [list(answer.tokens) for answer in answers] == expected.tolist()
+    assert {answer.finish for answer in answers} == {"length"}
+
+
+MORE = {
+    "M": MixerSpec("mamba", {"d_state": 4}),
+    "R": MixerSpec("rwkv7", {"head_dim": 8}),
+    "D": MixerSpec("gated_delta_net", {"num_heads": 2}),
+    "H": MixerSpec("h3", {"d_state": 4}),
+    "G": MixerSpec("gla", {"num_heads": 2}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["CLSA", "MRD", "HG"])
+def test_other_mixers(schedule, x64):
+    mixed = make_tiny(schedule, dtype="float64", mixers=MIXERS | MORE)
+    requests = [Request(prompt, STEPS, seed=row) for row, prompt in enumerate([*PROMPTS, [1] * 9])]
+    answers = Engine(mixed.model, mixed.params, **ENGINE).run(requests)
+    check(mixed, requests, answers)
+    assert len({token for answer in answers for token in answer.tokens}) >= 8, "the case is too easy"
+
+
+def test_stops(wide, engine):
+    free = engine.run([Request(prompt, STEPS) for prompt in PROMPTS])
+    requests = [
+        Request(PROMPTS[0], STEPS, stop_tokens=[free[0].tokens[0]]),
+        Request(PROMPTS[1], STEPS, stop_tokens=free[1].tokens[3:4]),
+        Request(PROMPTS[2], STEPS, stop_tokens=[49, *free[2].tokens[-1:]]),
+        Request(PROMPTS[3], 1),
+        Request(PROMPTS[4], STEPS, Sampler(0.8, top_p=0.9), seed=2**32 - 1, stop_tokens=range(8)),
+    ]
+    answers = engine.run(requests)
+    check(wide, requests, answers)
+    assert answers[0] == ((), (), "stop")
+    assert [answer.finish for answer in answers[1:4]] == ["stop", "stop", "length"]
+
+
+def test_penalties_and_logprobs_beside_a_row_without_penalties(wide, engine):
+    sampler = Sampler(repetition_penalty=1.5, presence_penalty=0.3, frequency_penalty=0.2)
+    requests = [Request(PROMPTS[2], STEPS, sampler, logprobs=5), Request(PROMPTS[2], STEPS, logprobs=0)]
+    answers = engine.run(requests)
+    check(wide, requests, answers)
+    assert answers[0].tokens != answers[1].tokens
+    assert [item.token for item in answers[1].logprobs] == list(answers[1].tokens)
+
+
+def test_cancelled_wherever_they_are(engine):
+    running, reading, waiting, last = (
+        engine.submit(Request(prompt, 30)) for prompt in ([1], [2] * 17, [3] * 17, [4])
+    )
+    engine.step()
+    assert engine.stats()[:4] == (2, 1, 1, 0)  # waiting, prefilling, running, free
+    for count, ticket in enumerate((waiting, reading, running), start=1):
+        assert engine.cancel(ticket)
+        assert not engine.cancel(ticket)
+        assert engine.stats().cancelled == count
+    assert engine.stats()[:4] == (1, 0, 0, 2)
+    events = engine.step()
+    assert [event for event in events if event.ticket != last] == [
+        Event(ticket, (), (), "cancelled") for ticket in (waiting, reading, running)
+    ]
+    assert engine.cancel(last)
+    assert not engine.idle, "the last event is to come"
+    assert engine.step() == [Event(last, (), (), "cancelled")]
+    assert engine.idle
+    assert engine.step() == []
+    assert not engine.cancel(last + 1)
+
+
+def test_a_long_prompt_does_not_stop_the_others(engine):
+    short = engine.submit(Request([1], 40))
+    engine.step()
+    engine.submit(Request([2] * 40, 5))
+    for _ in range(4):
+        assert {event.ticket for event in engine.step()} == {short}
+        assert engine.stats().prefilling == 1
+    assert engine.stats().prefilled_tokens == 1 + 4 * 8
+    engine.step()
+    assert engine.stats().running == 2
+
+
+def test_the_pool_is_as_large_as_what_runs(engine):
+    assert engine.stats().rows == 1
+    for count, new in ((1, 40), (2, 4)):
+        engine.submit(Request([count], new))
+        engine.step()
+        assert engine.stats().rows == engine.stats().running == count
+    while engine.stats().finished < 1:
+        engine.step()
+    engine.step()
+    assert engine.stats().rows == engine.stats().running == 1
+    while not engine.idle:
+        engine.step()
+    assert engine.stats().rows == 1
+
+
+def test_a_full_queue_and_bad_requests_leave_the_engine_as_it_was(wide, x64):
+    engine = Engine(wide.model, wide.params, **ENGINE, max_waiting=2)
+    first = [engine.submit(Request([1, 2], 3)) for _ in range(2)]
+    with pytest.raises(Full, match=r"^max_waiting = 2 requests wait: try again later"):
+        engine.submit(Request([3], 3))
+    for request, message in WRONG:
+        with pytest.raises(ValueError, match=message):
+            engine.submit(request)
+    with pytest.raises(TypeError, match=r"^request = \[1\]: expected a Request"):
+        engine.submit([1])
+    with pytest.raises(ValueError, match="expected an idle one"):
+        engine.run([])
+    assert engine.stats().waiting == 2
+    finished = []
+    while not engine.idle:
+        finished += [event.ticket for event in engine.step() if event.finish]
+    assert finished == first
+    with pytest.raises(ValueError, match="tokens in"):
+        engine.run([Request([1], 5), Request([50], 5)])
+    assert engine.idle
+    assert len(engine.run([Request([row], 2) for row in range(9)])) == 9  # more than may wait
+
+
+WRONG = [
+    (Request([1, 50]), r"^prompt = 50: expected tokens in \[0, 50\)"),
+    (Request([-1, 3]), r"^prompt = -1: expected tokens in \[0, 50\)"),
+    (Request([1], stop_tokens=[50]), r"^stop_tokens = 50: expected tokens in \[0, 50\)"),
+    (Request([1] * 40, 10), r"^max_new_tokens = 10: expected at most 48, .* a prompt of 40 tokens, plus 1"),
+    (Request([1], 5, logprobs=6), r"^logprobs = 6: expected at most 5 = top_logprobs of the engine"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"prompt": []}, ValueError, r"^prompt = \(\): expected at least one token"),
+        ({"prompt": 3}, TypeError, "^prompt = 3: expected a row of integers"),
+        ({"prompt": "text"}, TypeError, "^prompt = 'text': expected a row of integers"),
+        ({"prompt": [1.5]}, TypeError, r"^prompt = \[1.5\]: expected a row of integers"),
+        ({"prompt": [[1]]}, TypeError, r"^prompt = \[\[1\]\]: expected a row of integers"),
+        ({"stop_tokens": ["a"]}, TypeError, "^stop_tokens = "),
+        ({"max_new_tokens": 0}, ValueError, "^max_new_tokens = 0: expected an integer, at least 1"),
+        ({"max_new_tokens": True}, ValueError, "^max_new_tokens = True: expected an integer"),
+        ({"sampler": 0.7}, TypeError, "^sampler = 0.7: expected a Sampler"),
+        ({"seed": 2**32}, ValueError, "^seed = 4294967296: expected an integer, from 0 to 4294967295"),
+        ({"logprobs": -1}, ValueError, "^logprobs = -1: expected an integer, at least 0"),
+    ],
+    ids=str,
+)
+def test_wrong_requests(changes, error, message):
+    with pytest.raises(error, match=message):
+        Request(**{"prompt": [1], **changes})
+
+
+def test_a_request_is_a_value():
+    request = Request(np.array([1, 2]), stop_tokens=np.array([3]))
+    assert request == Request((1, 2), stop_tokens=[3])
+    assert hash(request) == hash(Request((1, 2), stop_tokens=[3]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"slots": 0}, {"max_length": 0}, {"prefill_chunk": 0}, {"decode_chunk": 1.5}, {"max_waiting": 0},
+        {"top_logprobs": 51},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_options(simple, options):
+    (name,) = options
+    with pytest.raises(ValueError, match=f"^{name} = {options[name]}: expected an integer"):
+        Engine(simple.model, simple.params, **options)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "changes", "limit"),
+    [
+        ("CLS", {}, None),
+        ("CLSA", {}, 100),
+        ("CLS", {"max_positions": 70}, 70),
+        ("CA", {"max_positions": 170}, 100),
+        ("CY", {}, 64),
+        ("N", {}, 100),
+        ("E", {}, 30),
+    ],
+)
+def test_how_long_a_text_can_be(schedule, changes, limit):
+    mixers = MIXERS | {
+        "Y": MixerSpec("hyena", {"l_max": 64}),
+        "N": MixerSpec("nystrom", {"num_heads": 2, "num_landmarks": 4}),
+        "E": MixerSpec("linear_attention", {"feature_map": "cosformer", "max_length": 30}),
+    }
+    config = ModelConfig(
+        vocab_size=50, d_model=16, schedule=schedule, mixers=mixers, mlp_hidden=16, **changes
+    )
+    assert token_limit(LanguageModel(config), 100) == limit
+
+
+@pytest.mark.slow
+def test_without_a_cache_max_length_is_no_limit(simple):
+    engine = Engine(simple.model, simple.params, **{**ENGINE, "max_length": 4})
+    (answer,) = engine.run([Request([1, 2, 3], 30)])
+    assert list(answer.tokens) == simple.greedy([1, 2, 3], 30)
+
+
+def test_prompts_go_on_behind_what_the_prefix_cache_knows(wide, x64):
+    cache = PrefixCache(max_bytes=1 << 20, every=12)
+    engine = Engine(wide.model, wide.params, **ENGINE, prefix_cache=cache)
+    text = list(range(10, 36))
+    requests = [Request(text, 5), Request([*text[:24], 3], 5), Request(text[:24], 5), Request(text[:7], 5)]
+    answers = [engine.run([request])[0] for request in requests]
+    assert (len(cache), cache.hits, cache.misses) == (2, 2, 2)
+    check(wide, requests, answers)
+    assert engine.stats().cached_tokens == 2 * 24
+    assert engine.stats().prefilled_tokens == 26 + 1 + 0 + 7
+
+
+def test_prompts_go_on_behind_snapshots(wide, x64):
+    text, fresh = list(range(10, 31)), pools.empty(wide.model, wide.params, LENGTH).state
+    padded = np.array([text[:8]], np.int32)
+    behind = {n: pools.read(wide.model, wide.params, fresh, padded, np.int32(n)) for n in (7, 5)}
+    prefixes = [Snapshot(np.array(text[:count]), *read) for count, read in behind.items()]
+    engine = Engine(wide.model, wide.params, **ENGINE, prefixes=prefixes)
+    requests = [Request(text, 5), Request(text[:7], 5), Request([*text[:6], 3], 5), Request([4, *text], 5)]
+    check(wide, requests, engine.run(requests))
+    assert engine.stats().cached_tokens == 7 + 7 + 5
+    with pytest.raises(ValueError, match=r"^prefix.hidden has shape \(16,\): expected \(1, 16\)"):
+        Engine(wide.model, wide.params, **ENGINE, prefixes=[prefixes[0]._replace(hidden=np.zeros(16))])
+
+
+def test_logits_that_are_no_numbers(simple):
+    spoiled = jax.tree.map(lambda leaf: leaf * np.nan, simple.params)
+    engine = Engine(simple.model, spoiled, slots=2, prefill_chunk=12, decode_chunk=3, max_length=50)
+    answers = engine.run([Request([1, 2], 5), Request([3], 1, Sampler(1.0), logprobs=2)])
+    assert answers == [((), (), "failed")] * 2
+    assert engine.stats().free == 2
+
+
+def test_warm_programs_serve_everything(wide, engine):
+    programs = (pools.read, pools.insert, pools.decode, pools.release, pools.regroup)
+    engine.warm_up()
+    assert engine.idle
+    before = [program._cache_size() for program in programs]
+    tickets = [
+        engine.submit(Request(prompt, STEPS, Sampler(0.1 * row, repetition_penalty=1 + row), logprobs=row))
+        for row, prompt in enumerate(PROMPTS)
+    ]
+    for _ in range(3):
+        engine.step()
+    engine.cancel(tickets[3])
+    while not engine.idle:
+        engine.step()
+    assert [program._cache_size() for program in programs] == before
+
+
+def test_the_first_request_waits_for_its_own_programs_only(simple):
+    engine = Engine(simple.model, simple.params, slots=2, prefill_chunk=12, decode_chunk=3, max_length=50)
+    later = engine.warm_up_first()
+    with compilations() as compiled:
+        engine.run([Request([1, 2], 5)])
+        assert compiled == []
+        for compile_program in later:
+            compile_program()
+        assert len(compiled) >= 2  # decoding two rows, reading a long piece
+        compiled.clear()
+        engine.run([Request(prompt, STEPS) for prompt in PROMPTS])
+        engine.run([Request([1], 5, Sampler(1.0, frequency_penalty=0.5)), Request([2], 5, logprobs=3)])
+        assert compiled == []
+
+
+@contextlib.contextmanager
+def compilations():
+    """The seconds of each compilation, those of mere transfers left out."""
+    seconds = []
+
+    def note(event, duration, fun_name="", **_):
+        if event == "/jax/core/compile/backend_compile_duration" and fun_name != "jit(stage)":
+            seconds.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        yield seconds
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+
+
+def test_an_interrupted_run_leaves_an_idle_engine(engine, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    requests = [Request(prompt, 20) for prompt in PROMPTS]
+    expected = engine.run(requests)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "step", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.run(requests)
+    assert engine.idle
+    assert engine.run(requests) == expected

@@ -1,0 +1,131 @@
+"""Rows of a pool come, go and move without a trace in the others."""
+
+import jax
+import numpy as np
+import pytest
+
+from based_jax.generate import Request
+from based_jax.generate.engine.pool import empty, read
+from based_jax.generate.engine.slots import Slots
+from tests.generate.tiny import LENGTH, Tiny, make_tiny
+from tests.marks import slow_but
+
+PROMPTS = {"a": [7, 2], "b": [3, 1, 4], "c": [4, 4, 9, 0], "d": [11], "e": [5, 5]}
+
+
+@pytest.fixture
+def slots(wide, x64):
+    return Slots(wide.model, wide.params, most=2, capacity=LENGTH)
+
+
+def put(slots: Slots[str], case: Tiny, name: str, **options) -> None:
+    """Give `name` a row behind its prompt."""
+    prompt = PROMPTS[name]
+    tokens = np.array([prompt + [0] * (8 - len(prompt))], np.int32)
+    fresh = empty(case.model, case.params, LENGTH).state
+    state, hidden = read(case.model, case.params, fresh, tokens, np.int32(len(prompt)))
+    slots.insert(name, Request(prompt, **options), state, hidden)
+
+
+def made_by(slots: Slots[str]) -> dict[str, list[int]]:
+    """The next 4 tokens of each."""
+    owners, made = slots.decode(4)
+    tokens, count = np.asarray(made.choice.token), np.asarray(made.count)
+    return {
+        owner: tokens[slot, : count[slot]].tolist() for slot, owner in enumerate(owners) if owner is not None
+    }
+
+
+def come_and_go(slots: Slots[str], case: Tiny, plan: str) -> list[int]:
+    """Insert the requests in lower case, remove those in upper case, and make tokens after each.
+
+    Returns:
+        Rows of the pool at each step.
+    """
+    made: dict[str, list[int]] = {}
+    sizes = []
+    for name in plan:
+        if name.islower():
+            put(slots, case, name, max_new_tokens=40)
+            made[name] = []
+        else:
+            slots.remove(name.lower(), ended=False)
+            slots.shrink()
+        sizes.append(len(slots.owners))
+        for owner, tokens in made_by(slots).items():
+            made[owner] += tokens
+    for name, tokens in made.items():
+        assert tokens
+        assert tokens == case.greedy(PROMPTS[name], len(tokens))
+    return sizes
+
+
+@pytest.mark.release
+def test_rows_keep_what_they_have_while_others_come_and_go(wide, slots):
+    assert come_and_go(slots, wide, "abAcCdB") == [1, 2, 1, 2, 1, 2, 1]
+
+
+def test_owners_and_rows_move_alike(wide, x64):
+    """Rows are known by their limits, so nothing is decoded."""
+    slots = Slots(wide.model, wide.params, most=4, capacity=LENGTH)
+    limits = {name: 10 + place for place, name in enumerate("abcde")}
+    sizes = []
+    for name in "abcAeCB":
+        if name.islower():
+            put(slots, wide, name, max_new_tokens=limits[name])
+        else:
+            slots.remove(name.lower(), ended=False)
+            slots.shrink()
+        sizes.append(len(slots.owners))
+        rows = [None if owner is None else limits[owner] for owner in slots.owners]
+        limit, active = np.asarray(slots._pool.limit), np.asarray(slots._pool.active)
+        assert rows == [limit[slot] if active[slot] else None for slot in range(len(rows))]
+    assert sizes == [1, 2, 4, 2, 4, 2, 1]
+    assert slots.running == ["e"]
+
+
+@pytest.mark.slow
+def test_rows_move_in_larger_pools(x64):
+    case = make_tiny("CLSA", dtype="float64")
+    slots = Slots(case.model, case.params, most=5, capacity=LENGTH)
+    assert come_and_go(slots, case, "abcdeBADbCE") == [1, 2, 4, 4, 5, 4, 4, 2, 4, 2, 1]
+
+
+@pytest.mark.parametrize("more", slow_but([0], [0, 10]))  # than the pool has places for: another program
+def test_a_row_ends_at_its_limit_or_stop(wide, slots, more):
+    expected = wide.greedy(PROMPTS["a"], 9)
+    place = next(i for i in range(2, 9) if expected[i] not in expected[:i])
+    others = [token for token in range(50) if token not in expected][:more]
+    put(slots, wide, "a", stop_tokens=[*others, expected[place]], max_new_tokens=30)
+    put(slots, wide, "b", max_new_tokens=5)
+    made = [made_by(slots) for _ in range(4)]
+    assert [token for part in made for token in part["a"]] == expected[: place + 1]
+    assert [token for part in made for token in part["b"]] == wide.greedy(PROMPTS["b"], 5)
+    assert made[-1] == {"a": [], "b": []}
+
+
+def test_whatever_becomes_of_free_rows(wide, slots):
+    """They are decoded as the others are, beyond their room too; NaN is the worst that they can hold."""
+    put(slots, wide, "a", max_new_tokens=30)
+    put(slots, wide, "b", max_new_tokens=30)
+    tokens = made_by(slots)["a"]
+    slots.remove("b", ended=False)
+
+    def spoiled(leaf):
+        return leaf.at[1].set(np.nan) if np.issubdtype(leaf.dtype, np.floating) else leaf
+
+    slots._pool = slots._pool._replace(state=jax.tree.map(spoiled, slots._pool.state))
+    tokens += made_by(slots)["a"]
+    assert tokens == wide.greedy(PROMPTS["a"], len(tokens))
+    put(slots, wide, "c", max_new_tokens=30)  # in b's row
+    made = made_by(slots)["c"]
+    assert made == wide.greedy(PROMPTS["c"], len(made))
+
+
+def test_nothing_is_done_when_no_row_is_active(wide, slots):
+    before = jax.device_get(slots._pool.state)
+    owners, made = slots.decode(4)
+    assert owners == [None]
+    assert made.count.tolist() == [0]
+    assert made.choice.token.tolist() == [[0] * 4]
+    jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(slots._pool.state))

@@ -1,0 +1,329 @@
+"""Conv-basis attention: definition, exactness, bounds, rounding, and the laws of a state."""
+
+import functools
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from based_jax import ops
+from based_jax.ops.conv_basis import conv_attention_fft
+from tests.arrays import array, blank
+from tests.marks import release_but
+from tests.ops import draw
+from tests.ops.conv_basis import conv_basis_cases as cases
+from tests.ops.conv_basis.conv_attention_cases import STATIC, attend, in_one_head, softmax
+from tests.tolerances import BFLOAT16, FLOAT32, FLOAT64, assert_close
+
+conv_attention = sys.modules[
+    "based_jax.ops.conv_basis.conv_attention"
+]  # the package has a function of that name
+IN_ARRAYS = functools.partial(jax.jit, static_argnames=tuple(name for name in STATIC if name != "starts"))
+_attend_at = IN_ARRAYS(ops.conv_attention)
+
+
+def attend_at(*arrays, **how):
+    return jax.tree.map(np.asarray, _attend_at(*arrays, **how))
+
+
+LENGTH = 21
+STARTS = (0, 1, 5, 12, 40)
+"""one behind the text"""
+
+
+def numbers(seed, length=LENGTH, rows=2, dtype=np.float64):
+    """q, k, v with 2 heads; scores of a few units."""
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(rows, length, 2, size)).astype(dtype) for size in (4, 4, 3)]
+
+
+def defined(q, k, v, starts, left=None, ids=None, counts=None):
+    """The definition, entry by entry; starts: one sequence, or (B, H, A). Masked outputs are 0."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    y = np.zeros_like(v)
+    for b, i, h in np.ndindex(v.shape[:3]):
+        if counts is not None and i >= counts[b]:
+            continue
+        document = i
+        while document and (ids is None or ids[b, document] == ids[b, document - 1]):
+            document -= 1
+        own = np.asarray(starts if isinstance(starts, tuple) else starts[b, h])
+        columns = range(document if left is None else max(document, i - left), i + 1)
+        anchors = [document + own[own <= j - document].max() for j in columns]
+        scores = np.array([q[b, a + i - j, h] @ k[b, a, h] for a, j in zip(anchors, columns, strict=True)])
+        weights = np.exp((scores - scores.max()) / 2)
+        y[b, i, h] = weights @ v[b, columns, h] / weights.sum()
+    return y
+
+
+@pytest.mark.parametrize(("own", "left"), [(False, None), pytest.param(True, 10, marks=pytest.mark.release)])
+def test_both_implementations_are_the_definition(by_fft, own, left):
+    """Segments of a tuple, or of each row and head; padding; float64 and float32."""
+    run = attend_at if own else attend
+
+    @given(draw.seeds, draw.counts(2, LENGTH))
+    @settings(max_examples=5)
+    def law(seed, counts):
+        q, k, v = numbers(seed)
+        starts = STARTS
+        if own:
+            later = np.random.default_rng(seed).integers(1, LENGTH + 2, (2, 2, 3))
+            starts = np.pad(np.sort(later), [(0, 0), (0, 0), (1, 0)]).astype(np.int32)
+        mask = draw.mask(counts, LENGTH)
+        real = mask[..., None, None]
+        q, k, v = (np.where(real, x, 30.0) for x in (q, k, v))
+        expected = defined(q, k, v, starts, left, counts=counts)
+        how = {"starts": starts, "left": left, "mask": mask}
+        with jax.enable_x64(True):
+            for name in ("reference", "xla"):
+                y = np.asarray(run(q, k, v, implementation=name, **how))
+                assert_close(np.where(real, y, 0), expected, FLOAT64)
+        y = run(*(x.astype(np.float32) for x in (q, k, v)), **how)
+        assert_close(np.where(real, y, 0), expected, FLOAT32)
+
+    law()
+
+
+@pytest.mark.parametrize(
+    ("length", "width", "terms", "tolerance"),
+    [
+        pytest.param(64, 8, 1, 1e-12, marks=pytest.mark.slow),
+        (129, 16, 4, 1e-12),
+        pytest.param(2048, 64, 16, 1e-11, marks=pytest.mark.slow),
+        pytest.param(4096, 64, 32, 1e-11, marks=pytest.mark.slow),
+    ],
+)
+def test_scores_with_a_conv_basis_are_exact(monkeypatch, x64, length, width, terms, tolerance):
+    """Theorem 4.4 with eps = 0, by FFT: starts as they are, and found. Sums of at most N terms in float64."""
+    monkeypatch.setattr(conv_attention_fft, "FFT_COST", 0.0)
+    case = cases.piecewise_rope(
+        length, width, cases.spread_starts(length, terms, 4, np.random.default_rng(0))
+    )
+    v = np.random.default_rng(1).normal(size=(length, 2))
+    arrays = in_one_head(case.q, case.k, v)
+    expected = softmax(case.scores, v)[None, :, None]
+    assert_close(attend_at(*arrays, starts=case.starts[None, None], scale=1.0), expected, tolerance)
+    assert_close(attend(*arrays, num_bases=terms, scale=1.0), expected, tolerance)
+
+
+def test_more_segments_than_there_are_do_no_harm(x64):
+    case = cases.full_rank(40, [0, 9, 25])
+    v = np.random.default_rng(1).normal(size=(40, 2))
+    y = attend(*in_one_head(case.q, case.k, v), num_bases=7, scale=1.0)
+    assert_close(y[0, :, 0], softmax(case.scores, v), FLOAT64)
+
+
+@pytest.mark.release
+def test_a_segment_per_token_is_softmax_attention(x64, by_fft):
+    """Corollary 4.5: exact for any queries and keys."""
+    q, k, v = numbers(0)
+    y = attend(q, k, v, num_bases=LENGTH)
+    assert_close(y, jax.jit(ops.softmax_attention)(q, k, v), 1e-12)
+
+
+@given(draw.seeds, st.sampled_from([1e-4, 1e-3, 1e-2, 5e-2]))
+def test_error_bounds(seed, noise):
+    """Scores off by eps: anchors are, too, so 2 eps in all. Theorem 4.4's bound, and a sharper one."""
+    case = cases.full_rank(48, [0, 11, 30], seed, noise=noise)
+    v = np.random.default_rng(seed).choice([-1.0, 1.0], size=(48, 4))
+    with jax.enable_x64(True):
+        arrays = in_one_head(case.q, case.k, v)
+        error = np.abs(
+            attend_at(*arrays, starts=case.starts[None, None], scale=1.0) - softmax(case.q, v)[:, None]
+        )
+    sharp = 2 * np.tanh(noise)
+    assert 0 < error.max() <= sharp <= 2 * np.expm1(2 * noise)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize(("scale", "largest"), [(2.2, 24), (4.4, 48)])
+def test_drowned_rows_are_computed_again(monkeypatch, scale, largest):
+    """float32, scores up to 24 and 48. Such scores themselves are rounded by 6e-8 times as much."""
+    monkeypatch.setattr(conv_attention_fft, "FFT_COST", 0.0)
+    case = cases.piecewise_rope(600, 16, [0, 101, 300], scale=scale)
+    assert largest * 0.8 < np.abs(case.scores).max() < largest * 1.25
+    v = np.random.default_rng(1).normal(size=(600, 2))
+    expected = softmax(case.scores, v)
+
+    def errors():
+        run = jax.jit(functools.partial(ops.conv_attention, starts=(0, 101, 300), scale=1.0))
+        y = np.asarray(run(*(x.astype(np.float32) for x in in_one_head(case.q, case.k, v))))
+        return np.abs(y[0, :, 0] - expected).max() / np.abs(v).max()
+
+    assert errors() < (FLOAT32 if largest < 40 else 2 * FLOAT32)
+    monkeypatch.setitem(conv_attention_fft.PRECISION, "float32", np.inf)
+    assert not errors() < 3e-4
+
+
+def test_causality(by_fft):
+    """Fixed starts: to rounding by FFT, to the last bit otherwise. Starts that are found see the future."""
+    q, k, v = numbers(3, dtype=np.float32)
+    other = [np.concatenate([x[:, :13], -2 * x[:, 13:]], axis=1) for x in (q, k, v)]
+    for name, tolerance in (("xla", FLOAT32), ("reference", 0.0)):
+        before, after = (attend(*x, starts=STARTS, implementation=name) for x in ((q, k, v), other))
+        assert_close(before[:, :13], after[:, :13], tolerance)
+        assert np.abs(before[:, 13:] - after[:, 13:]).max() > 0.1
+    before, after = (attend(*x, num_bases=5) for x in ((q, k, v), other))
+    assert np.abs(before[:, :13] - after[:, :13]).max() > 0.1
+
+
+def state_for(starts, left, dtype=jnp.float64):
+    return blank(
+        ops.init_conv_attention_state, 2, LENGTH if left is None else left + 1, len(starts), 2, 4, 3, dtype
+    )
+
+
+@pytest.mark.parametrize("left", release_but([3], [None, 3]))
+def test_decoding_is_exact(left):
+    """Token by token and in pieces, packed or not, in float64 against the definition."""
+
+    @given(draw.seeds, draw.segment_ids(2, LENGTH))
+    @settings(max_examples=3)
+    def law(seed, ids):
+        q, k, v = numbers(seed)
+        for segments in (None, ids):
+            expected = defined(q, k, v, STARTS, left, segments)
+            with jax.enable_x64(True):
+                if segments is not None:
+                    whole = attend(q, k, v, starts=STARTS, left=left, segment_ids=segments)
+                    assert_close(whole, expected, 1e-12)
+                state, outputs, begin = state_for(STARTS, left), [], 0
+                for size in (1, 8, 1, 1, 8, 1, 1):
+                    piece = slice(begin, begin + size)
+                    part = None if segments is None else segments[:, piece]
+                    y, state = attend(
+                        q[:, piece], k[:, piece], v[:, piece], starts=STARTS, left=left,
+                        initial_state=state, return_state=True, segment_ids=part,
+                    )  # fmt: skip
+                    outputs.append(y)
+                    begin += size
+            assert begin == LENGTH
+            assert_close(np.concatenate(outputs, axis=1), expected, 1e-12)
+
+    law()
+
+
+@pytest.mark.release
+def test_a_long_piece_behind_an_empty_state_goes_by_fft(monkeypatch, by_fft):
+    """To the last bit as without a state; behind other tokens in blocks of rows."""
+    monkeypatch.setattr(conv_attention, "BLOCK", 8)
+    q, k, v = numbers(6, dtype=np.float32)
+    whole = attend(q, k, v, starts=STARTS)
+    exact = defined(q, k, v, STARTS)
+
+    @jax.jit
+    def pieces(q, k, v, state):
+        outputs = []
+        for piece in (slice(0, 10), slice(10, LENGTH)):
+            how = {"starts": STARTS, "initial_state": state, "return_state": True}
+            y, state = ops.conv_attention(*(x[:, piece] for x in (q, k, v)), **how)
+            outputs.append(y)
+        return jnp.concatenate(outputs, axis=1)
+
+    first, _ = attend(
+        q, k, v, starts=STARTS, initial_state=state_for(STARTS, None, jnp.float32), return_state=True
+    )
+    assert_close(first, whole, 0.0)
+    assert_close(whole, exact, FLOAT32)
+    assert_close(pieces(q, k, v, state_for(STARTS, None, jnp.float32)), exact, FLOAT32)
+
+
+@pytest.mark.release
+def test_found_starts_go_on_frozen(x64):
+    """Prefill and decoding with an array of starts that the text's first part gave."""
+    case = cases.piecewise_rope(LENGTH, 4, [0, 6, 11], scale=0.7)
+    q, k = case.batched(2, 2)
+    v = numbers(0)[2]
+    starts, _ = ops.conv_recover(*map(array, (q[:, :18], k[:, :18])), terms=3, width=4, threshold=0.1)
+    assert np.all(starts == case.starts)
+    state, outputs = state_for(case.starts, None), []
+    for piece in (slice(0, 18), *(slice(i, i + 1) for i in range(18, LENGTH))):
+        how = {"starts": starts, "initial_state": state, "return_state": True}
+        y, state = attend_at(q[:, piece], k[:, piece], v[:, piece], **how)
+        outputs.append(y)
+    exact = jax.jit(ops.softmax_attention)(q, k, v)
+    assert_close(np.concatenate(outputs, axis=1), exact, 1e-12)
+
+
+@pytest.mark.release
+def test_the_surrogate_does_not_pass_through_a_state():
+    q, k, v = numbers(0, dtype=np.float32)
+
+    def loss(q, gradient):
+        how = {"initial_state": state_for(STARTS, None, jnp.float32), "gradient": gradient}
+        return ops.conv_attention(q, *map(array, (k, v)), starts=STARTS, **how).sum()
+
+    assert np.any(jax.jit(jax.grad(loss), static_argnums=1)(q, "anchors"))
+    with pytest.raises(ValueError, match="gradient = 'surrogate': expected 'anchors'"):
+        jax.jit(jax.grad(loss), static_argnums=1)(q, "surrogate")
+
+
+def test_low_precision(by_fft):
+    """Scores and sums are float32."""
+    q, k, v = (array(x, jnp.bfloat16) for x in numbers(4))
+    expected = defined(q, k, v, STARTS)
+    y = attend(q, k, v, starts=STARTS)
+    assert y.dtype == jnp.bfloat16
+    assert_close(y, expected, BFLOAT16)
+
+
+@pytest.mark.parametrize("implementation", release_but(["xla"], ["xla", "reference"]))
+def test_one_token(by_fft, implementation):
+    q, k, v = numbers(5, length=1, dtype=np.float32)
+    for how in ({"starts": STARTS}, {"num_bases": 1}):
+        assert_close(attend(q, k, v, implementation=implementation, **how), v, FLOAT32)
+
+
+def test_a_text_longer_than_its_state():
+    q, k, v = (x[:, :3] for x in numbers(0, dtype=np.float32))
+    state = blank(ops.init_conv_attention_state, 2, 4, 2, 2, 4, 3)
+    how = {"starts": (0, 2), "return_state": True}
+    mask = np.arange(3) < np.array([[3], [1]])
+    _, state = attend(q, k, v, initial_state=state, mask=mask, **how)
+    with pytest.raises(ValueError, match="length = 6: expected at most max_length = 4 tokens"):
+        ops.conv_attention(*map(array, (q, k, v)), initial_state=state, **how)
+    y, _ = attend(q, k, v, initial_state=state, **how)
+    assert np.isnan(y[0]).all()
+    assert np.isfinite(y[1]).all()
+
+
+Q = np.ones((2, 3, 2, 4), np.float32)
+STATE = blank(ops.init_conv_attention_state, 2, 5, 2, 2, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"q": Q[0]}, ValueError, "q has shape"),
+        ({"k": Q[:, :2]}, ValueError, "k has shape"),
+        ({"v": Q[:, :, :1]}, ValueError, "v has shape"),
+        ({"v": Q.astype(int)}, TypeError, "v has dtype"),
+        ({"starts": ()}, ValueError, r"starts = \(\): expected integers ascending from 0"),
+        ({"starts": (1, 2)}, ValueError, r"starts = \(1, 2\)"),
+        ({"starts": (0, 1.5)}, ValueError, r"starts = \(0, 1.5\): expected integers"),
+        ({"starts": (0, 2, 2)}, ValueError, r"starts = \(0, 2, 2\)"),
+        ({"starts": np.zeros((2, 3), int)}, ValueError, "starts has shape"),
+        ({"starts": np.zeros((2, 2, 1))}, TypeError, "starts has dtype"),
+        ({"starts": np.ones((2, 2, 1), int)}, ValueError, "starts = .*: expected integers ascending from 0"),
+        ({"starts": None}, ValueError, "num_bases = None: expected 1 to 3 segments, where no starts"),
+        ({"starts": None, "num_bases": 4}, ValueError, "num_bases = 4: expected 1 to 3 segments"),
+        ({"num_bases": 3}, ValueError, "num_bases = 3: expected None or 2, the number of starts"),
+        ({"starts": None, "num_bases": 2, "segment_ids": np.ones((2, 3), int)}, ValueError, "starts = None"),
+        ({"starts": None, "num_bases": 2, "initial_state": STATE}, ValueError, "starts = None: expected"),
+        ({"left": -1}, ValueError, "left = -1"),
+        ({"gradient": "exact"}, ValueError, "gradient = 'exact': expected one of 'surrogate', 'anchors'"),
+        ({"return_state": True}, ValueError, "return_state = True: expected False without a state"),
+        ({"initial_state": STATE, "left": 3}, ValueError, r"slots of initial_state = 5: expected left"),
+        ({"initial_state": STATE, "starts": (0,)}, ValueError, r"state\.anchors has shape"),
+        ({"mask": np.ones((2, 3))}, TypeError, "mask has dtype"),
+        ({"implementation": "pallas"}, ValueError, "implementation = 'pallas': expected None or one"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_argument(unchecked, changes, error, message):
+    arguments = {"q": Q, "k": Q, "v": Q, "starts": (0, 2)}
+    with pytest.raises(error, match=message):
+        ops.conv_attention(**arguments | changes)

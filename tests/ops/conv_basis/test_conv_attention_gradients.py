@@ -1,0 +1,116 @@
+"""Conv-basis attention: both gradients, and the training loss of the paper."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax import ops
+from based_jax.ops.conv_basis import conv_attention_fft
+from tests.arrays import array
+from tests.ops.conv_basis import conv_basis_cases as cases
+from tests.ops.conv_basis.conv_attention_cases import attend, in_one_head, softmax
+from tests.tolerances import FINITE_DIFFERENCE, FLOAT32_GRADIENT, FLOAT64, assert_close
+
+
+@dataclasses.dataclass
+class Differentiated:
+    """Scores with a conv basis, and the gradients of softmax attention, float64."""
+
+    case: cases.ConvCase
+    arrays: list[np.ndarray]
+    weights: np.ndarray
+    mask: jax.Array
+    exact: tuple[np.ndarray, ...]
+
+    def gradients(self, function=ops.conv_attention, dtype=np.float64, **how):
+        """Of q, k and v for a weighted sum of real outputs."""
+
+        def loss(q, k, v):
+            return (function(q, k, v, mask=self.mask, **how) * self.weights).sum()
+
+        arrays = [x.astype(dtype) for x in self.arrays]
+        return jax.tree.map(np.asarray, jax.jit(jax.grad(loss, (0, 1, 2)))(*arrays))
+
+
+@pytest.fixture(scope="module")
+def rope():
+    case = cases.piecewise_rope(40, 4, [0, 9, 25], scale=0.7)
+    v, weights = np.random.default_rng(2).normal(size=(2, 40, 3))
+    mask = array(np.arange(40)[None] < 37)
+    weights = weights[None, :, None] * np.asarray(mask)[..., None, None]
+    rope = Differentiated(case, in_one_head(case.q, case.k, v), weights, mask, ())
+    with jax.enable_x64(True):
+        return dataclasses.replace(rope, exact=rope.gradients(ops.softmax_attention))
+
+
+def test_the_surrogate_is_attentions_gradient(rope, monkeypatch):
+    """Section 5 where scores have a conv basis, in chunks that do not divide the channels."""
+    run = functools.partial(rope.gradients, starts=(0, 9, 25))
+    with jax.enable_x64(True):
+        assert_close(run(implementation="reference"), rope.exact, 1e-12)
+        assert_close(run(), rope.exact, 1e-12)  # by rows
+    monkeypatch.setattr(conv_attention_fft, "FFT_COST", 0.0)
+    monkeypatch.setattr(conv_attention_fft, "BLOCK", 16)
+    monkeypatch.setattr(conv_attention_fft, "PRODUCTS", 12)
+    with jax.enable_x64(True):
+        actual = run()
+    assert_close(actual, rope.exact, 1e-12)
+    assert not np.any([x[:, 37:].any() for x in actual])
+    assert_close(run(dtype=np.float32), rope.exact, FLOAT32_GRADIENT)
+
+
+@pytest.mark.release
+def test_the_gradient_through_anchors_is_that_of_the_outputs(rope, by_fft):
+    """Some rows go by FFT, some do not; it is not attention's, but for v."""
+    run = functools.partial(rope.gradients, starts=(0, 9, 25), gradient="anchors")
+    with jax.enable_x64(True):
+        own = run(implementation="reference")
+        assert_close(run(), own, FLOAT64)
+        rng, step = np.random.default_rng(5), 1e-5
+        direction = [rng.normal(size=x.shape) for x in rope.arrays]
+        ahead, behind = (
+            np.asarray(attend(*moved, starts=(0, 9, 25)))
+            for moved in (
+                [x + way * d for x, d in zip(rope.arrays, direction, strict=True)] for way in (step, -step)
+            )
+        )
+    assert_close(run(dtype=np.float32), own, FLOAT32_GRADIENT)
+    slope = sum((g * d).sum() for g, d in zip(own, direction, strict=True))
+    assert_close(((ahead - behind) * rope.weights).sum() / (2 * step), slope, FINITE_DIFFERENCE)
+    assert np.flatnonzero(np.any(own[1][0, :, 0], axis=-1)).tolist() == [0, 9, 25]
+    assert_close(own[2], rope.exact[2], FLOAT64)
+    for of_attention, of_anchors in zip(rope.exact[:2], own[:2], strict=True):
+        assert np.abs(of_attention - of_anchors).max() > 0.5 * np.abs(of_attention).max()
+
+
+@pytest.mark.release
+def test_the_papers_training_loss(rope, x64, by_fft):
+    """L(X) = |f A_3 Y - E|^2 / 2 with dL/dX = A_1^T (p_1 - p_2) A_2 (lemma B.9; the paper prints a plus)."""
+    case = rope.case
+    rng = np.random.default_rng(3)
+    a3, y, e = rng.normal(size=(40, 3)), rng.normal(size=(3, 3)), rng.normal(size=(40, 3))
+    x = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    a1, a2 = case.q @ x.T, case.k
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(x):
+        f_h = ops.conv_attention(*in_one_head_of_jax(a1 @ x, a2, a3 @ y), starts=(0, 9, 25), scale=1.0)
+        return 0.5 * jnp.sum((f_h[0, :, 0] - e) ** 2)
+
+    f, h = softmax(case.scores, np.eye(40)), a3 @ y
+    c = f @ h - e
+    p1 = f * (c @ h.T)
+    p2 = f * p1.sum(1, keepdims=True)
+    value, gradient = loss(x)
+    assert_close(value, 0.5 * (c**2).sum(), FLOAT64)
+    assert_close(gradient, a1.T @ (p1 - p2) @ a2, FLOAT64)
+    assert np.abs(gradient - a1.T @ (p1 + p2) @ a2).max() > 0.1 * np.abs(gradient).max()
+
+
+def in_one_head_of_jax(*arrays):
+    return [x[None, :, None] for x in map(jnp.asarray, arrays)]

@@ -1,0 +1,50 @@
+"""How far scores are from those of given segments, and by how much that moves outputs."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from based_jax import ops
+from based_jax.ops.conv_basis.conv_recovery import COLUMNS
+from tests.arrays import array
+from tests.ops import draw
+from tests.ops.conv_basis.conv_attention_cases import softmax
+
+
+@pytest.mark.parametrize("length", [7, COLUMNS + 21])
+def test_score_error(length):
+    """Against the dense matrices, for fewer and more columns than a block has; of some columns and rows."""
+    rng = np.random.default_rng(length)
+    q, k = rng.normal(size=(2, 2, length, 2, 3))
+    starts = np.sort(rng.choice(length, (2, 2, 3)), axis=-1).astype(np.int32)
+    starts[..., 0] = 0
+    columns, counts = rng.choice(length, 5).astype(np.int32), np.array([length, length // 2])
+    with jax.enable_x64(True):
+        error = jax.jit(ops.conv_score_error)(q, k, starts)
+        sampled = jax.jit(ops.conv_score_error)(q, k, starts, columns, np.arange(length) < counts[:, None])
+    for row, head in np.ndindex(2, 2):
+        scores = np.tril(q[row, :, head] @ k[row, :, head].T)
+        own = np.unique(starts[row, head])
+        anchors = np.stack([np.append(scores[s:, s], np.zeros(s)) for s in own])
+        off = np.abs(scores - ops.conv_matrix(anchors, own))
+        assert error[row, head] == pytest.approx(off.max(), abs=1e-12)
+        assert sampled[row, head] == pytest.approx(off[: counts[row], columns].max(), abs=1e-12)
+
+
+@given(draw.seeds, st.sampled_from([1e-4, 1e-2, 0.3, 3.0]))
+def test_outputs_are_within_their_bounds(seed, error):
+    """Lemma D.4 and its sharp form: of scores off by `error`, outputs are by less than the bounds."""
+    rng = np.random.default_rng(seed)
+    scores, values = rng.normal(size=(2, 8, 8))
+    other = scores + rng.choice([-error, error], size=(8, 8))
+    difference = np.abs(softmax(scores, values) - softmax(other, values)).max() / np.abs(values).max()
+    fit = ops.ConvFit(None, None, array([[error]], np.float32))
+    bound = fit.output_bound.item()
+    assert difference <= bound * (1 + 1e-5)
+    assert bound <= fit.paper_bound.item()
+    one, two = (
+        softmax(np.array([[0, 0], [sign * error / 2, -sign * error / 2]]), np.eye(2)) for sign in (1, -1)
+    )
+    assert np.abs(one - two).sum(axis=1).max() == pytest.approx(bound, rel=1e-5)  # two keys reach it

@@ -1,0 +1,62 @@
+"""Runs of ``python -m train.lm`` in processes of their own, and what they left behind."""
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from based_jax.training.run.metrics import read_metrics
+from tests.patience import PATIENCE
+from tests.subprocesses import environment
+
+
+def flags(settings: dict[str, Any], workdir: Path) -> list[str]:
+    """The settings of the fixture `settings`, in words."""
+    plain = {key: value for key, value in settings.items() if key != "optimizer"}
+    pairs = [(f"--{key.replace('_', '-')}", str(value)) for key, value in plain.items()]
+    pairs += [("--learning-rate", "1e-2"), ("--warmup", "0.1"), ("--workdir", str(workdir))]
+    return [word for pair in pairs for word in pair]
+
+
+def command(settings: dict[str, Any], workdir: Path, *more: str) -> list[str]:
+    """The whole command line."""
+    return [sys.executable, "-m", "train.lm", *flags(settings, workdir), *more]
+
+
+def losses(workdir: Path) -> list[float]:
+    """Of all logged steps."""
+    return [line["loss"] for line in read_metrics(workdir / "metrics.jsonl")]
+
+
+def steps_saved(workdir: Path) -> list[int]:
+    """Steps of the complete checkpoints, ascending."""
+    return sorted(int(path.name) for path in (workdir / "checkpoints").glob("*") if path.name.isdigit())
+
+
+def start(command: list[str], devices: int = 1) -> subprocess.Popen[str]:
+    """The process of a command, with its standard error to read."""
+    return subprocess.Popen(
+        command, env=environment(devices), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def until(
+    step: int, process: subprocess.Popen[str], act: Callable[[subprocess.Popen[str]], Any]
+) -> tuple[int, str]:
+    """Do something to a process when it logs that step; its status, and what it says from then on."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        match = re.match(r"step (\d+)/", line)
+        if match and int(match[1]) >= step:
+            act(process)
+            break
+    _, rest = process.communicate(timeout=PATIENCE)
+    return process.returncode, rest
+
+
+def sending(number: signal.Signals) -> Callable[[subprocess.Popen[str]], None]:
+    """For `until`: send a signal."""
+    return lambda process: process.send_signal(number)

@@ -1,0 +1,188 @@
+"""Policies for bad steps, on a model of one number that fits the batches' targets."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from based_jax.training.bad_loss import ENOUGH, BadLoss, BadLossConfig, guard, guard_metrics, updates_made
+from based_jax.training.loop import LoopConfig, fit
+from based_jax.training.run.metrics import read_metrics
+from based_jax.training.step import Programs, TrainState
+from tests.marks import release_but
+
+STEPS = 12
+SCHEDULE = optax.linear_schedule(0.5, 0.1, 100)
+
+
+class Targets:
+    """Batch number k has the target 1 / k, or what `bad` says."""
+
+    def __init__(self, bad):
+        self.bad, self.drawn = bad, 0
+
+    def __next__(self):
+        self.drawn += 1
+        target = self.bad.get(self.drawn, 1 / self.drawn)
+        return {"targets": np.full((1, 1), target, np.float32)}
+
+    def get_state(self):
+        return {"drawn": self.drawn}
+
+    def set_state(self, state):
+        self.drawn = state["drawn"]
+
+
+@functools.cache
+def programs_for(config):
+    optimizer = guard(optax.adam(SCHEDULE), config)
+
+    def init(key):
+        params = jnp.zeros(())
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+    def train(state, batch):
+        loss, grads = jax.value_and_grad(lambda w: jnp.sum((w - batch["targets"]) ** 2))(state.params)
+        updates, opt_state = optax.with_extra_args_support(optimizer).update(
+            grads, state.opt_state, state.params, value=loss
+        )
+        metrics = {
+            "loss": loss,
+            "grad_norm": jnp.abs(grads),
+            "learning_rate": SCHEDULE(updates_made(state.step, state.opt_state)),
+            **guard_metrics(opt_state),
+        }
+        return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state), metrics
+
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
+        jax.eval_shape(init, jax.random.key(0)),
+    )
+    return Programs(jax.jit(init), jax.jit(train), jax.jit(train), abstract, jax.device_put, device)
+
+
+def run(workdir, bad, steps=STEPS, log_every=1, **settings):
+    config = BadLossConfig(**settings)
+    workdir.mkdir(exist_ok=True)
+    return fit(
+        programs_for(config),
+        jax.random.key(0),
+        Targets(bad),
+        workdir,
+        LoopConfig(steps, log_every, eval_every=0, checkpoint_every=3, keep=2),
+        describe=lambda values, tokens: {
+            name: values[name] for name in ("loss", "grad_norm", "learning_rate")
+        },
+        evaluate=lambda state: {},
+        bad_losses=config,
+    )
+
+
+def weights(outcome):
+    state = outcome.state
+    return jax.tree.map(np.asarray, (state.params, getattr(state.opt_state, "inner", state.opt_state)))
+
+
+@pytest.fixture(scope="module")
+def without_7(tmp_path_factory):
+    """Weights after all batches but the seventh: one update fewer than STEPS."""
+    targets = {k: 1 / (k + 1) for k in range(7, STEPS + 2)}
+    return weights(run(tmp_path_factory.mktemp("without"), targets, STEPS - 1, on_bad_loss="skip"))
+
+
+@pytest.mark.parametrize("value", release_but(["nan"], [np.nan, np.inf], str))
+def test_a_skipped_step_leaves_no_trace(value, without_7, tmp_path, capsys):
+    outcome = run(tmp_path, {7: value}, on_bad_loss="skip")
+    jax.tree.map(np.testing.assert_array_equal, weights(outcome), without_7)
+    assert capsys.readouterr().err.count("the update is skipped, 1 in a row") == 1
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert [line["bad_losses"] for line in lines] == [0] * 6 + [1] * 6
+    assert [line["loss"] is None for line in lines] == [line["step"] == 7 for line in lines]
+    # The schedule waits with the optimizer.
+    rates = [line["learning_rate"] for line in lines]
+    assert rates[7] == rates[6] < rates[5]
+    for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_skipping_ends_when_too_many_follow_each_other(tmp_path):
+    bad = dict.fromkeys((4, 7, 8, 9), np.nan)
+    with pytest.raises(BadLoss, match=r"step 9: loss nan.* after 3 in a row\. Last good checkpoint: .*/6$"):
+        run(tmp_path, bad, on_bad_loss="skip", max_bad_losses=2)
+    run(tmp_path / "more", bad, on_bad_loss="skip", max_bad_losses=3)
+
+
+@pytest.mark.parametrize("log_every", release_but([1], [1, 5]))
+def test_rollback_goes_on_behind_the_bad_batch(log_every, tmp_path):
+    """Batch 8 is bad: back to step 6, then batches 9 ...; 7 is not seen again either."""
+    outcome = run(tmp_path / "a", {8: np.nan}, log_every=log_every, on_bad_loss="rollback")
+    targets = {k: 1 / (k + 2) for k in range(7, STEPS + 1)}
+    expected = run(tmp_path / "b", targets, log_every=log_every, on_bad_loss="rollback")
+    jax.tree.map(np.testing.assert_array_equal, weights(outcome), weights(expected))
+    steps = [line["step"] for line in read_metrics(tmp_path / "a" / "metrics.jsonl")]
+    assert steps == [line["step"] for line in read_metrics(tmp_path / "b" / "metrics.jsonl")]
+
+
+def test_a_run_resumes_behind_a_rollback_with_the_same_batches(tmp_path):
+    whole = run(tmp_path / "whole", {8: np.nan}, on_bad_loss="rollback")
+    run(tmp_path / "parts", {8: np.nan}, steps=9, on_bad_loss="rollback")
+    parts = run(tmp_path / "parts", {8: np.nan}, on_bad_loss="rollback")
+    jax.tree.map(np.testing.assert_array_equal, weights(parts), weights(whole))
+
+
+@pytest.mark.release
+def test_rollback_ends_when_it_does_not_help(tmp_path):
+    with pytest.raises(BadLoss, match=r"loss nan.* after 2 rollbacks\. Last good checkpoint: .*/6$"):
+        run(tmp_path, dict.fromkeys(range(8, 99), np.nan), on_bad_loss="rollback", max_bad_losses=2)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").glob("[0-9]*")) == ["3", "6"]
+
+
+@pytest.mark.release
+def test_rollbacks_to_different_checkpoints_are_not_added_up(tmp_path):
+    outcome = run(tmp_path, {8: np.nan, 14: np.nan}, on_bad_loss="rollback", max_bad_losses=1)
+    assert outcome.step == STEPS
+
+
+@pytest.mark.release
+def test_rollback_without_a_checkpoint_begins_anew_behind_the_batch(tmp_path):
+    outcome = run(tmp_path / "a", {2: np.inf}, on_bad_loss="rollback")
+    targets = {k: 1 / (k + 2) for k in range(1, STEPS + 1)}
+    expected = run(tmp_path / "b", targets, on_bad_loss="rollback")
+    jax.tree.map(np.testing.assert_array_equal, weights(outcome), weights(expected))
+
+
+@pytest.mark.release
+def test_spikes_are_judged_by_the_median_also_after_a_resume(tmp_path):
+    spike = {ENOUGH // 2: 1e3, ENOUGH + 3: 1e3}  # the first comes before there is a median
+    settings = {"on_bad_loss": "skip", "spike_factor": 100.0}
+    whole = run(tmp_path / "whole", spike, steps=ENOUGH + 8, **settings)
+    assert [int(whole.state.opt_state.bad), int(whole.state.opt_state.good)] == [1, ENOUGH + 7]
+    run(tmp_path / "parts", spike, steps=ENOUGH - 1, **settings)
+    parts = run(tmp_path / "parts", spike, steps=ENOUGH + 8, **settings)
+    jax.tree.map(np.testing.assert_array_equal, parts.state, whole.state)
+    with pytest.raises(BadLoss, match=rf"step {ENOUGH + 3}: loss .*; stopped\. Last good"):
+        run(tmp_path / "stop", spike, steps=ENOUGH + 8, spike_factor=100.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"on_bad_loss": "ignore"}, "on_bad_loss = 'ignore': expected one of 'stop', 'skip', 'rollback'"),
+        ({"spike_factor": 1.0}, "spike_factor = 1.0: expected above 1"),
+        ({"max_bad_losses": 0}, "max_bad_losses = 0: expected at least 1"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        BadLossConfig(**settings)
+
+
+def test_a_run_that_stops_keeps_its_optimizer_as_it_is():
+    optimizer = optax.sgd(1.0)
+    assert guard(optimizer, BadLossConfig()) is optimizer

@@ -1,0 +1,82 @@
+"""Any mixer can take the place of any layer of any model, and learns."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax import lax
+
+from based_jax import mixers
+from based_jax.models import LanguageModel, presets
+from based_jax.testing.laws import QUICKLY
+from based_jax.training.devices.sharding import RULES
+from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
+from based_jax.training.step import TrainState, make_train_step
+from tests.marks import slow_but
+
+STEPS = 50
+
+
+EVERY_TIME = ["delta_net", "input_conv", "mamba", "sliding_window"]
+"""of other kinds than those that tests.mixers.test_contract.DIFFERENTIATED and tests/parity have"""
+
+
+@pytest.mark.parametrize("name", slow_but(EVERY_TIME, mixers.names(), core=["input_conv"]))
+def test_trains_in_place_of_a_layer(tiny_config, name):
+    """A repeated pattern of 8 tokens; packed documents and a padded row included."""
+    config = tiny_config.replace(vocab_size=16, pad_vocab_multiple=1, schedule="L").with_mixer(name)
+    assert config.layer(0).mixer == name
+    model = LanguageModel(config)
+    tokens = np.tile(np.random.default_rng(0).permutation(16)[:8], (4, 3))[:, :17]
+    batch = {
+        "inputs": jnp.asarray(tokens[:, :-1]),
+        "targets": jnp.asarray(tokens[:, 1:]),
+        "mask": jnp.arange(16) < jnp.array([16, 16, 16, 11])[:, None],
+        "segment_ids": jnp.asarray(np.repeat([[0, 1]], 8, axis=1).repeat(4, axis=0)),
+    }
+    settings = OptimizerConfig(learning_rate=1e-2)
+    optimizer = make_optimizer(settings, STEPS)
+    step = make_train_step(model, optimizer, learning_rate_schedule(settings, STEPS))
+
+    def run():
+        params = nn.meta.unbox(model.init(jax.random.key(0), batch["inputs"]))
+        state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        return lax.scan(lambda state, _: step(state, batch), state, length=STEPS)[1]["loss"]
+
+    losses = np.asarray(jax.jit(run, compiler_options=QUICKLY)())
+    assert np.all(np.isfinite(losses))
+    assert abs(losses[0] - np.log(16)) < 0.2
+    assert losses[-1] < 0.5 * losses[0]
+    assert np.mean(losses[25:]) < np.mean(losses[:25])
+
+
+@pytest.mark.parametrize("preset", presets.names())
+def test_any_layer_of_any_preset(preset):
+    config = presets.get(preset)
+    last = config.num_layers - 1
+    for name in mixers.names():
+        other = config.with_mixer(name, [last])
+        assert other.layer(last).mixer == name
+        assert [other.layer(i) for i in range(last)] == [config.layer(i) for i in range(last)]
+        assert set(other.mixers) == set(other.schedule)
+
+
+def test_with_mixer_takes_options_and_names_a_missing_layer(tiny_config):
+    config = tiny_config.with_mixer("mamba", d_state=4)
+    assert {config.layer(i).options["d_state"] for i in range(3)} == {4}
+    with pytest.raises(ValueError, match="layer = 3: expected 0 to 2"):
+        tiny_config.with_mixer("mamba", [0, 3])
+
+
+@pytest.mark.parametrize("name", mixers.names())
+def test_parameters_can_be_sharded(name):
+    """Every axis has a name that the rules know, and no parameter is cut twice over one mesh axis."""
+    mixer = mixers.make(name, d_model=16)
+    boxed = jax.eval_shape(mixer.init, jax.random.key(0), jnp.zeros((1, 2, 16)))
+    rules = dict(RULES)
+    for spec in jax.tree.leaves(nn.get_partition_spec(boxed), is_leaf=lambda x: isinstance(x, tuple)):
+        named = [axis for axis in spec if axis is not None]
+        assert set(named) <= rules.keys(), spec
+        cut = [rules[axis] for axis in named if rules[axis] is not None]
+        assert len(set(cut)) == len(cut), spec

@@ -1,0 +1,309 @@
+"""The training command end to end: files, resume after a signal, bad input; kills are in test_faults.py."""
+
+import functools
+import json
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+import based_jax as bj
+from based_jax.command import run
+from based_jax.data import load_documents, split_documents
+from based_jax.grouped_help import flags as all_flags
+from based_jax.training.bad_loss import BadLoss
+from based_jax.training.commands import lm
+from based_jax.training.low_rank import CHANGES, LowRank
+from based_jax.training.optimizer import OptimizerConfig, make_optimizer
+from based_jax.training.run.directory import parse_run
+from based_jax.training.run.metrics import MetricWriter, read_metrics
+from tests.training.runs import command, flags, losses, sending, start, until
+
+STEPS = 24  # of the fixture `settings`
+
+
+def test_a_run_directory_has_everything(finished):
+    workdir, run = finished
+    lines = read_metrics(workdir / "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    assert all({"loss", "grad_norm", "tokens_per_second", "learning_rate"} <= set(line) for line in lines)
+    # The peak is 1e-3 of 10^12 operations a second: see `settings`.
+    assert all(line["mfu"] == pytest.approx(1e3 * line["model_tflops_per_second"]) for line in lines)
+    assert all(line["mfu"] > 0 for line in lines)
+    assert [line["step"] for line in lines if "eval_loss" in line] == [12, 24]
+    config = json.loads((workdir / "config.json").read_text())
+    assert config["train"]["steps"] == STEPS
+    assert bj.ModelConfig.from_dict(config["model"]) == run.model.config
+    assert list((workdir / "events").iterdir())
+    assert losses(workdir)[-1] < losses(workdir)[0] - 1
+    assert run.metrics["eval_loss"] < losses(workdir)[0] - 1
+
+
+def test_the_final_model_is_exported(finished):
+    workdir, run = finished
+    model, params = bj.load_pretrained(workdir / "model")
+    assert model.config == run.model.config
+    jax.tree.map(np.testing.assert_array_equal, params, run.outcome.state.params)
+
+
+def resumes_bit_exactly(workdir: Path, finished: tuple[Path, lm.Run]) -> None:
+    """To the end; all losses are those of the run that was left alone."""
+    run = lm.train(parse_run(lm.LMConfig, ["--workdir", str(workdir), "--resume"], lm.PROG))
+    assert losses(workdir) == losses(finished[0])
+    jax.tree.map(np.testing.assert_array_equal, run.outcome.state, finished[1].outcome.state)
+
+
+def saved_where_it_stopped(report: str) -> None:
+    saved = re.search(r"SIGTERM: saved step (\d+) in (\S+)", " ".join(report.split()))
+    assert saved, report
+    assert Path(saved[2].rstrip(";")).is_dir()
+
+
+def test_a_run_that_was_stopped_resumes_bit_exactly(finished, one_layer, tmp_path, monkeypatch, capsys):
+    write = MetricWriter.write
+
+    def stop(writer, step, *arguments):
+        write(writer, step, *arguments)
+        if step == 6:
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricWriter, "write", stop)
+        run = lm.train(lm.LMConfig(workdir=tmp_path, **{**one_layer, "checkpoint_every": 0}))
+    assert run.outcome.stopped_by == signal.SIGTERM
+    saved_where_it_stopped(capsys.readouterr().err)
+    resumes_bit_exactly(tmp_path, finished)
+
+
+@pytest.mark.slow  # as above, in a process
+def test_a_process_that_was_stopped_resumes_bit_exactly(finished, one_layer, tmp_path):
+    process = start(command(one_layer, tmp_path, "--checkpoint-every", "0"))
+    status, rest = until(6, process, sending(signal.SIGTERM))
+    assert status == 128 + signal.SIGTERM, rest
+    saved_where_it_stopped(rest)
+    resumes_bit_exactly(tmp_path, finished)
+
+
+@pytest.mark.release
+def test_a_non_finite_loss_stops_and_keeps_the_last_good_checkpoint(one_layer, tmp_path, monkeypatch):
+    """The learning rate explodes at step 8: the checkpoint of step 5 stays, none is written after."""
+    explode = lm.learning_rate_schedule
+
+    def schedule(config, steps):
+        base = explode(config, steps)
+        return lambda step: jax.numpy.where(step >= 7, 1e38, base(step))
+
+    monkeypatch.setattr(lm, "learning_rate_schedule", schedule)
+    monkeypatch.setattr(lm, "make_optimizer", make_optimizer)  # without the memory of `traced_once`
+    monkeypatch.setattr("based_jax.training.optimizer.learning_rate_schedule", schedule)
+    with pytest.raises(BadLoss, match=r"step \d+: loss .*Last good checkpoint: .*/5$"):
+        lm.train(lm.LMConfig(workdir=tmp_path, **one_layer))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()] == ["5"]
+    assert all(np.isfinite(losses(tmp_path)))
+
+
+def test_an_old_run_is_not_overwritten(finished, one_layer):
+    with pytest.raises(ValueError, match=r"workdir = .*--resume"):
+        lm.train(lm.LMConfig(workdir=finished[0], **one_layer))
+
+
+def test_resume_refuses_other_settings(finished, one_layer):
+    with pytest.raises(ValueError, match="batch_size = 8: expected 4 as in the run"):
+        lm.train(lm.LMConfig(workdir=finished[0], **{**one_layer, "batch_size": 8}, resume=True))
+
+
+def test_resume_refuses_other_data(finished, one_layer, tmp_path):
+    for number in range(9):
+        (tmp_path / f"{number}.txt").write_text(f"another text {number} " * 20)
+    config = json.loads((finished[0] / "config.json").read_text())
+    copy = tmp_path / "run"
+    (copy / "checkpoints" / "5").mkdir(parents=True)
+    config["train"]["data"] = str(tmp_path)
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="the same training text"):
+        lm.train(lm.LMConfig(workdir=copy, **{**one_layer, "data": str(tmp_path)}, resume=True))
+
+
+def _copy(run: Path, to: Path, **changes: Any) -> Path:
+    """A copy of a run's directory, with changes of its settings."""
+    shutil.copytree(run, to)
+    config = json.loads((to / "config.json").read_text())
+    config["train"].update(changes)
+    (to / "config.json").write_text(json.dumps(config))
+    return to
+
+
+def test_held_out_text_that_is_gone_is_refused(finished, one_layer, text, tmp_path):
+    """The training text is as it was."""
+    data = shutil.copytree(text, tmp_path / "data")
+    documents = load_documents(str(data)).documents
+    _, held_out = split_documents(documents, fraction=one_layer["held_out"], max_bytes=2**18)
+    copy = _copy(finished[0], tmp_path / "run", data=str(data))
+    (data / held_out[0].name).unlink()
+    with pytest.raises(ValueError, match=r"the same held-out text as in the run .* but it has changed"):
+        lm.train(lm.LMConfig(workdir=copy, **{**one_layer, "data": str(data)}, resume=True))
+
+
+def test_more_steps_hold_the_final_rate(finished, tmp_path, capsys):
+    copy = _copy(finished[0], tmp_path / "run")
+    resume = ["--workdir", str(copy), "--resume"]
+    assert lm.main([*resume, "--steps", str(STEPS + 2)]) == 0
+    lines = read_metrics(copy / "metrics.jsonl")
+    assert losses(copy)[:STEPS] == losses(finished[0])
+    assert [line["learning_rate"] for line in lines[STEPS:]] == pytest.approx([1e-3, 1e-3])
+    saved = json.loads((copy / "config.json").read_text())["train"]
+    assert (saved["steps"], saved["optimizer"]["schedule_steps"]) == (STEPS + 2, STEPS)
+    end = capsys.readouterr()
+    assert f"steps       {STEPS + 2} of 4 x 32 tokens" in end.err
+    found = re.search(r"held out +loss (\d+\.\d{4}) nats per token, \d+\.\d{4} bits per byte", end.out)
+    assert found
+    assert float(found[1]) == pytest.approx(lines[-1]["eval_loss"], abs=1e-4)
+    assert f"python -m based_jax.serve --checkpoint {copy}" in end.out
+
+    with pytest.raises(ValueError, match="steps = 20: expected at least 26, those of the run so far"):
+        lm.train(parse_run(lm.LMConfig, [*resume, "--steps", "20"], lm.PROG))
+
+
+def test_a_run_begins_with_the_weights_of_another(finished, one_layer, tmp_path):
+    """The first loss is that of the weights, and the optimizer is new."""
+    settings = {**one_layer, "preset": None, "steps": 1, "init_from": str(finished[0])}
+    run = lm.train(lm.LMConfig(workdir=tmp_path / "a", **settings))
+    assert run.model.config == finished[1].model.config
+    assert losses(tmp_path / "a")[0] < losses(finished[0])[0] - 1
+    assert losses(tmp_path / "a")[0] == pytest.approx(finished[1].metrics["eval_loss"], abs=1)
+
+
+@pytest.mark.release
+def test_low_rank_changes_train_and_are_merged(finished, one_layer, tmp_path):
+    """The loss falls from where the checkpoint left it; the exported model has the changes in its maps."""
+    settings = {**one_layer, "preset": None, "steps": 30, "log_every": 30, "checkpoint_every": 0}
+    settings |= {"init_from": str(finished[0]), "lora": 2, "optimizer": OptimizerConfig(learning_rate=0.05)}
+    run = lm.train(lm.LMConfig(workdir=tmp_path, **settings))
+    begin = finished[1].metrics["eval_loss"]
+    assert run.metrics["eval_loss"] < begin - 0.01  # of 448 parameters
+    params = run.outcome.state.params
+    kept, before = params["params"], finished[1].outcome.state.params["params"]
+    jax.tree.map(np.testing.assert_array_equal, kept, before)
+    _, exported = bj.load_pretrained(tmp_path / "model")
+    merged = LowRank(run.model, 2).merged(params)
+    # One is compiled and one is not: a product may be rounded before it is added.
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), exported, merged)
+    changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), exported["params"], before)
+    names = {path for path, moved in flatten_dict(changed, sep="/").items() if moved}
+    assert names == set(params[CHANGES])
+    assert {name.split("/")[0] for name in names} == {"layers_0"}
+    moments = jax.tree.leaves(run.outcome.state.opt_state)
+    assert sum(leaf.size for leaf in moments) < sum(leaf.size for leaf in jax.tree.leaves(before))
+
+
+@pytest.mark.release
+def test_what_a_checkpoint_lacks_is_named(finished, one_layer, tmp_path):
+    """Two layers for one, and another vocabulary."""
+    config = finished[1].model.config
+    (tmp_path / "two.json").write_text(config.replace(schedule="LL").to_json())
+    settings = {**one_layer, "preset": str(tmp_path / "two.json"), "init_from": str(finished[0])}
+    parts = lm.assemble(lm.LMConfig(workdir=tmp_path, **settings))
+    weights = parts.summary["weights"]
+    assert weights.startswith(f"{finished[0]}: 10 of 18 arrays; fresh: layers_1/")
+    state = parts.programs.init(jax.random.key(7))
+    taken, own = state.params["params"], finished[1].outcome.state.params["params"]
+    jax.tree.map(np.testing.assert_array_equal, taken["layers_0"], own["layers_0"])
+
+    for rank, message in ((2, "a checkpoint with all of the model's arrays"), (99, "below the rank")):
+        with pytest.raises(ValueError, match=f"lora = {rank}: expected {message}"):
+            lm.assemble(lm.LMConfig(workdir=tmp_path, lora=rank, **settings))
+
+    (tmp_path / "wide.json").write_text(config.replace(d_model=8).to_json())
+    with pytest.raises(ValueError, match=r"init_from = .*expected weights of which at least one array fits"):
+        lm.assemble(lm.LMConfig(workdir=tmp_path, **{**settings, "preset": str(tmp_path / "wide.json")}))
+
+
+def test_the_summary_counts_what_is_not_read(one_layer, text, tmp_path):
+    data = shutil.copytree(text, tmp_path / "data")
+    for name in ("a.rst", "b.rst", "README"):
+        (data / name).write_text(f"another kind of text: {name}\n")
+    settings = {**one_layer, "data": str(data)}
+    summary = lm.assemble(lm.LMConfig(workdir=tmp_path, **settings)).summary
+    assert summary["data"].startswith(f"{data}: 40 files, 40 documents, ")
+    assert summary["not read"] == ("3 files by suffix (2 .rst, 1 without); --include '*.rst' reads them too")
+    assert re.match(
+        r"[\d,]+ to train on, [\d,]+ held out \([\d,]+ bytes\); vocabulary 257", summary["tokens"]
+    )
+    assert re.match(r"24 of 4 x 32 tokens: 3.07k tokens, \d\.\d+ epochs", summary["steps"])
+    assert "1 x cpu, float32" in summary["device"]
+    more = lm.assemble(lm.LMConfig(workdir=tmp_path, include="*.rst,README", **settings)).summary
+    assert more["data"].startswith(f"{data}: 43 files, 43 documents, ")
+    assert "not read" not in more
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--init-from", "/no/such/run"], "/no/such/run: expected a directory with config.json and weights"),
+        (
+            ["--include", "*.rst", "--data", "stdlib"],
+            "include = '*.rst': expected a file, a directory or a glob",
+        ),
+        (["--preset", "no-such"], "preset = 'no-such': expected"),
+        (["--data", "/no/such/file"], "/no/such/file"),
+        (["--batch-size", "0"], "batch_size = 0: expected at least 1"),
+        *(
+            ([f"--{name}", str(10**30)], f"{name.replace('-', '_')} = {10**30}: expected at most {2**31 - 1}")
+            for name in ("batch-size", "length", "steps", "schedule-steps", "log-every", "heartbeat-timeout")
+        ),
+        (["--seed", str(2**64)], f"seed = {2**64}: expected at most {2**32 - 1}"),
+        (["--accumulate", "3"], "accumulate = 3: expected a divisor of batch_size = 4"),
+        (["--mesh", "data=3"], "mesh = 'data=3': expected sizes whose product is"),
+        (["--mesh", "rows=1"], "mesh = 'rows=1': expected axis=size pairs"),
+        (["--mixer", "lstm"], "mixer = 'lstm': expected one of 'attention'"),
+        (["--mixer", "mamba", "--mixer-layers", "1,9"], "layer = 9: expected 0 to 2"),
+        (
+            ["--mixer", "mamba", "--mixer-layers", "first"],
+            "mixer_layers = 'first': expected numbers of layers",
+        ),
+        (["--mixer-layers", "1"], "mixer_layers = '1': expected --mixer beside it"),
+        (["--length", "100000"], "100001"),
+        (["--remat", "all"], "remat = 'all': expected one of 'none', 'dots', 'block'"),
+        (["--scan-layers"], "scan_layers = True: expected False with the schedule CLS"),
+        (["--peak-tflops", "0"], "peak_tflops = 0.0: expected above 0"),
+        (["--recipe", "/no/such.toml"], "/no/such.toml"),
+        (["--steps", "many"], "--steps"),
+        (["--no-such-flag"], "--no-such-flag"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(change, message, settings, tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        run(lm.PROG, lambda: lm.main([*flags(settings, tmp_path), *change]))
+    assert exit_.value.code == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("python -m train.lm: ")
+    assert message in last
+
+
+def test_help_explains_every_flag(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        lm.main(["--help"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    for flag in ("--preset", "--data", "--steps", "--workdir", "--seed", "--batch-size", "--length",
+                 "--log-every", "--checkpoint-every", "--mesh", "--resume", "--learning-rate"):  # fmt: skip
+        assert flag in text
+    assert "optimizer steps" in text
+    assert re.findall(r"^[a-z]+$", text, re.M) == ["data", "model", "optimisation", "run", "devices"]
+    assert sorted(re.findall(r"^  --(\S+)", text, re.M)) == sorted(
+        flag.name for flag in all_flags(lm.LMConfig)
+    )
+    assert max(map(len, text.splitlines())) <= 110
+
+
+@pytest.mark.release
+def test_bfloat16_trains(one_layer, tmp_path):
+    run = lm.train(lm.LMConfig(workdir=tmp_path, **{**one_layer, "steps": 12}, dtype="bfloat16"))
+    assert run.model.config.dtype == "bfloat16"
+    assert losses(tmp_path)[-1] < losses(tmp_path)[0] - 0.5

@@ -1,0 +1,70 @@
+"""metrics.jsonl: full precision, crash-safe, rewound on resume."""
+
+import errno
+import json
+import os
+
+import pytest
+
+from based_jax.training.run.events import EventFile
+from based_jax.training.run.metrics import MetricWriter, read_metrics
+
+
+def test_floats_keep_all_digits(tmp_path):
+    with MetricWriter(tmp_path, steps=2) as writer:
+        writer.write(1, {"loss": 1 / 3})
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 1 / 3}]
+
+
+def test_resume_drops_later_and_broken_lines(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        "".join(json.dumps({"step": step, "loss": 0.5}) + "\n" for step in (1, 2, 3)) + '{"step": 4, "lo'
+    )
+    with MetricWriter(tmp_path, steps=9, start=2) as writer:
+        writer.write(3, {"loss": 0.25})
+    assert read_metrics(path) == [
+        {"step": 1, "loss": 0.5},
+        {"step": 2, "loss": 0.5},
+        {"step": 3, "loss": 0.25},
+    ]
+
+
+def test_event_files_are_written(tmp_path):
+    with MetricWriter(tmp_path, steps=1) as writer:
+        writer.write(1, {"loss": 1.0})
+    (events,) = (tmp_path / "events").iterdir()
+    assert b"loss" in events.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"garbage", b"\0\0\0", b"{}", b"[]", b"\xff", b'{"step": null}', b'{"step": "1"}', b"[" * 10**5, b""],
+    ids=lambda line: str(line[:16]),
+)
+def test_a_line_that_is_no_metrics_is_left_out_with_a_warning(line, tmp_path, caplog):
+    path = tmp_path / "metrics.jsonl"
+    before = b'{"step": 1, "loss": 0.5}\n' + line + b'\n{"step": 2, "loss": 0.25}\n'
+    path.write_bytes(before)
+    expected = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
+    assert read_metrics(path) == expected
+    with MetricWriter(tmp_path, steps=9, start=2):
+        pass
+    first, second = caplog.messages
+    assert first == f"{path} is damaged: line 2 left out"
+    assert second == f"{first}; the file as it was is now {tmp_path}/damaged_metrics.jsonl"
+    assert (tmp_path / "damaged_metrics.jsonl").read_bytes() == before
+    assert [json.loads(line) for line in path.read_text().splitlines()] == expected
+
+
+def test_a_full_disk_names_the_last_checkpoint(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "checkpoints" / "5").mkdir(parents=True)
+    with MetricWriter(tmp_path, steps=9) as writer:
+        monkeypatch.setattr(EventFile, "write", full)
+        with pytest.raises(
+            OSError, match=rf"No space left .*; last complete checkpoint: {tmp_path}/check\S+/5$"
+        ):
+            writer.write(1, {"loss": 0.5})

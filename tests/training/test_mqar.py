@@ -1,0 +1,343 @@
+"""The MQAR sweep: learning, equality with runs alone, resume, failed runs, labels, bad input."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import based_jax as bj
+from based_jax import command
+from based_jax.data.tasks import IGNORE, MQAR, Segment
+from based_jax.mixers.long_filters import position_features
+from based_jax.models import MixerSpec, mqar_backbone
+from based_jax.training.commands import mqar
+from based_jax.training.mqar import grid as mqar_grid
+from based_jax.training.mqar import sweep as mqar_sweep
+from based_jax.training.mqar.data import data_seeds, load
+from based_jax.training.run.metrics import MetricWriter, read_lines, read_metrics
+
+SETTINGS = {
+    "layers": "short_conv,attention",
+    "d_model": 16,
+    "vocab_size": 16,
+    "length": 8,
+    "pairs": 2,
+    "examples": 1000,
+    "test_examples": 150,
+    "epochs": 10,
+    "batch_size": 32,
+    "learning_rates": "1e-2,1e38",
+    "seeds": "0,1",
+    "test": "8:1,8:2",
+    "stop_above": 0.9,
+    "log_every": 16,
+    "dropout": 0.02,
+    "random_fill": False,
+}
+
+
+def run(workdir, **changes) -> mqar_sweep.Outcome:
+    return mqar.train_mqar(mqar.MQARConfig(workdir=workdir, **{**SETTINGS, **changes}))
+
+
+def results(workdir) -> list[dict]:
+    return [{**line, "seconds": 0} for line in read_lines(workdir / "results.jsonl", {})[0]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traced_once():
+    """Grids of the same model share their programs: tracing these anew takes most of a run's time."""
+    compiled, programs = mqar_grid.Grid._compiled, {}
+
+    def once(self, function, *arguments, **options):
+        key = function.__name__, self.model, self.length, self.weight_decay, mqar_grid.MAX_LOGITS
+        if key not in programs:
+            programs[key] = compiled(self, function, *arguments, **options)
+        return programs[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mqar_grid.Grid, "_compiled", once)
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("mqar")
+    return workdir, run(workdir)
+
+
+def test_a_small_grid_from_its_start_to_its_end(tmp_path, monkeypatch):
+    """One layer, one learning rate, and a second call, which finds everything done."""
+    small = {"layers": "short_conv", "d_model": 8, "examples": 60, "test_examples": 30, "epochs": 2,
+             "learning_rates": "1e-2", "seeds": "0", "test": "8:2", "log_every": 2}  # fmt: skip
+    outcome = run(tmp_path, **small)
+    (record,) = outcome.records
+    assert (outcome.stopped_by, record["status"], record["seed"]) == (None, "finished", 0)
+    assert record["slices"]["num_pairs"] == {"2": record["accuracy"]}
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [2, 4]
+    assert lines[1]["loss"] < lines[0]["loss"]
+    assert "best_accuracy" in lines[1]
+    monkeypatch.setattr(mqar_sweep, "Grid", None)
+    assert run(tmp_path, **small).records == outcome.records
+    with pytest.raises(ValueError, match=r"batch_size = 8: expected 32 as .* or another workdir"):
+        run(tmp_path, **small, batch_size=8)
+
+
+@pytest.mark.release
+def test_a_grid_learns(finished):
+    outcome = finished[1]
+    assert outcome.stopped_by is None
+    good = [record for record in outcome.records if record["status"] != "failed"]
+    assert [record["seed"] for record in good] == [0, 1]
+    for record in good:
+        assert record["learning_rate"] == 1e-2
+        assert record["accuracy"] > 0.6
+        assert record["status"] == ("stopped" if record["accuracy"] > 0.9 else "finished")
+        assert record["slices"]["length"]["8"] == pytest.approx(record["accuracy"])
+        by_pairs = record["slices"]["num_pairs"]
+        assert by_pairs["1"] > by_pairs["2"]
+        assert (by_pairs["1"] + by_pairs["2"]) / 2 == pytest.approx(record["accuracy"])
+        assert record["parameters"] > 0
+        assert record["state_size"] > 0
+    assert good[0]["accuracy"] != good[1]["accuracy"]
+
+
+@pytest.mark.release
+def test_a_diverging_rate_is_recorded_and_stops_nobody(finished):
+    failed = [record for record in finished[1].records if record["status"] == "failed"]
+    assert [(record["learning_rate"], record["seed"]) for record in failed] == [(1e38, 0), (1e38, 1)]
+    assert all(record["accuracy"] is record["loss"] is record["slices"] is None for record in failed)
+
+
+@pytest.mark.release
+def test_the_run_directory(finished):
+    workdir, outcome = finished
+    assert sorted(map(str, results(workdir))) == sorted(
+        str({**record, "seconds": 0}) for record in outcome.records
+    )
+    lines = read_metrics(workdir / "metrics.jsonl")
+    assert [line["step"] for line in lines][:4] == [16, 32, 48, 64]
+    assert all({"loss", "tokens_per_second", "examples_per_second", "epoch"} <= set(line) for line in lines)
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
+    assert {"best_accuracy", "eval_loss"} <= set(lines[1])
+    assert all(np.isfinite(value) for line in lines for value in line.values())
+    config = json.loads((workdir / "config.json").read_text())
+    assert config["train"]["d_model"] == 16
+    assert bj.ModelConfig.from_dict(config["model"]) == mqar.MQARConfig(**SETTINGS).architecture
+
+
+@pytest.mark.release
+def test_a_lane_of_the_grid_is_the_run_alone(finished, tmp_path):
+    """The same numbers as one learning rate and seed at a time, up to rounding that training amplifies."""
+    run(tmp_path, learning_rates="1e-2", seeds="1", stop_above=0.01, test="8:2")
+    tag = "lr-0.01-seed-1"
+    ours, alone = ([line.get(f"loss/{tag}") for line in read_metrics(directory / "metrics.jsonl")]
+                   for directory in (finished[0], tmp_path))  # fmt: skip
+    assert len(alone) == 2
+    np.testing.assert_allclose(ours[:2], alone, rtol=2e-5)
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_continues_where_it_was(finished, tmp_path, monkeypatch, capsys):
+    """Ctrl-C between two epochs, and a crash before the next checkpoint: the results are the same numbers."""
+    write = MetricWriter.write
+
+    def interrupting(self, step, *arguments):
+        write(self, step, *arguments)
+        if step == 48:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(MetricWriter, "write", interrupting)
+    assert run(tmp_path).stopped_by == signal.SIGINT
+    assert "saved step 48" in " ".join(capsys.readouterr().err.split())
+
+    def crashing(self, step, *arguments):
+        write(self, step, *arguments)
+        if step == 80:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(MetricWriter, "write", crashing)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    monkeypatch.undo()
+    assert run(tmp_path).stopped_by is None
+    assert results(tmp_path) == results(finished[0])
+    ours, theirs = (
+        [line["loss"] for line in read_metrics(directory / "metrics.jsonl")]
+        for directory in (tmp_path, finished[0])
+    )
+    assert ours == theirs
+
+
+@pytest.mark.release
+def test_what_is_finished_is_not_trained_again(finished, monkeypatch):
+    monkeypatch.setattr(mqar_sweep, "Grid", None)
+    before = (finished[0] / "results.jsonl").read_text()
+    assert run(finished[0]).records == finished[1].records
+    assert (finished[0] / "results.jsonl").read_text() == before
+
+
+@pytest.mark.release
+def test_another_run_is_not_overwritten(finished):
+    with pytest.raises(ValueError, match=r"batch_size = 8: expected 32 as .* or another workdir"):
+        run(finished[0], batch_size=8)
+
+
+def labelled() -> Segment:
+    """Five examples with none to three labels."""
+    labels = np.full((5, 6), IGNORE)
+    labels[0, 1], labels[1, [0, 5]], labels[3, [2, 3, 4]], labels[4, 0] = 7, [1, 2], [3, 4, 5], 6
+    return Segment(np.arange(30).reshape(5, 6) % 11, labels, {"kind": 1})
+
+
+class Labelled(MQAR):
+    def build(self, seed):
+        return labelled()
+
+
+def test_batches_hold_every_label_once():
+    part = load(Labelled(), [0, 0], rows=2)
+    assert (part.steps, part.length, part.examples) == (3, 6, 5)
+    assert [part.examples_between(*steps) for steps in ((0, 2), (2, 3), (0, 3))] == [4, 1, 5]
+    places, targets = (
+        np.asarray(array)[1].reshape(6, 3) for array in (part.batches.positions, part.batches.targets)
+    )
+    restored = np.full((6, 6), IGNORE)
+    for row, column in zip(*np.nonzero(targets != IGNORE), strict=True):
+        restored[row, places[row, column]] = targets[row, column]
+    np.testing.assert_array_equal(restored[:5], labelled().labels)
+    assert np.all(restored[5] == IGNORE)
+    assert load(Labelled(), [0], tokens=13).batches.inputs.shape == (1, 3, 2, 6)
+
+
+def test_train_and_test_seeds_never_meet():
+    train, test = data_seeds(3, 5, 7)
+    assert (train, test) == data_seeds(3, 5, 7)
+    assert max(train) < 2**30 <= min(test)
+    assert train != data_seeds(4, 5, 7)[0]
+
+
+@pytest.mark.parametrize(
+    "limit", [pytest.param(2**24, id="whole"), pytest.param(64, id="in parts", marks=pytest.mark.release)]
+)
+def test_loss_and_accuracy_are_those_of_all_logits(limit, monkeypatch):
+    monkeypatch.setattr(mqar_grid, "MAX_LOGITS", limit)
+    model = bj.LanguageModel(mqar_backbone(None, 8, vocab_size=11, layers=["short_conv"], dropout=0.0))
+    grid = mqar_grid.Grid(model, length=6, weight_decay=0.1)
+    lanes = mqar_grid.VmappedRuns(np.ones(1, np.float32), np.zeros(1, np.uint32), np.zeros(1, np.int32))
+    state = grid.init(lanes)
+    part = load(Labelled(), [0])
+    sums = grid.evaluate(state.params, lanes, part.batches)
+    params, batch = jax.tree.map(np.asarray, (state.params, part.batches))
+    params = jax.tree.map(lambda leaf: leaf[0], params)
+    batch = jax.tree.map(lambda array: array[0, 0], batch)
+
+    def all_logits(params):
+        logits, _ = model.apply(params, labelled().inputs)
+        counts = labelled().labels != IGNORE
+        safe = jnp.maximum(labelled().labels, 0)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, safe)
+        return losses * counts, logits.argmax(-1) == safe
+
+    losses, hits = jax.jit(all_logits)(params)
+    counts = np.array([1, 2, 1, 3, 1])  # the example without labels has no loss
+    np.testing.assert_allclose(sums[0, 0], np.sum(losses.sum(1) / counts), rtol=1e-5)
+    np.testing.assert_allclose(sums[0, 1], np.sum((hits * (losses > 0)).sum(1) / counts), rtol=1e-6)
+    ours = jax.jit(jax.value_and_grad(grid._loss))(params, batch, jax.random.key(0))
+    theirs = jax.jit(jax.value_and_grad(lambda params: all_logits(params)[0].sum() / 7))(params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours, theirs)
+
+
+def test_a_step_is_adamw_on_all_but_constants():
+    """The positions of BaseConv's filter are a buffer in the authors' code: nothing moves them."""
+    layer = MixerSpec("base_conv", {"kernel_size": -1, "l_max": 6})
+    model = bj.LanguageModel(mqar_backbone(None, 4, vocab_size=11, layers=[layer], dropout=0.0))
+    grid = mqar_grid.Grid(model, length=6, weight_decay=0.1)
+    lanes = mqar_grid.VmappedRuns(np.full(1, 0.1, np.float32), np.zeros(1, np.uint32), np.zeros(1, np.int32))
+    part, state = load(Labelled(), [0]), grid.init(lanes)
+    before, params = (jax.tree.map(lambda leaf: np.array(leaf[0]), state.params) for _ in range(2))
+    batch = jax.tree.map(lambda array: np.asarray(array)[0, 0], part.batches)
+
+    @jax.jit
+    def step_of_optax(params):
+        loss, gradients = jax.value_and_grad(grid._loss)(params, batch, jax.random.key(0))
+        adamw = optax.adamw(0.05, 0.9, 0.999, 1e-8, weight_decay=0.1)
+        updates, _ = adamw.update(gradients, adamw.init(params), params)
+        return loss, optax.apply_updates(params, updates)
+
+    loss, expected = jax.tree.map(np.array, step_of_optax(params))
+    state, losses = grid.train(state, lanes, 0.5, part.batches, 0, 1)
+    after = jax.tree.map(lambda leaf: np.array(leaf[0]), state.params)
+    constant = ("params", "layers_0", "mixer", "filter", "embedding")
+    for tree, values in ((expected, before), (after, after)):
+        *path, last = constant
+        for key in path:
+            tree, values = tree[key], values[key]
+        np.testing.assert_array_equal(values[last], position_features(6, 3).astype(np.float32))
+        tree[last] = values[last]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6), after, expected)
+    np.testing.assert_allclose(losses[0], loss, rtol=1e-6)
+    assert int(state.step) == 1
+
+
+def test_flags_to_segments_and_layers():
+    config = mqar.MQARConfig(
+        train="64:4:100,128:8:20", test="64:4,1024:256", layers="gated_conv,gla:num_heads=1"
+    )
+    train, test = config.segments
+    assert train == [MQAR(8192, 100, 64, 4), MQAR(8192, 20, 128, 8)]
+    assert test == [MQAR(8192, 3000, 64, 4), MQAR(8192, 3000, 1024, 256)]
+    assert config.longest == 1024
+    assert [spec.mixer for spec in config.architecture.mixers.values()] == ["gated_conv", "gla"]
+    assert config.architecture.layer(1).options["num_heads"] == 1
+    assert config.directory == dataclasses.replace(config, log_every=5).directory
+    assert config.directory != dataclasses.replace(config, epochs=5).directory
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "mixer = None: expected a mixer's name, unless layers are given"),
+        (["--mixer", "lstm"], "mixer = 'lstm': expected one of 'attention'"),
+        (["--mixer", "based:feature_dim"], "mixer = 'based:feature_dim': expected NAME or NAME:option=value"),
+        (["--mixer", "based:depth=3"], "option of linear_attention = 'depth'"),
+        (["--mixer", "based", "--pairs", "40"], "length = 64: expected"),
+        (["--mixer", "based", "--vocab-size", "16"], "vocab_size = 16: expected"),
+        (["--mixer", "based", "--train", "64:4"], "train = '64:4': expected length:pairs:examples"),
+        (["--mixer", "based", "--test", "64:x"], "test = '64:x': expected length:pairs, such as 64:4"),
+        (["--mixer", "based", "--learning-rates", "fast"], "learning_rates = 'fast': expected numbers"),
+        (["--mixer", "based", "--learning-rates", "1,1"], "one or more different values"),
+        (["--mixer", "based", "--seeds", "-1"], "seeds = (-1,): expected integers in [0, 2^32)"),
+        (["--mixer", "based", "--seeds", str(2**64)], "expected integers in [0, 2^32)"),
+        (["--mixer", "based", "--epochs", str(2**64)], f"epochs = {2**64}: expected at most 2147483647"),
+        (["--mixer", "based", "--train", f"64:4:{2**64}"], f"train = {2**64}: expected at most 2147483647"),
+        (["--mixer", "based", "--epochs", "0"], "epochs = 0: expected at least 1"),
+        (["--mixer", "based", "--dropout", "1"], "embed_dropout = 1.0: expected from 0 to below 1"),
+        (["--no-such-flag"], "--no-such-flag"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(flags, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        command.run(mqar.PROG, lambda: mqar.main([*flags, "--workdir", str(tmp_path)]))
+    assert exit_.value.code == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("python -m train.mqar: ")
+    assert message in last
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_explains_every_flag(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        mqar.main(["--help"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    flags = "mixer d-model vocab-size length pairs examples epochs batch-size learning-rates seeds workdir"
+    for flag in flags.split():
+        assert f"--{flag}" in text

@@ -1,0 +1,179 @@
+"""The papers' schedule and weight-decay groups."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import traverse_util
+
+from based_jax import mixers
+from based_jax.models import LanguageModel
+from based_jax.training.optimizer import OptimizerConfig, decay_mask, learning_rate_schedule, make_optimizer
+
+
+def test_schedule_is_the_papers():
+    """Spec 4.1: 1e-6 at 0, 8e-4 after the warm-up, 8e-5 at the end and after; the cosine in between."""
+    schedule = learning_rate_schedule(OptimizerConfig(), steps=20_000)
+    for step, expected in {
+        0: 1e-6,
+        100: 1e-6 + 100 * (8e-4 - 1e-6) / 200,
+        200: 8e-4,
+        200 + 19_800 // 2: 8e-5 + 0.5 * (8e-4 - 8e-5),
+        20_000: 8e-5,
+        30_000: 8e-5,
+    }.items():
+        np.testing.assert_allclose(float(schedule(step)), expected, rtol=1e-5)  # float32 cosine
+
+
+def test_the_rate_may_fall_on_a_line():
+    """From the peak behind the warm-up to its eightieth, as RetNet's row of Zoology's table."""
+    schedule = learning_rate_schedule(
+        OptimizerConfig(schedule="linear", final_learning_rate_share=1 / 80), 20_000
+    )
+    for step, expected in {
+        200: 8e-4,
+        200 + 19_800 // 2: (8e-4 + 1e-5) / 2,
+        20_000: 1e-5,
+        30_000: 1e-5,
+    }.items():
+        np.testing.assert_allclose(float(schedule(step)), expected, rtol=1e-5)  # float32
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        # Warm-up to 10 of 100 steps; then the run is extended to 200.
+        ("cosine", {10: 1.0, 55: 0.55, 100: 0.1, 150: 0.1, 200: 0.1}),
+        ("linear", {10: 1.0, 55: 0.55, 100: 0.1, 150: 0.1, 200: 0.1}),
+        ("constant", {5: 0.5, 10: 1.0, 100: 1.0, 200: 1.0}),
+        ("wsd", {10: 1.0, 100: 1.0, 160: 1.0, 180: 0.55, 200: 0.1}),
+    ],
+)
+def test_an_extended_run_keeps_its_schedule(schedule, expected):
+    config = OptimizerConfig(learning_rate=1.0, warmup=0.1, schedule=schedule, schedule_steps=100)
+    rate = learning_rate_schedule(config, 200)
+    # The warm-up begins at 1e-6; float32.
+    assert {step: float(rate(step)) for step in expected} == pytest.approx(expected, rel=1e-5)
+
+
+def test_without_warmup_the_first_step_has_the_peak():
+    schedule = learning_rate_schedule(OptimizerConfig(warmup=0.0), steps=10)
+    np.testing.assert_allclose(float(schedule(0)), 8e-4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("decay_norms", [False, True])
+def test_decay_groups(tiny_config, decay_norms):
+    params = nn.meta.unbox(
+        jax.eval_shape(LanguageModel(tiny_config).init, jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
+    )
+    mask = decay_mask(params, decay_norms)["params"]
+    assert not mask["embedding"]
+    assert mask["layers_0"]["norm1"]["scale"] == mask["final_norm"]["scale"] == decay_norms
+    assert mask["layers_0"]["mixer"]["conv_kernel"]
+    assert not mask["layers_0"]["mixer"]["in_proj"]["bias"]
+    assert mask["layers_1"]["mixer"]["q"]["kernel"]
+    assert mask["layers_2"]["mlp"]["out"]["kernel"]
+
+
+@pytest.mark.parametrize(
+    ("name", "decayed", "kept"),
+    [
+        ("mamba", "dt_kernel", ["A_log", "D", "dt_bias", "conv_bias"]),  # spec of Based, 4.1
+        ("hyena", "conv_kernel", ["filter/taps", "filter/out/kernel", "filter/embedding", "skip"]),
+        ("h3", "q/kernel", ["c", "log_dt", "frequency", "shift_c"]),
+        ("gated_delta_net", "q_conv", ["A_log", "norm_scale"]),
+        ("rwkv5", "key/kernel", ["decay", "bonus", "mix_k", "norm_bias"]),
+    ],
+)
+def test_what_describes_a_recurrence_or_a_filter_is_not_decayed(name, decayed, kept):
+    mixer = mixers.make(name, d_model=8)
+    params = jax.eval_shape(mixer.init, jax.random.key(0), jnp.zeros((1, 1, 8)))
+    mask = traverse_util.flatten_dict(nn.meta.unbox(decay_mask(params)["params"]), sep="/")
+    assert mask[decayed]
+    assert not any(mask.get(path, False) for path in kept)
+
+
+def test_only_decayed_parameters_shrink_without_gradient():
+    params = {"params": {"embedding": jnp.ones(3), "dense": {"kernel": jnp.ones(3), "bias": jnp.ones(3)}}}
+    optimizer = make_optimizer(OptimizerConfig(learning_rate=0.1, warmup=0.0, weight_decay=0.5), steps=10)
+    update = jax.jit(optimizer.update)
+    updates, _ = update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    np.testing.assert_allclose(updates["params"]["dense"]["kernel"], -0.05, rtol=1e-6)
+    assert not np.any(updates["params"]["dense"]["bias"])
+    assert not np.any(updates["params"]["embedding"])
+
+
+def test_gradients_are_clipped_by_their_norm():
+    """A norm of 5, clipped to 2, and one of 0.5, which is left as it is; in the first moment."""
+    config = OptimizerConfig(clip=2.0, weight_decay=0.0)
+    optimizer = make_optimizer(config, steps=10)
+    update = jax.jit(optimizer.update)
+    params = {"kernel": np.zeros(2, np.float32)}
+    for scale, expected in ((1.0, [1.2, 1.6]), (0.1, [0.3, 0.4])):
+        gradients = {"kernel": np.float32([3, 4]) * np.float32(scale)}
+        _, state = update(gradients, optimizer.init(params), params)
+        np.testing.assert_allclose(
+            state[1][0].mu["kernel"], (1 - config.beta1) * np.array(expected), rtol=1e-5
+        )
+
+
+def test_filters_may_learn_slowly():
+    params = {"mixer": {"filter": {"taps": jnp.ones(3)}, "out": {"kernel": jnp.ones(3)}}}
+    gradients = jax.tree.map(jnp.ones_like, params)
+
+    def updates(share):
+        optimizer = make_optimizer(
+            OptimizerConfig(warmup=0.0, weight_decay=0.0, filter_learning_rate_share=share), steps=10
+        )
+        return jax.jit(optimizer.update)(gradients, optimizer.init(params), params)[0]["mixer"]
+
+    plain, slow = updates(1.0), updates(1 / 16)
+    np.testing.assert_array_equal(slow["out"]["kernel"], plain["out"]["kernel"])
+    np.testing.assert_allclose(slow["filter"]["taps"], plain["filter"]["taps"] / 16, rtol=1e-6)
+
+
+def test_the_first_moment_may_be_kept_in_bfloat16():
+    """It moves the parameters as float32 does but for its 8 bits; the second moment stays float32."""
+    params = {"kernel": jnp.linspace(-1, 1, 64)}
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        config = OptimizerConfig(learning_rate=0.1, warmup=0.0, weight_decay=0.0, moment_dtype=dtype)
+        optimizer = make_optimizer(config, steps=10)
+
+        @jax.jit
+        def step(state, moved, number, optimizer=optimizer):
+            gradients = jax.tree.map(lambda x: jnp.cos(3 * x + number), moved)
+            updates, state = optimizer.update(gradients, state, moved)
+            return state, optax.apply_updates(moved, updates)
+
+        state, moved = jax.jit(optimizer.init)(params), params
+        for number in range(3):
+            state, moved = step(state, moved, number)
+        adam = state[1][0]
+        assert (adam.mu["kernel"].dtype, adam.nu["kernel"].dtype) == (dtype, "float32")
+        found[dtype] = moved["kernel"] - params["kernel"]
+    # Three steps, each off by 2^-8 of itself where nothing cancels.
+    np.testing.assert_allclose(
+        found["bfloat16"], found["float32"], atol=2**-7 * np.abs(found["float32"]).max()
+    )
+    assert np.any(found["bfloat16"] != found["float32"])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("learning_rate", 0.0),
+        ("warmup", 1.5),
+        ("clip", 0.0),
+        ("weight_decay", -1.0),
+        ("final_learning_rate_share", 2.0),
+        ("filter_learning_rate_share", -1.0),
+        ("schedule", "step"),
+        ("moment_dtype", "float16"),
+    ],
+)
+def test_bad_values_are_named(field, value):
+    with pytest.raises(ValueError, match=f"{field} = {value!r}"):
+        OptimizerConfig(**{field: value})

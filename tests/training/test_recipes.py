@@ -1,0 +1,101 @@
+"""The papers' runs as files."""
+
+from pathlib import Path
+
+import pytest
+
+import based_jax as bj
+from based_jax.command import parse
+from based_jax.models.presets import GPT2_VOCAB
+from based_jax.published.parameters import PRINTED
+from based_jax.training.commands import lm
+from based_jax.training.recipes import read_recipe, with_recipe
+from tests.marks import release_but
+
+FOLDER = Path(__file__).parents[2] / "based_jax" / "recipes"
+# Those of hyper_lm are compared with the study in tests/experiments.
+RECIPES = sorted(path for path in FOLDER.glob("*.toml") if not path.stem.startswith("hyper-"))
+
+
+def parsed(*flags: str) -> lm.LMConfig:
+    return parse(lm.LMConfig, with_recipe(flags, lm.LMConfig), prog=lm.PROG)
+
+
+def test_the_papers_runs_are_all_there():
+    names = {path.stem for path in RECIPES}
+    for model in ("based", "attn", "mamba"):
+        for run in ("360m-10b", "360m-30b", "1b-10b", "1b-50b"):
+            assert f"{model}-{run}" in names
+    assert {name for name in bj.presets.names() if name.startswith("zoology-")} <= names
+
+
+@pytest.mark.parametrize(
+    "path",
+    release_but(["based-360m-10b", "zoology-retnet-152m"], RECIPES, lambda path: path.stem),
+    ids=lambda path: path.stem,
+)
+def test_a_recipe_trains_the_printed_model_on_the_stated_tokens(path):
+    recipe = read_recipe(path, lm.LMConfig)
+    config = parsed("--recipe", str(path), "--workdir", "runs/a")
+    assert config.recipe == str(path)
+    model = lm.model_config(config, GPT2_VOCAB)
+    assert config.steps * config.batch_size * model.max_length == recipe.tokens
+    assert f"{round(recipe.tokens / 1e9 / 1.048576)} billion tokens" in recipe.title
+    # The preset itself, whose number of parameters tests/docs/test_tables.py compares with the printed one.
+    assert config.preset in PRINTED
+    preset = bj.presets.get(config.preset)
+    assert model.replace(dtype=preset.dtype) == preset
+
+
+def test_what_is_typed_wins():
+    path = str(FOLDER / "zoology-retnet-152m.toml")
+    assert parsed("--workdir", "x", f"--recipe={path}").optimizer.schedule == "linear"
+    typed = parsed(
+        "--workdir", "x", "--steps", "7", "--schedule", "cosine", "--recipe", path, "--decay-norms"
+    )
+    assert (typed.steps, typed.optimizer.schedule, typed.optimizer.decay_norms) == (7, "cosine", True)
+    assert typed.optimizer.weight_decay == 0.05
+
+
+def test_a_recipe_of_the_package_is_found_everywhere_unless_there_is_another(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = "--workdir", "x", "--recipe", "recipes/hyper-a-ha.toml"
+    config = parsed(*flags)
+    assert lm.model_config(config, 50_257).max_length == config.length == 256
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "hyper-a-ha.toml").write_text("steps = 7")
+    assert parsed(*flags).steps == 7
+    with pytest.raises(OSError, match=r"No such file or directory: 'recipes/other\.toml'"):
+        parsed("--workdir", "x", "--recipe", "recipes/other.toml")
+
+
+def test_a_recipe_needs_no_metadata_and_takes_either_spelling(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('preset = "attn-tiny"\nbatch_size = 2\n"eval-every" = 7\non_bad_loss = "skip"\n'
+                    "[flags]\ndecay-norms = true\nlearning_rate = 2e-3")  # fmt: skip
+    config = parsed("--workdir", "x", "--recipe", str(path))
+    assert (config.preset, config.batch_size, config.eval_every) == ("attn-tiny", 2, 7)
+    assert (config.optimizer.decay_norms, config.optimizer.learning_rate) == (True, 2e-3)
+    assert config.bad_losses.on_bad_loss == "skip"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        ("steps = ", "expected TOML"),
+        ("title = 3", "title = 3: expected a value of type str"),
+        ("[flags]\nstep = 1", "step = 1: expected a flag of the command as key, such as steps"),
+        ("batchsize = 1", "batchsize = 1: expected a flag of the command as key, such as batch-size"),
+        ("[optimiser]\nclip = 1", r"optimiser = .*: expected a flag of the command as key"),
+        ("steps = [1]", r"steps = \[1\]: expected a text, a number or a truth value"),
+        ("steps = 1\n[flags]\nsteps = 2", "steps = 2: expected each flag once"),
+        ("flags = 1", r"flags = 1: expected a table, \[flags\]"),
+    ],
+)
+def test_a_bad_recipe_is_one_line(content, message, tmp_path):
+    path = tmp_path / "recipe.toml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises((ValueError, OSError), match=message):
+        with_recipe(["--recipe", str(path)], lm.LMConfig)

@@ -1,0 +1,119 @@
+"""A run's directory: one writer at a time, settings that are kept, files that others left or damaged."""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+
+import pytest
+
+from based_jax.command import run
+from based_jax.directory_lock import sole_writer
+from based_jax.training.commands import classify, demo, lm, mqar
+from based_jax.training.recipes import with_recipe
+from based_jax.training.run.checkpoints import SaveFailed, naming_the_last_checkpoint
+from based_jax.training.run.directory import parse_run
+
+COMMANDS = {
+    "lm": (lm, ["--preset", "attn-tiny", "--data", "/no/such/data"]),
+    "lm --resume": (lm, ["--resume"]),
+    "demo": (demo, []),
+    "mqar": (mqar, ["--mixer", "attention"]),
+    "classify": (classify, ["--preset", "attn-tiny", "--data", "/no/such/data"]),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_directory_in_use_is_refused_in_one_line(name, tmp_path, capsys):
+    """Before anything is read or written."""
+    command, flags = COMMANDS[name]
+    words = [*flags, "--workdir", str(tmp_path)]
+    with sole_writer(tmp_path), pytest.raises(SystemExit) as ended:
+        run(command.PROG, lambda: command.main(words))
+    assert ended.value.code == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"{command.PROG}: {tmp_path} is in use by process ")
+    assert not list(tmp_path.iterdir())
+
+
+def saved_config(directory, **changes):
+    """Write the config.json of a language model's run with `changes` of its settings; return the settings."""
+    settings = lm.LMConfig(workdir=directory, batch_size=3, seed=7, dtype="float32")
+    train = json.loads(json.dumps(dataclasses.asdict(settings), default=str))
+    train.pop("hosts")
+    content = {"train": {**train, **changes}, "data": {"crc32": 1}}
+    (directory / "config.json").write_text(json.dumps(content))
+    return dataclasses.replace(settings, resume=True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--workdir", "RUN", "--resume"],
+        ["--workdir=RUN", "--resume"],
+        ["--resume", "--workdir", "elsewhere", "--workdir=RUN"],
+        ["--no-resume", "--workdir=RUN", "--resume"],
+    ],
+    ids=" ".join,
+)
+def test_resume_takes_the_saved_settings_however_the_directory_is_given(words, tmp_path):
+    settings = saved_config(tmp_path)
+    assert parse_run(lm.LMConfig, [word.replace("RUN", str(tmp_path)) for word in words], lm.PROG) == settings
+
+
+def test_the_last_of_several_flags_counts(tmp_path):
+    saved_config(tmp_path)
+    given = ["--workdir", str(tmp_path), "--resume", "--no-resume"]
+    assert parse_run(lm.LMConfig, given, lm.PROG).seed == lm.LMConfig(tmp_path).seed
+    for name, steps in (("a", 3), ("b", 5)):
+        (tmp_path / f"{name}.toml").write_text(f"steps = {steps}")
+    recipes = ["--recipe", str(tmp_path / "a.toml"), f"--recipe={tmp_path}/b.toml"]
+    assert with_recipe(recipes, lm.LMConfig)[:2] == ["--steps", "5"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": "seven"}, r"config.json: seed = 'seven': expected a value of type int$"),
+        ({"seed": True}, r"config.json: seed = True: expected a value of type int$"),
+        ({"steps": 10**30}, None),  # refused where it is used, as a flag is
+        ({"held_out": None}, r"config.json: held_out = None: expected a value of type float or int$"),
+        ({"batch_size": 0}, r"config.json: batch_size = 0: expected at least 1$"),
+        ({"optimizer": 5}, r"config.json: optimizer = 5: expected the settings of a run$"),
+        ({"optimizer": {"rate": 5}}, r"config.json: optimizer = \['rate'\]: expected settings of train"),
+        ({"workdir": []}, r"config.json: workdir = \[\]: expected a value of type str$"),
+        ({"colour": 1}, r"config.json: train = \['colour'\]: expected settings of train.lm"),
+    ],
+    ids=str,
+)
+def test_saved_settings_of_another_type_are_named(changes, message, tmp_path):
+    saved_config(tmp_path, **changes)
+    with contextlib.nullcontext() if message is None else pytest.raises(ValueError, match=message):
+        parse_run(lm.LMConfig, [f"--workdir={tmp_path}", "--resume"], lm.PROG)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"5", b"\xff\0", b"[" * 10**5, b'{"train": 5, "data": {}}', b'{"train": {}}'],
+    ids=lambda content: str(content[:20]),
+)
+def test_a_config_that_is_none_is_named(content, tmp_path):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"config.json") as refused:
+        parse_run(lm.LMConfig, [f"--workdir={tmp_path}", "--resume"], lm.PROG)
+    assert "\n" not in str(refused.value)
+    if b'"train": {}' not in content:  # of MQAR's there need be no more
+        with pytest.raises(ValueError, match=r"config.json"):
+            mqar.train_mqar(mqar.MQARConfig("attention", workdir=tmp_path))
+
+
+def test_a_full_disk_at_the_end_names_what_is_safe(tmp_path):
+    for name in ("5", "10", "15.orbax-checkpoint-tmp"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    message = (
+        rf"^{tmp_path}/model cannot be written: No space left on device; the run is not lost, "
+        rf"--resume writes it again from its last complete checkpoint: {tmp_path}/checkpoints/10$"
+    )
+    with pytest.raises(SaveFailed, match=message), naming_the_last_checkpoint(tmp_path, tmp_path / "model"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,0 +1,137 @@
+"""What a mesh costs: bytes between devices, bytes on each of them, and the plan of a run."""
+
+import functools
+import math
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from based_jax.models import LanguageModel, MixerSpec, ModelConfig
+from based_jax.training.devices.communication import Traffic, traffic
+from based_jax.training.devices.layout import shard_bytes
+from based_jax.training.devices.sharding import mesh_sizes, parse_mesh
+from based_jax.training.optimizer import OptimizerConfig, learning_rate_schedule, make_optimizer
+from based_jax.training.step import build_programs
+from tests.subprocesses import run_module, run_python
+
+
+@pytest.mark.release
+def test_memory_and_traffic():
+    """Of known programs, then of sharded parameters."""
+    calls = "known_programs(); sharded_parameters()"
+    run_python(
+        f"from tests.training.test_sharding import known_programs, sharded_parameters; {calls}", devices=8
+    )
+
+
+def known_programs() -> None:
+    """Arrays of 6 floats on each of four devices: 24 bytes a part, 96 bytes all of them."""
+    rows = PartitionSpec("x")
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+
+    def found(function: Any, out: PartitionSpec = rows) -> dict[str, Traffic]:
+        mapped = jax.shard_map(function, mesh=mesh, in_specs=rows, out_specs=out, check_vma=False)
+        return traffic(jax.jit(mapped).lower(jnp.zeros((4, 6))).compile().as_text())
+
+    gather = functools.partial(lax.all_gather, axis_name="x", axis=0, tiled=True)
+    ring = functools.partial(lax.ppermute, axis_name="x", perm=[(i, i + 1) for i in range(3)])
+    assert found(lambda x: x) == {}
+    assert found(gather, PartitionSpec()) == {"all-gather": (1, 96 * 3 // 4)}
+    assert found(ring) == {"collective-permute": (1, 24)}
+    assert found(lambda x: lax.psum(x, "x"), PartitionSpec()) == {"all-reduce": (1, 2 * 24 * 3 // 4)}
+
+    # Of matrices that are cut over one of two axes, the compiler's own: it writes the groups otherwise.
+    grid = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    cut = jax.ShapeDtypeStruct((4, 6), jnp.float32, sharding=NamedSharding(grid, PartitionSpec("b")))
+    summed = jax.jit(lambda x: x.sum(axis=0), out_shardings=NamedSharding(grid, PartitionSpec()))
+    assert traffic(summed.lower(cut).compile().as_text()) == {"all-reduce": (1, 2 * 24 // 2)}
+
+    def five_times(x: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, 5, lambda _, x: ring(jnp.sin(x)), x)
+
+    assert found(five_times) == {"collective-permute": (5, 5 * 24)}
+
+
+def sharded_parameters() -> None:
+    """By the plans of the compiled programs."""
+    mixers = {
+        "C": MixerSpec("gated_conv"),
+        "L": MixerSpec("linear_attention", {"num_heads": 8, "feature_dim": 8}),
+    }
+    config = ModelConfig(vocab_size=1024, d_model=128, schedule="CL", mlp_hidden=256, mixers=mixers)
+    optimizer = OptimizerConfig()
+    for mesh in ("fsdp=8", "fsdp=2,tensor=4"):
+        programs = build_programs(
+            LanguageModel(config), make_optimizer(optimizer, 10), learning_rate_schedule(optimizer, 10),
+            mesh=parse_mesh(mesh),
+        )  # fmt: skip
+        # The initialisation's results are shards, and its scratch is smaller than the whole.
+        memory = programs.init.lower(jax.random.key(0)).compile().memory_analysis()
+        leaves = jax.tree.leaves(programs.abstract_state)
+        whole = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+        own = sum(map(shard_bytes, leaves))
+        assert own < whole / 7  # of eight; what no axis divides is everywhere
+        assert own <= memory.output_size_in_bytes < own * 1.01
+        assert memory.temp_size_in_bytes < whole / 8
+        if mesh != "fsdp=8":
+            continue
+        # A step brings each weight to the tokens once, and adds up its gradient. Of the activations only
+        # what comes from the embedding travels, there and back.
+        rows = jax.ShapeDtypeStruct((16, 64), jnp.int32, sharding=programs.rows)
+        batch = {"inputs": rows, "targets": rows}
+        sent = traffic(programs.train.lower(programs.abstract_state, batch).compile().as_text())
+        parameters = sum(leaf.size * 4 for leaf in jax.tree.leaves(programs.abstract_state.params))
+        embedded = 16 * 64 * config.d_model * 4 / 8
+        assert sent.keys() <= {"all-gather", "all-reduce", "all-to-all"}
+        assert sent.get("all-to-all", Traffic(0, 0)).bytes <= 2 * embedded
+        assert sent["all-gather"].bytes <= parameters * 7 / 8 * 1.01  # norms and token ids
+        assert sent["all-reduce"].bytes <= 2 * parameters * 7 / 8 * 1.01
+
+
+@pytest.mark.slow
+def test_layers_are_whole_one_at_a_time():
+    run_python("from tests.training.test_sharding import scanned_layers; scanned_layers()", devices=8)
+
+
+def scanned_layers() -> None:
+    """In a step no tensor is larger than one weight of one layer: stacks of layers are shards throughout."""
+    config = ModelConfig(
+        vocab_size=64, d_model=128, schedule="AAA", mlp_hidden=192, scan_layers=True, remat="block",
+        mixers={"A": MixerSpec("attention", {"num_heads": 2})},
+    )  # fmt: skip
+    optimizer = OptimizerConfig()
+    programs = build_programs(
+        LanguageModel(config), make_optimizer(optimizer, 10), learning_rate_schedule(optimizer, 10),
+        mesh=parse_mesh("fsdp=8"),
+    )  # fmt: skip
+    rows = jax.ShapeDtypeStruct((8, 4), jnp.int32, sharding=programs.rows)
+    batch = {"inputs": rows, "targets": rows}
+    text = programs.train.lower(programs.abstract_state, batch).compile().as_text()
+    shapes = {tuple(map(int, found.split(","))) for found in re.findall(r"f32\[([\d,]+)\]", text)}
+    assert (3, 128 // 8, 2, 192) in shapes  # the MLP's first maps
+    assert max(map(math.prod, shapes)) == 128 * 2 * 192
+
+
+@pytest.mark.release
+def test_a_dry_run_prints_its_plan(one_layer, tmp_path):
+    done = run_module(
+        "train.lm", "--preset", one_layer["preset"], "--workdir", str(tmp_path / "run"), "--batch-size", "4",
+        "--mesh", "fsdp=2,context=2", "--dry-run",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for part in ("layers_*/mlp/out/kernel", "optimizer state", "scratch", "collective-permute", "4 devices"):
+        assert part in done.stdout
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_mesh_is_described_in_words():
+    assert mesh_sizes("data=2,context=4") == {"data": 2, "context": 4}
+    assert mesh_sizes(None) == {}
+    for text in ("data", "data=0", "data=2,data=2", "rows=2", "data=-1"):
+        with pytest.raises(ValueError, match=f"mesh = '{text}': expected axis=size pairs"):
+            mesh_sizes(text)

@@ -1,0 +1,37 @@
+"""Stop requests are answered although the main thread does not return to Python."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.patience import PATIENCE
+from tests.subprocesses import environment
+
+# Derives a key for hours, without a look at signals: as XLA does while it compiles.
+BUSY = """
+import hashlib, signal, threading
+from based_jax.training.run.signals import StopRequest
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a job in the background
+with StopRequest():
+    threading.Timer(0.5, print, ["ready"], {"flush": True}).start()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+"""
+
+
+@pytest.mark.release
+def test_the_first_ctrl_c_is_reported_and_the_second_ends_the_process():
+    process = subprocess.Popen(
+        [sys.executable, "-c", BUSY],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.readline() == "SIGINT: stopping after this step; again to stop now\n"
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=PATIENCE)
+    assert rest == "SIGINT: stopped; nothing since the last checkpoint is saved\n"
+    assert process.returncode == 128 + signal.SIGINT
