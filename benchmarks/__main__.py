@@ -28,7 +28,9 @@ class Command(NamedTuple):
 COMMANDS = {
     "conv_basis": Command("conv_basis", "ConvBasis", "conv-basis beside exact attention, by length"),
     "decode": Command("decode", "Decode", "time and memory per generated token, Based beside its baselines"),
+    "fit": Command("static.fit", "Fit", "shared memory of the kernels on each family of GPUs, without any"),
     "gpu": Command("gpu", "Gpu", "correctness and speed of the fused kernels on this GPU"),
+    "inspect": Command("static.inspect", "Inspect", "what the kernels take of an H200, without one"),
     "lease": Command("lease", "Lease", "the list of GPU measurements, one step per command"),
     "mixers": Command("mixers", "Mixers", "time and memory of every sequence mixer, by length"),
     "mqar": Command("mqar", "Mqar", "training speed on associative recall, beside torch"),
@@ -36,6 +38,7 @@ COMMANDS = {
     "overview": Command("overview", "Overview", "the README's figure, from kept results"),
     "redraw": Command("redraw", "Redraw", "a benchmark's figure again, from its JSON"),
     "train": Command("train", "Train", "training speed of language models, beside torch"),
+    "twins": Command("static.twins", "Twins", "what the jax-triton twins take of GPUs, without any"),
 }
 """Name on the command line -> the command."""
 

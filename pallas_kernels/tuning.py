@@ -4,7 +4,7 @@ A table is a list of rows ``{"device": KIND or "any", "when": {name: value, ...}
 first row whose device matches and whose conditions hold (a number or a string: equal; a pair: lowest and
 highest) gives the variant. Rows of device "any" come last: the safe default, chosen from the compiler's
 register report. A row with ``"shared": BYTES`` needs a GPU that offers a program so much shared memory; those
-without fit all GPUs (`devices.SMALLEST`), and `python -m pallas_kernels.fit` says so from the compiler.
+without fit all GPUs (`devices.SMALLEST`), and `python -m benchmarks fit` says so from the compiler.
 A second table, of backends, is from `python -m pallas_kernels.backends`; `adopt` writes both.
 """
 

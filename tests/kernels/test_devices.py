@@ -11,7 +11,8 @@ import pytest
 
 import pallas_kernels
 from based_jax import ops
-from pallas_kernels import catalog, devices, fit, lowering_for, offline, topology, tuning
+from benchmarks.static import fit, topology
+from pallas_kernels import catalog, devices, lowering_for, offline, tuning
 from pallas_kernels.taylor_attention import cases as attention_cases
 from pallas_kernels.taylor_attention.function import Variant
 from pallas_kernels.taylor_attention.layout import symmetric_size
@@ -25,7 +26,7 @@ KINDS = (
     "NVIDIA B200",
 )
 OTHERS = ("Tesla V100-SXM2-16GB", "Tesla T4", "AMD Instinct MI300X", "gfx942", "NVIDIA GPU of tomorrow")
-AGAIN = "run `python -m pallas_kernels.fit`"
+AGAIN = "run `python -m benchmarks fit`"
 
 needs_compiler = pytest.mark.skipif(
     not any(map(importlib.util.find_spec, topology.PLUGINS)) or jax.__version_info__ < (0, 11),

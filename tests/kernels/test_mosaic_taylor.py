@@ -17,16 +17,14 @@ from hypothesis import strategies as st
 from jax.sharding import PartitionSpec
 
 from based_jax import ops
+from benchmarks.static import mosaic_report, pages, topology
 from pallas_kernels import (
     catalog,
     interpreted,
     lowering_for,
-    mosaic_report,
     offline,
-    pages,
     sharded,
     taylor_attention,
-    topology,
     tuning,
 )
 from pallas_kernels.taylor_attention import mosaic_features as features

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from benchmarks.static.topology import collectives
 from pallas_kernels import interpreted, sharded
-from pallas_kernels.topology import collectives
 from tests.subprocesses import run_python
 from tests.tolerances import FLOAT32_GRADIENT, assert_close
 

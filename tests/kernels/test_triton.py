@@ -13,16 +13,8 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu_sections import reference
-from pallas_kernels import (
-    devices,
-    interpreted,
-    offline,
-    taylor_attention,
-    taylor_step,
-    topology,
-    triton_report,
-    triton_table,
-)
+from benchmarks.static import topology, triton_report, twins
+from pallas_kernels import devices, interpreted, offline, taylor_attention, taylor_step
 from pallas_kernels.taylor_attention.layout import symmetric_size
 from tests.marks import slow_but
 from tests.ops import oracles
@@ -227,9 +219,9 @@ def _shared_limit(device_kind: str) -> int:
 
 @needs_compiler
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("device_kind", triton_table.DEVICES)
+@pytest.mark.parametrize("device_kind", twins.DEVICES)
 def test_both_passes_fit_every_family_of_gpus(device_kind):
-    found = {kernel.kernel: kernel for kernel in triton_table.attention(16, 64, "bfloat16", device_kind)}
+    found = {kernel.kernel: kernel for kernel in twins.attention(16, 64, "bfloat16", device_kind)}
     passes = ["key_sums", "outputs", "query_sums", "dq", "dk", "dv"]
     assert found.keys() == {f"taylor_{name}" for name in (*passes, "scan")}
     for kernel in found.values():
@@ -251,7 +243,7 @@ OTHERS = [
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("sizes", slow_but(OTHERS[:1], OTHERS), ids=str)
 def test_other_sizes_fit(sizes):
-    assert all(kernel.shared <= _shared_limit(sizes[-1]) for kernel in triton_table.attention(*sizes))
+    assert all(kernel.shared <= _shared_limit(sizes[-1]) for kernel in twins.attention(*sizes))
 
 
 @needs_compiler
@@ -266,9 +258,9 @@ def test_the_step_is_compiled_without_spills_and_in_place(sizes):
 
 @needs_compiler
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("device_kind", triton_table.DEVICES)
+@pytest.mark.parametrize("device_kind", twins.DEVICES)
 def test_the_step_fits_every_family_of_gpus(device_kind):
-    (kernel,) = triton_table.step(16, 64, "bfloat16", device_kind)
+    (kernel,) = twins.step(16, 64, "bfloat16", device_kind)
     assert (kernel.spill_stores, kernel.shared <= _shared_limit(device_kind)) == (0, True)
 
 
@@ -285,7 +277,7 @@ def test_a_gpu_of_unknown_capability_is_named():
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
-        (triton_table.gradients, [*_attention_arguments(), _attention_arguments()[-1]]),
+        (twins.gradients, [*_attention_arguments(), _attention_arguments()[-1]]),
         (_packed, _attention_arguments(length=1000)),
         (step, _step_arguments()),
     ],

@@ -73,7 +73,7 @@ def target_config(kind: str, shared: int | None = None) -> str:
     if family is None:
         raise ValueError(f"kind = {kind!r}: expected the name of a GPU in devices.FAMILIES")
     major, minor = family.capability.split(".")
-    template = resources.files("pallas_kernels").joinpath("gpu.txtpb").read_text()
+    template = resources.files("benchmarks.static").joinpath("gpu.txtpb").read_text()
     return string.Template(template).substitute(
         kind=family.names[0],  # jax lowers for it
         major=major,

@@ -21,8 +21,9 @@ from typing import Any, Literal, TypeVar
 
 import jax
 
-from pallas_kernels import devices, sass
-from pallas_kernels.topology import INSTALL, PLUGINS, load_plugins
+from benchmarks.static import sass
+from benchmarks.static.topology import INSTALL, PLUGINS, load_plugins
+from pallas_kernels import devices
 
 ARCHITECTURE = "sm_90a"
 

@@ -14,8 +14,8 @@ from unittest import mock
 
 import jax
 
-from pallas_kernels.compile_offline import Resources, assemble
-from pallas_kernels.topology import compile_program, placed, uncached
+from benchmarks.static.compile_offline import Resources, assemble
+from benchmarks.static.topology import compile_program, placed, uncached
 
 WARPS = 8
 STAGES = 2

@@ -14,8 +14,8 @@ from typing import Any
 
 import jax
 
-from pallas_kernels.compile_offline import Resources, assemble, assembler, kernels
-from pallas_kernels.topology import compile_lowered, lower_program, placed, uncached
+from benchmarks.static.compile_offline import Resources, assemble, assembler, kernels
+from benchmarks.static.topology import compile_lowered, lower_program, placed, uncached
 
 _ASSEMBLER = """#!/bin/sh
 case "$1" in --*) ;; *) cp "$1" {folder}/$$.ptx ;; esac

@@ -9,15 +9,21 @@ from dataclasses import replace
 
 import pytest
 
-from pallas_kernels import catalog, compile_offline, inspect, offline, pages, sass, topology, xla_report
+from benchmarks.__main__ import PROGRAM, main
+from benchmarks.static import compile_offline, inspect, pages, sass, topology, xla_report
+from benchmarks.static.compile_offline import Resources, blocks_per_sm
+from benchmarks.static.inspect import Entry
+from pallas_kernels import catalog, offline
 from pallas_kernels.case import Case
-from pallas_kernels.compile_offline import Resources, blocks_per_sm
-from pallas_kernels.inspect import Entry
 from pallas_kernels.taylor_attention import cases as taylor_cases
 from pallas_kernels.taylor_attention.function import Variant
 from tests.commands import run_here
 from tests.kernels import toy
 from tests.subprocesses import run_module
+
+
+def _run(*flags: str) -> int:
+    return main(["inspect", *flags])
 
 
 def _has_compiler() -> bool:
@@ -249,7 +255,7 @@ def toys(monkeypatch):
 
 def test_reports_are_written(toys, tmp_path, capsys):
     files = tmp_path / "report.json", tmp_path / "report.md"
-    assert inspect.main(["--json", str(files[0]), "--markdown", str(files[1])]) == 0
+    assert _run("--json", str(files[0]), "--markdown", str(files[1])) == 0
     report = json.loads(files[0].read_text())
     assert report["toolchain"]["target"] == "sm_90a"
     assert report["toolchain"]["ptxas"] == "12.9.86"
@@ -266,11 +272,11 @@ def test_a_default_that_spills_gives_status_1_unless_there_is_a_reason(toys, mon
 
     monkeypatch.setattr(inspect, "resources", resources)
     flags = ["--defaults", "--json", str(tmp_path / "report.json")]
-    assert inspect.main(flags) == 1
+    assert _run(*flags) == 1
     assert "spills 8 bytes per thread" in capsys.readouterr().err
-    assert inspect.main([*flags, "--spill", "8"]) == 0
-    assert inspect.main([*flags, "--explain"]) == 0
-    assert inspect.main(["--compare", flags[-1], "--markdown", str(tmp_path / "report.md")]) == 0
+    assert _run(*flags, "--spill", "8") == 0
+    assert _run(*flags, "--explain") == 0
+    assert _run("--compare", flags[-1], "--markdown", str(tmp_path / "report.md")) == 0
     assert (
         "| 2 of 114 instructions; without +5% issue slots (chunk=64 warps=2 stages=1) |"
         in (tmp_path / "report.md").read_text()
@@ -284,7 +290,7 @@ def test_what_does_not_compile_is_reported_and_the_rest_compiled(toys, monkeypat
         return [RESOURCES]
 
     monkeypatch.setattr(inspect, "resources", resources)
-    assert inspect.main([]) == 0, "the default compiles"
+    assert _run() == 0, "the default compiles"
     captured = capsys.readouterr()
     assert "RuntimeError: too large" in captured.err
     assert "fails" in captured.out
@@ -316,7 +322,7 @@ def test_flags_that_choose_nothing_are_errors(toys, options, message):
 
 def test_reports_are_compared_or_compiled():
     with pytest.raises(ValueError, match="--compare and --json: expected one of them"):
-        inspect.main(["--compare", "a.json", "--json", "b.json"])
+        _run("--compare", "a.json", "--json", "b.json")
 
 
 DUMP = """\
@@ -381,13 +387,15 @@ def test_an_old_assembler_is_passed_over(monkeypatch, tmp_path):
     ],
 )
 def test_wrong_flags_are_one_line_and_status_2(flags, message, capsys):
-    done = run_here(inspect.PROGRAM, inspect.main, flags, capsys)
+    done = run_here(PROGRAM, main, ["inspect", *flags], capsys)
     assert done.status == 2
-    assert _message(done.err) == f"python -m pallas_kernels.inspect: {message}"
+    prog, _, found = _message(done.err).partition(": ")
+    assert prog in (PROGRAM, f"{PROGRAM} inspect")
+    assert found == message
 
 
 def test_help(capsys):
-    done = run_here(inspect.PROGRAM, inspect.main, ["--help"], capsys)
+    done = run_here(PROGRAM, main, ["inspect", "--help"], capsys)
     assert done.status == 0
     flags = ("--match", "--json", "--markdown", "--compare", "--devices", "--defaults", "--explain")
     assert all(flag in done.out for flag in flags)
@@ -395,11 +403,9 @@ def test_help(capsys):
 
 @pytest.mark.skipif(HAS_COMPILER, reason="the wheels are here")
 def test_the_command_without_wheels_is_one_line_and_status_2(capsys):
-    done = run_here(inspect.PROGRAM, inspect.main, [], capsys)
+    done = run_here(PROGRAM, main, ["inspect"], capsys)
     assert done.status == 2
-    assert re.fullmatch(
-        r"python -m pallas_kernels.inspect: .*pip install 'based-jax\[inspect\]'.*\n", done.err
-    )
+    assert re.fullmatch(r"python -m benchmarks: .*pip install 'based-jax\[inspect\]'.*\n", done.err)
 
 
 @needs_compiler
@@ -429,7 +435,7 @@ def test_a_kernel_that_needs_too_many_registers_spills():
 @needs_compiler
 def test_the_command_compiles_a_case_of_the_catalogue(tmp_path):
     name = next(case for case in catalog.cases() if case.op == "taylor_step").name
-    done = run_module("pallas_kernels.inspect", "--match", name, "--json", str(tmp_path / "report.json"))
+    done = run_module("benchmarks", "inspect", "--match", name, "--json", str(tmp_path / "report.json"))
     assert done.returncode in (0, 1), done.stderr
     (case,) = json.loads((tmp_path / "report.json").read_text())["cases"]
     (kernel,) = case["kernels"]

@@ -144,7 +144,7 @@ def as_markdown(reports: Sequence[Report], spill: int = 0) -> str:
     lines = [
         "# What the kernels take of an H200",
         "",
-        "Written by `python -m pallas_kernels.inspect --markdown`. Compiled, not run: no GPU was used.",
+        "Written by `python -m benchmarks inspect --markdown`. Compiled, not run: no GPU was used.",
         "",
         *(f"- Compiled with {', '.join(map(' '.join, x['toolchain'].items()))}." for x in reports),
         "",

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from benchmarks.static.compile_offline import Resources, assemble, custom_calls
 from pallas_kernels import offline
-from pallas_kernels.compile_offline import Resources, assemble, custom_calls
 
 
 class Compiled(NamedTuple):

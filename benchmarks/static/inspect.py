@@ -1,12 +1,12 @@
-"""`python -m pallas_kernels.inspect`: what every kernel takes of an H200, found without a GPU.
+"""`inspect`: what every kernel takes of an H200, found without a GPU.
 
 Compiles the kernels of the catalogue down to machine code and shows registers, spills, shared memory, how
 many programs share a multiprocessor, tensor-core instructions and the length of the main loop. It cannot
 time anything: the loop's issue slots and tensor cycles are lower bounds of a round. Reports of several
 versions of jax make one page:
 
-    python -m pallas_kernels.inspect --explain --json 0.11.json                   # in each environment
-    python -m pallas_kernels.inspect --compare 0.11.json 0.12.json --markdown docs/kernels_report.md \
+    python -m benchmarks inspect --explain --json 0.11.json                   # in each environment
+    python -m benchmarks inspect --compare 0.11.json 0.12.json --markdown docs/pages.md \
         --update benchmarks/gpu.md docs/kernels.md
 """
 
@@ -26,13 +26,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from pallas_kernels import catalog, compile_offline, mosaic_report, offline, pages, sharded, xla_report
+from benchmarks.static import compile_offline, mosaic_report, pages, xla_report
+from benchmarks.static.compile_offline import Compiler, Resources
+from benchmarks.static.topology import PLUGINS, collectives, compile_program, topology, use_cpu
+from pallas_kernels import catalog, offline, sharded
 from pallas_kernels.case import Case
-from pallas_kernels.compile_offline import Compiler, Resources
-from pallas_kernels.flags import one_line, parse, run
-from pallas_kernels.topology import PLUGINS, collectives, compile_program, topology, use_cpu
-
-PROGRAM = "python -m pallas_kernels.inspect"
+from pallas_kernels.flags import one_line
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,40 @@ class Inspect:
     compiler: Compiler | None = None
     """Default: XLA where jax's CUDA plugin is installed, else the triton package."""
 
+    def run(self, command: str) -> int:
+        """Compile and report; returns 1 if a default variant does not compile, or spills without a reason.
+
+        A reason is that every variant without spills issues more instructions (`--explain` compiles them).
+        Kernels that run on request only may spill; the report says which do.
+
+        Raises:
+            ImportError: a wheel of the extra `inspect` is missing.
+            OSError: a report or a page cannot be read or written.
+            ValueError: flags contradict each other, no case matches, or a page to update has no markers.
+        """
+        use_cpu()
+        if self.devices < 1:
+            raise ValueError(f"--devices {self.devices}: expected 1 or more")
+        if self.devices > 1:
+            return inspect_sharded(self.devices)
+        if self.compare and self.json:
+            raise ValueError("--compare and --json: expected one of them")
+        stderr = Console(stderr=True)
+        if self.compare:
+            reports = [json.loads(path.read_text()) for path in self.compare]
+        else:
+            reports = [compile_report(self, stderr)]
+        if self.json:
+            self.json.write_text(json.dumps(reports[0], indent=1) + "\n")
+        if self.markdown:
+            self.markdown.write_text(pages.as_markdown(reports, self.spill))
+        for page in self.update:
+            pages.update(page, reports)
+        for line in (line for report in reports for line in pages.problems(report, self.spill)):
+            stderr.print(line, highlight=False, markup=False, soft_wrap=True)
+        wrong = (case for report in reports for case in pages.unexplained(report, self.spill))
+        return int(any(map(pages.is_picked, wrong)))
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -70,42 +103,6 @@ class Entry:
     case: Case
     kernels: tuple[Resources, ...] = ()
     error: str = ""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns 1 if a default variant does not compile, or spills without a reason.
-
-    A reason is that every variant without spills issues more instructions (`--explain` compiles them).
-    Kernels that run on request only may spill; the report says which do.
-
-    Raises:
-        ImportError: a wheel of the extra `inspect` is missing.
-        OSError: a report or a page cannot be read or written.
-        ValueError: flags contradict each other, no case matches, or a page to update has no markers.
-    """
-    options = parse(Inspect, argv, PROGRAM)
-    use_cpu()
-    if options.devices < 1:
-        raise ValueError(f"--devices {options.devices}: expected 1 or more")
-    if options.devices > 1:
-        return inspect_sharded(options.devices)
-    if options.compare and options.json:
-        raise ValueError("--compare and --json: expected one of them")
-    stderr = Console(stderr=True)
-    if options.compare:
-        reports = [json.loads(path.read_text()) for path in options.compare]
-    else:
-        reports = [compile_report(options, stderr)]
-    if options.json:
-        options.json.write_text(json.dumps(reports[0], indent=1) + "\n")
-    if options.markdown:
-        options.markdown.write_text(pages.as_markdown(reports, options.spill))
-    for page in options.update:
-        pages.update(page, reports)
-    for line in (line for report in reports for line in pages.problems(report, options.spill)):
-        stderr.print(line, highlight=False, markup=False, soft_wrap=True)
-    wrong = (case for report in reports for case in pages.unexplained(report, options.spill))
-    return int(any(map(pages.is_picked, wrong)))
 
 
 def compile_report(options: Inspect, stderr: Console) -> pages.Report:
@@ -203,7 +200,3 @@ def _table(cases: Sequence[dict[str, Any]]) -> Table:
         for name, *row in pages.rows_of(case, headings):
             table.add_row(name, variant, *row)
     return table
-
-
-if __name__ == "__main__":
-    run(PROGRAM, main)

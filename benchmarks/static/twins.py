@@ -1,26 +1,24 @@
-"""`python -m pallas_kernels.triton_table`: what the jax-triton twins take of each family of GPUs.
+"""`twins`: what the jax-triton twins take of each family of GPUs.
 
 Compiles them with the block sizes that a call gets and prints Markdown; runs nothing. Needs what
 `triton_report` needs.
 """
 
-import argparse
 import functools
 import importlib.metadata
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from pallas_kernels import markdown, topology, triton_report
-from pallas_kernels.compile_offline import Resources
+from benchmarks.static import topology, triton_report
+from benchmarks.static.compile_offline import Resources
+from pallas_kernels import markdown
 from pallas_kernels.flags import one_line
 from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_attention.layout import symmetric_size
 from pallas_kernels.taylor_step import taylor_step
-
-PROGRAM = "python -m pallas_kernels.triton_table"
 
 DEVICES = ("NVIDIA A100", "NVIDIA L40S", "NVIDIA H200", "NVIDIA B200")
 """One of each compute capability: 8.0, 8.9 (RTX 4090 too), 9.0 (H100 too), 10.0."""
@@ -78,17 +76,17 @@ def _column(key_size: int, device: str) -> dict[str, str]:
     return cells
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table and the versions that decide it."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description="Compile the jax-triton twins for every GPU.")
-    parser.add_argument("--key-sizes", type=int, nargs="+", default=[16], help="channels per head of q and k")
-    options = parser.parse_args(argv)
-    topology.use_cpu()
-    print(table(options.key_sizes))
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("triton", "jax-triton", "jax")]
-    print(f"\nCompiled with {', '.join(versions)}, not run.")
-    return 0
+@dataclass(frozen=True)
+class Twins:
+    """Compile the jax-triton twins of the kernels for every family of GPUs and print what they take."""
 
+    key_sizes: tuple[int, ...] = (16,)
+    """Channels per head of q and k."""
 
-if __name__ == "__main__":
-    sys.exit(main())
+    def run(self, command: str) -> int:
+        """Print the table and the versions that decide it; 0."""
+        topology.use_cpu()
+        print(table(self.key_sizes))
+        versions = [f"{name} {importlib.metadata.version(name)}" for name in ("triton", "jax-triton", "jax")]
+        print(f"\nCompiled with {', '.join(versions)}, not run.")
+        return 0

@@ -1,4 +1,4 @@
-"""`python -m pallas_kernels.fit`: how much shared memory the kernels take on each family of GPUs.
+"""`fit`: how much shared memory the kernels take on each family of GPUs.
 
 Compiles what a call gets on each of `KINDS`, without any of them, and writes `shared_memory.json`, from which
 tests prove that the tuning tables choose nothing that does not fit, and docs/kernels.md its table of GPUs.
@@ -9,20 +9,18 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 import pallas_kernels
+from benchmarks.static.topology import compile_program, placed, use_cpu
 from pallas_kernels import catalog, devices, markdown, tuning
 from pallas_kernels.case import Case
-from pallas_kernels.flags import run
 from pallas_kernels.offline import lowering_for
 from pallas_kernels.taylor_attention.cases import at_highest_precision
-from pallas_kernels.topology import compile_program, placed, use_cpu
-
-PROGRAM = "python -m pallas_kernels.fit"
 
 KINDS = {
     "NVIDIA A100": "A100, A30",
@@ -42,17 +40,21 @@ CALLS = {
 """Calls of `taylor_attention` with V = 64, in the table's words."""
 
 
-def main() -> int:
-    """Compile everything and write the numbers."""
-    use_cpu()
-    found: dict[str, dict[str, int]] = {}
-    for kind in KINDS:
-        print(f"compiling for {kind}", file=sys.stderr)
-        for name, count in measured(kind).items():
-            found.setdefault(name, {})[_family(kind).capability] = count
-    tuning.path("", "shared_memory.json").write_text(as_json(found))
-    print("\n".join(table()))
-    return 0
+@dataclass(frozen=True)
+class Fit:
+    """Compile the kernels for every family of GPUs and write how much shared memory they take."""
+
+    def run(self, command: str) -> int:
+        """Compile everything, write the numbers and print the table; 0."""
+        use_cpu()
+        found: dict[str, dict[str, int]] = {}
+        for kind in KINDS:
+            print(f"compiling for {kind}", file=sys.stderr)
+            for name, count in measured(kind).items():
+                found.setdefault(name, {})[_family(kind).capability] = count
+        tuning.path("", "shared_memory.json").write_text(as_json(found))
+        print("\n".join(table()))
+        return 0
 
 
 def as_json(found: dict[str, dict[str, int]]) -> str:
@@ -131,7 +133,3 @@ def _family(kind: str) -> devices.Family:
     found = devices.family(kind)
     assert found is not None
     return found
-
-
-if __name__ == "__main__":
-    run(PROGRAM, main)
