@@ -93,8 +93,7 @@ def placed(arguments: Any, kind: str = H200, shared: int | None = None) -> list[
 
 def lower_program(function: Callable[..., Any], *arguments: Any) -> jax.stages.Lowered:
     """`function` lowered for virtual H200s; `arguments` say by their shardings on which `topology`."""
-    mesh = next(x.sharding.mesh for x in jax.tree.leaves(arguments))
-    with use_abstract_mesh(mesh.abstract_mesh), _muted():
+    with _on_mesh_of(arguments), _muted():
         return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",))
 
 
@@ -106,7 +105,14 @@ def compile_lowered(lowered: jax.stages.Lowered, **options: Any) -> jax.stages.C
 
 def compile_program(function: Callable[..., Any], *arguments: Any) -> jax.stages.Compiled:
     """`lower_program` and `compile_lowered` in one."""
-    return compile_lowered(lower_program(function, *arguments))
+    with _on_mesh_of(arguments):  # the partitioner lowers kernels again
+        return compile_lowered(lower_program(function, *arguments))
+
+
+def _on_mesh_of(arguments: Any) -> contextlib.AbstractContextManager[Any]:
+    """Lower for the devices over which the arguments are sharded."""
+    mesh = next(x.sharding.mesh for x in jax.tree.leaves(arguments))
+    return use_abstract_mesh(mesh.abstract_mesh)
 
 
 @contextlib.contextmanager
