@@ -123,16 +123,18 @@ def make_train_step(
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         grads, losses = gradients(state.params, batch, key)
-        updates, opt_state = optax.with_extra_args_support(optimizer).update(
-            grads, state.opt_state, state.params, value=losses["loss"]
-        )
+        with jax.named_scope("optimizer"):
+            updates, opt_state = optax.with_extra_args_support(optimizer).update(
+                grads, state.opt_state, state.params, value=losses["loss"]
+            )
+            params = optax.apply_updates(state.params, updates)
+            norm = optax.tree.norm(grads)
         metrics = {
             **losses,
-            "grad_norm": optax.tree.norm(grads),
+            "grad_norm": norm,
             "learning_rate": schedule(updates_made(state.step, state.opt_state)),
             **guard_metrics(opt_state),
         }
-        params = optax.apply_updates(state.params, updates)
         return TrainState(state.step + 1, params, opt_state), metrics
 
     return step
