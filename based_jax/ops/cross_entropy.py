@@ -16,6 +16,7 @@ from jax import lax
 from based_jax.ops.core import context_parallel
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
 
@@ -61,16 +62,6 @@ def cross_entropy(
     return _cross_entropy(hidden, embedding, targets, weights.astype(accumulation_dtype(hidden)))
 
 
-@jax.custom_vjp
-def _cross_entropy(hidden: Array, embedding: Array, targets: Array, weights: Array) -> Array:
-    def chunk(total: Array, tokens: Any) -> tuple[Array, None]:
-        hidden, targets, weights = tokens
-        _, _, losses = _losses(hidden, embedding, targets)
-        return total + jnp.sum(losses * weights), None
-
-    return _scan(chunk, jnp.zeros((), weights.dtype), embedding, (hidden, targets, weights))[0]
-
-
 def _forward(hidden: Array, embedding: Array, targets: Array, weights: Array) -> tuple[Array, Any]:
     """Compute the gradients too, while the logits are there: all that lacks is the factor from above."""
 
@@ -97,7 +88,14 @@ def _backward(residuals: Any, g: Array) -> tuple[Array, Array, None, Array]:
     return (g * of_hidden).astype(of_hidden.dtype), scaled, None, g * losses
 
 
-_cross_entropy.defvjp(_forward, _backward)
+@with_gradient(_forward, _backward)
+def _cross_entropy(hidden: Array, embedding: Array, targets: Array, weights: Array) -> Array:
+    def chunk(total: Array, tokens: Any) -> tuple[Array, None]:
+        hidden, targets, weights = tokens
+        _, _, losses = _losses(hidden, embedding, targets)
+        return total + jnp.sum(losses * weights), None
+
+    return _scan(chunk, jnp.zeros((), weights.dtype), embedding, (hidden, targets, weights))[0]
 
 
 def _losses(hidden: Array, embedding: Array, targets: Array) -> tuple[Array, Array, Array]:

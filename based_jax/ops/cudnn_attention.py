@@ -5,7 +5,7 @@ query never sees any of it; bidirectional attention needs the lengths. Gradients
 """
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +75,7 @@ def attend(
     if mask is not None and not causal:
         # A row without a token keeps one: nothing is read of it, but it must be finite.
         how["key_value_seq_lengths"] = jnp.maximum(mask.sum(axis=1, dtype=jnp.int32), 1)
-    return jax.nn.dot_product_attention(q, k, v, implementation=IMPLEMENTATION, **how)
+    return cast(Array, jax.nn.dot_product_attention(q, k, v, implementation=IMPLEMENTATION, **how))
 
 
 def attend_one(

@@ -19,13 +19,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core import context_parallel, decay
-from based_jax.ops.core.chunks import begins, chunk_mask, heads_first, scan_chunks
+from based_jax.ops.core.arrays import cast
+from based_jax.ops.core.chunks import begins, chunk_mask, heads_first, scan_chunks, scan_tokens
 from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
 from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_chunk_size, expect_qkv, expect_state
 from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.transforms import repeat
 from based_jax.ops.linear_recurrence import LinearRecurrenceState, init_linear_recurrence_state
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
@@ -177,7 +179,7 @@ def generalized_delta_rule(
     call = continue_from(initial_state, batch, length, segment_ids, mask)
 
     # A token of zeros leaves the state alone and reads 0, so that nothing below asks for the mask.
-    tokens = jax.tree.map(lambda x: x.astype(dtype), call.unpadded((q, k, v, a, b, log_decay)))
+    tokens = cast(call.unpadded((q, k, v, a, b, log_decay)), dtype)
     tokens = (tokens[0] * (width**-0.5 if scale is None else scale), *tokens[1:])
     # One token is a step of the recurrence: no triangle to solve.
     compute = _reference if chosen == "reference" or length == 1 else _chunked
@@ -245,13 +247,18 @@ def _solve_unit_lower(a: Float[Array, "... C C"], x: Float[Array, "... C V"]) ->
         return inverse + matmul(matmul(inverse, jnp.where(joins, fixed, 0)), inverse)
 
     identity = jnp.broadcast_to(jnp.eye(size, dtype=a.dtype), a.shape)
-    inverse = lax.fori_loop(0, (size - 1).bit_length(), double, identity)
-    return lax.custom_linear_solve(
-        lambda u: u - matmul(a, u),
-        x,
-        solve=lambda _, x: matmul(inverse, x),
-        transpose_solve=lambda _, x: matmul(inverse.mT, x),
-    )
+    inverse = repeat((size - 1).bit_length(), double, identity)
+
+    def left_side(u: Array) -> Array:
+        return u - matmul(a, u)
+
+    def solve(_: Any, x: Array) -> Array:
+        return matmul(inverse, x)
+
+    def transpose_solve(_: Any, x: Array) -> Array:
+        return matmul(inverse.mT, x)
+
+    return lax.custom_linear_solve(left_side, x, solve, transpose_solve)
 
 
 def _reference(
@@ -267,6 +274,4 @@ def _reference(
         kv = kv + b[..., None] * u[..., None, :] + k[..., None] * v[..., None, :]
         return kv, jnp.einsum("bhk,bhkv->bhv", q, kv)
 
-    inputs = (*tokens, begins(start, *tokens[0].shape[:2]))
-    kv, y = lax.scan(token, kv, jax.tree.map(lambda x: x.swapaxes(0, 1), inputs))
-    return y.swapaxes(0, 1), kv
+    return scan_tokens(token, kv, (*tokens, begins(start, *tokens[0].shape[:2])))

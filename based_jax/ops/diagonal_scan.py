@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core import context_parallel
+from based_jax.ops.core.arrays import lift, map_arrays
 from based_jax.ops.core.chunks import scan_chunks
 from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
 from based_jax.ops.core.dispatch import implementation_for
@@ -25,6 +26,7 @@ from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_chunk_size, expect_state
 from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.stream import Stream, init_stream
+from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
@@ -183,7 +185,7 @@ def diagonal_scan(
     call = continue_from(initial_state, batch, length, segment_ids, mask)
     inputs = call.unpadded(inputs)
 
-    wanted = jax.eval_shape(terms, jax.tree.map(lambda x: x[:, :1], inputs))[1]
+    wanted = jax.eval_shape(terms, map_arrays(lambda x: x[:, :1], inputs))[1]
     if initial_state is None:
         h = jnp.zeros((batch, *wanted.shape[2:]), wanted.dtype)
     else:
@@ -195,9 +197,9 @@ def diagonal_scan(
             a, b = terms(tokens)
             b = b if writes else jnp.zeros_like(b)
             if start is not None:
-                a = jnp.where(_lift(start == jnp.arange(a.shape[1]), a), 0, a)
+                a = jnp.where(lift(start == jnp.arange(a.shape[1]), a), 0, a)
             if mask is not None:
-                a, b = jnp.where(_lift(mask, a), a, 1), jnp.where(_lift(mask, b), b, 0)
+                a, b = jnp.where(lift(mask, a), a, 1), jnp.where(lift(mask, b), b, 0)
             history = scan_along(a, b.at[:, 0].add(a[:, 0] * h))
             return readout(history, tokens), history[:, -1]
 
@@ -211,12 +213,6 @@ def diagonal_scan(
 def even_chunks(length: int, chunk_size: int) -> int:
     """Return the size, at most `chunk_size`, of equal chunks that need the least padding."""
     return -(-length // -(-length // chunk_size))
-
-
-@jax.custom_vjp
-def scan_along(a: Array, b: Array) -> Array:
-    """h_t = a_t * h_{t-1} + b_t along axis 1, h_{-1} = 0, as a tree; no forward-mode derivative."""
-    return _scan(a, b)
 
 
 def _scan(a: Array, b: Array, reverse: bool = False) -> Array:
@@ -236,13 +232,12 @@ def _backward(residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
     return of_a, of_b
 
 
-scan_along.defvjp(_forward, _backward)
+@with_gradient(_forward, _backward)
+def scan_along(a: Array, b: Array) -> Array:
+    """h_t = a_t * h_{t-1} + b_t along axis 1, h_{-1} = 0, as a tree; no forward-mode derivative."""
+    return _scan(a, b)
 
 
 def _combine(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
     (a1, b1), (a2, b2) = first, second
     return a2 * a1, a2 * b1 + b2
-
-
-def _lift(x: Bool[Array, "B C"], like: Array) -> Bool[Array, "B C ..."]:
-    return x.reshape(*x.shape, *[1] * (like.ndim - 2))

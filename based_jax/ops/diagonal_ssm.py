@@ -13,10 +13,9 @@ from typing import Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from based_jax.ops.core import context_parallel
-from based_jax.ops.core.chunks import begins, chunk_mask, heads_first, scan_chunks
+from based_jax.ops.core.chunks import begins, chunk_mask, heads_first, scan_chunks, scan_tokens
 from based_jax.ops.core.continuation import Chunked, Continuation, No, Yes, continue_from
 from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
@@ -225,5 +224,4 @@ def _token_by_token(
         modes = jnp.where(real, moved, modes)
         return modes, jnp.sum(readout * modes, axis=(-2, -1))
 
-    modes, y = lax.scan(step, modes, (x.swapaxes(0, 1), first.T, real.T))
-    return y.swapaxes(0, 1), modes
+    return scan_tokens(step, modes, (x, first, real))

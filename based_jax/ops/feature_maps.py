@@ -29,6 +29,7 @@ Full form: 1 + K + K^2 features. Symmetric form: x_m x_n = x_n x_m, so the stric
 once and loses its 1/sqrt(2): 1 + K + K (K + 1) / 2 features (153 instead of 273 for K = 16).
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -142,18 +143,27 @@ def _softmax_dim(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
 TAYLOR = FeatureMap(symmetric_taylor_features, taylor_similarity, symmetric_taylor_size)
 """Based's map in the form whose state is stored."""
 
-IDENTITY = FeatureMap(lambda x: x, lambda products, width: products, lambda width: width)
+
+def _map(
+    features: Callable[[Array], Array],
+    size: Callable[[int], int] = lambda width: width,
+    similarity: Callable[[Array, int], Array] | None = None,
+) -> FeatureMap:
+    return FeatureMap(features, similarity, size)
+
+
+IDENTITY = _map(lambda x: x, similarity=lambda products, width: products)
 """Also for queries and keys that are already mapped."""
 
 FEATURE_MAPS: dict[str, FeatureMap] = {
     "taylor": TAYLOR,
-    "relu": FeatureMap(lambda x: jnp.maximum(x, FLOOR), None, lambda width: width),
-    "pos_elu": FeatureMap(_pos_elu, None, lambda width: width),
-    "square": FeatureMap(lambda x: x * x, None, lambda width: width),
-    "squared_map": FeatureMap(lambda x: x * x * 2**-0.5, None, lambda width: width),
+    "relu": _map(lambda x: jnp.maximum(x, FLOOR)),
+    "pos_elu": _map(_pos_elu),
+    "square": _map(lambda x: x * x),
+    "squared_map": _map(lambda x: x * x * 2**-0.5),
     "identity": IDENTITY,
-    "exp_dim": FeatureMap(_exp_dim, None, lambda width: 2 * width),
-    "softmax_dim": FeatureMap(_softmax_dim, None, lambda width: 2 * width),
+    "exp_dim": _map(_exp_dim, lambda width: 2 * width),
+    "softmax_dim": _map(_softmax_dim, lambda width: 2 * width),
 }
 """The maps that are functions of x alone, by name."""
 
@@ -184,7 +194,9 @@ def orthogonal_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.flo
     """
     size, width = shape
     keys = jax.random.split(key, -(-size // width))
-    blocks = jax.vmap(lambda key: jax.nn.initializers.orthogonal()(key, (width, width), dtype))(keys)
+
+    block = functools.partial(jax.nn.initializers.orthogonal(), shape=(width, width), dtype=dtype)
+    blocks = jax.vmap(block)(keys)
     return blocks.reshape(-1, width)[:size] * math.sqrt(width / size)
 
 

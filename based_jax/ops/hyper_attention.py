@@ -23,10 +23,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core import context_parallel
+from based_jax.ops.core.arrays import map_arrays, map_pairs
 from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
+from based_jax.ops.core.transforms import checkpoint, map_rows
 from based_jax.ops.softmax_attention import attend, softmax_attention
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -97,12 +99,13 @@ def hyper_attention(
     (k, share_k), (v, share_v) = _packed(ks), _packed(vs)
     sizes = (*k.shape, v.shape[-1])
     expect_cache(initial_state, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
-    call: dict[str, Any] = {"initial_state": initial_state, "return_state": return_state}
-    call |= {"segment_ids": segment_ids, "mask": mask}
+    call: Continued[KVCache] = {"initial_state": initial_state, "segment_ids": segment_ids, "mask": mask}
     if len(ks) == 1:
-        return softmax_attention(q, ks[0], vs[0], causal=causal, left=left, scale=scale, **call)
+        return softmax_attention(
+            q, ks[0], vs[0], return_state=return_state, causal=causal, left=left, scale=scale, **call
+        )
     tuples = _Tuples(len(ks), (share_k, share_v), causal, ordered, strict, left, scale)
-    return _attend_to_tuples(q, k, v, tuples, **call)
+    return _attend_to_tuples(q, k, v, tuples, return_state=return_state, **call)
 
 
 def check_hyper_attention(
@@ -152,7 +155,7 @@ class _Keys(NamedTuple):
 
     k: Float[Array, "B M H slots_K"]
     v: Float[Array, "B M H slots_V"]
-    index: Int[Array, "rows M"]
+    index: Int[Array, "rows M"]  # pyright: ignore[reportIncompatibleMethodOverride]: the tuple's method goes
     """negative where there is no key"""
     start: Int[Array, "rows M"] | None
     """of their segment, where it is needed: None for a causal call"""
@@ -191,9 +194,8 @@ def _attend_to_tuples(
         if left is None or length == 1:
             keys = _Keys(written.k, written.v, slot_index(call.after.length, cache.slots), None)
         else:
-            old = _Keys(*recent(cache, left), None)
             own = own._replace(index=jnp.broadcast_to(own.index, (batch, length)))
-            keys = jax.tree.map(lambda x, y: jnp.concatenate([x.astype(y.dtype), y], axis=1), old, own)
+            keys = _joined(_Keys(*recent(cache, left), None), own)
 
     dtype = accumulation_dtype(v)
     q, keys = q.astype(dtype) * scale, keys._replace(k=keys.k.astype(dtype), v=keys.v.astype(dtype))
@@ -220,7 +222,11 @@ def _keys_of_devices(own: _Keys, left: int | None) -> _Keys:
     else:
         before = jnp.full((len(own.index), left), -1)
         k, v = (jnp.zeros_like(x, shape=(x.shape[0], left, *x.shape[2:])) for x in (own.k, own.v))
-    return jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), _Keys(k, v, before, None), own)
+    return _joined(_Keys(k, v, before, None), own)
+
+
+def _joined(earlier: _Keys, later: _Keys) -> _Keys:
+    return map_pairs(lambda x, y: jnp.concatenate([x.astype(y.dtype), y], axis=1), earlier, later)
 
 
 def _visible(index: Array, start: Array, keys: _Keys, left: int | None) -> Bool[Array, "rows N M"]:
@@ -256,7 +262,7 @@ def _attend(
     y, log_sum = _attend(queries, ks[1:], vs[1:], visible_next, tuples)
     y, log_sum = (x.reshape(batch, length, count, *x.shape[2:]) for x in (y, log_sum))
     visible = visible[..., None]
-    log_sum = jnp.where(visible, log_sum, jnp.finfo(log_sum.dtype).min)
+    log_sum = jnp.where(visible, log_sum, finfo(log_sum.dtype).min)
     weights = jnp.where(visible, jax.nn.softmax(log_sum, axis=2), 0)
     y = jnp.einsum("bnmh,bmhv,bnmhv->bnhv", weights, vs[0], y)
     return y, jax.nn.logsumexp(log_sum, axis=2)
@@ -297,13 +303,14 @@ def _in_blocks(
     if left is not None:
         keys = _Keys(padded(keys.k), padded(keys.v), padded(keys.index, -1), None)
 
-    @jax.checkpoint
+    @checkpoint
     def one(arguments: tuple[Array, ...]) -> Array:
         q, index, start, begin = arguments
+
         near = keys
         if left is not None:
-            near = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, begin, span, axis=1), keys)
+            near = map_arrays(lambda x: lax.dynamic_slice_in_dim(x, begin, span, axis=1), keys)
         return block(q, index, start, near)
 
-    y = lax.map(one, (split(q), split(index), split(start), jnp.arange(0, length, size)))
+    y = map_rows(one, (split(q), split(index), split(start), jnp.arange(0, length, size)))
     return y.swapaxes(0, 1).reshape(batch, length + padding, *y.shape[3:])[:, :length]

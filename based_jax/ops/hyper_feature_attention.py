@@ -23,8 +23,8 @@ import jax.numpy as jnp
 
 from based_jax.ops.core import context_parallel
 from based_jax.ops.core.chunks import scan_chunks
-from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.continuation import Chunked, Continued, No, Yes, continue_from
+from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_chunk_size
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, slot_index, write
@@ -132,22 +132,19 @@ def hyper_feature_attention(
         expect_cache(state, sizes, causal=causal, left=None, return_state=return_state, mask=mask)
     scales = tuple(scale) if isinstance(scale, Sequence) else (scale,) * len(qs)
     expect(len(scales) == len(qs), "scale", scale, f"a number or one for each of the {len(qs)} factors")
-    context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask}
     if kind == "linear":
         dtype = accumulation_dtype(v)
         qs, ks = (tuple(x.astype(dtype) for x in factors) for factors in (qs, ks))
     if kind == "linear" and causal:
         q = jnp.concatenate([math.prod(scales) * qs[0], *qs[1:]], axis=-1)
-        linear: dict[str, Any] = {
-            "initial_state": state,
-            "return_state": return_state,
-            "normalize": normalize,
-        }
-        linear |= {"feature_map": tensor_product_map([q.shape[-1] for q in qs])}
-        k = jnp.concatenate(ks, axis=-1)
-        return linear_attention(q, k, v, chunk_size=chunk_size or CHUNK, **linear, **context)
+        k, phi = jnp.concatenate(ks, axis=-1), tensor_product_map([q.shape[-1] for q in qs])
+        linear: Chunked[LinearAttentionState] = {"initial_state": state, "chunk_size": chunk_size or CHUNK}
+        linear |= {"segment_ids": segment_ids, "mask": mask}
+        return linear_attention(
+            q, k, v, feature_map=phi, normalize=normalize, return_state=return_state, **linear
+        )
     block = chunk_size or max(QUERY_BLOCK // len(qs), 1)
-    y, written = _in_blocks(qs, ks, v, causal, kind, scales, state, block, **context)
+    y, written = _in_blocks(qs, ks, v, causal, kind, scales, state, block, segment_ids, mask)
     return y if written is None or not return_state else (y, written)
 
 
@@ -212,7 +209,7 @@ def _attend(
     visible = visible[:, None]
     # Only the product is masked: of two factors at -inf the signs would cancel.
     if kind == "softmax":
-        weights = jax.nn.softmax(jnp.where(visible, product, jnp.finfo(dtype).min), axis=-1).astype(v.dtype)
+        weights = jax.nn.softmax(jnp.where(visible, product, finfo(dtype).min), axis=-1).astype(v.dtype)
     else:
         weights = jnp.where(visible, product, 0)
     return jnp.einsum("bhnm,bmhv->bnhv", weights, v, preferred_element_type=dtype).astype(v.dtype)

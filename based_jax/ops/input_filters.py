@@ -4,12 +4,15 @@ Zoology, section 4 and appendix H.8. Such a convolution moves what was next to a
 earlier occurrence of a token next to a later one.
 """
 
+import operator
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.stream import TokenPositions
+from based_jax.ops.core.transforms import checkpoint
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -35,7 +38,8 @@ def repeated_lags(
     back = index - slots  # the token that is `slots` before t, and also the lag to the token in a slot
     inside = (back >= start) & (slots >= 1)
     at = jnp.clip(back, 0, capacity - 1)
-    here, there = (jax.vmap(lambda row, i: row[i])(seen, i) for i in (jnp.minimum(index, capacity - 1), at))
+
+    here, there = (jax.vmap(operator.getitem)(seen, i) for i in (jnp.minimum(index, capacity - 1), at))
     equal = (here == there) & inside
     if places.mask is not None:
         equal &= places.mask[..., None]
@@ -84,9 +88,10 @@ def shifted_sum(
         return jnp.where((source >= 0)[:, None], x[jnp.maximum(source, 0)], 0)
 
     def one(x: Array, lags: Array, weights: Array) -> Array:
+        @checkpoint
         def add(total: Array, item: tuple[Array, Array]) -> tuple[Array, None]:
             return total + item[1] * shifted(x, item[0]), None
 
-        return lax.scan(jax.checkpoint(add), jnp.zeros_like(x), (lags, weights.astype(x.dtype)))[0]
+        return lax.scan(add, jnp.zeros_like(x), (lags, weights.astype(x.dtype)))[0]
 
     return jax.vmap(one)(x, lags, weights)

@@ -27,6 +27,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from based_jax.ops.core import context_parallel
+from based_jax.ops.core.arrays import cast, map_arrays
 from based_jax.ops.core.chunks import ChunkMask, chunk_mask, heads_first, scan_chunks
 from based_jax.ops.core.continuation import Continuation, Continued, No, Yes, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype
@@ -172,7 +173,7 @@ def linear_hyper_attention(
         expect(not return_state, "return_state", return_state, "False when causal is False")
     call = continue_from(initial_state, batch, length, segment_ids, mask)
     form = _Form(ordered, strict, feature_map, normalize == "sum")
-    q, ks, vs = jax.tree.map(lambda x: x.astype(dtype), call.unpadded((q * scale, ks, vs)))
+    q, ks, vs = cast(call.unpadded((q * scale, ks, vs)), dtype)
 
     if causal:
         sums = state.sums if initial_state is None else initial_state.sums.astype(dtype)
@@ -292,7 +293,7 @@ def _sums_before(
         own, nothing = (keep[..., None], of_slots(slots)), (jnp.zeros_like(keep[..., None]), empty)
         return context_parallel.scan_before(_add, own, nothing)[1]
     own = (keep, [of_slots(count) for count in range(1, slots + 1)])
-    return context_parallel.scan_before(_merge, own, jax.tree.map(jnp.zeros_like, own))[1][-1]
+    return context_parallel.scan_before(_merge, own, map_arrays(lambda x: jnp.zeros_like(x), own))[1][-1]
 
 
 def _add(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -14,10 +14,10 @@ from typing import Any, Unpack, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from based_jax.ops.core import context_parallel, decay
-from based_jax.ops.core.chunks import ChunkMask, begins, chunk_mask, heads_first, scan_chunks
+from based_jax.ops.core.arrays import cast
+from based_jax.ops.core.chunks import ChunkMask, begins, chunk_mask, heads_first, scan_chunks, scan_tokens
 from based_jax.ops.core.continuation import Chunked, Continuation, No, Yes, continue_from
 from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
@@ -125,8 +125,7 @@ def linear_recurrence(
     call = continue_from(initial_state, batch, length, segment_ids, mask)
     gates = log_decay.astype(dtype) if channels else log_decay.astype(dtype)[..., None]
     gates = jnp.broadcast_to(gates, (batch, length, *gates.shape[2:]))
-    tokens = call.unpadded((q, k, v, gates))
-    queries, keys, values, gates = (x.astype(dtype) for x in tokens)
+    queries, keys, values, gates = cast(call.unpadded((q, k, v, gates)), dtype)
     tokens = (queries * (width**-0.5 if scale is None else scale), keys, values, gates)
     own = None if bonus is None else bonus.astype(dtype)
 
@@ -214,5 +213,4 @@ def _reference(tokens: Tokens, bonus: Array | None, kv: Array, call: Continuatio
         return jnp.where(real[:, None, None, None], new, kv), jnp.where(real[:, None, None], y, 0)
 
     inputs = (q, k, v, log_decay, begins(call.start, batch, length), real)
-    kv, y = lax.scan(token, kv, jax.tree.map(lambda x: x.swapaxes(0, 1), inputs))
-    return y.swapaxes(0, 1), kv
+    return scan_tokens(token, kv, inputs)

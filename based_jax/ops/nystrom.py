@@ -27,7 +27,7 @@ from typing import Any, Unpack, overload
 import jax
 import jax.numpy as jnp
 
-from based_jax.ops.core.continuation import Chosen, No, Yes, continue_from
+from based_jax.ops.core.continuation import Chosen, No, Padded, Yes, continue_from, outputs_and_state
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_qkv
@@ -164,20 +164,18 @@ def landmark_attention(
     state = initial_state
     call = continue_from(state, batch, length, segment_ids, mask)
     q, k, v = call.unpadded((q, k, v))
-    context: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask}
-    how: dict[str, Any] = context | {"implementation": implementation, "left": piece - 1}
 
     # Means and readouts of the last c tokens, at every token: those at the end of a piece are the landmarks.
     both = jnp.concatenate([q, k], axis=2).reshape(batch, length, -1)
     taps = jnp.full((piece, both.shape[-1]), 1 / piece, both.dtype)
-    last: Any = None if state is None else state.means
-    means: Any = short_conv(both, taps, initial_state=last, return_state=return_state, **context)
-    if return_state:
-        means, last = means
+    last = None if state is None else state.means
+    context: Padded = {"segment_ids": segment_ids, "mask": mask}
+    results = short_conv(both, taps, initial_state=last, return_state=return_state, **context)
+    means, last = outputs_and_state(results, return_state)
     q_mean, k_mean = jnp.split(means.reshape(batch, length, 2 * heads, width), 2, axis=2)
-    ring: Any = None if state is None else state.piece
-    how |= {"initial_state": ring}
-    readout = softmax_attention(q_mean, k, v, **how)
+    how: Chosen[KVCache] = {"initial_state": None if state is None else state.piece}
+    how |= {"segment_ids": segment_ids, "mask": mask, "implementation": implementation}
+    readout = softmax_attention(q_mean, k, v, left=piece - 1, **how)
 
     def same(i: Array, j: Array) -> Array:
         return i // piece == j // piece
@@ -185,10 +183,12 @@ def landmark_attention(
     def earlier(i: Array, j: Array) -> Array:
         return j // piece < i // piece
 
-    how |= {"allowed": same, "return_log_sum": True}
-    near = softmax_attention(q, k, v, return_state=return_state, **how)
-    if return_state:
-        near, ring = near
+    near, ring = outputs_and_state(
+        softmax_attention(
+            q, k, v, left=piece - 1, allowed=same, return_log_sum=True, return_state=return_state, **how
+        ),
+        return_state,
+    )
 
     keys, values, index, fits = _landmarks(k_mean, readout, call.tokens, piece, state)
     if keys.shape[1] == 0:  # rows shorter than a piece

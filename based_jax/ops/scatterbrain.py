@@ -18,19 +18,19 @@ later ones included: that form is not causal.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Unpack, overload
+from typing import Any, Unpack, cast, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core.continuation import Chosen, No, Yes, continue_from
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.continuation import Chosen, No, Yes, continue_from, outputs_and_state
+from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_qkv
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache, recent
 from based_jax.ops.core.stream import Stream
-from based_jax.ops.feature_maps import IDENTITY, orthogonal_features
+from based_jax.ops.feature_maps import orthogonal_features
 from based_jax.ops.linear_attention import (
     LinearAttentionState,
     init_linear_attention_state,
@@ -80,10 +80,14 @@ def init_scatterbrain_state(
 @compiled
 def gaussian_features(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Float[Array, "R K"]:
     """FAVOR+'s random directions: orthogonal in blocks of K, with the lengths of Gaussian vectors."""
+
+    def norm(x: Array) -> Array:
+        return cast(Array, jnp.linalg.norm(x, axis=-1, keepdims=True))
+
     directions, lengths = jax.random.split(key)
-    lengths = jnp.linalg.norm(jax.random.normal(lengths, shape, dtype), axis=-1, keepdims=True)
+    lengths = norm(jax.random.normal(lengths, shape, dtype))
     rows = orthogonal_features(directions, shape, dtype)
-    return rows / jnp.linalg.norm(rows, axis=-1, keepdims=True) * lengths
+    return rows / norm(rows) * lengths
 
 
 _How = Chosen[ScatterBrainState]
@@ -130,9 +134,10 @@ def scatterbrain_attention(
     """
     batch, length = _check(q, k, v, directions, left)
     window, sums = (None, None) if initial_state is None else (initial_state.window, initial_state.sums)
-    how: dict[str, Any] = {"segment_ids": segment_ids, "mask": mask, "return_state": return_state}
-    how |= {"implementation": implementation}
-    near = softmax_attention(q, k, v, left=left, initial_state=window, return_log_sum=True, **how)
+    how: Chosen[Any] = {"segment_ids": segment_ids, "mask": mask, "implementation": implementation}
+    how |= {"initial_state": window}
+    results = softmax_attention(q, k, v, left=left, return_log_sum=True, return_state=return_state, **how)
+    near, written = outputs_and_state(results, return_state)
 
     # At each token the one that has just left its window, if that is of the same segment.
     tokens = continue_from(initial_state, batch, length, segment_ids, mask).tokens
@@ -156,19 +161,16 @@ def scatterbrain_attention(
     largest = lax.stop_gradient(of_q.max(axis=-1, keepdims=True))
     values = jnp.concatenate([values.astype(dtype), jnp.ones((*values.shape[:-1], 1), dtype)], axis=-1)
     of_q, of_k = jnp.exp(of_q - largest), jnp.where(has_left, jnp.exp(of_k - reach), 0)
-    how |= {"feature_map": IDENTITY, "normalize": False}
-    far = linear_attention(of_q, of_k, values, initial_state=sums, **how)
-    state = None
-    if return_state:
-        (near, window), (far, sums) = near, far
-        state = ScatterBrainState(window, sums)
+    how |= {"initial_state": sums}
+    results = linear_attention(of_q, of_k, values, normalize=False, return_state=return_state, **how)
+    far, sums = outputs_and_state(results, return_state)
     mass = far[..., -1]
     exists = mass > SMALLEST_MASS
     mass = jnp.where(exists, mass, 1)
     log_sum = jnp.log(mass / of_q.shape[-1]) + largest[..., 0]
-    log_sum = jnp.where(exists, log_sum, jnp.finfo(dtype).min)
+    log_sum = jnp.where(exists, log_sum, finfo(dtype).min)
     y = merge_attention(near, ((far[..., :-1] / mass[..., None]).astype(v.dtype), log_sum))
-    return y if state is None else (y, state)
+    return (y, ScatterBrainState(written, sums)) if return_state else y
 
 
 @compiled

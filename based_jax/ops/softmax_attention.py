@@ -11,18 +11,19 @@ from typing import Any, NamedTuple, Unpack, overload
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 import pallas_kernels
 from based_jax.ops import cudnn_attention
 from based_jax.ops.core import context_parallel
+from based_jax.ops.core.arrays import map_arrays
 from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
 from based_jax.ops.core.dispatch import KERNELS, implementation_for
-from based_jax.ops.core.dtypes import accumulation_dtype
+from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
 from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.stream import TokenPositions, advance
+from based_jax.ops.core.transforms import checkpoint, cond, map_rows
 from based_jax.ops.rotary import rotary
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_divisible
@@ -187,7 +188,7 @@ def _attention(
         y = cudnn_attention.attend_one(q, written.k, written.v, visible, scale)
     else:
         # Which rows have been anywhere is known on the device only.
-        y = lax.cond(
+        y = cond(
             jnp.all(cache.stream.length == 0),
             lambda: cudnn_attention.attend(q, k, v, causal=True, left=left, scale=scale),
             lambda: _with_cache(q, k, v, cache, written, call, how._replace(chosen="xla")),
@@ -359,7 +360,7 @@ def attend(
     q = q.reshape(*lead, length, kv_heads, heads // kv_heads, width)
     scores = jnp.einsum("...ngrk,...mgk->...grnm", q, k.astype(q.dtype), preferred_element_type=dtype) * scale
     visible = visible[..., None, None, :, :]
-    scores = jnp.where(visible, scores, jnp.finfo(dtype).min)
+    scores = jnp.where(visible, scores, finfo(dtype).min)
     weights = jax.nn.softmax(scores, axis=-1)
     weights = jnp.where(visible, weights, 0)  # a query that sees nothing returns 0
     y = jnp.einsum("...grnm,...mgv->...ngrv", weights.astype(v.dtype), v, preferred_element_type=dtype)
@@ -402,7 +403,7 @@ def attend_in_blocks(
         x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
         return x.reshape(batch, -1, QUERY_BLOCK, *x.shape[2:]).swapaxes(0, 1)
 
-    @jax.checkpoint
+    @checkpoint
     def block(args: tuple[Array, Array, Array]) -> Any:
         q, index, start = args
         visible = _visible(index, start, key_index, how.left, how.allowed)
@@ -411,7 +412,7 @@ def attend_in_blocks(
     def join(y: Array) -> Array:
         return y.swapaxes(0, 1).reshape(batch, length + padding, *y.shape[3:])[:, :length]
 
-    return jax.tree.map(join, lax.map(block, (split(q), split(index), split(start))))
+    return jax.tree.map(join, map_rows(block, (split(q), split(index), split(start))))
 
 
 def _windowed(
@@ -442,4 +443,5 @@ def _windowed(
     visible = _visible(split(index), split(start), key_index, how.left, how.allowed)
     keys, values = pairs_of_blocks(pad(k, before)), pairs_of_blocks(pad(v, before))
     y = attend(split(q), keys, values, visible, how.scale, how.return_log_sum)
-    return jax.tree.map(lambda y: y.reshape(batch, blocks * size, *y.shape[3:])[:, :length], y)
+
+    return map_arrays(lambda y: y.reshape(batch, blocks * size, *y.shape[3:])[:, :length], y)

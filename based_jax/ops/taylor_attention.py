@@ -7,7 +7,7 @@ polynomial of q.k is used instead of them. The state keeps the symmetric layout.
 """
 
 from collections.abc import Callable
-from typing import Any, Unpack, overload
+from typing import Any, Unpack, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_qkv, expect_state
 from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.stream import advance
+from based_jax.ops.core.transforms import with_gradient
 from based_jax.ops.feature_maps import TAYLOR, symmetric_taylor_size
 from based_jax.ops.linear_attention import (
     LinearAttentionState,
@@ -139,13 +140,14 @@ def taylor_attention(
 
 def _differentiated_as(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """Compute `function`, with the gradients of `plain`, which computes the same."""
-    run: Any = jax.custom_vjp(function)
+
+    def forward(*arrays: Any) -> tuple[Any, Any]:
+        return function(*arrays), arrays
 
     def backward(arrays: Any, cotangents: Any) -> Any:
-        return jax.vjp(plain, *arrays)[1](cotangents)
+        return cast(Any, jax.vjp(plain, *arrays)[1](cotangents))
 
-    run.defvjp(lambda *arrays: (function(*arrays), arrays), backward)
-    return run
+    return with_gradient(forward, backward)(function)
 
 
 def _fused(

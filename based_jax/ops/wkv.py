@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core import context_parallel
+from based_jax.ops.core.arrays import cast, select
 from based_jax.ops.core.chunks import scan_chunks
 from based_jax.ops.core.continuation import Chunked, No, Yes, continue_from
 from based_jax.ops.core.dispatch import implementation_for
@@ -110,7 +111,7 @@ def wkv(
     dtype = accumulation_dtype(v)
     state = init_wkv_state(batch, channels, dtype) if initial_state is None else initial_state
     call = continue_from(initial_state, batch, length, segment_ids, mask)
-    tokens = jax.tree.map(lambda x: x.astype(dtype), call.unpadded((k, v)))
+    tokens = cast(call.unpadded((k, v)), dtype)
     step = functools.partial(_chunk, log_decay.astype(dtype), bonus.astype(dtype))
     if chosen == "reference":
         step, chunk_size = functools.partial(_token, *step.args), 1
@@ -118,7 +119,7 @@ def wkv(
     def run(sums: Sums) -> tuple[Array, Sums]:
         return scan_chunks(step, sums, tokens, chunk_size=chunk_size, start=call.start, mask=mask)
 
-    sums: Sums = jax.tree.map(lambda x: x.astype(dtype), (state.numerator, state.denominator, state.exponent))
+    sums = cast((state.numerator, state.denominator, state.exponent), dtype)
     if call.follows_shards:
         steps = call.count[:, None] * log_decay.astype(dtype)
         steps = jnp.where(call.stays[:, None], steps, EMPTY)
@@ -156,7 +157,7 @@ def _chunk(
     past = jnp.concatenate([pair[:, None], after[:, :-1]], axis=1)
     past = (past[:, :, 0], past[:, :, 1], before)
     if begins is not None:
-        past = _where(begins, (0, 0, EMPTY), past)
+        past = select(begins, (0, 0, EMPTY), past)
     return _read(past, bonus, k, v), (after[:, -1, 0], after[:, -1, 1], top[:, -1])
 
 
@@ -176,19 +177,15 @@ def _token(
     k, v = (x[:, 0] for x in tokens)
     if start is not None:
         begins = start == 0
-        sums = _where(begins, (0, 0, EMPTY), sums)
+        sums = select(begins, (0, 0, EMPTY), sums)
     numerator, denominator, exponent = sums
     y = _read(sums, bonus, k, v)
     top = jnp.maximum(exponent + log_decay, k)
     old, new = jnp.exp((exponent - top) + log_decay), jnp.exp(k - top)
     after = (old * numerator + new * v, old * denominator + new, top)
     if mask is not None:
-        after = _where(mask, after, sums)
+        after = select(mask, after, sums)
     return y[:, None], after
-
-
-def _where(condition: Array, yes: tuple[Any, Any, Any], no: Sums) -> Sums:
-    return jax.tree.map(lambda yes, no: jnp.where(condition, yes, no), yes, no)
 
 
 def _read(past: Sums, bonus: Array, k: Array, v: Array) -> Array:

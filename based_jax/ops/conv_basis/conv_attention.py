@@ -41,6 +41,7 @@ from based_jax.ops.core.kv_cache import nan_where_outgrown, slot_index
 from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.ring import expect_capacity, latest, put
 from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
+from based_jax.ops.core.transforms import checkpoint, cond, map_rows, with_gradient
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
 
@@ -248,7 +249,7 @@ def _attention(
     return (y, moved) if return_state else y
 
 
-def _expect_starts(starts: Any, batch: int, heads: int) -> Int[Array, "rows heads A"]:
+def _expect_starts(starts: Starts, batch: int, heads: int) -> Int[Array, "rows heads A"]:
     """Return the starts as an array, once they are checked: their values too, where they are known."""
     if isinstance(starts, tuple):
         rises = all(isinstance(start, int) for start in starts) and np.all(np.diff(starts) > 0)
@@ -357,9 +358,9 @@ def _continue(
         (_, index), (_, start) = blocks(index), blocks(start)
 
         def by_blocks() -> Array:
-            return joined(jax.lax.map(jax.checkpoint(lambda block: rows(*block)), (index, start)), length)
+            return joined(map_rows(checkpoint(lambda tokens: rows(*tokens)), (index, start)), length)
 
-        y = jax.lax.cond(jnp.all(before.length == 0), whole, by_blocks)
+        y = cond(jnp.all(before.length == 0), whole, by_blocks)
     elif call.start is None or length == 1:
         y = rows(index, start)
     else:
@@ -399,9 +400,8 @@ def _extend(
     )
 
 
-@jax.custom_vjp
-def _without_gradient(scores: Array) -> Array:
-    return scores
+def _keep_nothing(scores: Array) -> tuple[Array, None]:
+    return scores, None
 
 
 def _refuse(_kept: Any, _gradient: Any) -> Any:
@@ -409,4 +409,6 @@ def _refuse(_kept: Any, _gradient: Any) -> Any:
     raise ValueError(f"gradient = 'surrogate': expected {expected}")
 
 
-_without_gradient.defvjp(lambda scores: (scores, None), _refuse)
+@with_gradient(_keep_nothing, _refuse)
+def _without_gradient(scores: Array) -> Array:
+    return scores

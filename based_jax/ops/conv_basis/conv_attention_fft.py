@@ -15,7 +15,6 @@ as softmax attention; but no row is divided by noise. An inf or NaN spoils all r
 Arrays have tokens last here: (B, H, channels, N).
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +22,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.conv_basis.toeplitz import fft_size
+from based_jax.ops.core.dtypes import finfo
+from based_jax.ops.core.transforms import checkpoint, cond, map_rows, with_gradient
 from based_jax.typing import Array, Bool, Float, Int
 
 BLOCK = 128
@@ -83,7 +84,7 @@ def scores_at(
 
 def softmax_where(visible: Bool[Array, "..."], scores: Float[Array, "B H R M"]) -> Float[Array, "B H R M"]:
     """Return the weights of visible keys; a row without any has none."""
-    weights = jax.nn.softmax(jnp.where(visible, scores, jnp.finfo(scores.dtype).min), axis=-1)
+    weights = jax.nn.softmax(jnp.where(visible, scores, finfo(scores.dtype).min), axis=-1)
     return jnp.where(visible, weights, 0)
 
 
@@ -98,7 +99,7 @@ def _segments(q: Array, k: Array, starts: Array, real: Array, left: int | None) 
     row = jnp.minimum(row, length - 1)
     exists &= jnp.take_along_axis(real[:, None, None], row, axis=-1)
     kernels = jnp.take_along_axis(jnp.einsum("bhka,bhkn->bhan", anchors, q), row, axis=-1)
-    return Segments(jnp.where(exists, kernels, jnp.finfo(q.dtype).min), of_column)
+    return Segments(jnp.where(exists, kernels, finfo(q.dtype).min), of_column)
 
 
 class _Rows(NamedTuple):
@@ -143,7 +144,7 @@ def _noise(taps: Array, of_column: Array) -> Float[Array, "B H"]:
     """Rounding of the sums by FFT: epsilon times both norms (up to 1.2 times as much was measured)."""
     own = of_column[:, :, None] == jnp.arange(taps.shape[2])[:, None]
     norms = jnp.sqrt(jnp.sum(taps**2, axis=-1) * jnp.sum(own, axis=-1))
-    return jnp.finfo(taps.dtype).eps * lax.stop_gradient(jnp.sum(norms, axis=-1))
+    return finfo(taps.dtype).eps * lax.stop_gradient(jnp.sum(norms, axis=-1))
 
 
 def _size(length: int, left: int | None) -> int:
@@ -156,7 +157,7 @@ def _convolve(taps: Array, of_column: Array, x: Array, left: int | None) -> Arra
     length = x.shape[-1]
     size = _size(length, left)
 
-    @jax.checkpoint
+    @checkpoint
     def term(taps: Array, r: Array) -> Array:
         own = jnp.where((of_column == r)[:, :, None], x, 0)
         return jnp.fft.rfft(taps, size)[:, :, None] * jnp.fft.rfft(own, size)
@@ -191,7 +192,7 @@ def _by_segment(taps: Array) -> tuple[Array, Array]:
 def _entry_by_entry(segments: Segments, v: Array, wanted: Array, left: int | None) -> Array:
     """Return the wanted rows of y, zeros in the others; blocks without a wanted row are passed by."""
 
-    @jax.checkpoint
+    @checkpoint
     def block(part: tuple[Array, Array]) -> Array:
         first, wanted = part
 
@@ -200,10 +201,9 @@ def _entry_by_entry(segments: Segments, v: Array, wanted: Array, left: int | Non
             return jnp.einsum("bhrn,bhvn->bhvr", weights, v)
 
         shape = jax.eval_shape(compute).shape
-        return lax.cond(jnp.any(wanted), compute, lambda: jnp.zeros(shape, v.dtype))
+        return cond(jnp.any(wanted), compute, lambda: jnp.zeros(shape, v.dtype))
 
-    y = lax.map(block, blocks(wanted))
-    return joined(y, v.shape[-1])
+    return joined(map_rows(block, blocks(wanted)), v.shape[-1])
 
 
 def _weights(segments: Segments, first: Array, wanted: Array, left: int | None) -> Float[Array, "B H R N"]:
@@ -230,13 +230,6 @@ def joined(y: Array, length: int) -> Array:
     return y.reshape(*y.shape[:-2], -1)[..., :length]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _with_gradient_of_attention(
-    q: Array, k: Array, v: Array, starts: Array, real: Array, left: int | None
-) -> Array:
-    return _attend(_segments(q, k, starts, real, left), v, real, left)[0]
-
-
 def _forward(q: Array, k: Array, v: Array, starts: Array, real: Array, left: int | None) -> tuple[Array, Any]:
     y, rows = _attend(_segments(q, k, starts, real, left), v, real, left)
     return y, (q, k, v, starts, real, y, rows)
@@ -260,7 +253,11 @@ def _backward(left: int | None, kept: Any, dy: Array) -> tuple[Array, Array, Arr
     return dq, dk, dv, None, None
 
 
-_with_gradient_of_attention.defvjp(_forward, _backward)
+@with_gradient(_forward, _backward, nondiff_argnums=(5,))
+def _with_gradient_of_attention(
+    q: Array, k: Array, v: Array, starts: Array, real: Array, left: int | None
+) -> Array:
+    return _attend(_segments(q, k, starts, real, left), v, real, left)[0]
 
 
 def _gradients_by_fft(
@@ -321,7 +318,7 @@ def _add_gradients_of_rows(
             dv = dv + jnp.einsum("bhrn,bhvr->bhvn", weights, dy)
             return (dk, dv), jnp.einsum("bhrn,bhkn->bhkr", of_scores, k)
 
-        return lax.cond(jnp.any(wanted), compute, lambda: (total, jnp.zeros_like(q)))
+        return cond(jnp.any(wanted), compute, lambda: (total, jnp.zeros_like(q)))
 
     firsts, wanted = blocks(wanted)
     parts = (firsts, wanted, *(blocks(x)[1] for x in (q, dy, mean)))

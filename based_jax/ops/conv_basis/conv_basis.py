@@ -47,7 +47,9 @@ def conv_decompose(matrix: Any, tolerance: float = 0.0) -> tuple[Matrix, Matrix]
     expect(above == 0, "max |matrix| above the diagonal", above, "0, a lower-triangular matrix")
     expect(tolerance >= 0, "tolerance", tolerance, "at least 0")
     length = len(matrix)
-    anchor, anchors, sizes = np.zeros(length), [], []
+    anchors: list[Matrix] = []
+    sizes: list[int] = []
+    anchor = np.zeros(length)
     for j in range(length):
         size = length - j
         if np.abs(matrix[j:, j] - anchor[:size]).max() > tolerance:
@@ -78,7 +80,7 @@ def conv_matrix(anchors: Any, starts: Any) -> Matrix:
     """
     anchors, starts = np.asarray(anchors, np.float64), np.asarray(starts)
     expect_array("anchors", anchors, ("k", "N"))
-    terms, length = anchors.shape
+    terms, length = len(anchors), len(anchors.T)
     expect_array("starts", starts, (terms,), "integer")
     rising = (np.diff(starts) > 0) | (starts[1:] == length)
     inside = starts[0] >= 0 and starts[-1] <= length
@@ -127,7 +129,7 @@ def conv_exp(kernels: Any, sizes: Any) -> Matrix:
 def _terms(anchors: Matrix, sizes: Matrix) -> Matrix:
     """Return the differences b_r of neighbouring anchors, at the lags below m_r."""
     kernels = np.diff(anchors, axis=0, prepend=0)
-    return np.where(np.arange(anchors.shape[1]) < sizes[:, None], kernels, 0)
+    return np.where(np.arange(len(kernels.T)) < sizes[:, None], kernels, 0)
 
 
 def _expect_terms(kernels: Any, sizes: Any) -> tuple[Matrix, Matrix]:

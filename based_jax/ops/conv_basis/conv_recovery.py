@@ -19,6 +19,7 @@ from jax import lax
 from based_jax.ops.core.chunks import heads_first
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.transforms import map_rows, repeat
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
 
@@ -142,7 +143,7 @@ def conv_score_error(
             inside = jnp.arange(length) < count - columns[:, None]
             return jnp.where(inside, jnp.abs(_columns(q, k, count, columns) - anchors[segment]), 0).max()
 
-        return lax.map(worst, columns).max()
+        return map_rows(worst, columns).max()
 
     anchors, dtype = conv_anchors(q, k, starts, mask), accumulation_dtype(q)
     return _per_head(one)(q.astype(dtype), k.astype(dtype), counts, starts, anchors)
@@ -211,7 +212,7 @@ def _binary(q: Array, k: Array, count: Array, terms: int, width: int, threshold:
     def window(j: Array) -> Array:
         return jnp.sum(lax.dynamic_slice_in_dim(q, j, width) * k[j], axis=-1)
 
-    def next_start(start: Array, _: None) -> tuple[Array, Array]:
+    def next_start(start: Array, nothing: None) -> tuple[Array, Array]:
         anchor = window(start)
 
         def probe(_: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -222,9 +223,8 @@ def _binary(q: Array, k: Array, count: Array, terms: int, width: int, threshold:
             next_low = jnp.where(searching & ~found, middle + 1, low)
             return next_low, jnp.where(searching & found, middle, high)
 
-        bounds = (start + 1, count - width)
-        start, _ = lax.fori_loop(0, binary_probes(length, width), probe, bounds)
-        start = jnp.minimum(start, length)
+        low, _ = repeat(binary_probes(length, width), probe, (start + 1, count - width))
+        start = jnp.minimum(low, length)
         return start, start
 
     zero = jnp.int32(0)
@@ -277,7 +277,8 @@ SEARCHES: dict[str, Callable[..., Array]] = {
 
 def _windows(q: Array, k: Array, width: int) -> Float[Array, "N T"]:
     """Return the scores of each column at its first T lags; something else after the end."""
-    return lax.map(lambda lag: jnp.sum(jnp.roll(q, -lag, axis=0) * k, axis=-1), jnp.arange(width)).T
+
+    return map_rows(lambda lag: jnp.sum(jnp.roll(q, -lag, axis=0) * k, axis=-1), jnp.arange(width)).T
 
 
 def _columns(q: Array, k: Array, count: Array, columns: Array) -> Float[Array, "S N"]:

@@ -24,7 +24,6 @@ changes, which cannot restart there, and by 2e-7 as intervals, which took about 
 (blocks, N 4096, F 35, V 16, two heads: 64 ms and 16).
 """
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -43,6 +42,7 @@ from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_qkv
 from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.transforms import checkpoint, map_rows
 from based_jax.ops.linear_attention import linear_attention
 from based_jax.typing import Array, Float
 
@@ -133,18 +133,18 @@ def _by_intervals(u1: Array, u2: Array, v: Array, mask: IntervalMask) -> Array:
     """One column of v after the other, as in the paper: the tree of all would be V times as large."""
     first, last = jnp.asarray(mask.first), jnp.asarray(mask.last)
 
-    @jax.checkpoint
+    @checkpoint
     def column(v: Float[Array, "B N H"]) -> Float[Array, "B N H"]:
         return jnp.sum(u1 * interval_sums(u2 * v[..., None], first, last), axis=-1)
 
-    return jnp.moveaxis(lax.map(column, jnp.moveaxis(v, -1, 0)), 0, -1)
+    return jnp.moveaxis(map_rows(column, jnp.moveaxis(v, -1, 0)), 0, -1)
 
 
 def _by_parts(u1: Array, u2: Array, v: Array, rows: Array, columns: Array) -> Array:
     """Return the sum over rectangles of rows that see columns."""
     u1, u2, v = map(heads_first, (u1, u2, v))
 
-    @jax.checkpoint
+    @checkpoint
     def add(y: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
         row, column = (x[:, None].astype(y.dtype) for x in part)
         return y + row * (u1 @ ((column * u2).mT @ v)), None

@@ -205,7 +205,10 @@ def row_change_mask(
     Raises:
         TypeError, ValueError: no such mask, or more changes than `steps`.
     """
-    column, sign, run, step = [], [], [], []
+    column: list[int] = []
+    sign: list[int] = []
+    run: list[int] = []
+    step: list[int] = []
     number = 0
     for added, removed, present in _changes(mask):
         if restart and len(present) < len(added) + len(removed):

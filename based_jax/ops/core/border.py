@@ -1,7 +1,7 @@
 """The border of an op or a module: what a caller's mesh and settings of JAX would change inside is undone."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ from based_jax.ops.core import explicit_mesh
 
 
 @contextlib.contextmanager
-def own_settings() -> Iterator[None]:
+def own_settings() -> Generator[None]:
     """JAX's defaults for what a caller may have made an error.
 
     Arrays of different ranks broadcast whatever `jax_numpy_rank_promotion` says, and `jax.transfer_guard`

@@ -5,13 +5,17 @@ tokens are visible where documents are packed or rows are padded is answered her
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops.core.arrays import map_arrays
+from based_jax.ops.core.transforms import checkpoint
 from based_jax.typing import Array, Bool, Float, Int
+
+S = TypeVar("S")
 
 Step = Callable[[Any, Any, Int[Array, "B C"] | None, Bool[Array, "B C"] | None], tuple[Any, Any]]
 """state, a chunk of the inputs, `start`, `mask` -> outputs (B, C, ...), the state after the chunk"""
@@ -61,9 +65,9 @@ def scan_chunks(
         return state, y
 
     if chunks == 1:
-        state, y = body(state, jax.tree.map(lambda x: x[0], chunked))
+        state, y = body(state, map_arrays(lambda x: x[0], chunked))
         return y, state
-    state, y = lax.scan(jax.checkpoint(body, prevent_cse=False), state, chunked)
+    state, y = lax.scan(checkpoint(body, prevent_cse=False), state, chunked)
 
     def join(x: Array) -> Array:
         return x.swapaxes(0, 1).reshape(batch, chunks * chunk_size, *x.shape[3:])[:, :length]
@@ -139,3 +143,10 @@ def rows_where(condition: Bool[Array, "... C"] | None, x: Float[Array, "... C K"
 def heads_first(x: Float[Array, "B N H D"]) -> Float[Array, "B H N D"]:
     """(B, N, H, D) <-> (B, H, N, D); its own inverse."""
     return x.swapaxes(1, 2)
+
+
+def scan_tokens(step: Callable[[S, Any], tuple[S, Array]], state: S, inputs: Any) -> tuple[Array, S]:
+    """Outputs and final state of a step on one token, of `inputs`, a pytree of (B, N, ...) arrays."""
+
+    state, y = lax.scan(step, state, map_arrays(lambda x: x.swapaxes(0, 1), inputs))
+    return y.swapaxes(0, 1), state

@@ -24,14 +24,15 @@ import contextlib
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from based_jax.ops.core.arrays import map_arrays, select
 from based_jax.typing import Array
 from based_jax.validate import expect
 
@@ -45,7 +46,7 @@ _SHARD: contextvars.ContextVar[Array | None] = contextvars.ContextVar("shard", d
 
 
 @contextlib.contextmanager
-def over(tokens: NamedSharding | None) -> Iterator[None]:
+def over(tokens: NamedSharding | None) -> Generator[None]:
     """Declare, while tracing, where (B, N) arrays are; see the module."""
     with _set(_TOKENS, tokens):
         yield
@@ -103,7 +104,7 @@ def shardable(*names: str) -> Callable[[F], F]:
                     return op(**rows, **arrays, **options)
 
             along = PartitionSpec(None, AXIS)
-            specs = jax.tree.map(lambda x: along if x.shape[1] == length else PartitionSpec(), rows)
+            specs = map_arrays(lambda x: along if x.shape[1] == length else PartitionSpec(), rows)
             # Over the other axes of the mesh the compiler goes on as outside.
             where: dict[str, Any] = {"mesh": mesh, "axis_names": {AXIS}, "check_vma": False}
             where |= {"in_specs": (specs, PartitionSpec(), PartitionSpec(AXIS)), "out_specs": along}
@@ -119,7 +120,7 @@ def _is_array(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _set(variable: contextvars.ContextVar[T], value: T) -> Iterator[None]:
+def _set(variable: contextvars.ContextVar[T], value: T) -> Generator[None]:
     token = variable.set(value)
     try:
         yield
@@ -150,7 +151,7 @@ def shard() -> Array:
 
 
 @contextlib.contextmanager
-def whole_sequences() -> Iterator[None]:
+def whole_sequences() -> Generator[None]:
     """Compute with whole sequences, for which the shards have been exchanged."""
     with _set(_SHARD, None), _set(_TOKENS, None):
         yield
@@ -168,15 +169,12 @@ def scan_before(combine: Callable[[T, T], T], own: T, first: T) -> T:
     size, index = shards(), shard()
 
     def received(tree: T, step: int) -> T:
-        return jax.tree.map(lambda x: _from_before(x, step), tree)
+        return map_arrays(lambda x: _from_before(x, step), tree)
 
-    def choose(condition: Array, yes: T, no: T) -> T:
-        return jax.tree.map(lambda yes, no: jnp.where(condition, yes, no), yes, no)
-
-    before = choose(index == 0, first, received(own, 1))
+    before = select(index == 0, first, received(own, 1))
     step = 1
     while step < size:
-        before = choose(index >= step, combine(received(before, step), before), before)
+        before = select(index >= step, combine(received(before, step), before), before)
         step *= 2
     return before
 
@@ -195,8 +193,9 @@ def affine_before(run: Callable[[T], T], empty: T, operator: Any, apply: Callabl
         (first, state1), (second, state2) = earlier, later
         return apply(second, first), jax.tree.map(jnp.add, state2, apply(second, state1))
 
-    nothing = (jax.tree.map(jnp.zeros_like, operator), empty)
-    return scan_before(combine, (operator, run(empty)), nothing)[1]
+    return scan_before(
+        combine, (operator, run(empty)), (map_arrays(lambda x: jnp.zeros_like(x), operator), empty)
+    )[1]
 
 
 def scale(factors: Any, state: T) -> T:
@@ -217,7 +216,7 @@ def halo(x: Array, count: int) -> Array:
 
 def whole(x: Array) -> Array:
     """Return (B, n, ...) of all devices as one (B, N, ...)."""
-    return lax.all_gather(x, AXIS, axis=1, tiled=True)
+    return cast(Array, lax.all_gather(x, AXIS, axis=1, tiled=True))
 
 
 def to_channels(x: Array) -> Array:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
-import jax
 import jax.numpy as jnp
 
 from based_jax.ops.core import context_parallel
+from based_jax.ops.core.arrays import lift, select
 from based_jax.ops.core.stream import Stream, TokenPositions, advance, init_stream, unpadded
 from based_jax.typing import Array, Bool, Int
 
@@ -56,6 +56,11 @@ class Chunked(Chosen[S], total=False):
     chunk_size: int | None
 
 
+def outputs_and_state(results: Any, return_state: bool) -> tuple[Any, Any]:
+    """Return what a call returns apart: its outputs, and the state or None."""
+    return results if return_state else (results, None)
+
+
 @dataclass(frozen=True)
 class Continuation:
     """A call: what it continues and what its tokens see of that. Made by `continue_from`."""
@@ -87,7 +92,7 @@ class Continuation:
 
     def kept(self, x: Array) -> Array:
         """Return x, (B, ...), with zeros in the rows that leave their first segment in this call."""
-        return jnp.where(self.stays.reshape(-1, *[1] * (x.ndim - 1)), x, 0)
+        return jnp.where(lift(self.stays, x), x, 0)
 
     def unpadded(self, arrays: T) -> T:
         """Return a pytree of (B, N, ...) arrays with zeros at masked tokens; see `stream.unpadded`."""
@@ -157,10 +162,8 @@ def _stream_before_shard(
         begins = jnp.where(a.segment == second, a.start, a.length)
         start = jnp.where(b.start > 0, a.length + b.start, begins)
         joined = Stream(a.length + b.length, start, b.segment, b.broken)
-        joined = jax.tree.map(lambda both, only: jnp.where(b.length > 0, both, only), joined, a)
-        return jax.tree.map(
-            lambda both, only: jnp.where(a.length > 0, both, only), (joined, first), (b, second)
-        )
+        joined = select(b.length > 0, joined, a)
+        return select(a.length > 0, (joined, first), (b, second))
 
     nothing = (init_stream(batch_size), zero)
     return context_parallel.scan_before(combine, (own, first), nothing)[0]

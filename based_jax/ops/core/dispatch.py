@@ -7,7 +7,7 @@
 import contextlib
 import contextvars
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -42,7 +42,7 @@ _PLATFORM: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform
 
 
 @contextlib.contextmanager
-def on_platform(name: str) -> Iterator[None]:
+def on_platform(name: str) -> Generator[None]:
     """Declare, while tracing, where the arrays are: tracers do not know it."""
     token = _PLATFORM.set(name)
     try:

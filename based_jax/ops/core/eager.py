@@ -12,7 +12,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -49,18 +49,18 @@ def compiled(op: F) -> F:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if compat.is_recording() or context_parallel.is_active() or dispatch.is_for_tests():
             return body(args, kwargs)
-        leaves, tree = jax.tree.flatten((args, kwargs))
+        leaves, tree = cast("tuple[list[Any], Any]", jax.tree.flatten((args, kwargs)))
         arrays = [leaf for leaf in leaves if _is_array(leaf)]
         for array in arrays:
             _expect_to_fit(array)
         options = tuple(_ARRAY if _is_array(leaf) else leaf for leaf in leaves)
         if not _never_change(options):
             return body(args, kwargs)
-        kinds = tuple(type(option) for option in options)
-        results, checks = program(_Call(tree, options, kinds, dispatch.platform(arrays)), arrays)
-        for check in checks:
+        kinds = tuple(map(type, options))
+        results = cast(Any, program(_Call(tree, options, kinds, dispatch.platform(arrays)), arrays))
+        for check in results[1]:
             check.hold()
-        return results
+        return results[0]
 
     return wrapper  # pyright: ignore[reportReturnType]
 

@@ -12,15 +12,7 @@ from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.sharding import (
-    AbstractMesh,
-    AxisType,
-    Mesh,
-    NamedSharding,
-    PartitionSpec,
-    reshard,
-    use_abstract_mesh,
-)
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
 
 def run(
@@ -71,7 +63,7 @@ def placed(results: Any, mesh: Mesh | AbstractMesh | None, like: Any) -> Any:
         same = 0
         while same < min(x.ndim, len(shape)) and x.shape[same] == shape[same]:
             same += 1
-        return reshard(x, NamedSharding(mesh, PartitionSpec(*spec[:same])))
+        return jax.sharding.reshard(x, NamedSharding(mesh, PartitionSpec(*spec[:same])))
 
     return jax.tree.map(place, results)
 
@@ -80,7 +72,7 @@ def _untyped(x: Any) -> Any:
     """Return an array whose type names no mesh axis; where it is stays known to the compiler."""
     if not isinstance(x, jax.Array) or not jax.typeof(x).sharding.mesh.explicit_axes:
         return x
-    return reshard(x, PartitionSpec())
+    return jax.sharding.reshard(x, PartitionSpec())
 
 
 def _rows(like: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 
+from based_jax.ops.core.arrays import lift, map_arrays
 from based_jax.ops.core.ring import expect_capacity, latest, put
 from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
 from based_jax.typing import Array, Bool, Float, Int
@@ -115,4 +116,5 @@ def nan_where_outgrown(cache: Cache, y: T) -> T:
     The newest tokens of such a row have replaced its oldest: none of its outputs is right any more.
     """
     fits = cache.stream.length <= cache.slots
-    return jax.tree.map(lambda y: jnp.where(fits.reshape(-1, *[1] * (y.ndim - 1)), y, jnp.nan), y)
+
+    return map_arrays(lambda y: jnp.where(lift(fits, y), y, jnp.nan), y)

@@ -13,13 +13,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops.core.dtypes import finfo
 from based_jax.ops.core.stream import Stream, TokenPositions, is_not_right_padded
 from based_jax.typing import Array, Bool, Float
 
 
 def is_number(x: Float[Array, "*axes"]) -> Bool[Array, "*axes"]:
     """Whether each value is finite and of a third power within float32 (float64): at most 2^42 (2^341)."""
-    wide = jnp.finfo(jnp.promote_types(x.dtype, jnp.float32))
+    wide = finfo(jnp.promote_types(x.dtype, jnp.float32))
     return jnp.abs(x) <= 2.0 ** (wide.maxexp // 3)
 
 

@@ -5,16 +5,19 @@ to the document of the token at hand, and which tokens are padding. They are ans
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops.core.arrays import lift
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.value_checks import expect_at_most
 from based_jax.typing import Array, Bool, Int
 from based_jax.validate import expect_array
+
+T = TypeVar("T")
 
 
 @jax.tree_util.register_dataclass
@@ -35,7 +38,7 @@ class Stream:
 class TokenPositions(NamedTuple):
     """Positions of a call's tokens. Key j is visible to query i if start[i] <= index[j] <= index[i]."""
 
-    index: Int[Array, "rows N"]
+    index: Int[Array, "rows N"]  # pyright: ignore[reportIncompatibleMethodOverride]: the tuple's method goes
     """running number of each token in its row, counted over calls; rows is 1 or B"""
     start: Int[Array, "rows size"]
     """index where each token's segment began; rows is 1 or B, size is 1 or N"""
@@ -129,7 +132,7 @@ def _largest(numpy: Any, ids: Any) -> Any:
     return numpy.max(numpy.abs(ids))
 
 
-def unpadded(mask: Bool[Array, "B N"] | None, arrays: Any) -> Any:
+def unpadded(mask: Bool[Array, "B N"] | None, arrays: T) -> T:
     """A pytree of (B, N, ...) arrays with zeros at masked tokens: NaN there would survive a product with 0.
 
     Raises:
@@ -140,6 +143,6 @@ def unpadded(mask: Bool[Array, "B N"] | None, arrays: Any) -> Any:
 
     def real(x: Array) -> Array:
         expect_array("mask", mask, x.shape[:2], "bool")
-        return jnp.where(mask.reshape(*mask.shape, *[1] * (x.ndim - 2)), x, 0)
+        return jnp.where(lift(mask, x), x, 0)
 
     return jax.tree.map(real, arrays)

@@ -5,7 +5,7 @@ What the program computes is unknown while it is traced. A check is then one res
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +42,7 @@ _WAITING: contextvars.ContextVar[tuple[Any, list[AtMost]] | None] = contextvars.
 
 
 @contextlib.contextmanager
-def waiting() -> Iterator[list[AtMost]]:
+def waiting() -> Generator[list[AtMost]]:
     """While a program is traced: the checks that its results must carry."""
     checks: list[AtMost] = []
     token = _WAITING.set((compat.current_trace(), checks))

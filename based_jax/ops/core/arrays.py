@@ -1,0 +1,36 @@
+"""What several ops do with arrays and with the arrays of a pytree, whose type stays known."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from based_jax.typing import Array
+
+T = TypeVar("T")
+
+
+def lift(x: Array, like: Array) -> Array:
+    """Return x with axes of size 1 after its own, as many as another array has."""
+    return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))
+
+
+def map_arrays(function: Callable[[Array], Any], tree: T) -> T:
+    """`jax.tree.map` of one tree."""
+    return jax.tree.map(function, tree)
+
+
+def map_pairs(function: Callable[[Array, Array], Array], first: Any, second: T) -> T:
+    """`jax.tree.map` of two trees."""
+    return jax.tree.map(function, first, second)
+
+
+def cast(tree: T, dtype: Any) -> T:
+    """Return the arrays in another dtype."""
+    return map_arrays(lambda x: x.astype(dtype), tree)
+
+
+def select(condition: Array, yes: Any, no: T) -> T:
+    """Return `jnp.where` of each pair of arrays."""
+    return map_pairs(lambda yes, no: jnp.where(condition, yes, no), yes, no)
