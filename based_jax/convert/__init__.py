@@ -1,18 +1,11 @@
 """Between torch and here: reference fixtures, the authors' checkpoints, weight files."""
 
-from based_jax.convert.pretrained import load_pretrained, save_pretrained
-from based_jax.convert.reference_modules import from_torch, to_torch
-from based_jax.convert.state_dict import expect_keys, read_state_dict, write_safetensors
-from based_jax.convert.torch_file.instructions import CheckpointError, UnsafeCheckpointError
-
-__all__ = [
-    "CheckpointError",
-    "UnsafeCheckpointError",
-    "expect_keys",
-    "from_torch",
-    "load_pretrained",
-    "read_state_dict",
-    "save_pretrained",
-    "to_torch",
-    "write_safetensors",
-]
+from based_jax.convert.pretrained import load_pretrained as load_pretrained
+from based_jax.convert.pretrained import save_pretrained as save_pretrained
+from based_jax.convert.reference_modules import from_torch as from_torch
+from based_jax.convert.reference_modules import to_torch as to_torch
+from based_jax.convert.state_dict import expect_keys as expect_keys
+from based_jax.convert.state_dict import read_state_dict as read_state_dict
+from based_jax.convert.state_dict import write_safetensors as write_safetensors
+from based_jax.convert.torch_file.instructions import CheckpointError as CheckpointError
+from based_jax.convert.torch_file.instructions import UnsafeCheckpointError as UnsafeCheckpointError

@@ -1,25 +1,14 @@
 """Language models: configuration, presets, blocks."""
 
-from based_jax.models import presets
-from based_jax.models.backbones import mqar_backbone
-from based_jax.models.block import Block
-from based_jax.models.classifier import SequenceClassifier
-from based_jax.models.config import MixerSpec, ModelConfig
-from based_jax.models.language_model import LanguageModel, param_count
-from based_jax.models.mlp import MLP, GatedMLP
-from based_jax.models.norm import LayerNorm, RMSNorm
-
-__all__ = [
-    "MLP",
-    "Block",
-    "GatedMLP",
-    "LanguageModel",
-    "LayerNorm",
-    "MixerSpec",
-    "ModelConfig",
-    "RMSNorm",
-    "SequenceClassifier",
-    "mqar_backbone",
-    "param_count",
-    "presets",
-]
+from based_jax.models import presets as presets
+from based_jax.models.backbones import mqar_backbone as mqar_backbone
+from based_jax.models.block import Block as Block
+from based_jax.models.classifier import SequenceClassifier as SequenceClassifier
+from based_jax.models.config import MixerSpec as MixerSpec
+from based_jax.models.config import ModelConfig as ModelConfig
+from based_jax.models.language_model import LanguageModel as LanguageModel
+from based_jax.models.language_model import param_count as param_count
+from based_jax.models.mlp import MLP as MLP
+from based_jax.models.mlp import GatedMLP as GatedMLP
+from based_jax.models.norm import LayerNorm as LayerNorm
+from based_jax.models.norm import RMSNorm as RMSNorm

@@ -4,36 +4,18 @@ segment = MQAR(num_examples=100_000, length=64, num_pairs=4).build(seed=0)
 segment.inputs, segment.labels      # int32 (100000, 64); labels are IGNORE except at the queries
 """
 
-from based_jax.data.tasks.circuits import (
-    CumulativeMajority,
-    CumulativeParity,
-    Majority,
-    Parity,
-    VocabMajority,
-)
-from based_jax.data.tasks.compositional import Compositional
-from based_jax.data.tasks.forgetting import Forgetting
-from based_jax.data.tasks.mqar import MQAR
-from based_jax.data.tasks.recall_probe import RecallProbe
-from based_jax.data.tasks.repeated_context import RepeatedContext
-from based_jax.data.tasks.single_query import SingleQuery
-from based_jax.data.tasks.stacked import StackedMQAR
-from based_jax.data.tasks.task import IGNORE, Segment, Task
-
-__all__ = [
-    "IGNORE",
-    "MQAR",
-    "Compositional",
-    "CumulativeMajority",
-    "CumulativeParity",
-    "Forgetting",
-    "Majority",
-    "Parity",
-    "RecallProbe",
-    "RepeatedContext",
-    "Segment",
-    "SingleQuery",
-    "StackedMQAR",
-    "Task",
-    "VocabMajority",
-]
+from based_jax.data.tasks.circuits import CumulativeMajority as CumulativeMajority
+from based_jax.data.tasks.circuits import CumulativeParity as CumulativeParity
+from based_jax.data.tasks.circuits import Majority as Majority
+from based_jax.data.tasks.circuits import Parity as Parity
+from based_jax.data.tasks.circuits import VocabMajority as VocabMajority
+from based_jax.data.tasks.compositional import Compositional as Compositional
+from based_jax.data.tasks.forgetting import Forgetting as Forgetting
+from based_jax.data.tasks.mqar import MQAR as MQAR
+from based_jax.data.tasks.recall_probe import RecallProbe as RecallProbe
+from based_jax.data.tasks.repeated_context import RepeatedContext as RepeatedContext
+from based_jax.data.tasks.single_query import SingleQuery as SingleQuery
+from based_jax.data.tasks.stacked import StackedMQAR as StackedMQAR
+from based_jax.data.tasks.task import IGNORE as IGNORE
+from based_jax.data.tasks.task import Segment as Segment
+from based_jax.data.tasks.task import Task as Task
