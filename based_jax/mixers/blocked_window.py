@@ -6,10 +6,8 @@ Blocks of `width` tokens are counted from the start of each segment and never st
 """
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from based_jax import ops
@@ -21,9 +19,7 @@ from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.typing import Array, Float, State
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class BlockedWindowState:
+class BlockedWindowState(NamedTuple):
     """The keys of the current block, and where the segment (not only the block) began."""
 
     cache: ops.KVCache

@@ -1,7 +1,6 @@
 """What DeltaNet and Gated DeltaNet share: projections, convolutions, the delta rule, the output's norm."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +13,7 @@ from based_jax.mixers.contract import Mixer, head_layout, named, ones, uniform
 from based_jax.typing import Array, Float, State
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class DeltaState:
+class DeltaState(NamedTuple):
     """The convolutions' last inputs (q, k, v of head 0, then of head 1, ...), and the matrix per head."""
 
     conv: ops.ShortConvState

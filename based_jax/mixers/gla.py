@@ -7,8 +7,7 @@
 W_1 maps to 16 channels only. Dividing by 16 keeps gates near 1 at initialisation.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +22,7 @@ from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class GLAState:
+class GLAState(NamedTuple):
     """The matrix per head, and the last inputs of the convolutions if there are any."""
 
     memory: ops.LinearRecurrenceState

@@ -9,8 +9,7 @@ A_n = -exp(r_n) + i w_n, discretised by the bilinear rule with step dt.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +24,7 @@ from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_divisible
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class H3State:
+class H3State(NamedTuple):
     """What both state spaces keep; of fixed size."""
 
     shift: ops.LongConvState

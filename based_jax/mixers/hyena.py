@@ -8,10 +8,8 @@ Zoology's appendix) the products are outer ones: a head of width p convolves the
 its one filter, and x_2 contracts them.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -26,9 +24,7 @@ from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_divisible
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class HyenaState:
+class HyenaState(NamedTuple):
     """What the convolutions keep."""
 
     short: ops.ShortConvState

@@ -10,11 +10,9 @@ Orders are A here; those of their Table 2 seem to be A + 1, for there ordinary h
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, groupby
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from based_jax import ops
@@ -27,9 +25,7 @@ from based_jax.typing import Array, Float, Positions, State
 from based_jax.validate import expect, expect_divisible
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class HyperFeatureAttentionState:
+class HyperFeatureAttentionState(NamedTuple):
     """The keys, their factors side by side, and values of each run of heads of one order."""
 
     caches: tuple[ops.KVCache, ...]

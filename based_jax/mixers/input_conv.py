@@ -10,8 +10,7 @@ up to it, so that it is causal and has a state; that of the autocorrelation is n
 have height 1: with a softmax in their place, P learns.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +28,7 @@ from based_jax.validate import expect, expect_array, expect_choice
 FILTERS = ("programmatic", "autocorrelation")
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class InputConvState:
+class InputConvState(NamedTuple):
     """Everything that the programmatic filter's distances may lead back to."""
 
     inputs: Float[Array, "B W D"]

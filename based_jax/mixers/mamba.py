@@ -8,8 +8,7 @@ conv is depthwise, causal, `d_conv` tokens long and biased. E = expand * d_model
 states. A step size dt near 0 keeps the state and ignores the token, a large one does the opposite.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +22,7 @@ from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class MambaState:
+class MambaState(NamedTuple):
     """What the convolution and the state space model remember."""
 
     conv: ops.ShortConvState

@@ -8,8 +8,7 @@ A, D and dt are one number per head of x; the heads of a group share B and C, an
 the gate.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +23,7 @@ from based_jax.typing import Array, Float, State
 from based_jax.validate import expect_divisible
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Mamba2State:
+class Mamba2State(NamedTuple):
     """What the convolution and the state space model remember."""
 
     conv: ops.ShortConvState

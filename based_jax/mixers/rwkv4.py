@@ -8,8 +8,7 @@ An RWKV block is two residual layers without an MLP, this mixer and `rwkv_channe
 previous token too, so it has a state and is a mixer.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +23,7 @@ from based_jax.mixers.rwkv_layer import RWKVLayer, constant
 from based_jax.typing import Array, Float, State
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class RWKV4State:
+class RWKV4State(NamedTuple):
     """The last token, and the average's two sums."""
 
     shift: ops.ShortConvState

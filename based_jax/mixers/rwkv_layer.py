@@ -4,10 +4,8 @@ RWKV-4 and RWKV-5 map (mu x + (1 - mu) x~) W,   x~ = the previous token,   mu pe
 layer's depth. RWKV-5 and RWKV-7 keep the matrices.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
@@ -19,9 +17,7 @@ from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_divisible
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class RWKVMemoryState:
+class RWKVMemoryState(NamedTuple):
     """The last token, and the matrix per head."""
 
     shift: ops.ShortConvState

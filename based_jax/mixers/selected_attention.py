@@ -11,8 +11,7 @@ The paper selects the k = share N tokens of the highest scores, which is not cau
 computed. The causal form, the default, selects the tokens with s_i > 1/2: the loss drives their number to k.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +28,7 @@ from based_jax.typing import Array, Bool, Float, Int, State
 from based_jax.validate import expect, expect_array, expect_choice
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class SeenTokens:
+class SeenTokens(NamedTuple):
     """Keys and values, and the ids of all tokens for the programmatic selection."""
 
     cache: ops.KVCache

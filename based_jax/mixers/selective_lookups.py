@@ -7,10 +7,8 @@ The sum over all tokens is Zoology's; later tokens move all weights. With `hard`
 ceil(sqrt(N)) tokens of the highest weights get the update.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from based_jax import ops
@@ -23,9 +21,7 @@ from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class RunningSelection:
+class RunningSelection(NamedTuple):
     """The keys and values of each row, and the sum that normalises its scores."""
 
     cache: ops.KVCache
