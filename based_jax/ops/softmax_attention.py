@@ -130,7 +130,7 @@ def softmax_attention(
     )
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     how = AttentionOptions(causal, left, factor, allowed, return_log_sum, chosen)
-    return _attention(q, k, v, how, cache, return_state, segment_ids, mask)
+    return _softmax_attention(q, k, v, how, cache, return_state, segment_ids, mask)
 
 
 class AttentionOptions(NamedTuple):
@@ -145,7 +145,7 @@ class AttentionOptions(NamedTuple):
 
 
 @compiled
-def _attention(
+def _softmax_attention(
     q: Float[Array, "B N H K"],
     k: Float[Array, "B N G K"],
     v: Float[Array, "B N G V"],

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
 from pallas_kernels import devices as gpus
-from pallas_kernels.offline import H200
+from pallas_kernels.offline import H200, lowering_for
 
 INSTALL = "pip install 'based-jax[inspect]'"
 """What a message about a missing wheel tells to run."""
@@ -84,17 +84,25 @@ def target_config(kind: str, shared: int | None = None) -> str:
     )
 
 
-def placed(arguments: Any, kind: str = H200, shared: int | None = None) -> list[jax.ShapeDtypeStruct]:
-    """The arguments, whole on one virtual GPU, see `topology`."""
+def placed(arguments: Any, kind: str = H200, shared: int | None = None) -> list[Any]:
+    """The arguments, trees of arrays or shapes, whole on one virtual GPU, see `topology`."""
     mesh = Mesh(np.array(topology(1, kind, shared)), ("device",))
     whole = NamedSharding(mesh, PartitionSpec())
-    return [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole) for x in arguments]
+    shape = functools.partial(jax.ShapeDtypeStruct, sharding=whole)
+    return jax.tree.map(lambda x: shape(x.shape, x.dtype), list(arguments))
 
 
-def lower_program(function: Callable[..., Any], *arguments: Any) -> jax.stages.Lowered:
-    """`function` lowered for virtual H200s; `arguments` say by their shardings on which `topology`."""
+def lower_program(
+    function: Callable[..., Any], *arguments: Any, donate: tuple[int, ...] = ()
+) -> jax.stages.Lowered:
+    """`function` lowered for virtual GPUs; `arguments` say by their shardings on which `topology`.
+
+    Args:
+        donate: numbers of the arguments whose memory the results may take.
+    """
     with _on_mesh_of(arguments), _muted():
-        return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",))
+        program = jax.jit(function, donate_argnums=donate)
+        return program.trace(*arguments).lower(lowering_platforms=("cuda",))
 
 
 def compile_lowered(lowered: jax.stages.Lowered, **options: Any) -> jax.stages.Compiled:
@@ -107,6 +115,15 @@ def compile_program(function: Callable[..., Any], *arguments: Any) -> jax.stages
     """`lower_program` and `compile_lowered` in one."""
     with _on_mesh_of(arguments):  # the partitioner lowers kernels again
         return compile_lowered(lower_program(function, *arguments))
+
+
+def compile_for(
+    kind: str, function: Callable[..., Any], *arguments: Any, donate: tuple[int, ...] = ()
+) -> jax.stages.Compiled:
+    """What a GPU of this kind would run, with the ops' choice of kernels for it; see `lower_program`."""
+    on_gpu = placed(arguments, kind)
+    with lowering_for(kind), _on_mesh_of(on_gpu):
+        return compile_lowered(lower_program(function, *on_gpu, donate=donate))
 
 
 def _on_mesh_of(arguments: Any) -> contextlib.AbstractContextManager[Any]:

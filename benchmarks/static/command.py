@@ -1,0 +1,203 @@
+"""`static`: what whole models take of a GPU that is not there, part by part, from compiled programs."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Console
+
+from based_jax.models import ModelConfig, presets
+from based_jax.validate import expect, expect_choice
+from benchmarks import report
+from benchmarks.flags import comma_list, expect_figure, expect_writable
+from benchmarks.io_model import Cost
+from benchmarks.rates import GPUS, Rates
+from benchmarks.static import cost, figure, formulas, hlo, tables
+from benchmarks.static.compile_offline import toolchain
+from benchmarks.static.cost import Work
+from benchmarks.static.parts import SOFTMAX, part_of
+from benchmarks.static.programs import PROGRAMS
+from benchmarks.static.topology import use_cpu
+
+FULL_ATTENTION = "attention"
+"""The mixer whose softmax cuDNN would compute."""
+
+
+@dataclass(frozen=True)
+class Static:
+    """Compile training steps, prompts and decoding steps of language models for a GPU, without one.
+
+    For each part of a model: bytes and FLOPs, launches, and the least time that the GPU's datasheet allows.
+    Nothing runs, and no time is measured. cuDNN cannot be compiled for a GPU that is not there, so where
+    full attention would take it, its cost is computed by formula. Needs the extra `inspect`.
+    """
+
+    presets: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = (
+        "based-360m",
+        "attn-360m",
+        "mamba-360m",
+    )
+    """Models."""
+    schedule: str = ""
+    """Layers instead of the models' own, as CLS."""
+    programs: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ("train", "decode")
+    """train, prefill, decode."""
+    gpu: str = "H200"
+    """H200, H100, A100, RTX 4090 or B200."""
+    batch: int = 16
+    """Rows of a training step and of a prompt."""
+    length: int = 2048
+    """Tokens per row there."""
+    decode_batches: Annotated[tuple[int, ...], comma_list(int, "B,B,...")] = (1, 128)
+    """Rows of decoding steps."""
+    behind: int = 1024
+    """Tokens per row before a decoding step."""
+    dtype: str = "bfloat16"
+    """In which the models compute."""
+    json: Path | None = None
+    """Write every number here."""
+    plot: Path | None = None
+    """Draw the parts here (.png, .svg or .pdf; needs matplotlib)."""
+    markdown: Path | None = None
+    """Put tables into this file, between the lines `<!-- static -->` and `<!-- /static -->`."""
+    compare: tuple[Path, ...] = ()
+    """Compile nothing: show what changed between two reports, written by --json."""
+
+    def run(self, command: str) -> int:
+        """Compile, show, write; 0.
+
+        Raises:
+            ImportError: a wheel of the extra `inspect` is missing.
+            ValueError: a flag that makes no sense, or a file that cannot be read or written.
+        """
+        self._check()
+        if self.compare:
+            before, after = (json.loads(path.read_text()) for path in self.compare)
+            tables.show_changes(before, after)
+            return 0
+        use_cpu()
+        settings = {
+            "gpu": self.gpu,
+            "rates": GPUS[self.gpu]._asdict(),
+            "dtype": self.dtype,
+            "toolchain": toolchain("xla"),
+        }
+        found = report.new_report("static", command, settings, [], ["Compiled, not run: no GPU was used."])
+        progress = Console(stderr=True, highlight=False)
+        for preset in self.presets:
+            for program, batch, length in self._programs():
+                progress.print(f"compiling {preset}: {title(program, batch, length)}")
+                rows, summary = self._measure(preset, program, batch, length)
+                found["rows"] += rows
+                found["summary"][f"{preset}, {title(program, batch, length)}"] = summary
+                if self.json:
+                    report.save(found, self.json)
+        found["complete"] = True
+        tables.show(found)
+        if self.json:
+            report.save(found, self.json)
+        if self.plot:
+            figure.draw(found, self.plot)
+        if self.markdown:
+            self.markdown.write_text(tables.insert(self.markdown.read_text(), found))
+        return 0
+
+    def _programs(self) -> list[tuple[str, int, int]]:
+        """(program, rows, tokens)."""
+        decode = [("decode", batch, self.behind) for batch in self.decode_batches]
+        return [
+            case
+            for name in self.programs
+            for case in (decode if name == "decode" else [(name, self.batch, self.length)])
+        ]
+
+    def _measure(
+        self, preset: str, program: str, batch: int, length: int
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        config = presets.get(preset).replace(dtype=self.dtype)
+        if self.schedule:
+            config = config.replace(schedule=self.schedule)
+        gpu = GPUS[self.gpu]
+        compiled = PROGRAMS[program](config, batch, length, gpu.kind)
+        works = cost.work(hlo.read(compiled.as_text() or ""), formulas.kernel)
+        rows = by_part(works, config, gpu)
+        fused = (
+            [] if program == "decode" else with_cudnn(rows, config, batch, length, program == "train", gpu)
+        )
+        memory: Any = compiled.memory_analysis()
+        tokens = batch if program == "decode" else batch * length
+        summary = {
+            "tokens": tokens,
+            "floor_seconds": sum(row["floor_seconds"] for row in rows),
+            "floor_seconds_with_cudnn": sum(row["floor_seconds"] for row in fused or rows),
+            "launches": sum(row["launches"] for row in rows),
+            "scratch_bytes": memory.temp_size_in_bytes,
+            "argument_bytes": memory.argument_size_in_bytes,
+        }
+        where = {"preset": preset, "program": program, "batch": batch, "length": length}
+        marked = [row | {"cudnn": False} for row in rows] + [row | {"cudnn": True} for row in fused]
+        return [where | row for row in marked], summary
+
+    def _check(self) -> None:
+        expect_choice("--gpu", self.gpu, tuple(GPUS))
+        for name in self.presets:
+            expect_choice("--presets", name, presets.names())
+        for name in self.programs:
+            expect_choice("--programs", name, tuple(PROGRAMS))
+        counts = {"batch": (self.batch,), "length": (self.length,), "behind": (self.behind,)}
+        for flag, values in (counts | {"decode-batches": self.decode_batches}).items():
+            for value in values:
+                expect(value >= 1, f"--{flag}", value, "at least 1")
+        expect(len(self.compare) in (0, 2), "--compare", len(self.compare), "two reports")
+        expect_writable("--json", self.json)
+        expect_figure("--plot", self.plot)
+        if self.markdown:
+            tables.insert(self.markdown.read_text(), None)
+
+
+def title(program: str, batch: int, length: int) -> str:
+    """A program in words."""
+    return f"{program} {batch} x {length}" if program != "decode" else f"decode {batch} after {length}"
+
+
+def by_part(works: list[Work], config: ModelConfig, gpu: Rates) -> list[dict[str, Any]]:
+    """A row per part of the model, the longest first; `unknown` counts kernels without a formula."""
+    parts: dict[str, dict[str, float]] = defaultdict(
+        lambda: {"bytes": 0, "flops": 0, "launches": 0, "floor_seconds": 0, "unknown": 0}
+    )
+    for each in works:
+        row = parts[part_of(each.scope, config)]
+        row["bytes"] += each.bytes
+        row["flops"] += each.flops
+        row["launches"] += each.launches
+        row["floor_seconds"] += each.seconds(gpu)
+        row["unknown"] += not each.is_known
+    rows = [{"part": part, **row} for part, row in parts.items()]
+    return sorted(rows, key=lambda row: -row["floor_seconds"])
+
+
+def with_cudnn(
+    rows: list[dict[str, Any]], config: ModelConfig, batch: int, length: int, trains: bool, gpu: Rates
+) -> list[dict[str, Any]]:
+    """The rows with full attention's softmax by formula; empty for a model without it."""
+    part = f"{FULL_ATTENTION}{SOFTMAX}"
+    layers = [config.layer(i) for i in range(config.num_layers) if config.layer(i).mixer == FULL_ATTENTION]
+    if not layers:
+        return []
+    heads = layers[0].options["num_heads"]
+    kv_heads = layers[0].options.get("num_kv_heads") or heads
+    width = config.d_model // heads
+    one: Cost = formulas.fused_attention(batch, length, heads, kv_heads, width, trains=trains)
+    work = Work("", part, one.bytes, one.flops, 4 if trains else 1, is_wide=False)
+    fused = {
+        "part": f"{part}, by formula",
+        "bytes": len(layers) * work.bytes,
+        "flops": len(layers) * work.flops,
+        "launches": len(layers) * work.launches,
+        "floor_seconds": len(layers) * work.seconds(gpu),
+        "unknown": 0,
+    }
+    found = [row for row in rows if row["part"] != part] + [fused]
+    return sorted(found, key=lambda row: -row["floor_seconds"])

@@ -1,0 +1,59 @@
+"""What compiled text does not say, by formula: our kernels' FLOPs, and attention as cuDNN computes it."""
+
+import re
+
+from benchmarks import io_model
+from benchmarks.io_model import Cost, Sizes
+from benchmarks.static.hlo import Shape
+
+TAYLOR = {
+    "taylor_key_sums": io_model.key_sums,
+    "taylor_outputs": io_model.outputs,
+    "taylor_query_sums": io_model.query_sums,
+    "taylor_dq": io_model.dq,
+    "taylor_dk": io_model.dk,
+    "taylor_dv": io_model.dv,
+}
+"""Name of a kernel -> what a call takes."""
+
+
+def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
+    """What a call of one of our kernels takes; `scope` ends in its name."""
+    found = re.search(r"(\w+)/pallas_call$", scope)
+    name = found[1] if found else ""
+    floats = [x for x in arguments if x.dtype in ("bf16", "f16", "f32") and len(x.sizes) >= 3]
+    if name == "taylor_scan":
+        return Cost(0, 0)  # sums of states, no products; its bytes are those of its operands
+    if name == "taylor_step":
+        q, _, v, state = floats[:4]
+        (batch, heads, key_size), value_size = q.sizes, v.sizes[-1]
+        return io_model.taylor_step(batch, heads, key_size, value_size, _itemsize(q), _itemsize(state))
+    if name == "window_step":
+        q, k = floats[:2]
+        window = next(x.sizes[1] for x in floats if len(x.sizes) == 4)
+        batch, heads, size = q.sizes
+        return io_model.window_step(batch, heads, window, size, k.sizes[1], _itemsize(q))
+    if name in TAYLOR:
+        v = next(x for x in floats if len(x.sizes) == 4 and x.sizes[-1] != floats[0].sizes[-1])
+        batch, length, heads, key_size = floats[0].sizes
+        return TAYLOR[name](Sizes(batch, length, heads, key_size, v.sizes[-1], _itemsize(v)))
+    return None
+
+
+def _itemsize(shape: Shape) -> int:
+    return shape.bytes // shape.count
+
+
+def fused_attention(batch: int, length: int, heads: int, kv_heads: int, width: int, *, trains: bool) -> Cost:
+    """Causal softmax attention whose scores never reach memory, in bfloat16, gradients too if it trains.
+
+    Forward q, k, v are read, y and a float32 log-sum are written; a query meets (N + 1) / 2 keys on average,
+    4 FLOPs a channel each. Backward q, k, v, y, dy and the log-sum are read, dq, dk, dv written; five
+    products of that size instead of two.
+    """
+    queries, keys = (2 * batch * length * count * width for count in (heads, kv_heads))
+    log_sum = 4 * batch * length * heads
+    forward = Cost(2 * queries + 2 * keys + log_sum, 2.0 * batch * heads * length * (length + 1) * width)
+    if not trains:
+        return forward
+    return forward + Cost(4 * queries + 4 * keys + log_sum, 2.5 * forward.flops)

@@ -1,0 +1,106 @@
+"""The report of `static` on a terminal and in Markdown, and what changed between two of them."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from benchmarks import pages
+from benchmarks.tables import show_markdown
+
+Report = dict[str, Any]
+
+NAME = "static"
+"""Of the markers in a page."""
+
+
+def show(report: Report) -> None:
+    """Print the tables."""
+    settings = report["settings"]
+    show_markdown(f"Compiled for an {settings['gpu']}", text(report), report["notes"])
+
+
+def insert(page: str, report: Report | None) -> str:
+    """The page with the tables between its markers; None only looks for them."""
+    return pages.insert(page, NAME, None if report is None else text(report))
+
+
+def text(report: Report) -> str:
+    """A table of the programs, then one for each with its parts."""
+    settings = report["settings"]
+    rates = settings["rates"]
+    tools = ", ".join(f"{name} {version}" for name, version in settings["toolchain"].items())
+    lines = [
+        f"Compiled for an {settings['gpu']} in {settings['dtype']} with {tools}; not run. Floors at "
+        f"{rates['bandwidth'] / 1e12:g} TB/s and {rates['products'] / 1e12:g} TFLOP/s.",
+        "",
+        pages.table(
+            ("program", "floor, ms", "with cuDNN, ms", "tokens/s at most", "launches", "scratch, GB"),
+            map(_program, report["summary"], report["summary"].values()),
+        ),
+    ]
+    for name in report["summary"]:
+        rows = [row for row in report["rows"] if _name(row) == name and not row["cudnn"]]
+        total = sum(row["floor_seconds"] for row in rows)
+        heads = (name, "GB", "TFLOP", "launches", "floor, ms", "share")
+        lines += ["", pages.table(heads, (_part(row, total) for row in rows))]
+    return "\n".join(lines)
+
+
+def _name(row: dict[str, Any]) -> str:
+    """The key of a row's program in the summary."""
+    size = f"{row['batch']} {'after' if row['program'] == 'decode' else 'x'} {row['length']}"
+    return f"{row['preset']}, {row['program']} {size}"
+
+
+def _program(name: str, x: dict[str, Any]) -> list[str]:
+    least = x["floor_seconds_with_cudnn"]
+    cudnn = f"{1e3 * least:.3g}" if least != x["floor_seconds"] else pages.MISSING
+    rate = f"{x['tokens'] / least:,.0f}"
+    floor, launches = f"{1e3 * x['floor_seconds']:.3g}", f"{x['launches']:,.0f}"
+    return [name, floor, cudnn, rate, launches, f"{x['scratch_bytes'] / 1e9:.2f}"]
+
+
+def _part(row: dict[str, Any], total: float) -> list[str]:
+    note = f" ({row['unknown']:.0f} kernels without a formula)" if row["unknown"] else ""
+    sizes = f"{row['bytes'] / 1e9:.3g}", f"{row['flops'] / 1e12:.3g}", f"{row['launches']:,.0f}"
+    return [
+        row["part"] + note,
+        *sizes,
+        f"{1e3 * row['floor_seconds']:.3g}",
+        f"{row['floor_seconds'] / total:.0%}",
+    ]
+
+
+def show_changes(before: Report, after: Report) -> None:
+    """Print what became of each part, for the programs that both reports have."""
+    for name in before["summary"]:
+        if name in after["summary"]:
+            columns = ("part", "floor, ms", "then", "GB", "then", "launches", "then")
+            show_markdown(name, pages.table(columns, changes(name, before, after)), [])
+
+
+def changes(name: str, before: Report, after: Report) -> Iterator[list[str]]:
+    """Rows of the table of one program, the largest change first; the last is the sum."""
+    sides = [
+        {row["part"]: row for row in x["rows"] if _name(row) == name and not row["cudnn"]}
+        for x in (before, after)
+    ]
+    empty = {"floor_seconds": 0.0, "bytes": 0.0, "launches": 0.0}
+    pairs = {part: [side.get(part, empty) for side in sides] for part in sides[0] | sides[1]}
+
+    def change(part: str) -> float:
+        old, new = pairs[part]
+        return -abs(new["floor_seconds"] - old["floor_seconds"])
+
+    for part in sorted(pairs, key=change):
+        yield [part, *_both(pairs[part])]
+    yield ["in all", *_both([_sum(side.values()) for side in sides])]
+
+
+def _sum(rows: Iterable[dict[str, Any]]) -> dict[str, float]:
+    kept = list(rows)
+    return {key: sum(row[key] for row in kept) for key in ("floor_seconds", "bytes", "launches")}
+
+
+def _both(pair: list[dict[str, Any]]) -> list[str]:
+    formats = (("floor_seconds", 1e3, ".3g"), ("bytes", 1e-9, ".3g"), ("launches", 1, ",.0f"))
+    return [f"{row[key] * unit:{how}}" for key, unit, how in formats for row in pair]

@@ -1,0 +1,283 @@
+"""Whole models compiled for absent GPUs: costs against programs that are known by hand."""
+
+import importlib.util
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import based_jax as bj
+from benchmarks.__main__ import main
+from benchmarks.io_model import Cost, Sizes, outputs
+from benchmarks.rates import GPUS
+from benchmarks.static import cost, figure, formulas, hlo, tables
+from benchmarks.static.command import by_part, with_cudnn
+from benchmarks.static.cost import Work
+from benchmarks.static.hlo import Shape
+from benchmarks.static.parts import part_of
+from benchmarks.static.topology import PLUGINS, compile_for, use_cpu
+from tests.benchmarks.refusals import expect_one_line
+
+needs_plugin = pytest.mark.skipif(
+    not any(map(importlib.util.find_spec, PLUGINS)), reason="needs jax's CUDA plugin (extra `inspect`)"
+)
+
+LOOP = """HloModule known
+
+%product (a: bf16[64,64], b: bf16[64,64]) -> bf16[64,64] {
+  %a = bf16[64,64]{1,0} parameter(0)
+  %b = bf16[64,64]{1,0} parameter(1)
+  %dot.1 = bf16[64,64]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %tanh.1 = bf16[64,64]{1,0} tanh(%dot.1)
+}
+
+%slice (w: bf16[10,64,64], i: s32[]) -> bf16[1,64,64] {
+  %w = bf16[10,64,64]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  ROOT %one = bf16[1,64,64]{2,1,0} dynamic-slice(%w, %i, %zero, %zero), dynamic_slice_sizes={1,64,64}
+}
+
+%body (carry: (s32[], bf16[64,64], bf16[10,64,64])) -> (s32[], bf16[64,64], bf16[10,64,64]) {
+  %carry = (s32[], bf16[64,64]{1,0}, bf16[10,64,64]{2,1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%carry), index=0
+  %x = bf16[64,64]{1,0} get-tuple-element(%carry), index=1
+  %w = bf16[10,64,64]{2,1,0} get-tuple-element(%carry), index=2
+  %start = ((bf16[10,64,64]{2,1,0}, s32[]), bf16[1,64,64]{2,1,0}, u32[]) fusion-start(%w, %i), calls=%slice
+  %done = bf16[1,64,64]{2,1,0} fusion-done(%start)
+  %flat = bf16[64,64]{1,0} bitcast(%done)
+  %y = bf16[64,64]{1,0} fusion(%x, %flat), kind=kCustom, calls=%product, metadata={op_name="jit(f)/mlp/dot"}
+  ROOT %next = (s32[], bf16[64,64]{1,0}, bf16[10,64,64]{2,1,0}) tuple(%i, %y, %w)
+}
+
+%more (carry: (s32[], bf16[64,64], bf16[10,64,64])) -> pred[] {
+  %carry = (s32[], bf16[64,64]{1,0}, bf16[10,64,64]{2,1,0}) parameter(0)
+  ROOT %yes = pred[] constant(true)
+}
+
+ENTRY %main (x: bf16[64,64], w: bf16[10,64,64]) -> bf16[64,64] {
+  %x = bf16[64,64]{1,0} parameter(0)
+  %w = bf16[10,64,64]{2,1,0} parameter(1)
+  %i = s32[] constant(0)
+  %start = (s32[], bf16[64,64]{1,0}, /*index=2*/bf16[10,64,64]{2,1,0}) tuple(%i, %x, %w)
+  %loop = (s32[], bf16[64,64]{1,0}, bf16[10,64,64]{2,1,0}) while(%start), condition=%more, body=%body, TURNS
+  ROOT %y = bf16[64,64]{1,0} get-tuple-element(%loop), index=1
+}
+"""
+"""Ten products of 64 x 64 matrices, each with its own of ten weights."""
+
+TURNS = 'metadata={op_name="jit(f)/while"}, backend_config={"known_trip_count":{"n":"10"}}'
+
+UPDATE = """HloModule known
+
+%update (cache: f32[8,100], row: f32[1,100], at: s32[]) -> f32[8,100] {
+  %cache = f32[8,100]{1,0} parameter(0)
+  %row = f32[1,100]{1,0} parameter(1)
+  %at = s32[] parameter(2)
+  %zero = s32[] constant(0)
+  ROOT %new = f32[8,100]{1,0} dynamic-update-slice(%cache, %row, %at, %zero)
+}
+
+ENTRY %main (cache: f32[8,100], row: f32[1,100], at: s32[]) -> f32[8,100] {
+  %cache = f32[8,100]{1,0} parameter(0)
+  %row = f32[1,100]{1,0} parameter(1)
+  %at = s32[] parameter(2)
+  %new = f32[8,100]{1,0} fusion(%cache, %row, %at), kind=kLoop, calls=%update
+  ROOT %out = f32[8,100]{1,0} copy(%new)
+}
+"""
+"""A row written into a cache in place, then a copy of the whole."""
+
+
+def test_a_loop_counts_as_often_as_it_turns():
+    matrix = 64 * 64 * 2
+    sliced, product = cost.work(hlo.read(LOOP.replace("TURNS", TURNS)))
+    assert (sliced.launches, sliced.flops) == (10, 0)
+    assert sliced.bytes == 10 * (2 * matrix + 4), "a matrix in and out, and its number"
+    assert (product.launches, product.flops, product.bytes) == (10, 10 * 2 * 64**3, 10 * 3 * matrix)
+    assert sliced.scope == "jit(f)/while", "what has no scope has the loop's"
+    once = cost.work(hlo.read(LOOP.replace("TURNS", TURNS.split(",")[0])))
+    assert [each.launches for each in once] == [1, 1], "turns unknown"
+
+
+def test_what_is_updated_in_place_is_not_read():
+    update, copy = cost.work(hlo.read(UPDATE))
+    assert update.bytes == 100 * 4 + 100 * 4 + 4, "the row in and out, and where"
+    assert copy.bytes == 2 * 8 * 100 * 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("bf16", 2), ("f32", 4), ("pred", 1), ("s4", 0.5), ("f8e4m3fn", 1), ("token", 0)]
+)
+def test_bytes_of_dtypes(dtype, size):
+    assert Shape(dtype, (6, 2)).bytes == 12 * size
+
+
+def test_a_text_without_a_program_is_refused():
+    with pytest.raises(ValueError, match="no ENTRY computation"):
+        hlo.read("HloModule empty\n")
+    with pytest.raises(ValueError, match="no closing parenthesis"):
+        hlo.read("ENTRY %main () -> f32[] {\n  %x = (f32[] tuple(\n}\n")
+
+
+LAYER = "jit(step)/jvp(LanguageModel.hidden)/layers_"
+
+
+@pytest.mark.parametrize(
+    ("scope", "part"),
+    [
+        (f"{LAYER}1/mixer/mixer.mix/q/dot_general", "linear_attention, products with weights"),
+        (f"{LAYER}1/mixer/mixer.mix/taylor_attention/taylor_dk/pallas_call", "linear_attention"),
+        (f"{LAYER}2/mixer/mixer.mix/softmax_attention/reduce_max", "sliding_window, softmax"),
+        (f"{LAYER}0/mlp/out/dot_general", "MLP"),
+        (f"{LAYER}0/norm1/rsqrt", "norms"),
+        ("jit(step)/transpose(jvp(LanguageModel.hidden))/final_norm/rsqrt", "norms"),
+        ("jit(step)/jvp(cross_entropy)/while/body/add", "cross-entropy"),
+        ("jit(step)/optimizer/add", "optimizer"),
+        ("jit(step)/jvp(LanguageModel.hidden)/jit(_take)/and", "embedding"),
+        ("jit(make)/while/body/LanguageModel.unembed/dot_general", "output embedding"),
+        ("", "other"),
+    ],
+)
+def test_parts_are_told_by_scope(scope, part):
+    assert part_of(scope, bj.presets.get("based-360m").replace(schedule="CLS")) == part
+
+
+def test_kernels_have_formulas():
+    q, v, state = (
+        Shape("bf16", (4, 128, 2, 16)),
+        Shape("bf16", (4, 128, 2, 64)),
+        Shape("f32", (4, 2, 153, 64)),
+    )
+    assert formulas.kernel("x/taylor_outputs/pallas_call", [q, q, v]) == outputs(Sizes(4, 128, 2))
+    token, value = Shape("bf16", (4, 2, 16)), Shape("bf16", (4, 2, 64))
+    step = formulas.kernel("x/taylor_step/pallas_call", [token, token, value, state])
+    assert step is not None
+    assert step.bytes > 2 * state.bytes, "the state is read and written"
+    keys = Shape("bf16", (4, 64, 2, 64))
+    window = formulas.kernel("x/window_step/pallas_call", [value, value, value, keys, keys])
+    assert window is not None
+    assert 2 * keys.bytes < window.bytes < 3 * keys.bytes, "most of it is only read"
+    assert formulas.kernel("x/someone_elses/pallas_call", [q]) is None
+
+
+def test_the_least_time_is_that_of_memory_or_of_products():
+    gpu = GPUS["H200"]
+    assert Work("", "", 4.8e12, 0, 1, False).seconds(gpu) == 1
+    assert Work("", "", 0, 989e12, 1, False).seconds(gpu) == 1
+    assert Work("", "", 0, 494e12, 1, True).seconds(gpu) == 1
+
+
+def test_fused_attention_reads_and_writes_each_array_once():
+    array = 2 * 3 * 64 * 4 * 16
+    log_sum = 4 * 3 * 64 * 4
+    forward = formulas.fused_attention(3, 64, 4, 4, 16, trains=False)
+    assert forward == Cost(4 * array + log_sum, 4 * 3 * 4 * 16 * sum(range(1, 65)))
+    both = formulas.fused_attention(3, 64, 4, 4, 16, trains=True)
+    assert both == Cost(forward.bytes + 8 * array + log_sum, 3.5 * forward.flops)
+    grouped = formulas.fused_attention(3, 64, 4, 1, 16, trains=False)
+    assert grouped.bytes == 2 * array + 2 * array // 4 + log_sum
+
+
+def _report(seconds: float = 1e-3) -> dict:
+    config = bj.presets.get("attn-360m").replace(schedule="AA")
+    scope = "jit(step)/jvp(LanguageModel.hidden)/layers_{}/mixer/mixer.mix/softmax_attention/exp"
+    works = [Work(scope.format(i), "", 2.4e12 * seconds, 0, 3, False) for i in range(2)]
+    works.append(Work("jit(step)/optimizer/add", "", 4.8e9, 0, 7, False))
+    works.append(Work("jit(step)/strange", "", 0, 0, 1, False, is_known=False))
+    rows = by_part(works, config, GPUS["H200"])
+    fused = with_cudnn(rows, config, 2, 32, trains=True, gpu=GPUS["H200"])
+    where = {"preset": "attn-360m", "program": "train", "batch": 2, "length": 32}
+    summary = {
+        "tokens": 64, "floor_seconds": sum(row["floor_seconds"] for row in rows), "launches": 14,
+        "floor_seconds_with_cudnn": sum(row["floor_seconds"] for row in fused), "scratch_bytes": 1e9,
+    }  # fmt: skip
+    settings = {
+        "gpu": "H200",
+        "dtype": "bfloat16",
+        "rates": GPUS["H200"]._asdict(),
+        "toolchain": {"jax": "0"},
+    }
+    kept = [row | where | {"cudnn": False} for row in rows] + [row | where | {"cudnn": True} for row in fused]
+    named = {"attn-360m, train 2 x 32": summary}
+    return {"benchmark": "static", "settings": settings, "rows": kept, "summary": named, "notes": []}
+
+
+def test_tables_show_parts_and_shares():
+    text = tables.text(_report())
+    assert "| attention, softmax | 4.8 | 0 | 6 | 1 | 50% |" in text
+    assert "| optimizer | 4.8 | 0 | 7 | 1 | 50% |" in text
+    assert "| other (1 kernels without a formula) | 0 | 0 | 1 | 0 | 0% |" in text
+    assert "| attn-360m, train 2 x 32 | 2 | 1 |" in text, "with cuDNN little but the optimizer is left"
+    page = tables.insert("a\n<!-- static -->\nold\n<!-- /static -->\n", _report())
+    assert "old" not in page
+    assert text in page
+
+
+def test_changes_are_sorted_by_their_size():
+    rows = list(tables.changes("attn-360m, train 2 x 32", _report(), _report(seconds=3e-3)))
+    assert rows[0] == ["attention, softmax", "1", "3", "4.8", "14.4", "6", "6"]
+    assert rows[-1] == ["in all", "2", "4", "9.6", "19.2", "14", "14"]
+
+
+def test_small_parts_are_drawn_as_one(tmp_path):
+    pytest.importorskip("matplotlib")
+    report = _report()
+    (bar,) = figure.stacks(report).values()
+    assert list(bar) == ["optimizer", figure.REST]
+    figure.draw(report, tmp_path / "static.png")
+    assert (tmp_path / "static.png").stat().st_size > 1000
+
+
+def test_two_reports_are_compared(tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(_report()))
+    assert main(["static", "--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
+    assert "in all" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--gpu", "H2OO"], "--gpu"),
+        (["--presets", "nothing"], "--presets"),
+        (["--programs", "dance"], "--programs"),
+        (["--batch", "0"], "--batch"),
+        (["--decode-batches", "1,0"], "--decode-batches"),
+        (["--compare", "a.json"], "--compare"),
+    ],
+)
+def test_wrong_flags_are_one_line(flags, message, capsys):
+    expect_one_line("static", flags, message, capsys)
+
+
+@needs_plugin
+def test_compiled_programs_that_are_known_by_hand():
+    use_cpu()
+
+    def works(function, *shapes, dtype=jnp.bfloat16):
+        arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+        return cost.work(hlo.read(compile_for("NVIDIA H200", function, *arguments).as_text() or ""))
+
+    (product,) = works(jnp.matmul, (4096, 4096), (4096, 4096))
+    assert (product.flops, product.bytes, product.launches) == (2 * 4096**3, 3 * 2 * 4096**2, 1)
+    loop = works(lambda x, w: lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0], (64, 64), (10, 64, 64))
+    assert sum(each.flops for each in loop) == 10 * 2 * 64**3
+    (softmax,) = works(jax.nn.softmax, (1024, 4096), dtype=jnp.float32)
+    assert softmax.bytes == 2 * 4 * 1024 * 4096
+
+
+@needs_plugin
+def test_the_command_compiles_a_small_model(tmp_path, capsys):
+    flags = ["--presets", "based-tiny", "--schedule", "LS", "--batch", "2", "--length", "128"]
+    flags += ["--decode-batches", "1", "--behind", "64", "--programs", "train,prefill,decode"]
+    assert main(["static", *flags, "--json", str(tmp_path / "report.json")]) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["complete"]
+    assert len(report["summary"]) == 3
+    parts = {row["part"] for row in report["rows"]}
+    assert {"MLP", "norms", "optimizer", "cross-entropy", "linear_attention"} <= parts
+    assert not any(row["unknown"] for row in report["rows"])
+    assert "cross-entropy" in capsys.readouterr().out
