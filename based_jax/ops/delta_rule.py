@@ -48,7 +48,7 @@ def delta_rule(
     beta: Array,
     log_decay: Array | None = None,
     *,
-    return_state: No = False,
+    return_state: No = ...,
     **how: Unpack[_How],
 ) -> Array: ...
 @overload
@@ -115,7 +115,7 @@ def generalized_delta_rule(
     b: Array,
     log_decay: Array | None = None,
     *,
-    return_state: No = False,
+    return_state: No = ...,
     **how: Unpack[_How],
 ) -> Array: ...
 @overload
@@ -173,9 +173,7 @@ def generalized_delta_rule(
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
 
     dtype = accumulation_dtype(v)
-    state = initial_state
-    if state is None:
-        state = init_linear_recurrence_state(batch, heads, width, value_size, dtype)
+    state = initial_state or init_linear_recurrence_state(batch, heads, width, value_size, dtype)
     call = continue_from(initial_state, batch, length, segment_ids, mask)
 
     # A token of zeros leaves the state alone and reads 0, so that nothing below asks for the mask.

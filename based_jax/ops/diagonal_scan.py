@@ -65,7 +65,7 @@ def selective_scan(
     C: Array,
     D: Array | None = None,
     *,
-    return_state: No = False,
+    return_state: No = ...,
     **how: Unpack[_How],
 ) -> Array: ...
 @overload
@@ -146,7 +146,7 @@ def diagonal_scan(
     terms: Terms,
     readout: Callable[[Array, Any], Y],
     *,
-    return_state: No = False,
+    return_state: No = ...,
     **how: Unpack[_How],
 ) -> Y: ...
 @overload

@@ -104,7 +104,7 @@ class _How(Chunked[DiagonalSSMState], total=False):
 
 @overload
 def diagonal_ssm(
-    x: Array, log_a: Array, weight: Array, *, return_state: No = False, **how: Unpack[_How]
+    x: Array, log_a: Array, weight: Array, *, return_state: No = ..., **how: Unpack[_How]
 ) -> Array: ...
 @overload
 def diagonal_ssm(

@@ -24,12 +24,13 @@ from jax import lax
 
 from based_jax.ops.core import context_parallel
 from based_jax.ops.core.arrays import map_arrays, map_pairs
+from based_jax.ops.core.chunks import join_tokens, pad_tokens, split_tokens
 from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
 from based_jax.ops.core.transforms import checkpoint, map_rows
-from based_jax.ops.softmax_attention import attend, softmax_attention
+from based_jax.ops.softmax_attention import attend, keys_of_devices, softmax_attention, visible_keys
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -51,7 +52,7 @@ class _How(Continued[KVCache], total=False):
 
 @overload
 def hyper_attention(
-    q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], *, return_state: No = False, **how: Unpack[_How]
+    q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], *, return_state: No = ..., **how: Unpack[_How]
 ) -> Array: ...
 @overload
 def hyper_attention(
@@ -214,14 +215,13 @@ def _attend_to_tuples(
 
 def _keys_of_devices(own: _Keys, left: int | None) -> _Keys:
     """Return the keys of a call without a cache: all, or of a window those before the call and its own."""
-    if left is None:
-        return jax.tree.map(context_parallel.whole, own) if context_parallel.is_sharded() else own
     if context_parallel.is_sharded():
-        before = own.index[:, :1] + jnp.arange(-left, 0)
-        k, v = context_parallel.halo(own.k, left), context_parallel.halo(own.v, left)
-    else:
-        before = jnp.full((len(own.index), left), -1)
-        k, v = (jnp.zeros_like(x, shape=(x.shape[0], left, *x.shape[2:])) for x in (own.k, own.v))
+        start = own.start if own.start is None else context_parallel.whole(own.start)
+        return _Keys(*keys_of_devices(own.k, own.v, own.index, left), start)
+    if left is None:
+        return own
+    before = jnp.full((len(own.index), left), -1)
+    k, v = (jnp.zeros_like(x, shape=(x.shape[0], left, *x.shape[2:])) for x in (own.k, own.v))
     return _joined(_Keys(k, v, before, None), own)
 
 
@@ -231,11 +231,9 @@ def _joined(earlier: _Keys, later: _Keys) -> _Keys:
 
 def _visible(index: Array, start: Array, keys: _Keys, left: int | None) -> Bool[Array, "rows N M"]:
     """Return whether a query may have a key in its tuples at all."""
-    index, start, key_index = index[:, :, None], start[:, :, None], keys.index[:, None]
     if keys.start is not None:
-        return (keys.start[:, None] == start) & (key_index >= 0)
-    oldest = start if left is None else jnp.maximum(start, index - left)
-    return (key_index <= index) & (key_index >= oldest)
+        return (keys.start[:, None] == start[:, :, None]) & (keys.index[:, None] >= 0)
+    return visible_keys(index, start, keys.index, left)
 
 
 def _in_order(index: Int[Array, "rows M"], strict: bool) -> Bool[Array, "rows M M"]:
@@ -291,17 +289,9 @@ def _in_blocks(
     span += size - most
     if size == length:
         return block(q, index, start, keys)
-    padding = -length % size
-
-    def padded(x: Array, value: int = 0) -> Array:
-        return jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2), constant_values=value)
-
-    def split(x: Array) -> Array:
-        x = padded(x)
-        return x.reshape(len(x), -1, size, *x.shape[2:]).swapaxes(0, 1)
-
     if left is not None:
-        keys = _Keys(padded(keys.k), padded(keys.v), padded(keys.index, -1), None)
+        k, v = (pad_tokens(x, -length % size) for x in (keys.k, keys.v))
+        keys = _Keys(k, v, pad_tokens(keys.index, -length % size, constant_values=-1), None)
 
     @checkpoint
     def one(arguments: tuple[Array, ...]) -> Array:
@@ -312,5 +302,5 @@ def _in_blocks(
             near = map_arrays(lambda x: lax.dynamic_slice_in_dim(x, begin, span, axis=1), keys)
         return block(q, index, start, near)
 
-    y = map_rows(one, (split(q), split(index), split(start), jnp.arange(0, length, size)))
-    return y.swapaxes(0, 1).reshape(batch, length + padding, *y.shape[3:])[:, :length]
+    queries = (split_tokens(x, size) for x in (q, index, start))
+    return join_tokens(map_rows(one, (*queries, jnp.arange(0, length, size))), length)

@@ -63,7 +63,7 @@ def hyper_feature_attention(
     causal: bool = True,
     kind: str = "softmax",
     *,
-    return_state: No = False,
+    return_state: No = ...,
     **how: Unpack[_How],
 ) -> Array: ...
 @overload

@@ -70,7 +70,7 @@ class _How(Chunked[LinearAttentionState], total=False):
 
 @overload
 def linear_attention(
-    q: Array, k: Array, v: Array, *, return_state: No = False, **how: Unpack[_How]
+    q: Array, k: Array, v: Array, *, return_state: No = ..., **how: Unpack[_How]
 ) -> Array: ...
 @overload
 def linear_attention(
@@ -120,9 +120,7 @@ def linear_attention(
         feature_map, chunk_size = feature_map._replace(similarity=None), length
 
     dtype = accumulation_dtype(v)
-    state = initial_state
-    if state is None:
-        state = init_linear_attention_state(*shape, dtype)
+    state = initial_state or init_linear_attention_state(*shape, dtype)
     call = continue_from(initial_state, batch, length, segment_ids, mask)
     gates = None if log_decay is None else jnp.broadcast_to(log_decay.astype(dtype), (batch, length, heads))
     tokens = cast(call.unpadded((q, k, v, gates)), dtype)

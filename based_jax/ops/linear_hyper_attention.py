@@ -111,7 +111,7 @@ class _How(Continued[LinearHyperState], total=False):
 
 @overload
 def linear_hyper_attention(
-    q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], *, return_state: No = False, **how: Unpack[_How]
+    q: Array, ks: tuple[Array, ...], vs: tuple[Array, ...], *, return_state: No = ..., **how: Unpack[_How]
 ) -> Array: ...
 @overload
 def linear_hyper_attention(

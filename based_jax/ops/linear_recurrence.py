@@ -66,7 +66,7 @@ class _How(Chunked[LinearRecurrenceState], total=False):
 
 @overload
 def linear_recurrence(
-    q: Array, k: Array, v: Array, log_decay: Array, *, return_state: No = False, **how: Unpack[_How]
+    q: Array, k: Array, v: Array, log_decay: Array, *, return_state: No = ..., **how: Unpack[_How]
 ) -> Array: ...
 @overload
 def linear_recurrence(
@@ -119,9 +119,7 @@ def linear_recurrence(
     chunk_size = expect_chunk_size(chunk_size, CHUNK)
 
     dtype = accumulation_dtype(v)
-    state = initial_state
-    if state is None:
-        state = init_linear_recurrence_state(batch, heads, width, value_size, dtype)
+    state = initial_state or init_linear_recurrence_state(batch, heads, width, value_size, dtype)
     call = continue_from(initial_state, batch, length, segment_ids, mask)
     gates = log_decay.astype(dtype) if channels else log_decay.astype(dtype)[..., None]
     gates = jnp.broadcast_to(gates, (batch, length, *gates.shape[2:]))

@@ -53,7 +53,7 @@ class _How(Chosen[LongConvState], total=False):
 
 
 @overload
-def long_conv(x: Array, kernel: Array, *, return_state: No = False, **how: Unpack[_How]) -> Array: ...
+def long_conv(x: Array, kernel: Array, *, return_state: No = ..., **how: Unpack[_How]) -> Array: ...
 @overload
 def long_conv(
     x: Array, kernel: Array, *, return_state: Yes, **how: Unpack[_How]
@@ -155,12 +155,10 @@ def _long_conv(
         y = _packed(whole, kernel, start)[:, kept:]
     if skip is not None:
         y = y + skip.astype(dtype) * values
-    if state is None:
-        return y.astype(x.dtype)
     if outgrown is not None:
         y = jnp.where(outgrown[:, None, None], jnp.nan, y)
     y = y.astype(x.dtype)
-    if not return_state:
+    if state is None or not return_state:
         return y
     return y, LongConvState(put(state.inputs, x, call.tokens, call.after), call.after)
 

@@ -130,7 +130,7 @@ _How = Chosen[LandmarkState]
 
 @overload
 def landmark_attention(
-    q: Array, k: Array, v: Array, *, piece: int, return_state: No = False, **how: Unpack[_How]
+    q: Array, k: Array, v: Array, *, piece: int, return_state: No = ..., **how: Unpack[_How]
 ) -> Array: ...
 @overload
 def landmark_attention(

@@ -95,14 +95,7 @@ _How = Chosen[ScatterBrainState]
 
 @overload
 def scatterbrain_attention(
-    q: Array,
-    k: Array,
-    v: Array,
-    directions: Array,
-    *,
-    left: int,
-    return_state: No = False,
-    **how: Unpack[_How],
+    q: Array, k: Array, v: Array, directions: Array, *, left: int, return_state: No = ..., **how: Unpack[_How]
 ) -> Array: ...
 @overload
 def scatterbrain_attention(

@@ -41,7 +41,7 @@ _How = Continued[ShortConvState]
 
 @overload
 def short_conv(
-    x: Array, kernel: Array, bias: Array | None = None, *, return_state: No = False, **how: Unpack[_How]
+    x: Array, kernel: Array, bias: Array | None = None, *, return_state: No = ..., **how: Unpack[_How]
 ) -> Array: ...
 @overload
 def short_conv(

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import pallas_kernels
 from based_jax.ops import cudnn_attention
 from based_jax.ops.core import context_parallel
-from based_jax.ops.core.arrays import map_arrays
+from based_jax.ops.core.arrays import map_arrays, map_pairs
+from based_jax.ops.core.chunks import join_tokens, pad_tokens, split_tokens
 from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
 from based_jax.ops.core.dispatch import KERNELS, implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
@@ -61,15 +62,15 @@ class _How(Chosen[KVCache], total=False):
 
 @overload
 def softmax_attention(
-    q: Array, k: Array, v: Array, *, return_state: No = False, return_log_sum: No = False, **how: Unpack[_How]
+    q: Array, k: Array, v: Array, *, return_state: No = ..., return_log_sum: No = ..., **how: Unpack[_How]
 ) -> Array: ...
 @overload
 def softmax_attention(
-    q: Array, k: Array, v: Array, *, return_state: Yes, return_log_sum: No = False, **how: Unpack[_How]
+    q: Array, k: Array, v: Array, *, return_state: Yes, return_log_sum: No = ..., **how: Unpack[_How]
 ) -> tuple[Array, KVCache]: ...
 @overload
 def softmax_attention(
-    q: Array, k: Array, v: Array, *, return_state: No = False, return_log_sum: Yes, **how: Unpack[_How]
+    q: Array, k: Array, v: Array, *, return_state: No = ..., return_log_sum: Yes, **how: Unpack[_How]
 ) -> tuple[Array, Array]: ...
 @overload
 def softmax_attention(
@@ -125,9 +126,8 @@ def softmax_attention(
     expect_cache(cache, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
     unsupported = _not_for_cudnn(k, scale, cache, segment_ids, allowed, return_log_sum)
-    chosen = implementation_for(
-        "softmax_attention", q, k, v, implementation=implementation, unsupported=unsupported
-    )
+    request: dict[str, Any] = {"implementation": implementation, "unsupported": unsupported}
+    chosen = implementation_for("softmax_attention", q, k, v, **request)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     how = AttentionOptions(causal, left, factor, allowed, return_log_sum, chosen)
     return _softmax_attention(q, k, v, how, cache, return_state, segment_ids, mask)
@@ -175,7 +175,7 @@ def _softmax_attention(
         if left is not None and left >= length * context_parallel.shards() - 1:
             left, how = None, how._replace(left=None)
         if context_parallel.is_sharded():
-            k, v, key_index = _keys_of_devices(k, v, key_index, left)
+            k, v, key_index = keys_of_devices(k, v, key_index, left)
         return _attend_to_keys(q, k, v, tokens, key_index, how)
 
     written = write(cache, k, v, tokens, stream)
@@ -184,7 +184,7 @@ def _softmax_attention(
         y = _with_cache(q, k, v, cache, written, call, how)
     elif length == 1:
         key_index = slot_index(stream.length, cache.slots)
-        visible = _visible(tokens.index, tokens.start, key_index, left, None)
+        visible = visible_keys(tokens.index, tokens.start, key_index, left, None)
         y = cudnn_attention.attend_one(q, written.k, written.v, visible, scale)
     else:
         # Which rows have been anywhere is known on the device only.
@@ -264,14 +264,11 @@ def window_step(
         turn = None
         if rotary_dim is not None:
             turn = pallas_kernels.Rotary(rotary_dim, rotary_base, rotary_interleaved)
-        options: dict[str, Any] = {
-            "start": cache.stream.start,
-            "position": positions,
-            "scale": scale,
-            "rotary": turn,
-        }
+        options: dict[str, Any] = {"start": cache.stream.start, "position": positions, "scale": scale}
         rings = (cache.k, cache.v, cache.stream.length)
-        y, ring_k, ring_v = pallas_kernels.window_step(q, k, v, *rings, backend=chosen, **options)
+        y, ring_k, ring_v = pallas_kernels.window_step(
+            q, k, v, *rings, rotary=turn, backend=chosen, **options
+        )
         return y, KVCache(ring_k, ring_v, advance(cache.stream, len(q), 1)[1])
     if rotary_dim is not None:
         positions = cache.stream.length - cache.stream.start if positions is None else positions
@@ -308,16 +305,12 @@ def _not_for_cudnn(
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def _keys_of_devices(k: Array, v: Array, key_index: Array, left: int | None) -> tuple[Array, Array, Array]:
+def keys_of_devices(k: Array, v: Array, key_index: Array, left: int | None) -> tuple[Array, Array, Array]:
     """Return keys, values and indices that a shard of the sequences sees: all, or its window and its own."""
     if left is None:
-        return jax.tree.map(context_parallel.whole, (k, v, key_index))
-    before = key_index[:, :1] + jnp.arange(-left, 0)
-
-    def after_halo(x: Array) -> Array:
-        return jnp.concatenate([context_parallel.halo(x, left), x], axis=1)
-
-    return after_halo(k), after_halo(v), jnp.concatenate([before, key_index], axis=1)
+        return map_arrays(context_parallel.whole, (k, v, key_index))
+    before = (*(context_parallel.halo(x, left) for x in (k, v)), key_index[:, :1] + jnp.arange(-left, 0))
+    return map_pairs(lambda x, y: jnp.concatenate([x, y], axis=1), before, (k, v, key_index))
 
 
 @compiled
@@ -333,8 +326,8 @@ def _same_segment(start: Array, key_start: Any, mask: Array | None) -> Bool[Arra
     return visible if mask is None else visible & mask[:, None, :]
 
 
-def _visible(
-    index: Array, start: Array, key_index: Array, left: int | None, allowed: Pattern | None
+def visible_keys(
+    index: Array, start: Array, key_index: Array, left: int | None, allowed: Pattern | None = None
 ) -> Bool[Array, "*rows N M"]:
     """Return causal visibility from running indices; a key that is not there has a negative index."""
     oldest = start if left is None else jnp.maximum(start, index - left)
@@ -394,25 +387,18 @@ def attend_in_blocks(
     batch, length = q.shape[:2]
     index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (tokens.index, tokens.start))
     if how.chosen == "reference" or length <= QUERY_BLOCK:
-        visible = _visible(index, start, key_index, how.left, how.allowed)
+        visible = visible_keys(index, start, key_index, how.left, how.allowed)
         return attend(q, k, v, visible, how.scale, how.return_log_sum)
     index, start = (jnp.broadcast_to(x, (batch, length)) for x in (index, start))
-    padding = -length % QUERY_BLOCK
-
-    def split(x: Array) -> Array:
-        x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
-        return x.reshape(batch, -1, QUERY_BLOCK, *x.shape[2:]).swapaxes(0, 1)
 
     @checkpoint
     def block(args: tuple[Array, Array, Array]) -> Any:
         q, index, start = args
-        visible = _visible(index, start, key_index, how.left, how.allowed)
+        visible = visible_keys(index, start, key_index, how.left, how.allowed)
         return attend(q, k, v, visible, how.scale, how.return_log_sum)
 
-    def join(y: Array) -> Array:
-        return y.swapaxes(0, 1).reshape(batch, length + padding, *y.shape[3:])[:, :length]
-
-    return jax.tree.map(join, map_rows(block, (split(q), split(index), split(start))))
+    blocks = map_arrays(lambda x: split_tokens(x, QUERY_BLOCK), (q, index, start))
+    return map_arrays(lambda y: join_tokens(y, length), map_rows(block, blocks))
 
 
 def _windowed(
@@ -426,22 +412,19 @@ def _windowed(
     size = max(how.left or 0, MIN_WINDOW_BLOCK)
     blocks = -(-length // size)
     padding = blocks * size - length
-    before = size - (k.shape[1] - length)
 
-    def pad(x: Array, front: int, value: int = 0) -> Array:
-        return jnp.pad(x, [(0, 0), (front, padding)] + [(0, 0)] * (x.ndim - 2), constant_values=value)
-
-    def pairs_of_blocks(x: Array) -> Array:
+    def pairs_of_blocks(x: Array, value: int = 0) -> Array:
+        x = pad_tokens(x, padding, size - (k.shape[1] - length), constant_values=value)
         x = x.reshape(x.shape[0], blocks + 1, size, *x.shape[2:])
         return jnp.concatenate([x[:, :-1], x[:, 1:]], axis=2)
 
     def split(x: Array) -> Array:
-        return pad(x, 0).reshape(x.shape[0], blocks, size, *x.shape[2:])
+        return pad_tokens(x, padding).reshape(x.shape[0], blocks, size, *x.shape[2:])
 
     index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (tokens.index, tokens.start))
-    key_index = pairs_of_blocks(pad(key_index, before, -1))
-    visible = _visible(split(index), split(start), key_index, how.left, how.allowed)
-    keys, values = pairs_of_blocks(pad(k, before)), pairs_of_blocks(pad(v, before))
+    key_index = pairs_of_blocks(key_index, -1)
+    visible = visible_keys(split(index), split(start), key_index, how.left, how.allowed)
+    keys, values = pairs_of_blocks(k), pairs_of_blocks(v)
     y = attend(split(q), keys, values, visible, how.scale, how.return_log_sum)
 
     return map_arrays(lambda y: y.reshape(batch, blocks * size, *y.shape[3:])[:, :length], y)

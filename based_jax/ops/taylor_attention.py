@@ -6,6 +6,7 @@ Only one chunk's features (153 per head and token for K = 16) exist at a time, a
 polynomial of q.k is used instead of them. The state keeps the symmetric layout.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, Unpack, cast, overload
 
@@ -53,7 +54,7 @@ class _How(Chunked[LinearAttentionState], total=False):
 
 @overload
 def taylor_attention(
-    q: Array, k: Array, v: Array, *, return_state: No = False, **how: Unpack[_How]
+    q: Array, k: Array, v: Array, *, return_state: No = ..., **how: Unpack[_How]
 ) -> Array: ...
 @overload
 def taylor_attention(
@@ -104,37 +105,20 @@ def taylor_attention(
         unsupported = "the kernels have no decay (log_decay)"
     elif initial_state is not None and initial_state.kv.dtype == jnp.float64:
         unsupported = "the kernels take no float64 state"
-    chosen = implementation_for(
-        "taylor_attention", q, k, v, implementation=implementation, unsupported=unsupported
-    )
+    request: dict[str, Any] = {"implementation": implementation, "unsupported": unsupported}
+    chosen = implementation_for("taylor_attention", q, k, v, **request)
+
+    is_fused = chosen in KERNELS
 
     def scan(q: Array, k: Array, v: Array, state: State | None, ids: Array | None, mask: Array | None) -> Any:
-        return linear_attention(
-            q,
-            k,
-            v,
-            feature_map=TAYLOR,
-            log_decay=log_decay,
-            eps=eps,
-            initial_state=state,
-            return_state=return_state,
-            segment_ids=ids,
-            mask=mask,
-            chunk_size=chunk_size,
-            implementation="xla" if chosen in KERNELS else chosen,
-        )
+        how: _How = {"log_decay": log_decay, "eps": eps, "initial_state": state, "segment_ids": ids}
+        how |= {"mask": mask, "chunk_size": chunk_size, "implementation": "xla" if is_fused else chosen}
+        return linear_attention(q, k, v, feature_map=TAYLOR, return_state=return_state, **how)
 
-    def fused(
-        q: Array, k: Array, v: Array, state: State | None, ids: Array | None, mask: Array | None
-    ) -> Any:
-        return _fused(q, k, v, eps, state, return_state, ids, mask, chosen)
-
-    if chosen not in KERNELS:
-        run = scan
-    elif pallas_kernels.cannot_launch_gradient(chosen):
+    fused = functools.partial(_fused, eps, return_state, chosen)
+    run = fused if is_fused else scan
+    if is_fused and pallas_kernels.cannot_launch_gradient(chosen):
         run = _differentiated_as(scan, fused)
-    else:
-        run = fused
     return run(q, k, v, initial_state, segment_ids, mask)
 
 
@@ -151,15 +135,15 @@ def _differentiated_as(plain: Callable[..., Any], function: Callable[..., Any]) 
 
 
 def _fused(
+    eps: float,
+    return_state: bool,
+    backend: str,
     q: Array,
     k: Array,
     v: Array,
-    eps: float,
-    state: LinearAttentionState | None,
-    return_state: bool,
+    state: State | None,
     segment_ids: Array | None,
     mask: Array | None,
-    backend: str,
 ) -> Any:
     """Run the kernels: they know where each token's segment begins in this call and how many are real."""
     batch, length, heads, width, value_size = expect_qkv(q, k, v)
@@ -177,9 +161,8 @@ def _fused(
     }
 
     def run(sums: Sums | None, return_state: bool = True) -> Any:
-        return pallas_kernels.taylor_attention(
-            q, k, v, initial_state=sums, return_state=return_state, **options
-        )
+        state: dict[str, Any] = {"initial_state": sums, "return_state": return_state}
+        return pallas_kernels.taylor_attention(q, k, v, **state, **options)
 
     sums = None if state is None else (state.kv, state.k)
     if call.follows_shards:
@@ -195,9 +178,8 @@ def init_taylor_state(
     batch_size: int, num_heads: int, key_size: int, value_size: int, dtype: Any = jnp.float32
 ) -> LinearAttentionState:
     """Return the empty state of `taylor_attention` for keys of `key_size` (symmetric features) and values."""
-    return init_linear_attention_state(
-        batch_size, num_heads, symmetric_taylor_size(key_size), value_size, dtype
-    )
+    features = symmetric_taylor_size(key_size)
+    return init_linear_attention_state(batch_size, num_heads, features, value_size, dtype)
 
 
 @implemented_by("pallas", "triton", "xla", "reference", supports=_supports_step)

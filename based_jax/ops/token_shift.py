@@ -23,7 +23,7 @@ def init_token_shift_state(batch_size: int, channels: int, dtype: Any = jnp.floa
 
 @overload
 def token_shift(
-    x: Array, *, return_state: No = False, **options: Unpack[Continued[ShortConvState]]
+    x: Array, *, return_state: No = ..., **options: Unpack[Continued[ShortConvState]]
 ) -> Array: ...
 @overload
 def token_shift(

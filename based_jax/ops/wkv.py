@@ -65,7 +65,7 @@ _How = Chunked[WKVState]
 
 @overload
 def wkv(
-    k: Array, v: Array, log_decay: Array, bonus: Array, *, return_state: No = False, **how: Unpack[_How]
+    k: Array, v: Array, log_decay: Array, bonus: Array, *, return_state: No = ..., **how: Unpack[_How]
 ) -> Array: ...
 @overload
 def wkv(
@@ -109,7 +109,7 @@ def wkv(
     chunk_size = even_chunks(length, expect_chunk_size(chunk_size, CHUNK))
 
     dtype = accumulation_dtype(v)
-    state = init_wkv_state(batch, channels, dtype) if initial_state is None else initial_state
+    state = initial_state or init_wkv_state(batch, channels, dtype)
     call = continue_from(initial_state, batch, length, segment_ids, mask)
     tokens = cast(call.unpadded((k, v)), dtype)
     step = functools.partial(_chunk, log_decay.astype(dtype), bonus.astype(dtype))

@@ -108,13 +108,7 @@ class _How(Chosen[ConvAttentionState], total=False):
 
 @overload
 def conv_attention(
-    q: Array,
-    k: Array,
-    v: Array,
-    num_bases: int | None = None,
-    *,
-    return_state: No = False,
-    **how: Unpack[_How],
+    q: Array, k: Array, v: Array, num_bases: int | None = None, *, return_state: No = ..., **how: Unpack[_How]
 ) -> Array: ...
 @overload
 def conv_attention(

@@ -46,14 +46,11 @@ def scan_chunks(
     batch, length = jax.tree.leaves(inputs)[0].shape[:2]
     chunk_size = min(chunk_size, length)
     chunks = -(-length // chunk_size)
-    padding = chunks * chunk_size - length
-    if padding and mask is None:
+    if length % chunk_size and mask is None:
         mask = jnp.ones((batch, length), bool)
 
     def split(x: Array, mode: str = "constant") -> Array:
-        """(B, N, ...) -> (chunks, B, C, ...), padded at the end."""
-        x = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2), mode=mode) if padding else x
-        return x.reshape(batch, chunks, chunk_size, *x.shape[2:]).swapaxes(0, 1)
+        return split_tokens(x, chunk_size, mode=mode)
 
     if start is not None:
         first = chunk_size * jnp.arange(chunks)[:, None, None]
@@ -69,10 +66,25 @@ def scan_chunks(
         return y, state
     state, y = lax.scan(checkpoint(body, prevent_cse=False), state, chunked)
 
-    def join(x: Array) -> Array:
-        return x.swapaxes(0, 1).reshape(batch, chunks * chunk_size, *x.shape[3:])[:, :length]
+    return map_arrays(lambda x: join_tokens(x, length), y), state
 
-    return jax.tree.map(join, y), state
+
+def pad_tokens(x: Array, after: int, before: int = 0, **how: Any) -> Array:
+    """Return x, (B, N, ...), with so many more tokens, by `jnp.pad`."""
+    return jnp.pad(x, [(0, 0), (before, after)] + [(0, 0)] * (x.ndim - 2), **how)
+
+
+def split_tokens(x: Array, size: int, **how: Any) -> Array:
+    """(B, N, ...) -> (chunks, B, C, ...), padded at the end."""
+    chunks = -(-x.shape[1] // size)
+    x = pad_tokens(x, -x.shape[1] % size, **how) if x.shape[1] % size else x
+    return x.reshape(x.shape[0], chunks, size, *x.shape[2:]).swapaxes(0, 1)
+
+
+def join_tokens(x: Array, length: int) -> Array:
+    """Invert `split_tokens`."""
+    chunks, batch, size, *rest = x.shape
+    return x.swapaxes(0, 1).reshape(batch, chunks * size, *rest)[:, :length]
 
 
 def begins(start: Int[Array, "rows N"] | None, batch: int, length: int) -> Bool[Array, "B N"]:

@@ -66,32 +66,23 @@ def implementations(op: str) -> tuple[str, ...]:
     return _DECLARED[op].names
 
 
+def expect_implementation(op: str, name: str, available: Sequence[str]) -> None:
+    """Check a caller's `implementation`."""
+    expected = f"None or one of {', '.join(map(repr, available))} for {op}"
+    expect(name in available, "implementation", name, expected)
+
+
 def implementation_for(
     op: str, *arrays: Any, implementation: str | None = None, unsupported: str | None = None
 ) -> str:
-    """Return the implementation that runs for these arguments; with None, the one that would be picked.
+    """Return what `registration.implementation_for` does where no other package has registered anything.
 
     None picks "cudnn", or "pallas", or "mosaic" where it was measured to be faster. A jax without the Triton
     backend of Pallas leaves "triton", where jax-triton is installed, then "mosaic". All are differentiable.
-
-    Args:
-        op: name of a function of `based_jax.ops` that takes `implementation`.
-        arrays: its first array arguments (q, k, v): their shapes, dtypes and devices decide.
-        implementation: the caller's request.
-        unsupported: why the call's other arguments keep the kernels from running it, if they do.
-
-    Raises:
-        ValueError: unknown op, an implementation that this op does not have, or a kernel that cannot run
-            this call.
     """
     available = implementations(op)
     if implementation is not None:
-        expect(
-            implementation in available,
-            "implementation",
-            implementation,
-            f"None or one of {', '.join(map(repr, available))} for {op}",
-        )
+        expect_implementation(op, implementation, available)
         if implementation in KERNELS:
             reason = unsupported or _cannot_run(op, implementation, arrays)
             if reason:

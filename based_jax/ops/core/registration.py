@@ -119,9 +119,8 @@ def implementation_for(
         ValueError: unknown op, an implementation that it does not have, or one that cannot run this call.
     """
     chosen = _registered_for(op, implementation, arrays, {})
-    if chosen is not None:
-        return chosen
-    return dispatch.implementation_for(op, *arrays, implementation=implementation, unsupported=unsupported)
+    how: dict[str, Any] = {"implementation": implementation, "unsupported": unsupported}
+    return chosen or dispatch.implementation_for(op, *arrays, **how)
 
 
 def implemented_by(
@@ -171,9 +170,7 @@ def _registered_for(op: str, name: str | None, args: tuple[Any, ...], options: d
     """
     others = _installed().get(op, {})
     if name is not None:
-        every = implementations(op)
-        expected = f"None or one of {', '.join(map(repr, every))} for {op}"
-        expect(name in every, "implementation", name, expected)
+        dispatch.expect_implementation(op, name, implementations(op))
         if name in dispatch.implementations(op):
             return None
         reason = _why_not_loaded(op, name) if name not in _REGISTERED.get(op, {}) else None
