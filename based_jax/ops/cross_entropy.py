@@ -13,18 +13,25 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import context_parallel, dispatch
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
 
-LOGITS = 1 << 25
-"""At most so many logits at a time (128 MiB of float32) on each device of a mesh; but one token of each row.
+LOGITS = {"cpu": 1 << 20, "gpu": 1 << 27}
+"""At most so many logits at a time on one device, by platform; but one token of each row.
 
-Few chunks are better: each has its own sum over devices of the embedding's gradients.
+On a CPU they should stay in its caches. On a GPU each chunk reads and writes the sum of the embedding's
+gradients, so few are better.
 """
+
+SHARED_LOGITS = 1 << 25
+"""The least such limit on each device of a mesh, where every chunk has its own sum over the devices."""
+
+ALIGNED = 64
+"""The rows that products are fast with: a GPU's compiler would pad others in every chunk."""
 
 
 IGNORED = -100
@@ -64,22 +71,21 @@ def cross_entropy(
 
 def _forward(hidden: Array, embedding: Array, targets: Array, weights: Array) -> tuple[Array, Any]:
     """Compute the gradients too, while the logits are there: all that lacks is the factor from above."""
+    vocab, wide = len(embedding), weights.dtype
+    table = _prepared(embedding, hidden)
 
     def chunk(sums: Any, tokens: Any) -> tuple[Any, Any]:
-        total, of_embedding = sums
+        total, of_table = sums
         hidden, targets, weights = tokens
-        p, is_target, losses = _losses(hidden, embedding, targets)
+        p, is_target, losses = _losses(hidden, table, targets, vocab)
         of_logits = ((p - is_target) * weights[..., None]).astype(hidden.dtype)
-        of_hidden = jnp.einsum("bnv,vd->bnd", of_logits, embedding.astype(hidden.dtype))
-        of_embedding += jnp.einsum(
-            "bnv,bnd->vd", of_logits, hidden, preferred_element_type=of_embedding.dtype
-        )
-        return (total + jnp.sum(losses * weights), of_embedding), (of_hidden, losses)
+        of_hidden = jnp.einsum("bnv,vd->bnd", of_logits, table)
+        of_table += jnp.einsum("bnv,bnd->vd", of_logits, hidden, preferred_element_type=wide)
+        return (total + jnp.sum(losses * weights), of_table), (of_hidden, losses)
 
-    wide = weights.dtype
-    start = (jnp.zeros((), wide), jnp.zeros(embedding.shape, wide))
-    (total, of_embedding), rest = _scan(chunk, start, embedding, (hidden, targets, weights))
-    return total, (of_embedding.astype(embedding.dtype), *rest)
+    start = (jnp.zeros((), wide), jnp.zeros(table.shape, wide))
+    (total, of_table), rest = _scan(chunk, start, len(table), (hidden, targets, weights))
+    return total, (of_table[:vocab].astype(embedding.dtype), *rest)
 
 
 def _backward(residuals: Any, g: Array) -> tuple[Array, Array, None, Array]:
@@ -90,33 +96,72 @@ def _backward(residuals: Any, g: Array) -> tuple[Array, Array, None, Array]:
 
 @with_gradient(_forward, _backward)
 def _cross_entropy(hidden: Array, embedding: Array, targets: Array, weights: Array) -> Array:
+    table = _prepared(embedding, hidden)
+
     def chunk(total: Array, tokens: Any) -> tuple[Array, None]:
         hidden, targets, weights = tokens
-        _, _, losses = _losses(hidden, embedding, targets)
+        _, _, losses = _losses(hidden, table, targets, len(embedding))
         return total + jnp.sum(losses * weights), None
 
-    return _scan(chunk, jnp.zeros((), weights.dtype), embedding, (hidden, targets, weights))[0]
+    return _scan(chunk, jnp.zeros((), weights.dtype), len(table), (hidden, targets, weights))[0]
 
 
-def _losses(hidden: Array, embedding: Array, targets: Array) -> tuple[Array, Array, Array]:
-    """Return probabilities, where the targets are (both (B, n, V)), and the losses (B, n)."""
+def _prepared(embedding: Array, hidden: Array) -> Array:
+    """Return the embedding as every chunk multiplies with it; rows of zeros after its own are no tokens."""
+    table, rows = embedding.astype(hidden.dtype), len(embedding)
+    if not _is_on_gpu(hidden) or context_parallel.is_active():
+        return table
+    return jnp.pad(table, [(0, -rows % ALIGNED), (0, 0)])
+
+
+def _losses(hidden: Array, table: Array, targets: Array, vocab: int) -> tuple[Array, Array, Array]:
+    """Return probabilities, where the targets are (both (B, n, rows)), and the losses (B, n)."""
     wide = accumulation_dtype(hidden)
-    logits = jnp.einsum("bnd,vd->bnv", hidden, embedding.astype(hidden.dtype), preferred_element_type=wide)
+    logits = jnp.einsum("bnd,vd->bnv", hidden, table, preferred_element_type=wide)
     # A comparison, not a gather: it stays where the vocabulary is spread over devices.
-    is_target = jnp.arange(embedding.shape[0]) == targets[..., None]
-    log_sum = jax.nn.logsumexp(logits, axis=-1)
+    token = jnp.arange(len(table))
+    if len(table) > vocab:
+        logits = jnp.where(token < vocab, logits, _lowest(wide))
+    is_target = token == targets[..., None]
+    log_sum = _log_sum_exp(logits) if _is_on_gpu(hidden) else jax.nn.logsumexp(logits, axis=-1)
     losses = log_sum - jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
     return jnp.exp(logits - log_sum[..., None]), is_target, losses
 
 
-def _scan(chunk: Any, start: Any, embedding: Array, tokens: Any) -> tuple[Any, Any]:
+def _is_on_gpu(hidden: Array) -> bool:
+    return dispatch.platform([hidden]) == "gpu"
+
+
+def _lowest(dtype: Any) -> Array:
+    """The smallest finite number: differences of infinities would be NaN."""
+    return jnp.full((), jnp.finfo(dtype).min, dtype)
+
+
+def _log_sum_exp(x: Array) -> Array:
+    """log sum exp over the last axis, which reads x once: the maximum so far goes along with the sum.
+
+    A GPU's compiler makes one kernel of it, and two of `jax.nn.logsumexp`.
+    """
+    low = _lowest(x.dtype)
+
+    def add(one: Any, two: Any) -> Any:
+        most = jnp.maximum(one[0], two[0])
+        return most, one[1] * jnp.exp(one[0] - most) + two[1] * jnp.exp(two[0] - most)
+
+    most, total = lax.reduce((x, jnp.ones_like(x)), (low, jnp.zeros_like(low)), add, (x.ndim - 1,))
+    return most + jnp.log(total)
+
+
+def _scan(chunk: Any, start: Any, vocab: int, tokens: Any) -> tuple[Any, Any]:
     """Run `chunk` over chunks of the rows: its carry, and its (B, n, ...) results put together again.
 
     Chunk i has the tokens i, i + chunks, ...: devices that hold neighbouring tokens all have a share of it.
     """
     batch, length = tokens[0].shape[:2]
-    limit = LOGITS * context_parallel.devices()
-    needed = min(-(-batch * length * embedding.shape[0] // limit), length)
+    limit, devices = LOGITS.get(dispatch.platform(tokens), SHARED_LOGITS), context_parallel.devices()
+    if devices > 1:
+        limit = max(limit, SHARED_LOGITS) * devices
+    needed = min(-(-batch * length * vocab // limit), length)
     if needed <= 1:
         return chunk(start, tokens)
     chunks = 1 << (needed - 1).bit_length()  # divides what devices hold more often than other numbers

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from based_jax import ops
-from based_jax.ops.core import context_parallel
+from based_jax.ops.core import context_parallel, dispatch
 from tests.arrays import array, ones, zeros
 
 MODULE = importlib.import_module("based_jax.ops.cross_entropy")  # the package's attribute is the function
@@ -48,9 +48,12 @@ def definition(hidden, embedding, targets, weights):
     return differentiated(hidden, embedding, weights)
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
 @pytest.mark.parametrize("logits", [1 << 25, ROWS * 4 * VOCAB, 1], ids=["whole", "4 pieces", "tokens"])
-def test_value_and_gradients_are_those_of_the_logits(monkeypatch, logits):
-    monkeypatch.setattr(MODULE, "LOGITS", logits)
+def test_value_and_gradients_are_those_of_the_logits(monkeypatch, logits, platform):
+    """The form for GPUs runs anywhere: the vocabulary padded, the sum of exponentials in one pass."""
+    monkeypatch.setattr(MODULE, "LOGITS", {platform: logits})
+    monkeypatch.setattr(dispatch, "platform", lambda arrays: platform)
     hidden, embedding, targets, weights = drawn()
 
     def doubled(hidden, embedding, weights):
@@ -80,7 +83,7 @@ def test_what_is_left_out_may_be_anything_and_other_targets_must_exist():
 
 
 def test_no_array_of_all_logits_is_made(monkeypatch):
-    monkeypatch.setattr(MODULE, "LOGITS", ROWS * 4 * VOCAB)
+    monkeypatch.setattr(MODULE, "LOGITS", {"cpu": ROWS * 4 * VOCAB})
     hidden, embedding, targets, weights = drawn()
     step = jax.grad(lambda *args: ops.cross_entropy(*args, targets, weights), argnums=(0, 1))
     program = str(jax.make_jaxpr(step)(hidden, embedding))
@@ -118,7 +121,9 @@ def test_the_limit_is_each_devices(monkeypatch):
     """Eight devices that share the rows make eight times as many logits at a time."""
     hidden, embedding = ones((8, 4, 2)), ones((16, 2))
     targets, weights = zeros((8, 4), int), ones((8, 4))
-    monkeypatch.setattr(MODULE, "LOGITS", 8 * 4 * 16 // 8)
+    limit = 8 * 4 * 16 // 8
+    monkeypatch.setattr(MODULE, "LOGITS", {"cpu": limit})
+    monkeypatch.setattr(MODULE, "SHARED_LOGITS", limit)
     rows = NamedSharding(AbstractMesh((8,), ("data",)), PartitionSpec("data"))
 
     def program(tokens):
