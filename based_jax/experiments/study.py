@@ -21,7 +21,7 @@ from based_jax.experiments import page
 from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.panels import Panel
 from based_jax.experiments.results import FAILED, Results, best
-from based_jax.experiments.runner import Ended, Runner, stopping
+from based_jax.experiments.runner import Runner, stopping
 from based_jax.experiments.slots import find_slots
 from based_jax.files import read_json
 from based_jax.validate import expect
@@ -109,21 +109,35 @@ def claim(out: Path, facts: Mapping[str, Any], also: Mapping[str, Any] | None = 
 
 
 def train(
-    pending: Sequence[Job],
+    flags: Flags,
+    jobs: Sequence[Job],
     out: Path,
     what: str,
-    make_runner: Callable[[Ended], Runner],
+    make_runner: Callable[..., Runner],
     sentence: Callable[[list[dict[str, Any]]], str],
-) -> signal.Signals | None:
-    """Train the pending jobs of the study in `out`, and return the signal that stopped it, if one did.
+    write: Callable[[Rows], Sequence[Path]],
+) -> int:
+    """Train the jobs that have no result in `out`, show the results, and return the exit status.
 
-    The first line on stderr says `what` is trained. `make_runner` takes what the runner is to call for each
-    job that has ended; it prints the `sentence` of its rows.
+    Args:
+        flags: of the command.
+        jobs: those that were chosen.
+        out: directory of the study.
+        what: is trained, after its number in the first line on stderr.
+        make_runner: `Runner`, or what takes the same arguments.
+        sentence: printed of the rows of each job that has ended.
+        write: makes files of all rows of results; their paths are printed.
+
+    Returns:
+        128 + n after signal n, 1 if one of the jobs failed, else 0.
     """
-    if not pending:
-        return None
+    results = Results(out / "results.jsonl")
+    if flags.retry:
+        results.drop_failed()
+    pending = [job for job in jobs if not results.has(job)]
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     began, ended = time.perf_counter(), []
+    received: list[signal.Signals] = []
 
     def report(job: Job, rows: list[dict[str, Any]]) -> None:
         ended.append(job)
@@ -133,44 +147,33 @@ def train(
         if left:
             console.print(f"    about {left / 60:.0f} min left")
 
-    runner = make_runner(report)
-    console.print(f"{what} to train, {runner.workers} at once; logs in {out / 'runs'}")
-    with stopping(runner) as received:
-        runner.run(pending)
-    if not received:
-        return None
-    console.print(f"{received[0].name}: saved in {out}; the same command continues")
-    return received[0]
-
-
-def exit_status(stopped: signal.Signals | None, jobs: Sequence[Job], rows: Rows) -> int:
-    """Return 128 + n after signal n, 1 if one of the jobs failed, else 0."""
-    if stopped is not None:
-        return 128 + stopped
+    if pending:
+        runner = make_runner(out, results, find_slots(flags.at_once), report)
+        console.print(f"{len(pending)} {what} to train, {runner.workers} at once; logs in {out / 'runs'}")
+        with stopping(runner) as received:
+            runner.run(pending)
+    if received:
+        console.print(f"{received[0].name}: saved in {out}; the same command continues")
+    for path in write(results.rows):
+        print(path)
+    if received:
+        return 128 + received[0]
     names = {job.name for job in jobs}
-    return int(any(row["status"] == FAILED and "exit_status" in row for row in rows if row["job"] in names))
+    failed = [row for row in results.rows if row["status"] == FAILED and "exit_status" in row]
+    return int(any(row["job"] in names for row in failed))
 
 
 def _run(study: Study, flags: Flags, jobs: Sequence[Job], out: Path) -> int:
-    """Train what has no result in `out`, draw, and return the exit status."""
-    results_file, study_file = out / "results.jsonl", out / "study.json"
-    is_known = study_file.exists() or not results_file.exists()
+    is_known = (out / "study.json").exists() or not (out / "results.jsonl").exists()
     expect(is_known, "out", str(out), "a directory of a study: it has no study.json")
     versions = {name: metadata.version(name) for name in ("jax", "flax", "optax")}
     versions = {"python": platform.python_version(), **versions}
     claim(out, {"study": study.name, "scale": flags.scale}, {"versions": versions})
-    results = Results(results_file)
-    if flags.retry:
-        results.drop_failed()
-    pending = [job for job in jobs if not results.has(job)]
 
-    def runner(ended: Ended) -> Runner:
-        return Runner(out, results, find_slots(flags.at_once), ended)
+    def write(rows: Rows) -> list[Path]:
+        return draw(study, flags.scale, rows, out)
 
-    stopped = train(pending, out, f"{len(pending)} of {len(jobs)} jobs", runner, _sentence)
-    for path in draw(study, flags.scale, results.rows, out):
-        print(path)
-    return exit_status(stopped, jobs, results.rows)
+    return train(flags, jobs, out, f"of {len(jobs)} jobs", Runner, _sentence, write)
 
 
 def draw(study: Study, scale: str, rows: Rows, out: Path) -> list[Path]:

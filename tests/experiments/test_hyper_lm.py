@@ -142,7 +142,7 @@ def command(tmp_path, monkeypatch):
     """The study with a trainer that is a script."""
     script = tmp_path / "trainer.py"
     script.write_text(TRAINER)
-    monkeypatch.setattr(study, "find_slots", lambda count: [Slot("0", {})])
+    monkeypatch.setattr("based_jax.experiments.study.find_slots", lambda count: [Slot("0", {})])
     out = tmp_path / "out"
 
     def run(*flags):

@@ -8,8 +8,8 @@ from based_jax.experiments.conv_basis.approximations import THRESHOLDS, UNIFORM,
 from based_jax.experiments.conv_basis.drawn import TOLERANCE
 from based_jax.experiments.conv_basis.heads import FIGURE_TOKENS, TOLERANCES
 from based_jax.experiments.conv_basis.settings import SETTINGS
-from based_jax.experiments.hyper_lm.report import markdown
 from based_jax.experiments.results import read
+from pallas_kernels import markdown
 
 Rows = Sequence[Mapping[str, Any]]
 TITLE = "How few convolutions attention scores are"
@@ -89,7 +89,7 @@ def _structured(rows: Rows) -> str:
         sizes = [str(row["width"]), f"{row['largest_score']:.1f}", str(row["segments"])]
         errors = [f"{x:.1e}" for x in (*numbers, single["output_error"])]
         lines.append([row["input"], *sizes, str(row["minimal_terms"]), found, *errors])
-    return markdown(heads, lines)
+    return "\n".join(markdown.table(heads, lines))
 
 
 def _curves(rows: Rows) -> str:
@@ -113,7 +113,7 @@ def _by_count(head: str, lines: Mapping[str, Sequence[Sequence[float]]]) -> str:
         return f"{point[1]:.3f}" + ("" if round(point[0]) == count else f" ({point[0]:.3g})")
 
     cells = [[line, *map(cell, points, counts)] for line, points in lines.items()]
-    return markdown((head, *(f"k = {count}" for count in counts)), cells)
+    return "\n".join(markdown.table((head, *(f"k = {count}" for count in counts)), cells))
 
 
 def _heads(rows: Rows) -> str:
@@ -125,7 +125,7 @@ def _heads(rows: Rows) -> str:
         counts = [f"{row['terms'][str(e)]:.4g} ({short[str(e)]})" for e in TOLERANCES]
         share = f"{mean:.2f} ({least:.2f} to {most:.2f})"
         lines.append([row["input"], f"{row['largest_score']:.1f}", share, *counts])
-    return markdown(heads, lines)
+    return "\n".join(markdown.table(heads, lines))
 
 
 def _replaced(rows: Rows) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,8 @@ from based_jax.experiments.hyper_lm import report
 from based_jax.experiments.hyper_lm.jobs import MODELS, SCALES, TRAINER, jobs, models
 from based_jax.experiments.hyper_lm.runs import LMRunner
 from based_jax.experiments.job import Job
-from based_jax.experiments.results import FAILED, Results
-from based_jax.experiments.runner import Ended
-from based_jax.experiments.slots import find_slots
-from based_jax.experiments.study import Flags, claim, exit_status, run_command, train
+from based_jax.experiments.results import FAILED
+from based_jax.experiments.study import Flags, claim, run_command, train
 from based_jax.validate import expect
 
 NAME = "hyper_lm"
@@ -35,22 +34,11 @@ def main(argv: Sequence[str] | None = None, trainer: Sequence[str] = TRAINER) ->
 
 
 def _run(flags: Flags, chosen: Sequence[Job], out: Path, trainer: Sequence[str]) -> int:
-    """Train what has no result in `out`, write the report, and return the exit status."""
     # Shapes are all that is computed here: the accelerators belong to the trainers.
     jax.config.update("jax_platforms", "cpu")
     prepare(out, flags.scale)
-    results = Results(out / "results.jsonl")
-    if flags.retry:
-        results.drop_failed()
-    pending = [job for job in chosen if not results.has(job)]
-
-    def runner(ended: Ended) -> LMRunner:
-        return LMRunner(out, results, find_slots(flags.at_once), ended, trainer)
-
-    stopped = train(pending, out, f"{len(pending)} models", runner, _sentence)
-    for path in report.write(flags.scale, results.rows, out):
-        print(path)
-    return exit_status(stopped, chosen, results.rows)
+    runner, write = partial(LMRunner, trainer=trainer), partial(report.write, flags.scale, out=out)
+    return train(flags, chosen, out, "models", runner, _sentence, write)
 
 
 def prepare(out: Path, scale: str) -> None:

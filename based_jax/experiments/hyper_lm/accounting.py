@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from based_jax import mixers
 from based_jax.profile import count_operations
+from pallas_kernels import markdown
 
 WIDTH, HEADS = 64, 4
 """d and H of the layers that are counted; heads of 16 channels."""
@@ -84,7 +85,7 @@ def table(accounts: Sequence[Account]) -> str:
     """Return the rows of `FORMS` as Markdown, of their accounts in this order."""
     head = ["model", "captures", "paper: operations", "parameters", "our mixer"]
     numbers = ["operations, SA = 1", "growth", "parameters", "state, floats"]
-    rows = [[*head, *numbers], ["---"] * len(head) + ["---:"] * len(numbers)]
+    rows = []
     for form, ours in zip(FORMS, accounts, strict=True):
         options = "".join(f", `{name}={value}`" for name, value in form.options.items())
         theta = "Θ(L)" if form.exponent == 1 else f"Θ(L^{form.exponent})"
@@ -93,7 +94,7 @@ def table(accounts: Sequence[Account]) -> str:
         operations = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
         squares = f"{ours.parameters / WIDTH**2:.3g} d^2"
         rows.append([*theirs, operations, f"N^{ours.growth:.2f}", squares, f"{ours.state:,}"])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join(markdown.table([*head, *numbers], rows, words=range(len(head))))
 
 
 def _input(length: int) -> jax.ShapeDtypeStruct:

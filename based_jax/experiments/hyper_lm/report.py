@@ -13,6 +13,7 @@ from based_jax.experiments.panels import Line, Panel
 from based_jax.experiments.results import FAILED
 from based_jax.models import param_count
 from based_jax.profile.training import training_operations
+from pallas_kernels import markdown
 
 Rows = Sequence[Mapping[str, Any]]
 TITLE = "Self-attention, HyperFeatureAttention and HyperAttention as language models"
@@ -78,7 +79,7 @@ def table(scale: str, benchmark: Benchmark, rows: Rows) -> str:
         line += [_range([run["perplexity"] for run in runs.values()], "{:.3f}".format), more, str(len(runs))]
         seconds = median(run["seconds_per_step"] for run in runs.values())
         lines.append([*line, f"{seconds:.3f}", f"{gflop:.3g}"])
-    return markdown(("model", *theirs, *ours), lines)
+    return "\n".join(markdown.table(("model", *theirs, *ours), lines))
 
 
 @functools.cache
@@ -105,7 +106,7 @@ def sweep(scale: str, rows: Rows) -> str:
             runs = [of(rows, contender, rate).get(seed) for rate in rates]
             values = [f"{run['perplexity']:.3f}" if run else "" for run in runs]
             lines.append([f"{benchmark.name}, {contender.family}", *values])
-    return markdown((f"model, seed {seed}", *(f"{rate:g}" for rate in rates)), lines)
+    return "\n".join(markdown.table((f"model, seed {seed}", *(f"{rate:g}" for rate in rates)), lines))
 
 
 def of(rows: Rows, contender: Contender, rate: float) -> dict[int, Mapping[str, Any]]:
@@ -128,21 +129,18 @@ def panels(scale: str, rows: Rows) -> list[Panel]:
     settings, drawn = SCALES[scale], []
 
     def panel(title: str, curves: Mapping[str, Mapping[int, float]], y_label: str) -> Panel:
-        points = {
-            family: [(step * settings.tokens_per_step, loss) for step, loss in curve.items()]
+        lines = [
+            Line(family, [(step * settings.tokens_per_step, loss) for step, loss in curve.items()])
             for family, curve in curves.items()
-        }
-        lines = [Line(family, curve) for family, curve in points.items()]
+        ]
         return Panel(title, "training tokens", lines, y_label=y_label, y_limits=None)
 
     for benchmark in BENCHMARKS:
         runs = {part.family: of(rows, part, settings.learning_rate) for part in benchmark.contenders}
         losses = {family: _curve(of_family) for family, of_family in runs.items() if of_family}
         beside = {family: _above(runs[family], runs[BASELINE]) for family in losses}
-        name, layers = (
-            f"benchmark {benchmark.name}",
-            f"{benchmark.layers} layer{'s' * (benchmark.layers > 1)}",
-        )
+        name = f"benchmark {benchmark.name}"
+        layers = f"{benchmark.layers} layer{'s' * (benchmark.layers > 1)}"
         about = f"{name}: {layers}, {settings.lengths[benchmark.name]} tokens"
         drawn.append(panel(about, losses, "training loss (nats per token)"))
         difference = f"{name}: difference from self-attention"
@@ -180,9 +178,3 @@ def _facts(rows: Rows) -> str:
     hours = sum(row.get("steps", 0) * row.get("seconds_per_step", 0.0) for row in rows) / 3600
     failed = sum(row["status"] == FAILED for row in rows)
     return f"{len(rows)} models, {failed} of them failed, {hours:.2f} hours of training steps"
-
-
-def markdown(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    rule = ["---"] + ["---:"] * (len(heads) - 1)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *lines))
