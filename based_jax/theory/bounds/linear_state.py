@@ -32,11 +32,6 @@ def squared_error(state: Matrix, keys: Matrix, values: Matrix) -> float:
     return float(np.square(keys @ state - values).sum())
 
 
-def smallest_error(keys: Matrix, values: Matrix) -> float:
-    """Return the same for the best of all states: the part of the values that the keys do not span."""
-    return squared_error(np.linalg.lstsq(keys, values, rcond=None)[0], keys, values)
-
-
 def orthonormal(rng: np.random.Generator, pairs: int, width: int) -> Matrix:
     """Random keys, (P, d): orthonormal as far as there are d of them, the others of length 1."""
     expect(pairs > 0, "pairs", pairs, "at least 1")

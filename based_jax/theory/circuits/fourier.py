@@ -25,11 +25,8 @@ def fourier(values: Sequence[Any]) -> list[Any]:
         return list(values)
     half = size // 2
     even, odd = (fourier([*values[k:size:2], *values[size + k :: 2]]) for k in range(2))
-    turned = [_turn(k / size, odd[k], odd[half + k]) for k in range(half)]
-    parts = [
-        (even[:half], [real for real, _ in turned]),
-        (even[half:], [imaginary for _, imaginary in turned]),
-    ]
+    real, imaginary = zip(*(_turn(k / size, odd[k], odd[half + k]) for k in range(half)), strict=True)
+    parts = ((even[:half], real), (even[half:], imaginary))
     return [value for a, b in parts for value in (*map(add, a, b), *map(sub, a, b))]
 
 

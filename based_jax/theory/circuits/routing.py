@@ -36,22 +36,14 @@ def permute(order: Move) -> list[Move]:
     half = size // 2
     if size == 2:
         return [order]
-    side = _sides(order)
-    there, back, inner = np.arange(size), np.arange(size), np.zeros((2, half), int)
-    for row, source in enumerate(order):
-        there[side[row] * half + source % half] = source
-        inner[side[row], row % half] = source % half
-        back[row] = side[row] * half + row % half
-    upper, lower = permute(inner[0]), permute(inner[1])
-    both = [np.concatenate([move, other + half]) for move, other in zip(upper, lower, strict=True)]
+    rows, side = np.arange(size), _sides(order)
+    there, inner = np.empty(size, int), np.empty((2, half), int)
+    there[side * half + order % half] = order
+    inner[side, rows % half] = order % half
+    back = side * half + rows % half
+    halves = zip(*map(permute, inner), strict=True)
+    both = [np.concatenate([upper, lower + half]) for upper, lower in halves]
     return [there, *both, back]
-
-
-def apply(moves: list[Move], values: np.ndarray) -> np.ndarray:
-    """Return the values, (n, ...), after all moves."""
-    for move in moves:
-        values = np.where((move >= 0).reshape(-1, *(1,) * (values.ndim - 1)), values[move], 0)
-    return values
 
 
 def _sides(order: Move) -> np.ndarray:
@@ -75,11 +67,8 @@ def _copy(first: np.ndarray, copies: np.ndarray, size: int) -> list[Move]:
     offset = np.zeros(size, int)
     for row, count in zip(first, copies, strict=True):
         offset[row : row + count] = np.arange(count)
-    rows, reach, moves = np.arange(size), 1, []
-    while reach <= offset.max():
-        moves.append(np.where(offset >= reach, rows - reach, rows))
-        reach *= 2
-    return moves
+    rows, doublings = np.arange(size), int(offset.max()).bit_length()
+    return [np.where(offset >= 2**k, rows - 2**k, rows) for k in range(doublings)]
 
 
 def _complete(rows: np.ndarray, sources: np.ndarray, size: int) -> Move:

@@ -20,6 +20,8 @@ d. The paper's bounds allow it: for one-hot tokens theorem F.6 asks for one laye
 different keys in far fewer than N columns. Tokens in binary are another matter (`base_conv_binary`).
 """
 
+from itertools import count
+
 import numpy as np
 
 from based_jax.theory.base_conv import Stack
@@ -79,7 +81,4 @@ def digit_count(tokens: int, base: int) -> int:
     """p, the digits that d numbers need in base r: the smallest p >= 1 with r^p >= d."""
     expect(tokens > 0, "tokens", tokens, "at least 1")
     expect(base > 1, "base", base, "at least 2")
-    digits = 1
-    while base**digits < tokens:
-        digits += 1
-    return digits
+    return next(digits for digits in count(1) if base**digits >= tokens)

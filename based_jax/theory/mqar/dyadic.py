@@ -12,6 +12,7 @@ the query's next row. And a prefix of an index is its highest bits; with the low
 Costs are counted in comparisons of tokens, d bits each.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -106,12 +107,10 @@ def merge_sort(items: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], int
 
 def _position(query: int, keys: list[int], low: int, high: int) -> tuple[int, int]:
     """Return the first of keys low ... high - 1 not below the query, else `high`; and the comparisons."""
-    comparisons = 0
-    while low < high:
-        middle = (low + high) // 2
-        comparisons += 1
-        if keys[middle] < query:
-            low = middle + 1
-        else:
-            high = middle
-    return low, comparisons
+    compared: list[int] = []
+
+    def look(key: int) -> int:
+        compared.append(key)
+        return key
+
+    return bisect_left(keys, query, low, high, key=look), len(compared)

@@ -41,13 +41,6 @@ def sign_codes(rng: np.random.Generator, tokens: int, width: int) -> Matrix:
     return codes
 
 
-def one_hot_codes(tokens: int) -> Matrix:
-    """Return the unit vectors, (tokens, tokens), and zeros for token 0, the filler."""
-    codes = np.eye(tokens)
-    codes[0] = 0
-    return codes
-
-
 def language_model(codes: Matrix, scale: float = SCALE) -> tuple[LanguageModel, Params]:
     """Return a model of width 2 d that solves MQAR, and its parameters.
 

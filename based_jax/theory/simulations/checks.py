@@ -36,11 +36,8 @@ def checks(seed: int = 0) -> list[Check]:
 
 def _hyena(rng: np.random.Generator, u: Matrix) -> list[Check]:
     hyena = instances.random_hyena(rng, ORDER, LENGTH, WIDTH)
-    statement, source = (
-        "A Hyena of order L is L + {} BaseConv layers, with u {} z",
-        "Zoology, proposition H.12",
-    )
-    sizes, bound = f"L = {ORDER}, {SIZES}", f"5 L = {5 * ORDER}"
+    statement = "A Hyena of order L is L + {} BaseConv layers, with u {} z"
+    source, sizes, bound = "Zoology, proposition H.12", f"L = {ORDER}, {SIZES}", f"5 L = {5 * ORDER}"
     return [
         _row(statement.format(*way), source, "the recursion", simulated, simulated(u), hyena(u), sizes, bound)
         for way, simulated in (((2, "beside"), hyena_by_columns(hyena)), ((3, "below"), hyena_by_rows(hyena)))
@@ -66,10 +63,8 @@ def _base_conv(rng: np.random.Generator, u: Matrix) -> Check:
 def _h3(rng: np.random.Generator, u: Matrix) -> Check:
     h3 = instances.random_h3(rng, LENGTH, WIDTH)
     simulated = h3_by_columns(h3)
-    statement, source = (
-        "H3 is three BaseConv layers: a Hyena of order 2",
-        "Zoology, H.1.2 (gated convolutions)",
-    )
+    statement = "H3 is three BaseConv layers: a Hyena of order 2"
+    source = "Zoology, H.1.2 (gated convolutions)"
     return _row(statement, source, "the equation", simulated, simulated(u), h3(u))
 
 

@@ -45,14 +45,11 @@ def hyena_by_rows(hyena: Hyena) -> Stack:
     # u in block 0 becomes u W_v there, and u itself comes to the block where z is to move.
     stack = stack.then(one_layer(shape, hyena.values, mark(z), delta(shape[0], z * length), mark(0)))
     block = 0
-    for (
-        weights,
-        filters,
-    ) in hyena.steps:  # z, in `block`, comes down on u, `z` blocks below, and u goes `u` on
+    for weights, filters in hyena.steps:
+        # z, in `block`, comes down on u, `z` blocks below, and u goes `u` on.
         taps = np.roll(padded(filters), z * length, axis=0)
         taps[u * length] = 1
         stack = stack.then(one_layer(shape, weights, mark(block + z + u), taps, circular=True))
         block, z, u = block + z, u, z
-    return stack.then(
-        masked_convolution(shape, delta(shape[0], -block % RING * length), mark(0), circular=True)
-    )
+    top = delta(shape[0], -block % RING * length)
+    return stack.then(masked_convolution(shape, top, mark(0), circular=True))

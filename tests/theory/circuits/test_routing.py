@@ -4,7 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from based_jax.theory.circuits.routing import apply, permute, route
+from based_jax.theory.circuits.routing import permute, route
+
+
+def apply(moves, values):
+    """The values, (n, ...), after all moves."""
+    for move in moves:
+        values = np.where((move >= 0).reshape(-1, *(1,) * (values.ndim - 1)), values[move], 0)
+    return values
 
 
 def _is_move(move):
