@@ -22,11 +22,11 @@ PROG = "python -m based_jax.theory"
 Group = Literal["primitives", "circuits", "simulations", "mqar", "bounds"]
 
 GROUPS: dict[Group, tuple[str, ...]] = {
-    "primitives": ("checks", "one_hot_checks"),
+    "primitives": ("checks",),
     "circuits": ("checks",),
     "simulations": ("checks", "butterfly_checks"),
     "mqar": ("checks", "base_conv_checks"),
-    "bounds": ("state_checks", "degree_checks", "p_hot_checks"),
+    "bounds": ("state_checks", "degree_checks"),
 }
 """The modules of each folder that have rows. They are imported when their turn comes."""
 

@@ -10,16 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from based_jax.experiments.interactions import embeddings
+from based_jax.experiments.interactions import embeddings, environments
 from based_jax.experiments.interactions.data import Interactions
-from based_jax.experiments.interactions.environments import (
-    PREDATOR,
-    PREY,
-    RIGHT,
-    UP,
-    Agents,
-    circular_distance,
-)
 from based_jax.experiments.interactions.transform import expect_forms, on_axes
 from based_jax.typing import Float
 from based_jax.validate import expect, expect_array
@@ -207,14 +199,14 @@ def sinusoidal_collisions_on_grid(
     """
     expect(size >= 2 and size % 2 == 0, "size", size, "an even number, at least 2")
     table = embeddings.product(embeddings.sinusoidal(2 * size)[:size], embeddings.sinusoidal(size))
-    across, around = (circular_distance(n)[0] for n in (2 * size, size))
+    across, around = (environments.circular_distance(n)[0] for n in (2 * size, size))
     near = np.hypot(across[:, None], around) <= neighbourhood
     w = np.zeros((table.shape[1], 1))
     w[0] = -np.sqrt(table.shape[1])  # the constant column is one over this
     return table, Weights(relative_on_grid((around <= 2 * radius) * (1.0 + 9 * near)), w)
 
 
-def embed_agents(agents: Agents, size: int) -> Float[np.ndarray, "... L d"]:
+def embed_agents(agents: environments.Agents, size: int) -> Float[np.ndarray, "... L d"]:
     """One-hot features side by side: species, policy, x, y and the diagonal x - y; d = 3 + 4 size.
 
     The paper has no diagonal; without it no product of forms of x and of y says whether dx = dy.
@@ -244,12 +236,12 @@ def hunt(radius: int, size: int) -> Weights:
         cells = np.arange(sizes[feature])
         return feature, (np.abs(np.subtract.outer(cells, cells)) <= 2 * radius).astype(float)
 
-    paths = ((differ, diagonal), (both[RIGHT], y), (both[UP], x))
+    paths = ((differ, diagonal), (both[environments.RIGHT], y), (both[environments.UP], x))
     heads = [((species, differ), (policy, form), near(feature)) for form, feature in paths]
     c = [[_block(sizes, *factor) for factor in head] for head in heads]
     w = np.zeros((3, 3, sum(sizes), 1))
-    w[:, 0, [PREDATOR, PREY], 0] = -1, 1
-    w[:, 1:, [PREDATOR, PREY], 0] = 1
+    w[:, 0, [environments.PREDATOR, environments.PREY], 0] = -1, 1
+    w[:, 1:, [environments.PREDATOR, environments.PREY], 0] = 1
     return Weights(np.array(c), w)
 
 

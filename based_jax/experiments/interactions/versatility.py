@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from based_jax.experiments.interactions.data import counts, sample
+from based_jax.experiments.interactions.data import counts
 from based_jax.experiments.interactions.layers import Order, tuples
 from based_jax.typing import Float, Int
 from based_jax.validate import expect
@@ -90,23 +90,3 @@ def deficiency_bound(
     """
     zeta2 = np.linalg.eigvalsh(second_moment(size, length, probabilities))[0]
     return float(min(1.0, size * np.exp(-count * zeta2 / length**2)))
-
-
-def deficient_fraction(
-    rng: np.random.Generator,
-    size: int,
-    length: int,
-    count: int,
-    trials: int,
-    *,
-    symbol: int | None = None,
-    probabilities: Float[np.ndarray, " S"] | None = None,
-) -> float:
-    """In what fraction of trials counts of `count` random sequences lack full column rank.
-
-    With a `symbol`, only the sequences that hold it count: the rank of S_a.
-    """
-    s = counts(sample(rng, size, length, trials * count, probabilities), size).reshape(trials, count, size)
-    if symbol is not None:
-        s = s * (s[..., symbol] > 0)[..., None]
-    return float((np.linalg.matrix_rank(s) < size).mean())

@@ -1,18 +1,25 @@
-"""The rows for degrees, and for the length of a message."""
+"""The rows for degrees, of binary and of p-hot tokens, and for the length of a message."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
 from based_jax.theory.base_conv import Layer, Stack
+from based_jax.theory.bounds import p_hot
 from based_jax.theory.bounds.degree import degree, layers_for, outputs, product, recall, recall_degree
 from based_jax.theory.bounds.message import growth
 from based_jax.theory.check import Check, listed
 
+SMALL = ((1, 2), (1, 3), (1, 5), (2, 2), (2, 3))
+"""(p, b) for which polynomials over p-hot tokens are solved for."""
+
+SIZES = (*SMALL, (3, 2), (3, 3), (4, 2))
+"""The others take differences."""
+
 
 def checks(seed: int = 0) -> list[Check]:
-    """Based, lemmas F.1 and F.2, theorems F.4 and F.5."""
-    return [_doubling(np.random.default_rng(seed)), *_recall(), _message()]
+    """Based, lemmas F.1 and F.2, theorems F.4 and F.5; for tokens of p one-hot blocks, F.5."""
+    return [_doubling(np.random.default_rng(seed)), *_recall(), _message(), *_p_hot(seed)]
 
 
 def _doubling(rng: np.random.Generator) -> Check:
@@ -67,8 +74,53 @@ def _message() -> Check:
     )
 
 
+def _p_hot(seed: int) -> list[Check]:
+    rng = np.random.default_rng(seed)
+    return [
+        Check(
+            statement="Over almost p-hot tokens one block-exclusive polynomial fits",
+            source="Based, proposition F.4",
+            checked="coefficients solved for against differences, and full rank",
+            sizes=f"(p, b) = {listed(SMALL)}; 2 p blocks, random Boolean functions",
+            error=max(_solving_error(rng, 2 * p, base) for p, base in SMALL),
+        ),
+        Check(
+            statement="Equality of almost p-hot tokens has degree 2 p",
+            source="Based, lemma F.4",
+            checked="the product over blocks on all pairs; degree by differences",
+            sizes=f"(p, b) = {listed(SIZES)}",
+            error=max(
+                wrong_pairs(p, base) + abs(p_hot.degree(p_hot.equality(p, base)) - 2 * p) for p, base in SIZES
+            ),
+        ),
+        Check(
+            statement="Equality of p-hot tokens has no smaller degree than 2 p",
+            source="Based, proposition F.5 and theorem F.6",
+            checked="least squares over all block-exclusive polynomials, by degree",
+            sizes=f"(p, b) = {listed(SMALL)}",
+            error=max(abs(p_hot.lowest_degree(p_hot.equality(p, base)) - 2 * p) for p, base in SMALL),
+            layer_bound=f">= ceil(log2(2 p)), p = 3: {layers_for(6)} (printed: floor, 2)",
+        ),
+    ]
+
+
 def random_stack(rng: np.random.Generator, layers: int, shape: tuple[int, int]) -> Stack:
     """Layers whose numbers are all normal."""
     width = shape[1]
     drawn = (Layer(rng.normal(size=(width, width)), *rng.normal(size=(3, *shape))) for _ in range(layers))
     return Stack(shape, tuple(drawn))
+
+
+def wrong_pairs(p: int, base: int) -> int:
+    """Return how many pairs of tokens `product_of_blocks` decides wrongly."""
+    tokens = p_hot.encode(np.arange(base**p), p, base, almost=True)
+    first, second = np.indices((base**p, base**p)).reshape(2, -1)
+    return int((p_hot.product_of_blocks(tokens[first], tokens[second], p) != (first == second)).sum())
+
+
+def _solving_error(rng: np.random.Generator, blocks: int, base: int) -> float:
+    values = rng.integers(0, 2, size=(base,) * blocks).astype(np.float64)
+    matrix, _ = p_hot.monomials(blocks, base, almost=True)
+    missing = matrix.shape[1] - np.linalg.matrix_rank(matrix)
+    solved = np.linalg.solve(matrix, values.reshape(-1))
+    return float(missing + np.abs(solved - p_hot.coefficients(values).reshape(-1)).max())

@@ -10,6 +10,7 @@ from based_jax.theory.check import Check, counted, largest_difference
 from based_jax.theory.primitives.add import add, added
 from based_jax.theory.primitives.columns import column_blocks_summed, sum_all_columns, sum_column_blocks
 from based_jax.theory.primitives.cumulative import cumulative_sum
+from based_jax.theory.primitives.one_hot import binary, code_width, one_hot, one_hot_layers, one_hot_rows
 from based_jax.theory.primitives.remember import applied, remember, remember_window, rows_needed
 from based_jax.theory.primitives.repeat import repeat_columns, repeat_matrix
 from based_jax.theory.primitives.shift import shift_down, shift_up, shifted_down, shifted_up
@@ -25,10 +26,10 @@ Row = tuple[str, str, str, list[Case]]
 
 
 def checks(seed: int = 0) -> list[Check]:
-    """Zoology, H.7 to H.11; Based, F.7 to F.11, F.13 and corollary F.3."""
+    """Zoology, H.7 to H.11; Based, F.7 to F.13 and corollary F.3."""
     rng = np.random.default_rng(seed)
     rows = [row for rows in (_shifts_and_sums, _columns, _kept) for row in rows(rng)]
-    return [_check(*row) for row in rows]
+    return [*(_check(*row) for row in rows), _one_hot()]
 
 
 def _shifts_and_sums(rng: np.random.Generator) -> Iterator[Row]:
@@ -118,3 +119,24 @@ def _check(statement: str, source: str, bound: str, cases: list[Case]) -> Check:
         **counted(first),
         layer_bound=bound,
     )
+
+
+def _one_hot() -> Check:
+    largest = 40
+    return Check(
+        statement="Binary codes become one-hot rows, 0 a row of zeros",
+        source="Based, F.12 (1-hot)",
+        checked="every code of b bits against its one-hot row",
+        sizes=f"N' = 1..{largest} positions",
+        error=max(one_hot_error(count) for count in range(1, largest + 1)),
+        layers=one_hot_layers(largest),
+        layer_bound=f"1 + ceil(log2 {code_width(largest)}) = {one_hot_layers(largest)}",
+    )
+
+
+def one_hot_error(count: int) -> float:
+    """Return the largest difference over all codes, those of no position included."""
+    bits = code_width(count)
+    numbers = np.arange(2**bits)
+    rows = one_hot((len(numbers), bits * count), count)(binary(numbers, bits), (len(numbers), count))
+    return largest_difference(rows, one_hot_rows(numbers, count))

@@ -12,13 +12,23 @@ from based_jax.experiments.interactions.data import counts, sample
 from based_jax.experiments.interactions.layers import hyper_attention
 from based_jax.experiments.interactions.versatility import (
     deficiency_bound,
-    deficient_fraction,
     second_moment,
     tuple_counts,
     versatility,
 )
 from tests.ops import draw
 from tests.tolerances import FLOAT64, assert_close
+
+
+def deficient_fraction(rng, size, length, count, trials, *, symbol=None, probabilities=None):
+    """In what fraction of trials counts of `count` random sequences lack full column rank.
+
+    With a `symbol`, only the sequences that hold it count: the rank of S_a.
+    """
+    s = counts(sample(rng, size, length, trials * count, probabilities), size).reshape(trials, count, size)
+    if symbol is not None:
+        s = s * (s[..., symbol] > 0)[..., None]
+    return float((np.linalg.matrix_rank(s) < size).mean())
 
 
 @given(draw.seeds, st.integers(1, 4), st.integers(1, 5), st.integers(1, 30))

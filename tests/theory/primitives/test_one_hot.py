@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from based_jax.theory.primitives.checks import checks, one_hot_error
 from based_jax.theory.primitives.one_hot import (
     binary,
     code_width,
@@ -14,12 +15,11 @@ from based_jax.theory.primitives.one_hot import (
     one_hot_layers,
     one_hot_rows,
 )
-from based_jax.theory.primitives.one_hot_checks import checks, error
 
 
 @given(st.integers(1, 33))
 def test_every_code_becomes_its_row(count):
-    assert error(count) == 0
+    assert one_hot_error(count) == 0
 
 
 @pytest.mark.parametrize(
