@@ -9,12 +9,12 @@ by the statement without its answer.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from based_jax import command
+from based_jax.evals.options import write_json_lines
 from based_jax.evals.recall.data import read_rows
 from based_jax.validate import expect
 
@@ -53,9 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             made.append({**row, "request": request(row["question"], answer)})
         elif kept := complete(row["context"], row["question"], answer, row["rewrite"]):
             made.append(kept)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in made]
-    options.out.write_text("".join(lines), encoding="utf-8")
+    write_json_lines(options.out, made)
     print(f"{options.out}: {len(made):,} of {len(rows):,} rows")
 
 

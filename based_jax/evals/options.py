@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,13 @@ def expect_writable(options: Any, *names: str) -> None:
 def as_text(options: Any) -> dict[str, str]:
     """The fields that are given, as a result's file has them."""
     return {name: str(value) for name, value in dataclasses.asdict(options).items() if value is not None}
+
+
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]], **how: Any) -> None:
+    """Write a line per row, and the file's directory if need be; `how` is of `json.dumps`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(row, ensure_ascii=False, **how) + "\n" for row in rows]
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def write_json(path: Path | None, content: Any) -> None:

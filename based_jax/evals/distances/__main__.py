@@ -58,9 +58,7 @@ class Options:
         expect_positive(self, "length", "max_tokens")
         expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
         expect_writable(self, "json")
-        expect_figure(self.figure)
-        expect(bool(self.figure) or not self.beside, "beside", self.beside, "a figure to draw")
-        read_results(self.beside, "bins")
+        expect_figure(self.figure, self.beside, "bins")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,7 +5,6 @@ import dataclasses
 import difflib
 import functools
 import io
-import json
 import logging
 import os
 import sys
@@ -24,7 +23,7 @@ from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.evals.digest import digest
 from based_jax.evals.lm_eval.report import suite_rows, suite_table, task_table
 from based_jax.evals.lm_eval.suites import SUITES, read_columns
-from based_jax.evals.options import as_text, expect_positive, write_json
+from based_jax.evals.options import as_text, expect_positive, write_json, write_json_lines
 from based_jax.evals.progress import progress
 from based_jax.validate import expect
 
@@ -108,8 +107,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         results = evaluate(options)
     show(options, results)
     if options.samples is not None:
-        options.samples.parent.mkdir(parents=True, exist_ok=True)
-        write_samples(options.samples, results["samples"])
+        samples = ({"task": task, **row} for task, rows in results["samples"].items() for row in rows)
+        write_json_lines(options.samples, samples, default=str)
     seconds = round(time.perf_counter() - begin, 3)
     write_json(options.json, summarize(options, results) | {"seconds": seconds})
 
@@ -200,14 +199,6 @@ def summarize(options: Options, results: Mapping[str, Any]) -> dict[str, Any]:
         content["columns"] = read_columns(suite, results["results"])
         content["published"] = suite_rows(suite, options.asked_shots or 0)
     return content
-
-
-def write_samples(path: Path, samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """One line per example, with the name of its task."""
-    with path.open("w", encoding="utf-8") as file:
-        for task, rows in samples.items():
-            for row in rows:
-                file.write(json.dumps({"task": task, **row}, ensure_ascii=False, default=str) + "\n")
 
 
 if __name__ == "__main__":

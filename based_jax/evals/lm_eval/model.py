@@ -99,7 +99,11 @@ class LMEvalModel(TemplateLM):
         prepared = []
         for texts, context, continuation in requests:
             expect(bool(continuation), "continuation", texts[1], "a text that adds tokens to its context")
-            prepared.append(self._fit(context or [self.eot_token_id], continuation))
+            size, most = len(continuation), self.max_length
+            expect(size <= most, "continuation", f"{size} tokens", f"at most {most}, the context")
+            # The context's beginning is cut off, so that no more than `max_length` tokens are read.
+            kept = (context or [self.eot_token_id])[-(most + 1 - size) :]
+            prepared.append(Request(kept, continuation))
         answers: list[Any] = [None] * len(requests)
         for number, score in self._scores("log-likelihoods", prepared):
             answers[number] = (score.log_prob, score.greedy)
@@ -151,12 +155,6 @@ class LMEvalModel(TemplateLM):
                         self.cache_hook.add_partial("generate_until", requests[number].args, text)
                     advance(len(batch))
         return answers
-
-    def _fit(self, context: list[int], continuation: list[int]) -> Request:
-        """Cut the context's beginning off, so that no more than `max_length` tokens are read."""
-        size, most = len(continuation), self.max_length
-        expect(size <= most, "continuation", f"{size} tokens", f"at most {most}, the context")
-        return Request(context[-(most + 1 - size) :], continuation)
 
     def _scores(self, label: str, requests: Sequence[Request]) -> Iterable[Any]:
         self.asked = True

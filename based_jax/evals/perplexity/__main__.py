@@ -83,9 +83,7 @@ class Options:
         expect_positive(self, "length", "batch_size", "max_tokens", "html_tokens")
         expect(self.max_count >= 0, "max_count", self.max_count, "at least 0")
         expect_writable(self, "records", "json", "html")
-        expect_figure(self.figure)
-        expect(bool(self.figure) or not self.beside, "beside", self.beside, "a figure to draw")
-        read_results(self.beside, "frequency")
+        expect_figure(self.figure, self.beside, "frequency")
         if self.records is not None:
             expect(_is_records(self.records), "records", str(self.records), "a name that ends in .parquet")
             recording.import_pyarrow()

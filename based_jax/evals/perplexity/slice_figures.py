@@ -20,15 +20,16 @@ Result = Mapping[str, Any]
 SUFFIXES = (".png", ".pdf", ".svg")
 
 
-def expect_figure(path: Path | None) -> None:
-    """Check before any work that a figure can be written."""
+def expect_figure(path: Path | None, beside: Sequence[Path], key: str) -> None:
+    """Check before any work that a figure can be written, with the results `beside` that have a `key`."""
     if path is None:
+        expect(not beside, "beside", beside, "a figure to draw")
         return
     good = path.suffix in SUFFIXES and path.parent.is_dir()
     expect(good, "figure", str(path), f"a {', '.join(SUFFIXES)} file in an existing directory")
-    reason = plot.missing()
-    if reason is not None:
+    if reason := plot.missing():
         raise ImportError(reason)
+    read_results(beside, key)
 
 
 def read_results(paths: Sequence[Path], key: str) -> list[Result]:

@@ -1,25 +1,58 @@
 """The table's rows for circuits: each is compiled, run, and compared with what it should compute."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import ceil, log2
 
 import numpy as np
 
-from based_jax.theory.base_conv import Matrix
+from based_jax.theory.base_conv import Matrix, Stack
 from based_jax.theory.check import Check, counted, largest_difference
 from based_jax.theory.circuits.circuit import Circuit
+from based_jax.theory.circuits.columnar import compile_columns
 from based_jax.theory.circuits.comparators import to_bits
-from based_jax.theory.circuits.compile import run
+from based_jax.theory.circuits.compile import compile_circuit, run
 from based_jax.theory.circuits.fourier import fourier, numpy_fourier
 from based_jax.theory.circuits.growth import comparing, growth, recalling, sorting_network
 from based_jax.theory.circuits.polynomial import monomials, polynomial, term_by_term
 from based_jax.theory.circuits.random import random_circuit
 from based_jax.theory.circuits.recall import look_up
 from based_jax.theory.circuits.sorting import comparators
+from based_jax.theory.circuits.stages import product_depth
 from based_jax.theory.circuits.trace import trace
-from based_jax.theory.circuits.ways import Way, by_level, merged, on_a_column
 
 Instance = tuple[Circuit, Matrix, Matrix]
 """A circuit, a batch of inputs, and the outputs of the direct computation."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A circuit compiled in one of the ways, and what it may take."""
+
+    name: str
+    stack: Stack
+    formula: str  # of the layers that it may take
+    layers: int  # what comes of the formula
+    values: int  # the size that the inner matrix may have
+
+
+def by_level(circuit: Circuit) -> Way:
+    """Return a row of at most 2 w values."""
+    stack = compile_circuit(circuit, merge=False)
+    return Way("level by level, on a row", stack, "2 Delta", 2 * circuit.depth, 2 * circuit.width)
+
+
+def merged(circuit: Circuit) -> Way:
+    """Return a row of no more values than the circuit has."""
+    layers = 2 * product_depth(circuit) + 1
+    return Way("with sums merged, on a row", compile_circuit(circuit), "2 M + 1", layers, circuit.size)
+
+
+def on_a_column(circuit: Circuit) -> Way:
+    """9 columns of less than 2 w values."""
+    layers = 1 + circuit.depth * (10 * ceil(log2(circuit.width)) - 3)
+    stack = compile_columns(circuit)
+    return Way("level by level, on a column", stack, "1 + Delta (10 r - 3)", layers, 18 * circuit.width)
 
 
 def checks(seed: int = 0) -> list[Check]:
