@@ -7,9 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from based_jax.experiments.results import FAILED
-
-Rows = Sequence[Mapping[str, Any]]
+from based_jax.experiments.results import FAILED, Rows
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; color: #222 }

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,6 +11,12 @@ from based_jax.experiments.job import Job
 from based_jax.files import read_json_lines
 
 FAILED = "failed"
+
+Row = dict[str, Any]
+"""One object of a JSONL file, such as a result."""
+
+Rows = Sequence[Mapping[str, Any]]
+"""Such objects where they are only read."""
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -23,7 +29,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     path.write_text(json_lines(rows), encoding="utf-8")
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[Row]:
     """Return the records of a JSONL file; none if there is no such file."""
     return read_json_lines(path) if path.exists() else []
 
@@ -37,7 +43,7 @@ class Results:
 
     def __init__(self, path: Path):
         self.path = path
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[Row] = []
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         for number, line in enumerate(lines, start=1):
             try:
@@ -54,7 +60,7 @@ class Results:
         """Return whether the job has ended, failed or not."""
         return any(row["job"] == job.name for row in self.rows)
 
-    def of(self, job: Job) -> list[dict[str, Any]]:
+    def of(self, job: Job) -> list[Row]:
         """Return the job's rows."""
         return [row for row in self.rows if row["job"] == job.name]
 
@@ -80,7 +86,7 @@ class Results:
             new.replace(self.path)
 
 
-def best(rows: Iterable[Mapping[str, Any]], slice_: tuple[str, str] | None = None) -> list[dict[str, Any]]:
+def best(rows: Iterable[Mapping[str, Any]], slice_: tuple[str, str] | None = None) -> list[Row]:
     """Each job with its best learning rate, in the order of the rows.
 
     Args:

@@ -20,10 +20,10 @@ from typing import Any
 
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments.job import TRAINER, Job
-from based_jax.experiments.results import FAILED, Results, read
+from based_jax.experiments.results import FAILED, Results, Row, read
 from based_jax.experiments.slots import Slot
 
-Ended = Callable[[Job, list[dict[str, Any]]], None]
+Ended = Callable[[Job, list[Row]], None]
 """Called with a job that has ended and its rows."""
 
 

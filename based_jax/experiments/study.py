@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from html import escape
 from importlib import metadata
 from pathlib import Path
@@ -20,13 +21,12 @@ from based_jax.directory_lock import sole_writer
 from based_jax.experiments import page
 from based_jax.experiments.job import Job, of_families
 from based_jax.experiments.panels import Panel
-from based_jax.experiments.results import FAILED, Results, best
+from based_jax.experiments.results import FAILED, Results, Row, Rows, best
 from based_jax.experiments.runner import Runner, stopping
 from based_jax.experiments.slots import find_slots
 from based_jax.files import read_json
 from based_jax.validate import expect
 
-Rows = Sequence[Mapping[str, Any]]
 SCALES = ("smoke", "cpu", "paper")
 
 
@@ -67,9 +67,7 @@ class Flags:
 
 def main(study: Study, argv: Sequence[str] | None = None) -> int:
     """Run a study's command; the exit status is 1 if a job failed, 128 + n after signal n."""
-    return run_command(
-        study.name, argv, study.jobs.__getitem__, lambda flags, jobs, out: _run(study, flags, jobs, out)
-    )
+    return run_command(study.name, argv, study.jobs.__getitem__, partial(_run, study))
 
 
 def run_command(
@@ -114,7 +112,7 @@ def train(
     out: Path,
     what: str,
     make_runner: Callable[..., Runner],
-    sentence: Callable[[list[dict[str, Any]]], str],
+    sentence: Callable[[list[Row]], str],
     write: Callable[[Rows], Sequence[Path]],
 ) -> int:
     """Train the jobs that have no result in `out`, show the results, and return the exit status.
@@ -139,7 +137,7 @@ def train(
     began, ended = time.perf_counter(), []
     received: list[signal.Signals] = []
 
-    def report(job: Job, rows: list[dict[str, Any]]) -> None:
+    def report(job: Job, rows: list[Row]) -> None:
         ended.append(job)
         said = f"{job.family}, {job.setting}: {sentence(rows)}"
         console.print(f"[{len(ended)}/{len(pending)}] {plain(said)}")
@@ -169,10 +167,7 @@ def _run(study: Study, flags: Flags, jobs: Sequence[Job], out: Path) -> int:
     versions = {name: metadata.version(name) for name in ("jax", "flax", "optax")}
     versions = {"python": platform.python_version(), **versions}
     claim(out, {"study": study.name, "scale": flags.scale}, {"versions": versions})
-
-    def write(rows: Rows) -> list[Path]:
-        return draw(study, flags.scale, rows, out)
-
+    write = partial(draw, study, flags.scale, out=out)
     return train(flags, jobs, out, f"of {len(jobs)} jobs", Runner, _sentence, write)
 
 
@@ -194,7 +189,7 @@ def draw(study: Study, scale: str, rows: Rows, out: Path) -> list[Path]:
     return [figure, index]
 
 
-def _sentence(rows: list[dict[str, Any]]) -> str:
+def _sentence(rows: list[Row]) -> str:
     if not (chosen := best(rows)):
         return f"failed, {rows[0].get('error', 'no finite loss with any learning rate')}"
     return f"accuracy {chosen[0]['accuracy']:.4f} at learning rate {chosen[0]['learning_rate']:g}"

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
 from based_jax.experiments.conv_basis import inputs
 from based_jax.experiments.conv_basis.approximations import Head, curves, minimal_terms
 from based_jax.experiments.conv_basis.settings import Setting
+from based_jax.experiments.results import Row
 
 TOLERANCE = 0.1
 """Of scores: outputs are then off by at most 2 tanh(0.05) = 0.1 times the largest value"""
@@ -25,7 +25,7 @@ DRAWN: Mapping[str, inputs.Draw] = {
 }
 
 
-def rows(setting: Setting) -> list[dict[str, Any]]:
+def rows(setting: Setting) -> list[Row]:
     """One record per input and line, with `points` of (segments, output error, score error), means of draws.
 
     The draws' seeds are 0, 1, ...

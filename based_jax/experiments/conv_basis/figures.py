@@ -10,9 +10,9 @@ import numpy as np
 from based_jax import ops, plot
 from based_jax.experiments.conv_basis.approximations import UNIFORM, averaged
 from based_jax.experiments.panels import Line, Panel
+from based_jax.experiments.results import Rows
 from based_jax.typing import Float
 
-Rows = Sequence[Mapping[str, Any]]
 SIZE = 16
 """Rows of the matrices that illustrate"""
 

@@ -12,6 +12,7 @@ from based_jax.data import ByteTokenizer, PackedTokens, load_documents, split_do
 from based_jax.experiments.conv_basis.approximations import Head, curves, minimal_terms, toeplitz_share
 from based_jax.experiments.conv_basis.settings import Setting
 from based_jax.experiments.conv_basis.training import FRACTION
+from based_jax.experiments.results import Row
 from based_jax.mixers.softmax_heads import SoftmaxHeads
 from based_jax.models import LanguageModel
 from based_jax.typing import Array, Float, Int, Params
@@ -66,9 +67,7 @@ def look(model: LanguageModel, params: Params, tokens: Int[np.ndarray, "B N"]) -
     return Heads(*(np.asarray(x, np.float64) for x in (q * q.shape[-1] ** -0.5, k, v)))
 
 
-def rows(
-    setting: Setting, model: LanguageModel, params: Params, packed: PackedTokens
-) -> list[dict[str, Any]]:
+def rows(setting: Setting, model: LanguageModel, params: Params, packed: PackedTokens) -> list[Row]:
     """Records of each head, the means over the texts: one of its scores, and one per line of errors."""
     tokens = texts(packed, setting.texts, setting.window)
     found = []

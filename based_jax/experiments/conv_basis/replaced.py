@@ -11,6 +11,7 @@ from based_jax.data import PackedTokens
 from based_jax.evals.perplexity.scoring import score_windows
 from based_jax.experiments.conv_basis.approximations import UNIFORM, equal_starts, geometric_starts
 from based_jax.experiments.conv_basis.settings import Setting
+from based_jax.experiments.results import Row
 from based_jax.models import LanguageModel
 from based_jax.typing import Params
 
@@ -19,9 +20,7 @@ WINDOW_LINE = "softmax over the last k keys"
 """As many scores as k segments take, at most"""
 
 
-def rows(
-    setting: Setting, model: LanguageModel, params: Params, packed: PackedTokens
-) -> list[dict[str, Any]]:
+def rows(setting: Setting, model: LanguageModel, params: Params, packed: PackedTokens) -> list[Row]:
     """One record per kind of attention, with `points` of (k, bits per byte of the held-out text)."""
 
     def bits(model: LanguageModel, params: Params) -> float:

@@ -8,10 +8,9 @@ from based_jax.experiments.conv_basis.approximations import THRESHOLDS, UNIFORM,
 from based_jax.experiments.conv_basis.drawn import TOLERANCE
 from based_jax.experiments.conv_basis.heads import FIGURE_TOKENS, TOLERANCES
 from based_jax.experiments.conv_basis.settings import SETTINGS
-from based_jax.experiments.results import read
+from based_jax.experiments.results import Rows, read
 from pallas_kernels import markdown
 
-Rows = Sequence[Mapping[str, Any]]
 TITLE = "How few convolutions attention scores are"
 SOURCE = "Gu et al., Conv-Basis"
 

@@ -11,13 +11,14 @@ from based_jax import ops
 from based_jax.experiments.conv_basis.approximations import WINDOW, attend, minimal_terms
 from based_jax.experiments.conv_basis.inputs import STRUCTURED, Inputs
 from based_jax.experiments.conv_basis.settings import Setting
+from based_jax.experiments.results import Row
 from based_jax.typing import Array
 
 ROUNDING = 1e-9
 """Of the largest score: columns that differ by less count as equal"""
 
 
-def rows(setting: Setting, seed: int = 0) -> list[dict[str, Any]]:
+def rows(setting: Setting, seed: int = 0) -> list[Row]:
     """One record per input of `inputs.STRUCTURED`; all are drawn with the same seed."""
     found = []
     for title, draw in STRUCTURED.items():

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -13,7 +12,7 @@ from based_jax.experiments.hyper_lm import report
 from based_jax.experiments.hyper_lm.jobs import MODELS, SCALES, TRAINER, jobs, models
 from based_jax.experiments.hyper_lm.runs import LMRunner
 from based_jax.experiments.job import Job
-from based_jax.experiments.results import FAILED
+from based_jax.experiments.results import FAILED, Row
 from based_jax.experiments.study import Flags, claim, run_command, train
 from based_jax.validate import expect
 
@@ -25,12 +24,7 @@ def main(argv: Sequence[str] | None = None, trainer: Sequence[str] = TRAINER) ->
 
     The exit status is 1 if a run failed, 128 + n after signal n.
     """
-    return run_command(
-        NAME,
-        argv,
-        lambda scale: jobs(SCALES[scale]),
-        lambda flags, chosen, out: _run(flags, chosen, out, trainer),
-    )
+    return run_command(NAME, argv, lambda scale: jobs(SCALES[scale]), partial(_run, trainer=trainer))
 
 
 def _run(flags: Flags, chosen: Sequence[Job], out: Path, trainer: Sequence[str]) -> int:
@@ -52,7 +46,7 @@ def prepare(out: Path, scale: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _sentence(rows: list[dict[str, Any]]) -> str:
+def _sentence(rows: list[Row]) -> str:
     (row,) = rows
     return f"failed, {row['error']}" if row["status"] == FAILED else f"perplexity {row['perplexity']:.3f}"
 

@@ -10,12 +10,11 @@ from based_jax import plot
 from based_jax.experiments.hyper_lm.contenders import BASELINE, BENCHMARKS, Benchmark, Contender
 from based_jax.experiments.hyper_lm.jobs import SCALES, models
 from based_jax.experiments.panels import Line, Panel
-from based_jax.experiments.results import FAILED
+from based_jax.experiments.results import FAILED, Rows
 from based_jax.models import param_count
 from based_jax.profile.training import training_operations
 from pallas_kernels import markdown
 
-Rows = Sequence[Mapping[str, Any]]
 TITLE = "Self-attention, HyperFeatureAttention and HyperAttention as language models"
 SOURCE = "Ustaomeroglu and Qu, Tables 1 and 2"
 

@@ -7,6 +7,7 @@ from statistics import fmean, median
 from typing import Any
 
 from based_jax.experiments.job import Job
+from based_jax.experiments.results import Row
 from based_jax.experiments.runner import Runner
 from based_jax.experiments.slots import Slot
 
@@ -27,7 +28,7 @@ class LMRunner(Runner):
         return status
 
 
-def summary(lines: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
+def summary(lines: list[Row], tokens: int) -> dict[str, Any]:
     """Return what a study keeps of a run, from the lines of metrics.jsonl and the tokens of a step.
 
     `eval_loss` (nats per token, of the last line), `perplexity`, `steps`, `seconds_per_step` (the median of

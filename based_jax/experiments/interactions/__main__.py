@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 
@@ -12,7 +12,7 @@ from based_jax import command, plot
 from based_jax.directory_lock import sole_writer
 from based_jax.experiments.interactions import colliding_agents as agents
 from based_jax.experiments.interactions import figure
-from based_jax.experiments.results import write_rows
+from based_jax.experiments.results import Row, write_rows
 from based_jax.experiments.study import claim
 from based_jax.validate import expect
 
@@ -65,7 +65,7 @@ def _run(flags: Flags, out: Path) -> int:
     return 0
 
 
-def _rows(flags: Flags, setting: agents.Setting, out: Path, console: Console) -> list[dict[str, Any]]:
+def _rows(flags: Flags, setting: agents.Setting, out: Path, console: Console) -> list[Row]:
     console.print(f"drawing {setting.sequences:,} sequences of {setting.length} agents")
     data = agents.training_data(setting, flags.seed)
     rows = []

@@ -1,6 +1,6 @@
 """The study's figure: weights and transforms, learned and devised, and errors by length and in training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,10 @@ from based_jax import plot
 from based_jax.experiments.interactions.colliding_agents import LENGTHS, Run, Setting
 from based_jax.experiments.interactions.constructions import Weights
 from based_jax.experiments.interactions.transform import transform
+from based_jax.experiments.results import Rows
 
 _COLORS = ("#222222", "#D55E00", "#0072B2")
 _MARKERS = ("o", "s", "x")
-
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 def draw(setting: Setting, runs: Sequence[Run], weights: Sequence[Weights], rows: Rows, path: Path) -> None:
