@@ -52,7 +52,6 @@ def read_runs(directory: Path, table: str) -> list[Run]:
 
 
 def _facts(path: Path) -> tuple[str, str]:
-    """The study and its scale."""
     try:
         facts = read_json(path)
         return facts["study"], facts["scale"]

@@ -59,7 +59,6 @@ def main(argv: Sequence[str] | None = None, trainer: Sequence[str] = TRAINER) ->
 
 
 def _run(flags: Flags, out: Path, trainer: Sequence[str]) -> int:
-    """Do the parts that are asked for, write the report, and return the exit status."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     setting = SETTINGS[flags.scale]
     claim(out, {"study": NAME, "scale": flags.scale})

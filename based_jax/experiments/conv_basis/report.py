@@ -92,7 +92,6 @@ def _structured(rows: Rows) -> str:
 
 
 def _curves(rows: Rows) -> str:
-    """Return a table for each input, a row for each line."""
     tables = []
     for name in dict.fromkeys(row["input"] for row in rows):
         lines = {row["line"]: row["points"] for row in rows if row["input"] == name}

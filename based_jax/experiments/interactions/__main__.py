@@ -43,7 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(flags: Flags, out: Path) -> int:
-    """Do what `out` does not hold yet, and return the exit status."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     setting = agents.SETTINGS[flags.scale]
     claim(out, {"study": "interactions", "scale": flags.scale, "seed": flags.seed, **asdict(setting)})

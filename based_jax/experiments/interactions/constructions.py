@@ -290,7 +290,6 @@ def _block(sizes: Sequence[int], feature: int, form: Float[np.ndarray, "n n"]) -
 
 
 def _orthonormal(columns: Float[np.ndarray, "S n"]) -> Float[np.ndarray, "S rank"]:
-    """Return an orthonormal basis of what the columns span."""
     left, values, _ = np.linalg.svd(columns, full_matrices=False)
     tolerance = np.finfo(float).eps * max(columns.shape) * values.max(initial=0)
     return left[:, values > tolerance]

@@ -103,7 +103,6 @@ def _scores(x: Array, c: Array) -> Array:
 
 
 def _sequences(x: Array) -> tuple[Array, int]:
-    """Return embedded sequences as a JAX array, and their width."""
     x = jnp.asarray(x)
     expect(x.ndim >= 2, "x.shape", x.shape, "(..., L, d)")
     return x, x.shape[-1]

@@ -18,10 +18,8 @@ from based_jax.validate import expect
 
 @dataclass(frozen=True)
 class Growth:
-    """Theorem F.4 at one length, in tokens as wide as it allows."""
+    """Theorem F.4 at one length, in tokens as wide as it allows, log2 d = (log2 N)^(1 - epsilon)."""
 
-    log_pairs: float  # log2 N
-    log_width: float  # log2 d = (log2 N)^(1 - epsilon)
     layers: int  # the smallest L with 2^L log2 d + log2 B >= log2 N
     bound: float  # the closed form that the proof ends with, epsilon / 2 * log2 log2 N
     large: bool  # whether N is so large that the proof's last steps hold
@@ -60,4 +58,4 @@ def growth(log_pairs: float, epsilon: float, alpha: float = 1.0) -> Growth:
     layers = next(layers for layers, bits in enumerate(held) if bits >= log_pairs)
     twice = log2(log_pairs)
     large = log_pairs / 2 >= log2(alpha + 2) + 2 * twice and twice >= 2 / epsilon
-    return Growth(log_pairs, log_width, layers, epsilon / 2 * twice, large)
+    return Growth(layers, epsilon / 2 * twice, large)

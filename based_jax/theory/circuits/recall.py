@@ -71,8 +71,6 @@ def scan(items: list[tuple[Any, Bits]]) -> list[tuple[Any, Bits]]:
         return second[0] + both(missing, first[0]), [b + both(missing, a) for a, b in contents]
 
     items = [(there, [both(there, bit) for bit in content]) for there, content in items]
-    reach = 1
-    while reach < len(items):
-        items = items[:reach] + list(map(later, items, items[reach:]))
-        reach *= 2
+    for doubling in range((len(items) - 1).bit_length()):
+        items = items[: 2**doubling] + list(map(later, items, items[2**doubling :]))
     return items

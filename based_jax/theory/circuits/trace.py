@@ -93,7 +93,6 @@ def total(terms: Sequence[Any]) -> Any:
 
 
 def _wire(tape: Tape, value: Any) -> Wire:
-    """Return a wire as it is, a number as a constant."""
     if isinstance(value, Wire):
         return value
     return _append(tape, Node("constant", value=float(value)))
