@@ -56,6 +56,3 @@ def random_linear_attention(
 def weights(rng: Rng, rows: int, columns: int) -> Matrix:
     """Return a projection of `rows` channels to `columns`, or `columns` filters of `rows` taps."""
     return rng.normal(size=(rows, columns)) / np.sqrt(rows)
-
-
-filters = weights

@@ -19,7 +19,7 @@ from based_jax.theory.simulations.hyena_of_base_conv import (
     without_positions,
 )
 from based_jax.theory.simulations.hyena_rows import hyena_by_rows
-from based_jax.theory.simulations.instances import filters, random_hyena, random_layer, weights
+from based_jax.theory.simulations.instances import random_hyena, random_layer, weights
 
 seeds, lengths, widths, orders = (
     st.integers(0, 2**32 - 1),
@@ -99,7 +99,7 @@ def test_order_1_by_hand():
 
 def test_wrong_arguments():
     rng = np.random.default_rng(2)
-    square, taps = weights(rng, 3, 3), filters(rng, 4, 3)
+    square, taps = weights(rng, 3, 3), weights(rng, 4, 3)
     with pytest.raises(ValueError, match=r"gates has shape \(2, 3, 3\): expected \(1, 3, 3\)"):
         Hyena(np.stack([square] * 2), square, taps[None])
     with pytest.raises(ValueError, match=r"short has shape \(4, 3\): expected \(4, 1\)"):
