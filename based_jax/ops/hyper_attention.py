@@ -24,12 +24,11 @@ from jax import lax
 
 from based_jax.ops.core import context_parallel
 from based_jax.ops.core.arrays import map_arrays, map_pairs
-from based_jax.ops.core.chunks import join_tokens, pad_tokens, split_tokens
+from based_jax.ops.core.chunks import map_chunks, pad_tokens
 from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
-from based_jax.ops.core.transforms import checkpoint, map_rows
 from based_jax.ops.softmax_attention import attend, keys_of_devices, softmax_attention, visible_keys
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
@@ -293,14 +292,11 @@ def _in_blocks(
         k, v = (pad_tokens(x, -length % size) for x in (keys.k, keys.v))
         keys = _Keys(k, v, pad_tokens(keys.index, -length % size, constant_values=-1), None)
 
-    @checkpoint
-    def one(arguments: tuple[Array, ...]) -> Array:
-        q, index, start, begin = arguments
-
+    def one(tokens: tuple[Array, ...]) -> Array:
+        q, index, start, place = tokens
         near = keys
         if left is not None:
-            near = map_arrays(lambda x: lax.dynamic_slice_in_dim(x, begin, span, axis=1), keys)
+            near = map_arrays(lambda x: lax.dynamic_slice_in_dim(x, place[0, 0], span, axis=1), keys)
         return block(q, index, start, near)
 
-    queries = (split_tokens(x, size) for x in (q, index, start))
-    return join_tokens(map_rows(one, (*queries, jnp.arange(0, length, size))), length)
+    return map_chunks(one, (q, index, start, jnp.arange(length)[None]), size)

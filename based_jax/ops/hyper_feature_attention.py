@@ -15,21 +15,20 @@ prod_a d_a x V floats, and time linear in the length.
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 
 from based_jax.ops.core import context_parallel
-from based_jax.ops.core.chunks import scan_chunks
+from based_jax.ops.core.chunks import map_chunks
 from based_jax.ops.core.continuation import Chunked, Continued, No, Yes, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_chunk_size
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, slot_index, write
 from based_jax.ops.linear_attention import LinearAttentionState, linear_attention
-from based_jax.ops.tensor_product import tensor_product_map
+from based_jax.ops.tensor_product import factors_in, tensor_product_map
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_choice
 
@@ -182,17 +181,17 @@ def _in_blocks(
     values, written = v, None
     if cache is not None:
         written = write(cache, jnp.concatenate(ks, axis=-1), v, call.tokens, call.after)
-        ks = jnp.split(written.k, list(accumulate(k.shape[-1] for k in ks))[:-1], axis=-1)
+        ks = factors_in(written.k, [k.shape[-1] for k in ks])
         values, marks = written.v, slot_index(call.after.length, cache.slots)
     if context_parallel.is_sharded():
         ks, values, marks = jax.tree.map(context_parallel.whole, (tuple(ks), values, marks))
 
-    def step(nothing: None, chunk: Any, start: Any, mask: Any) -> tuple[Array, None]:
+    def attend(chunk: Any) -> Array:
         qs, first, last = chunk
         visible = (first[:, :, None] <= marks[:, None]) & (marks[:, None] <= last[:, :, None])
-        return _attend(qs, ks, values, visible, kind, scales), nothing
+        return _attend(qs, ks, values, visible, kind, scales)
 
-    y, _ = scan_chunks(step, None, (qs, first, last), chunk_size=block, start=None, mask=None)
+    y = map_chunks(attend, (qs, first, last), block)
     y = y.astype(v.dtype)  # the values came from the cache, whose dtype may be another
     return (y if written is None else nan_where_outgrown(written, y)), written
 

@@ -16,7 +16,7 @@ import pallas_kernels
 from based_jax.ops import cudnn_attention
 from based_jax.ops.core import context_parallel
 from based_jax.ops.core.arrays import map_arrays, map_pairs
-from based_jax.ops.core.chunks import join_tokens, pad_tokens, split_tokens
+from based_jax.ops.core.chunks import map_chunks, pad_tokens
 from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
 from based_jax.ops.core.dispatch import KERNELS, implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
@@ -24,7 +24,7 @@ from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.kv_cache import KVCache, expect_cache, nan_where_outgrown, recent, slot_index, write
 from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.stream import TokenPositions, advance
-from based_jax.ops.core.transforms import checkpoint, cond, map_rows
+from based_jax.ops.core.transforms import cond
 from based_jax.ops.rotary import rotary
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_divisible
@@ -384,21 +384,15 @@ def attend_in_blocks(
 
     k, v may be of other tokens than q, those at `tokens`; key_index reports of which, negative for none.
     """
-    batch, length = q.shape[:2]
+    length = q.shape[1]
     index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (tokens.index, tokens.start))
-    if how.chosen == "reference" or length <= QUERY_BLOCK:
-        visible = visible_keys(index, start, key_index, how.left, how.allowed)
-        return attend(q, k, v, visible, how.scale, how.return_log_sum)
-    index, start = (jnp.broadcast_to(x, (batch, length)) for x in (index, start))
 
-    @checkpoint
-    def block(args: tuple[Array, Array, Array]) -> Any:
-        q, index, start = args
+    def block(tokens: tuple[Array, Array, Array]) -> Any:
+        q, index, start = tokens
         visible = visible_keys(index, start, key_index, how.left, how.allowed)
         return attend(q, k, v, visible, how.scale, how.return_log_sum)
 
-    blocks = map_arrays(lambda x: split_tokens(x, QUERY_BLOCK), (q, index, start))
-    return map_arrays(lambda y: join_tokens(y, length), map_rows(block, blocks))
+    return map_chunks(block, (q, index, start), length if how.chosen == "reference" else QUERY_BLOCK)
 
 
 def _windowed(

@@ -55,10 +55,10 @@ def tensor_product_map(widths: Sequence[int]) -> FeatureMap:
 
 
 def _all_products(widths: tuple[int, ...], x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-    return tensor_product(_factors(x, widths))
+    return tensor_product(factors_in(x, widths))
 
 
-def _factors(x: Float[Array, "... K"], widths: tuple[int, ...]) -> list[Float[Array, "... _"]]:
+def factors_in(x: Float[Array, "... K"], widths: Sequence[int]) -> list[Float[Array, "... _"]]:
     """Return what lies side by side in the channels."""
     return jnp.split(x, list(accumulate(widths))[:-1], axis=-1)
 
@@ -83,6 +83,6 @@ def sketched_product_map(key: jax.Array, widths: Sequence[int], size: int) -> Fe
 
 
 def _some_products(signs: list[Array], x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-    parts = zip(_factors(x, tuple(len(sign) for sign in signs)), signs, strict=True)
+    parts = zip(factors_in(x, tuple(len(sign) for sign in signs)), signs, strict=True)
     size = signs[0].shape[1]
     return math.prod(part @ sign.astype(x.dtype) for part, sign in parts) * size**-0.5

@@ -16,6 +16,7 @@ from based_jax.ops.core.transforms import checkpoint
 from based_jax.typing import Array, Bool, Float, Int
 
 S = TypeVar("S")
+Y = TypeVar("Y")
 
 Step = Callable[[Any, Any, Int[Array, "B C"] | None, Bool[Array, "B C"] | None], tuple[Any, Any]]
 """state, a chunk of the inputs, `start`, `mask` -> outputs (B, C, ...), the state after the chunk"""
@@ -69,6 +70,17 @@ def scan_chunks(
     return map_arrays(lambda x: join_tokens(x, length), y), state
 
 
+def map_chunks(function: Callable[[Any], Y], inputs: Any, chunk_size: int) -> Y:
+    """Outputs of a function of some tokens' inputs; the backward pass computes a chunk's insides again."""
+    if jax.tree.leaves(inputs)[0].shape[1] <= chunk_size:
+        return function(inputs)
+
+    def step(nothing: None, chunk: Any, start: Any, mask: Any) -> tuple[Any, None]:
+        return function(chunk), nothing
+
+    return scan_chunks(step, None, inputs, chunk_size=chunk_size, start=None, mask=None)[0]
+
+
 def pad_tokens(x: Array, after: int, before: int = 0, **how: Any) -> Array:
     """Return x, (B, N, ...), with so many more tokens, by `jnp.pad`."""
     return jnp.pad(x, [(0, 0), (before, after)] + [(0, 0)] * (x.ndim - 2), **how)
@@ -111,11 +123,11 @@ class ChunkMask(NamedTuple):
 
     def entering(self, x: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
         """Return x with zeros at keys that do not enter the state."""
-        return rows_where(self.enters, x)
+        return x if self.enters is None else jnp.where(self.enters[..., None], x, 0)
 
     def reading(self, x: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
         """Return what was read of the state, maybe infinite, with zeros at queries that do not see it."""
-        return rows_where(self.reads, x)
+        return x if self.reads is None else jnp.where(self.reads[..., None], x, 0)
 
 
 def chunk_mask(
@@ -145,11 +157,6 @@ def chunk_mask(
         visible = visible & real[..., None, :]
         enters = real if enters is None else enters & real
     return ChunkMask(visible, reads, enters, keeps)
-
-
-def rows_where(condition: Bool[Array, "... C"] | None, x: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
-    """x with zeros in the rows where the condition is False; None keeps all."""
-    return x if condition is None else jnp.where(condition[..., None], x, 0)
 
 
 def heads_first(x: Float[Array, "B N H D"]) -> Float[Array, "B H N D"]:

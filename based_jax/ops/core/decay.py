@@ -37,7 +37,7 @@ def since_start(log_decay: Float[Array, "... C K"], inclusive: bool = True) -> F
 
 def until_end(log_decay: Float[Array, "... C K"]) -> Float[Array, "... C K"]:
     """Return what remains after the chunk of what each token adds."""
-    return jnp.exp(_remaining(log_decay, -2))
+    return jnp.exp(jnp.flip(_running(jnp.flip(log_decay, -2), -2, inclusive=False), -2))
 
 
 def across(log_decay: Float[Array, "... C K"]) -> Float[Array, "... K"]:
@@ -101,8 +101,3 @@ def _running(g: Array, axis: int, inclusive: bool) -> Array:
     before = lax.slice_in_dim(g, 0, g.shape[axis] - 1, axis=axis)
     zero = jnp.zeros_like(lax.slice_in_dim(g, 0, 1, axis=axis))
     return jnp.cumsum(jnp.concatenate([zero, before], axis=axis), axis=axis)
-
-
-def _remaining(g: Array, axis: int) -> Array:
-    """Return the sums of the elements after each."""
-    return jnp.flip(_running(jnp.flip(g, axis), axis, inclusive=False), axis)

@@ -29,13 +29,8 @@ class Declaration(NamedTuple):
     fastest: Callable[..., str] | None
 
 
-_DECLARED: dict[str, Declaration] = {}
+DECLARED: dict[str, Declaration] = {}
 """by op"""
-
-
-def declare(op: str, declaration: Declaration) -> None:
-    """Add an op."""
-    _DECLARED[op] = declaration
 
 
 _PLATFORM: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform", default=None)
@@ -62,8 +57,8 @@ def implementations(op: str) -> tuple[str, ...]:
     Raises:
         ValueError: unknown op.
     """
-    expect_choice("op", op, tuple(_DECLARED))
-    return _DECLARED[op].names
+    expect_choice("op", op, tuple(DECLARED))
+    return DECLARED[op].names
 
 
 def expect_implementation(op: str, name: str, available: Sequence[str]) -> None:
@@ -90,7 +85,7 @@ def implementation_for(
         return implementation
     if unsupported or not set(available) & set(KERNELS):
         return "xla"
-    kernel, declared = "cudnn" if "cudnn" in available else _portable_kernel(arrays), _DECLARED[op]
+    kernel, declared = "cudnn" if "cudnn" in available else _portable_kernel(arrays), DECLARED[op]
     if _cannot_run(op, kernel, arrays):
         has_mosaic = "mosaic" in available and kernel == "triton"  # else its gradient would be refused, too
         return "mosaic" if has_mosaic and not _cannot_run(op, "mosaic", arrays) else "xla"
@@ -112,7 +107,7 @@ def _cannot_run(op: str, kernel: str, arrays: Sequence[Any]) -> str | None:
         )
     if kernel in ("pallas", "triton") and (reason := pallas_kernels.cannot_launch(kernel)):
         return reason
-    supports = _DECLARED[op].supports
+    supports = DECLARED[op].supports
     return supports(kernel, *arrays) if arrays and supports is not None else pallas_kernels.cannot_run()
 
 

@@ -84,11 +84,7 @@ class _Call:
         return jax.tree.unflatten(self.tree, leaves)
 
 
-class _Array:
-    """The type of `_ARRAY`."""
-
-
-_ARRAY = _Array()
+_ARRAY: Any = object()
 
 
 def _is_array(leaf: Any) -> bool:

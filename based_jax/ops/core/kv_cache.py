@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax.ops.core.arrays import lift, map_arrays
+from based_jax.ops.core.continuation import Stateful
 from based_jax.ops.core.ring import expect_capacity, latest, put
 from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
 from based_jax.typing import Array, Bool, Float, Int
@@ -44,17 +45,12 @@ def init_kv_cache(
     )
 
 
-class Cache(Protocol):
+class Cache(Stateful, Protocol):
     """A state with a slot for each token."""
 
     @property
     def slots(self) -> int:
         """W, the number of tokens that fit."""
-        ...
-
-    @property
-    def stream(self) -> Stream:
-        """How far each row has come."""
         ...
 
 

@@ -145,7 +145,7 @@ def implemented_by(
     def decorate(op: F) -> F:
         name = op.__name__
         own = names or ("xla", "reference")
-        dispatch.declare(name, dispatch.Declaration(own, supports, is_slow, fastest))
+        dispatch.DECLARED[name] = dispatch.Declaration(own, supports, is_slow, fastest)
 
         @functools.wraps(op)
         def call(*args: Any, implementation: str | None = None, **options: Any) -> Any:
