@@ -262,7 +262,6 @@ def _solve_unit_lower(a: Float[Array, "... C C"], x: Float[Array, "... C V"]) ->
 def _reference(
     tokens: Any, kv: Float[Array, "B H K V"], start: Int[Array, "rows N"] | None, chunk_size: int
 ) -> tuple[Array, Array]:
-    """Run the recurrence as it is written, one token at a time."""
 
     def token(kv: Array, inputs: Any) -> tuple[Array, Array]:
         q, k, v, a, b, log_decay, first = inputs

@@ -210,7 +210,6 @@ def _chunked(
 def _token_by_token(
     x: Array, log_a: Array, weight: Array, modes: Array, call: Continuation, chunk_size: int
 ) -> tuple[Array, Array]:
-    """Run the recurrence as it is written."""
     batch, length = x.shape[:2]
     real = jnp.ones((batch, length), bool) if call.mask is None else call.mask
     first = begins(call.start, batch, length)

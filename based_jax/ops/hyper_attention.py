@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.ops.core import context_parallel
-from based_jax.ops.core.arrays import map_arrays, map_pairs
+from based_jax.ops.core.arrays import append, map_arrays
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
 from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
@@ -195,7 +195,7 @@ def _attend_to_tuples(
             keys = _Keys(written.k, written.v, slot_index(call.after.length, cache.slots), None)
         else:
             own = own._replace(index=jnp.broadcast_to(own.index, (batch, length)))
-            keys = _joined(_Keys(*recent(cache, left), None), own)
+            keys = append(_Keys(*recent(cache, left), None), own)
 
     dtype = accumulation_dtype(v)
     q, keys = q.astype(dtype) * scale, keys._replace(k=keys.k.astype(dtype), v=keys.v.astype(dtype))
@@ -215,17 +215,12 @@ def _attend_to_tuples(
 def _keys_of_devices(own: _Keys, left: int | None) -> _Keys:
     """Return the keys of a call without a cache: all, or of a window those before the call and its own."""
     if context_parallel.is_sharded():
-        start = own.start if own.start is None else context_parallel.whole(own.start)
-        return _Keys(*keys_of_devices(own.k, own.v, own.index, left), start)
+        return _Keys(*keys_of_devices(own.k, own.v, own.index, left), context_parallel.whole(own.start))
     if left is None:
         return own
     before = jnp.full((len(own.index), left), -1)
     k, v = (jnp.zeros_like(x, shape=(x.shape[0], left, *x.shape[2:])) for x in (own.k, own.v))
-    return _joined(_Keys(k, v, before, None), own)
-
-
-def _joined(earlier: _Keys, later: _Keys) -> _Keys:
-    return map_pairs(lambda x, y: jnp.concatenate([x.astype(y.dtype), y], axis=1), earlier, later)
+    return append(_Keys(k, v, before, None), own)
 
 
 def _visible(index: Array, start: Array, keys: _Keys, left: int | None) -> Bool[Array, "rows N M"]:

@@ -183,8 +183,7 @@ def _in_blocks(
         written = write(cache, jnp.concatenate(ks, axis=-1), v, call.tokens, call.after)
         ks = factors_in(written.k, [k.shape[-1] for k in ks])
         values, marks = written.v, slot_index(call.after.length, cache.slots)
-    if context_parallel.is_sharded():
-        ks, values, marks = jax.tree.map(context_parallel.whole, (tuple(ks), values, marks))
+    ks, values, marks = context_parallel.whole((tuple(ks), values, marks))
 
     def attend(chunk: Any) -> Array:
         qs, first, last = chunk

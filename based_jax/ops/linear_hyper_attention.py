@@ -162,13 +162,11 @@ def linear_hyper_attention(
     batch, length, heads, width = q.shape
     slots, value_size = len(ks), vs[0].shape[-1]
     out_dtype, dtype = vs[0].dtype, accumulation_dtype(vs[0])
-    state = init_linear_hyper_state(
-        batch, heads, slots, feature_map.size(width), value_size, normalize=normalize, dtype=dtype
-    )
+    sizes = (batch, heads, slots, feature_map.size(width), value_size)
+    state = init_linear_hyper_state(*sizes, normalize=normalize, dtype=dtype)
     expect_state(initial_state, sums=state.sums.shape)
     if not causal:
-        whole_rows = {"initial_state": initial_state, "segment_ids": segment_ids}
-        for name, value in whole_rows.items():
+        for name, value in (("initial_state", initial_state), ("segment_ids", segment_ids)):
             expect(value is None, name, type(value).__name__, "None when causal is False, of whole rows")
         expect(not return_state, "return_state", return_state, "False when causal is False")
     call = continue_from(initial_state, batch, length, segment_ids, mask)
@@ -182,10 +180,7 @@ def linear_hyper_attention(
         y, sums = _scan(form, sums, q, ks, vs, call.start, mask, chunk_size)
         count = call.tokens.positions + 1
     else:
-        keys = (ks, vs, mask)
-        ks, vs, of_keys = (
-            jax.tree.map(context_parallel.whole, keys) if context_parallel.is_sharded() else keys
-        )
+        ks, vs, of_keys = context_parallel.whole((ks, vs, mask))
         _, sums = _scan(form, state.sums, None, ks, vs, None, of_keys, chunk_size)
         total = sums[:, :, 0] if ordered else jnp.prod(sums, axis=2)
         y = jnp.einsum("bnhf,bhfv->bnhv", feature_map.features(q), total)
@@ -204,8 +199,6 @@ def linear_hyper_attention(
 
 
 class _Form(NamedTuple):
-    """What is summed."""
-
     ordered: bool
     strict: bool
     feature_map: FeatureMap
@@ -231,7 +224,6 @@ def _scan(
     mask: Bool[Array, "B N"] | None,
     chunk_size: int,
 ) -> tuple[Any, Array]:
-    """Return what the queries read, and the sums after the last token."""
 
     def step(sums: Array, chunk: Any, start: Array | None, mask: Array | None) -> tuple[Any, Array]:
         return _chunk(form, sums, chunk, start, mask)

@@ -195,7 +195,6 @@ def _chunked(
 
 
 def _reference(tokens: Tokens, bonus: Array | None, kv: Array, call: Continuation) -> tuple[Array, Array]:
-    """Run the recurrence as it is written, one token at a time."""
     q, k, v, log_decay = tokens
     batch, length, heads = v.shape[:3]
     q, k = (jnp.repeat(x, heads // x.shape[2], axis=2) for x in (q, k))

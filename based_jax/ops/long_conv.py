@@ -119,7 +119,6 @@ def _long_conv(
     mask: Bool[Array, "B N"] | None,
     chosen: str,
 ) -> Any:
-    """Compute `long_conv` once its arguments are checked."""
     batch, length = x.shape[:2]
     taps = kernel.shape[0]
     call = continue_from(state, batch, length, segment_ids, mask)
@@ -169,7 +168,7 @@ def _of_channels(
     """Exchange the shards of all channels for whole sequences of some channels, and back."""
     share = context_parallel.to_channels(x)
     kernel, skip = jax.tree.map(context_parallel.own_channels, (kernel, skip))
-    segment_ids, mask = jax.tree.map(context_parallel.whole, (segment_ids, mask))
+    segment_ids, mask = context_parallel.whole((segment_ids, mask))
     with context_parallel.whole_sequences():
         y = long_conv(share, kernel, skip=skip, segment_ids=segment_ids, mask=mask, implementation=chosen)
     return context_parallel.to_tokens(y, x.shape[-1])
@@ -192,7 +191,6 @@ def _toeplitz(
 def _newest(
     x: Float[Array, "B N E"], kernel: Float[Array, "T E"], start: Int[Array, "B N"] | None
 ) -> Float[Array, "B 1 E"]:
-    """Return the last output alone."""
     length, taps = x.shape[1], kernel.shape[0]
     index = jnp.arange(length - taps, length)
     x = x[:, length - taps :]

@@ -158,9 +158,8 @@ def landmark_attention(
         q, k, v: queries, keys, values.
         piece: c, tokens per landmark; pieces are counted from the start of each segment.
     """
-    batch, length, *_ = expect_qkv(q, k, v)
+    batch, length, heads, width, _ = expect_qkv(q, k, v)
     expect(piece >= 1, "piece", piece, "at least 1 token")
-    heads, width = q.shape[2:]
     state = initial_state
     call = continue_from(state, batch, length, segment_ids, mask)
     q, k, v = call.unpadded((q, k, v))
@@ -183,12 +182,10 @@ def landmark_attention(
     def earlier(i: Array, j: Array) -> Array:
         return j // piece < i // piece
 
-    near, ring = outputs_and_state(
-        softmax_attention(
-            q, k, v, left=piece - 1, allowed=same, return_log_sum=True, return_state=return_state, **how
-        ),
-        return_state,
+    results = softmax_attention(
+        q, k, v, left=piece - 1, allowed=same, return_log_sum=True, return_state=return_state, **how
     )
+    near, ring = outputs_and_state(results, return_state)
 
     keys, values, index, fits = _landmarks(k_mean, readout, call.tokens, piece, state)
     if keys.shape[1] == 0:  # rows shorter than a piece

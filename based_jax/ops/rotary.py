@@ -41,9 +41,8 @@ def rotary(
     expect_array("positions", positions, (rows, length), "integer")
     dim = width if dim is None else dim
     pairs = (dim + 1) // 2
-    expect(
-        dim > 0 and 2 * pairs <= width, "dim", dim, f"1 to the head width {width} (an odd dim takes dim + 1)"
-    )
+    expected = f"1 to the head width {width} (an odd dim takes dim + 1)"
+    expect(dim > 0 and 2 * pairs <= width, "dim", dim, expected)
     angles = _angles(positions, base ** (-np.arange(0, dim, 2) / dim))
     cos, sin = (f(angles)[:, :, None, :].astype(x.dtype) for f in (jnp.cos, jnp.sin))
     rotated, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops.core.arrays import append
 from based_jax.ops.core.continuation import Chosen, No, Yes, continue_from, outputs_and_state
 from based_jax.ops.core.dtypes import accumulation_dtype, finfo
 from based_jax.ops.core.eager import compiled
@@ -135,13 +136,10 @@ def scatterbrain_attention(
     # At each token the one that has just left its window, if that is of the same segment.
     tokens = continue_from(initial_state, batch, length, segment_ids, mask).tokens
     if window is None:
-        before = [jnp.zeros((batch, left + 1, *x.shape[2:]), x.dtype) for x in (k, v)]
+        before = tuple(jnp.zeros((batch, left + 1, *x.shape[2:]), x.dtype) for x in (k, v))
     else:
         before = recent(window, left + 1)[:2]
-    k, values = (
-        jnp.concatenate([old.astype(x.dtype), x], axis=1)[:, :length]
-        for old, x in zip(before, (k, v), strict=True)
-    )
+    k, values = (x[:, :length] for x in append(before, (k, v)))
     has_left = (tokens.positions > left)[..., None, None]
 
     # exp(w.x - |x|^2 / 2) reaches exp(|w|^2 / 2) and no further. With that factor moved to the query's side a

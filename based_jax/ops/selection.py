@@ -83,8 +83,7 @@ def repeated_in(
 @compiled
 def segment_lengths(places: TokenPositions, batch_size: int) -> Int[Array, "B N"]:
     """Return real tokens of the segment that each token belongs to."""
-    ones = jnp.ones((batch_size, places.index.shape[1]), jnp.int32)
-    return segment_sum(ones, places)
+    return segment_sum(jnp.ones((batch_size, places.index.shape[1]), jnp.int32), places)
 
 
 @compiled

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import pallas_kernels
 from based_jax.ops import cudnn_attention
 from based_jax.ops.core import context_parallel
-from based_jax.ops.core.arrays import map_arrays, map_pairs
+from based_jax.ops.core.arrays import append, map_arrays
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
 from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
 from based_jax.ops.core.dispatch import KERNELS, implementation_for
@@ -155,7 +155,6 @@ def _softmax_attention(
     segment_ids: Int[Array, "B N"] | None,
     mask: Bool[Array, "B N"] | None,
 ) -> Any:
-    """Compute `softmax_attention` once its arguments are checked."""
     batch, length = q.shape[:2]
     causal, left, scale, _, return_log_sum, chosen = how
     call = continue_from(cache, batch, length, segment_ids, mask)
@@ -167,9 +166,7 @@ def _softmax_attention(
             return cudnn_attention.attend(q, k, v, causal=causal, left=left, scale=scale, mask=mask)
         if not causal:
             keys = (k, v, jnp.broadcast_to(tokens.start, (tokens.start.shape[0], length)), mask)
-            if context_parallel.is_sharded():
-                keys = jax.tree.map(context_parallel.whole, keys)
-            k, v, *where = keys
+            k, v, *where = context_parallel.whole(keys)
             return attend(q, k, v, _same_segment(tokens.start, *where), scale, return_log_sum)
         key_index = tokens.index if mask is None else jnp.where(mask, tokens.index, -1)
         if left is not None and left >= length * context_parallel.shards() - 1:
@@ -208,12 +205,9 @@ def _with_cache(
     if how.left is None or length == 1:
         key_index = slot_index(call.after.length, cache.slots)
         return attend_in_blocks(q, written.k, written.v, call.tokens, key_index, how)
-    old_k, old_v, old_index = recent(cache, how.left)
     key_index = jnp.broadcast_to(call.tokens.index, (batch, length))
     key_index = key_index if call.mask is None else jnp.where(call.mask, key_index, -1)
-    keys = jnp.concatenate([old_k.astype(k.dtype), k], axis=1)
-    values = jnp.concatenate([old_v.astype(v.dtype), v], axis=1)
-    key_index = jnp.concatenate([old_index, key_index], axis=1)
+    keys, values, key_index = append(recent(cache, how.left), (k, v, key_index))
     return _attend_to_keys(q, keys, values, call.tokens, key_index, how)
 
 
@@ -308,9 +302,9 @@ def _not_for_cudnn(
 def keys_of_devices(k: Array, v: Array, key_index: Array, left: int | None) -> tuple[Array, Array, Array]:
     """Return keys, values and indices that a shard of the sequences sees: all, or its window and its own."""
     if left is None:
-        return map_arrays(context_parallel.whole, (k, v, key_index))
+        return context_parallel.whole((k, v, key_index))
     before = (*(context_parallel.halo(x, left) for x in (k, v)), key_index[:, :1] + jnp.arange(-left, 0))
-    return map_pairs(lambda x, y: jnp.concatenate([x, y], axis=1), before, (k, v, key_index))
+    return append(before, (k, v, key_index))
 
 
 @compiled

@@ -176,8 +176,7 @@ def _token(
     """Take one step of the recurrence of RWKV's code, for chunks of one token."""
     k, v = (x[:, 0] for x in tokens)
     if start is not None:
-        begins = start == 0
-        sums = select(begins, (0, 0, EMPTY), sums)
+        sums = select(start == 0, (0, 0, EMPTY), sums)
     numerator, denominator, exponent = sums
     y = _read(sums, bonus, k, v)
     top = jnp.maximum(exponent + log_decay, k)

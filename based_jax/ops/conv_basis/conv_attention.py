@@ -389,9 +389,8 @@ def _extend(
     slots = kernels.shape[-1]
     lag = jnp.where(own[:, None, None] & (lag >= 0), lag, slots)  # there is no such slot: dropped
     b, h, a = np.ogrid[: kernels.shape[0], : kernels.shape[1], : kernels.shape[2]]
-    return anchors, kernels.at[b[..., None], h[..., None], a[..., None], lag].set(
-        scores.astype(kernels.dtype), mode="drop"
-    )
+    at_lags = kernels.at[b[..., None], h[..., None], a[..., None], lag]
+    return anchors, at_lags.set(scores.astype(kernels.dtype), mode="drop")
 
 
 def _keep_nothing(scores: Array) -> tuple[Array, None]:

@@ -103,8 +103,6 @@ def _segments(q: Array, k: Array, starts: Array, real: Array, left: int | None) 
 
 
 class _Rows(NamedTuple):
-    """How each row is computed."""
-
     factor: Float[Array, "B H N"]
     """1 / D_i of rows by FFT, 0 of the others"""
     drowned: Bool[Array, "B H N"]

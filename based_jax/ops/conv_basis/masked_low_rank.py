@@ -84,7 +84,6 @@ def masked_low_rank(
 def _masked_low_rank(
     u1: Array, u2: Array, v: Array, mask: StructuredMask, normalize: bool, chosen: str
 ) -> Array:
-    """Compute `masked_low_rank` once its arguments are checked."""
     length = v.shape[1]
     dtype = accumulation_dtype(v)
     compute = _reference if chosen == "reference" else _structured
@@ -100,7 +99,6 @@ def _masked_low_rank(
 
 
 def _reference(u1: Array, u2: Array, v: Array, mask: StructuredMask) -> Array:
-    """Evaluate the formula as it is written."""
     weights = jnp.einsum("bihf,bjhf->bhij", u1, u2)
     return jnp.einsum("bhij,bjhv->bihv", jnp.where(mask.dense(u1.shape[1]), weights, 0), v)
 
@@ -123,10 +121,8 @@ def _by_changes(u1: Array, u2: Array, v: Array, mask: RowChangeMask) -> Array:
     sign = jnp.asarray(mask.sign).astype(u2.dtype)[:, None, None]
     queries = jnp.zeros((batch, steps, *u1.shape[2:]), u1.dtype).at[:, mask.step].set(u1, unique_indices=True)
     runs = jnp.broadcast_to(mask.run, (batch, steps))
-    y = linear_attention(
-        queries, sign * u2[:, mask.column], v[:, mask.column], normalize=False, segment_ids=runs
-    )
-    return y[:, mask.step]
+    keys, values = sign * u2[:, mask.column], v[:, mask.column]
+    return linear_attention(queries, keys, values, normalize=False, segment_ids=runs)[:, mask.step]
 
 
 def _by_intervals(u1: Array, u2: Array, v: Array, mask: IntervalMask) -> Array:

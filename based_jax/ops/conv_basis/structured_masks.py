@@ -331,7 +331,6 @@ def _changes(
 
 
 def _without(one: range, other: range) -> list[int]:
-    """Numbers of one range that are not in the other."""
     if not one or not other:
         return list(one)
     below, above = range(one.start, min(one.stop, other.start)), range(max(one.start, other.stop), one.stop)

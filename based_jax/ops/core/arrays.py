@@ -26,6 +26,11 @@ def map_pairs(function: Callable[[Array, Array], Array], first: Any, second: T) 
     return jax.tree.map(function, first, second)
 
 
+def append(earlier: Any, later: T) -> T:
+    """Return the arrays of two trees one after the other along axis 1, in the dtypes of the later ones."""
+    return map_pairs(lambda x, y: jnp.concatenate([x.astype(y.dtype), y], axis=1), earlier, later)
+
+
 def cast(tree: T, dtype: Any) -> T:
     """Return the arrays in another dtype."""
     return map_arrays(lambda x: x.astype(dtype), tree)

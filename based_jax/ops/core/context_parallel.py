@@ -214,9 +214,11 @@ def halo(x: Array, count: int) -> Array:
     return _from_before(x[:, length - count :], 1) if hops else x[:, :0]
 
 
-def whole(x: Array) -> Array:
-    """Return (B, n, ...) of all devices as one (B, N, ...)."""
-    return cast(Array, lax.all_gather(x, AXIS, axis=1, tiled=True))
+def whole(tree: T) -> T:
+    """Return arrays (B, n, ...) of all devices as (B, N, ...), or as they are where they are no shards."""
+    if not is_sharded():
+        return tree
+    return map_arrays(lambda x: cast(Array, lax.all_gather(x, AXIS, axis=1, tiled=True)), tree)
 
 
 def to_channels(x: Array) -> Array:

@@ -126,5 +126,4 @@ def _never_changes(option: Any) -> bool:
 
 
 def _is_ours(what: Any) -> bool:
-    """Return whether a module of this package defines it."""
     return what.__module__.split(".")[0] == __name__.split(".")[0]
