@@ -134,7 +134,7 @@ def _is_on_gpu(hidden: Array) -> bool:
 
 def _lowest(dtype: Any) -> Array:
     """The smallest finite number: differences of infinities would be NaN."""
-    return jnp.full((), jnp.finfo(dtype).min, dtype)
+    return jnp.full((), float(jnp.finfo(dtype).min), dtype)
 
 
 def _log_sum_exp(x: Array) -> Array:
