@@ -8,7 +8,8 @@ Rows of one batch may have prompts of different lengths: the state knows how far
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -59,19 +60,7 @@ class Rules(NamedTuple):
     pad_token: int
 
 
-class Call(NamedTuple):
-    """A validated call."""
-
-    prompt: Prompt
-    prefix: Prefix | None
-    chunks: list[int]
-    """tokens per prefill call; together the prompt's padded length"""
-    capacity: int | None
-    """tokens that a state must hold, for states that grow"""
-    rules: Rules
-    counts: Counts | None
-    rows: Tokens
-    """the prompt as it came: what is kept for each row is sharded like it"""
+_SETTINGS = tuple(field.name for field in dataclasses.fields(Sampler))
 
 
 @border.own_settings()
@@ -134,9 +123,9 @@ def generate(
     total = int(max_new_tokens)
     given = (temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty)
     ends = (stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix)
-    call = _read(model, prompt, total, rng, ends, given)
-    progress = _start(model, params, call)
-    (tokens, logprobs), _, _ = _decode(model, params, progress, total, call.rules, size=bucket(total))
+    sampling = dict(zip(_SETTINGS, given, strict=True))
+    start, rules = _read(model, params, prompt, total, rng, *ends, **sampling)
+    (tokens, logprobs), _, _ = _decode(model, params, start(), total, rules, size=bucket(total))
     return (tokens[:, :total], logprobs[:, :total]) if return_logprobs else tokens[:, :total]
 
 
@@ -148,19 +137,9 @@ def stream(
     temperature: float | Sequence[float] = 0.0,
     rng: Array | None = None,
     *,
-    top_k: int | Sequence[int | None] | None = None,
-    top_p: float | Sequence[float | None] | None = None,
-    min_p: float | Sequence[float | None] | None = None,
-    repetition_penalty: float | Sequence[float] = 1.0,
-    presence_penalty: float | Sequence[float] = 0.0,
-    frequency_penalty: float | Sequence[float] = 0.0,
-    stop_tokens: Sequence[int] = (),
-    prompt_mask: Mask | np.ndarray | None = None,
-    pad_token: int = 0,
-    prefill_chunk: int | None = None,
-    prefix: Prefix | None = None,
     return_logprobs: bool = False,
     chunk: int = 8,
+    **options: Any,
 ) -> Iterator[Any]:
     """Continue prompts and yield the tokens while they are made.
 
@@ -169,7 +148,7 @@ def stream(
 
     Args:
         chunk: tokens per chunk and dispatch; the first chunk is the first token alone.
-        others: see `generate`.
+        options: the other arguments of `generate`.
 
     Returns:
         Iterator over int32 (B, tokens); with `return_logprobs` over pairs of them and their log
@@ -180,22 +159,25 @@ def stream(
     """
     expect_integer("max_new_tokens", max_new_tokens, 1)
     expect_integer("chunk", chunk, 1)
-    total, chunk = int(max_new_tokens), int(chunk)
-    given = (temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty)
-    ends = (stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix)
-    call = _read(model, prompt, total, rng, ends, given)
-    chunks = _chunks(model, params, call, total, chunk)
+    total, options = int(max_new_tokens), {"temperature": temperature, **options}
+    start, rules = _read(model, params, prompt, total, rng, **options)
+    chunks = _chunks(model, params, start, rules, total, int(chunk))
     return chunks if return_logprobs else (tokens for tokens, _ in chunks)
 
 
 def _chunks(
-    model: LanguageModel, params: Params, call: Call, total: int, chunk: int
+    model: LanguageModel,
+    params: Params,
+    start: Callable[[], Progress],
+    rules: Rules,
+    total: int,
+    chunk: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    progress = _start(model, params, call)
+    progress = start()
 
     def dispatch(count: int) -> tuple[tuple[Array, Array], Array]:
         nonlocal progress
-        out, made, progress = _decode(model, params, progress, count, call.rules, size=chunk)
+        out, made, progress = _decode(model, params, progress, count, rules, size=chunk)
         return out, made
 
     begin, count = 0, 1
@@ -214,14 +196,19 @@ def _chunks(
 
 def _read(
     model: LanguageModel,
+    params: Params,
     prompt: Tokens,
     total: int,
     rng: Array | None,
-    ends: tuple[Sequence[int], Any, int, int | None, Prefix | None],
-    sampling: tuple[Any, ...],
-) -> Call:
-    """Validate a call's arguments and choose the sizes that are compiled."""
-    config, (stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix) = model.config, ends
+    stop_tokens: Sequence[int] = (),
+    prompt_mask: Any = None,
+    pad_token: int = 0,
+    prefill_chunk: int | None = None,
+    prefix: Prefix | None = None,
+    **sampling: Any,
+) -> tuple[Callable[[], Progress], Rules]:
+    """Validate a call's arguments; return the function that reads the prompt, and how to choose tokens."""
+    config = model.config
     read = read_prompt(prompt, prompt_mask, config.vocab_size, may_be_empty=prefix is not None)
     batch, length = read.tokens.shape
     before = 0
@@ -238,21 +225,29 @@ def _read(
         expect(before + length + total - 1 <= limit, "max_new_tokens", total, most)
     stops = read_tokens("stop_tokens", stop_tokens, config.vocab_size)
     expect_integer("pad_token", pad_token, -INT32_MAX - 1)
-    named = zip((field.name for field in dataclasses.fields(Sampler)), sampling, strict=True)
-    settings, penalises = batch_settings(rng, batch, **dict(named))
+    settings, penalises = batch_settings(rng, batch, **sampling)
     if prefill_chunk is not None:
         expect_integer("prefill_chunk", prefill_chunk, 1)
     chunks = chunk_sizes(length, prefill_chunk)
     padded = pad_to(read, sum(chunks))
-    return Call(
-        prompt=padded,
-        prefix=prefix,
-        chunks=chunks,
-        capacity=capacity_for(model, before + length + total),
-        rules=Rules(settings, stops, int(pad_token)),
-        counts=_count(padded, prefix, config.vocab_size) if penalises else None,
-        rows=prompt,
-    )
+    capacity = capacity_for(model, before + length + total)
+    counts = _count(padded, prefix, config.vocab_size) if penalises else None
+
+    def start() -> Progress:
+        if prefix is None:
+            progress = begin(model, batch, capacity)
+        else:
+            progress = _continue(model, prefix.state, prefix.hidden, batch, capacity)
+        mesh = explicit_mesh.explicit_mesh((params, prompt))  # what is kept for a row is sharded like it
+        progress = explicit_mesh.placed(progress, mesh, like=prompt)
+        for offset, end in itertools.pairwise(itertools.accumulate(chunks, initial=0)):
+            part = padded.tokens[:, offset:end]
+            if mesh is not None:
+                part = explicit_mesh.placed(jnp.asarray(part), mesh, like=progress.hidden)
+            progress = prefill(model, params, progress, part, padded.lengths, offset)
+        return progress._replace(counts=explicit_mesh.placed(counts, mesh, like=prompt))
+
+    return start, Rules(settings, stops, int(pad_token))
 
 
 def _count(prompt: Prompt, prefix: Prefix | None, vocab_size: int) -> Counts:
@@ -264,25 +259,6 @@ def _count(prompt: Prompt, prefix: Prefix | None, vocab_size: int) -> Counts:
         return counts
     before = np.bincount(np.asarray(prefix.tokens), minlength=vocab_size).astype(np.int32)
     return counts._replace(prompt=counts.prompt + before)
-
-
-def _start(model: LanguageModel, params: Params, call: Call) -> Progress:
-    """Read the prompt."""
-    tokens, lengths = call.prompt
-    if call.prefix is None:
-        progress = begin(model, len(lengths), call.capacity)
-    else:
-        progress = _continue(model, call.prefix.state, call.prefix.hidden, len(lengths), call.capacity)
-    mesh = explicit_mesh.explicit_mesh((params, call.rows))
-    progress = explicit_mesh.placed(progress, mesh, like=call.rows)
-    offset = 0
-    for size in call.chunks:
-        part = tokens[:, offset : offset + size]
-        if mesh is not None:
-            part = explicit_mesh.placed(jnp.asarray(part), mesh, like=progress.hidden)
-        progress = prefill(model, params, progress, part, lengths, offset)
-        offset += size
-    return progress._replace(counts=explicit_mesh.placed(call.counts, mesh, like=call.rows))
 
 
 @functools.partial(jax.jit, static_argnames=("model", "batch", "capacity"))

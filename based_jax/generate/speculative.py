@@ -18,6 +18,7 @@ each go its own way.
 """
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -224,7 +225,7 @@ def _propose(
     last = jnp.maximum(progress.count - 1, 0)
 
     def draw(hidden: Array, index: Array) -> tuple[Array, Array]:
-        probabilities = _probabilities(_logits(model, params, hidden[:, None]), settings)[:, 0]
+        probabilities = _probabilities(model, params, hidden[:, None], settings)[:, 0]
         keys = _keys(settings.keys, progress.made + index, _DRAFT)
         return _draw(keys, probabilities, settings), probabilities
 
@@ -264,8 +265,8 @@ def _distributions(
     hidden, state = model.apply(params, text, twice, mask=mask, method="hidden")
     front = jnp.maximum(jnp.concatenate([count - 1, place], axis=1), 0)
     hidden = jnp.take_along_axis(hidden[batch:], front[..., None], axis=1)
-    probabilities = _probabilities(_logits(model, params, hidden), settings)
-    return probabilities, jax.tree.map(lambda leaf: leaf[:batch], state)
+    state = jax.tree.map(lambda leaf: leaf[:batch], state)
+    return _probabilities(model, params, hidden, settings), state
 
 
 def _accept(
@@ -297,14 +298,12 @@ def _accept(
     )
 
 
-def _logits(model: LanguageModel, params: Params, hidden: Float[Array, "B n D"]) -> Float[Array, "B n vocab"]:
-    """Without the padded end of the vocabulary."""
-    logits: Any = model.apply(params, hidden, method="unembed")
-    return logits[..., : model.config.vocab_size]
-
-
-def _probabilities(logits: Float[Array, "B n vocab"], settings: RowSettings) -> Float[Array, "B n vocab"]:
+def _probabilities(
+    model: LanguageModel, params: Params, hidden: Float[Array, "B n D"], settings: RowSettings
+) -> Float[Array, "B n vocab"]:
     """What tokens are drawn from: all on the most likely one where the temperature is 0."""
+    logits: Any = model.apply(params, hidden, method="unembed")
+    logits = logits[..., : model.config.vocab_size]
     likely = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype)
     warm = settings.temperature > 0
 
@@ -343,8 +342,7 @@ def _read_all_but_last(model: LanguageModel, params: Params, prompt: Prompt, tot
     """The state before each row's last token, with capacity for `total` tokens."""
     chunks = chunk_sizes(prompt.tokens.shape[1] - 1)
     tokens, lengths = pad_to(prompt, max(sum(chunks), prompt.tokens.shape[1]))
-    progress, offset = begin(model, len(lengths), capacity_for(model, total)), 0
-    for size in chunks:
-        progress = prefill(model, params, progress, tokens[:, offset : offset + size], lengths - 1, offset)
-        offset += size
+    progress = begin(model, len(lengths), capacity_for(model, total))
+    for offset, end in itertools.pairwise(itertools.accumulate(chunks, initial=0)):
+        progress = prefill(model, params, progress, tokens[:, offset:end], lengths - 1, offset)
     return progress.state
