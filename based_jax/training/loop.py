@@ -193,8 +193,6 @@ class _Made:
 
 
 class _RollBack(Exception):
-    """Go back to the last checkpoint."""
-
     def __init__(self, what: str, position: dict[str, Any]):
         super().__init__(what)
         self.position = position

@@ -81,6 +81,5 @@ class LowRank:
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns."""
     cuts = range(1, len(shape))
     return min(((math.prod(shape[:cut]), math.prod(shape[cut:])) for cut in cuts), key=sum)

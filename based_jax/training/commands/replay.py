@@ -56,9 +56,7 @@ class Replay:
 
     start: int  # checkpoint that it began from; 0 is the initialisation
     metrics: dict[str, float]  # the step's own
-    norms: dict[
-        str, tuple[tuple[int, ...], float, float]
-    ]  # by parameter: shape, norms before and of the update
+    norms: dict[str, tuple[tuple[int, ...], float, float]]  # by parameter: shape, norms before and of update
     texts: list[str]  # of the batch's first rows
     logged: dict[str, Any] | None  # the step's line in metrics.jsonl, if it has one
 

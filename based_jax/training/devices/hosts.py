@@ -103,17 +103,17 @@ def is_main() -> bool:
     return jax.process_index() == 0
 
 
-def from_main(function: Callable[[], int]) -> int:
-    """Return in every process what `function` returns, which only the main process calls.
+def from_main(function: Callable[[], int | None]) -> int:
+    """Return in every process what `function` returns, which only the main process calls; 0 for None.
 
     Whatever it raises is raised there, and a ValueError in the others.
     """
     if jax.process_count() == 1:
-        return function()
+        return function() or 0
     value, problem = 0, None
     if is_main():
         try:
-            value = function()
+            value = function() or 0
         except Exception as error:
             problem = error
     value, failed = multihost_utils.broadcast_one_to_all(np.array([value, problem is not None], np.int32))

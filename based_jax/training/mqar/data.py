@@ -6,9 +6,8 @@ from its first example to its last, as the authors train (Zoology's code).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from based_jax.data.tasks import IGNORE, Task
@@ -16,9 +15,7 @@ from based_jax.typing import Int
 from based_jax.validate import expect
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Batches:
+class Batches(NamedTuple):
     """One segment for each of S data seeds, cut into batches of B rows with up to L labels each.
 
     Rows after the last example have no labels, so they count nowhere.
@@ -77,10 +74,7 @@ def load(task: Task, seeds: Sequence[int], *, rows: int | None = None, tokens: i
 def _labels(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Places and values of the labels of each row, (S, examples, L) for at most L labels per row."""
     labelled = labels != IGNORE
-    order = np.cumsum(labelled, axis=-1) - 1
-    where = np.nonzero(labelled)
-    shape = (*labels.shape[:2], max(int(order.max()) + 1, 1))
-    positions, targets = np.zeros(shape, np.int32), np.full(shape, IGNORE, np.int32)
-    slots = (*where[:2], order[where])
-    positions[slots], targets[slots] = where[2], labels[where]
-    return positions, targets
+    most = max(int(labelled.sum(axis=-1).max()), 1)
+    positions = np.argsort(~labelled, axis=-1, kind="stable")[..., :most]  # those with a label come first
+    targets = np.take_along_axis(labels, positions, axis=-1)
+    return np.where(targets == IGNORE, 0, positions), targets

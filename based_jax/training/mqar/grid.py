@@ -6,7 +6,7 @@ the data are on every device. No run sees another: one that turns NaN stays alon
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +29,7 @@ MAX_LOGITS = 2**24
 _PER_RUN, _SHARED = PartitionSpec("runs"), PartitionSpec()
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class VmappedRuns:
+class VmappedRuns(NamedTuple):
     """What distinguishes the models of a grid."""
 
     rates: Float[Any, " R"]  # learning rates

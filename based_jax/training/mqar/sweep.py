@@ -86,9 +86,7 @@ class Scores(NamedTuple):
     """Of one run on all tests, averaged over the labels of each example, then over the examples."""
 
     accuracy: float  # share of right labels
-    slices: dict[
-        str, dict[str, float]
-    ]  # accuracy by what the tests differ in: {"num_pairs": {"4": ...}, ...}
+    slices: dict[str, dict[str, float]]  # accuracy by what tests differ in: {"num_pairs": {"4": ...}, ...}
     eval_loss: float  # nats per label
 
 
@@ -141,6 +139,10 @@ def sweep(
     return Outcome([records.of[run] for run in config.runs if run in records.of], stopped_by)
 
 
+_Losses = Mapping[int, float]
+_Scores = Mapping[int, Scores]
+
+
 class _Loop:
     """Runs go by their number in the grid; `vmapped` are those in the state, `live` have not ended."""
 
@@ -185,21 +187,22 @@ class _Loop:
 
     def run(self, workdir: Path) -> signal.Signals | None:
         """Train and test until every run has ended, or a signal asks to stop."""
-        with MetricWriter(workdir, self.steps, self.step) as writer, StopRequest() as stop:
+        self.writer = MetricWriter(workdir, self.steps, self.step)
+        with self.writer, StopRequest() as stop:
             if self.step:
-                writer.say(f"resuming {len(self.live)} runs at step {self.step} of {self.steps}")
+                self.writer.say(f"resuming {len(self.live)} runs at step {self.step} of {self.steps}")
             while self.live:
                 losses, speed = self._train()
                 is_epoch = self.step % self.epoch_steps == 0
                 scores = self._test() if is_epoch else {}
-                self._log(writer, losses, scores, speed)
-                self._end(writer, losses, scores)
+                self._log(losses, scores, speed)
+                self._end(losses, scores)
                 stopped_by = stop.signal  # read once: what ends the loop has been saved
                 if is_epoch or stopped_by is not None:
                     self._save()
                 if stopped_by is not None and self.live:
-                    where = self.checkpoints.directory / str(self.step)
-                    writer.say(f"{stopped_by.name}: saved step {self.step} in {where}; run again to continue")
+                    saved = f"saved step {self.step} in {self.checkpoints.directory / str(self.step)}"
+                    self.writer.say(f"{stopped_by.name}: {saved}; run again to continue")
                     return stopped_by
         return None
 
@@ -211,9 +214,8 @@ class _Loop:
             start -= part.steps
         stop = min(part.steps, start + self.config.log_every - self.step % self.config.log_every)
         clock = time.perf_counter()
-        self.state, losses = self.grid.train(
-            self.state, self._arrays(), self.config.schedule(epoch), part.batches, start, stop
-        )
+        scale = self.config.schedule(epoch)
+        self.state, losses = self.grid.train(self.state, self._arrays(), scale, part.batches, start, stop)
         losses = dict(zip(self.vmapped, np.asarray(losses).tolist(), strict=True))
         self.step += stop - start
         examples = part.examples_between(start, stop) * len(losses) / (time.perf_counter() - clock)
@@ -221,9 +223,8 @@ class _Loop:
 
     def _test(self) -> dict[int, Scores]:
         arrays, params = self._arrays(), self.state.params
-        sums = np.asarray(
-            [self.grid.evaluate(params, arrays, part.batches) for part in self.test], np.float64
-        )
+        found = [self.grid.evaluate(params, arrays, part.batches) for part in self.test]
+        sums = np.asarray(found, np.float64)
         sizes = np.array([part.examples for part in self.test])
 
         def mean(index: int, column: int, parts: Sequence[int] | slice = slice(None)) -> float:
@@ -243,13 +244,7 @@ class _Loop:
             scores[number] = Scores(mean(index, 1), slices, mean(index, 0))
         return scores
 
-    def _log(
-        self,
-        writer: MetricWriter,
-        losses: Mapping[int, float],
-        scores: Mapping[int, Scores],
-        speed: Mapping[str, float],
-    ) -> None:
+    def _log(self, losses: _Losses, scores: _Scores, speed: Mapping[str, float]) -> None:
         """One line: means over the live runs, the best accuracy, and each run's numbers."""
         live = [number for number in self.live if _is_finite(losses[number], scores.get(number))]
         if not live:
@@ -264,9 +259,9 @@ class _Loop:
             metrics[f"loss/{self.runs[number].tag}"] = losses[number]
             if scores:
                 metrics[f"accuracy/{self.runs[number].tag}"] = scores[number].accuracy
-        writer.write(self.step, metrics, shown)
+        self.writer.write(self.step, metrics, shown)
 
-    def _end(self, writer: MetricWriter, losses: Mapping[int, float], scores: Mapping[int, Scores]) -> None:
+    def _end(self, losses: _Losses, scores: _Scores) -> None:
         """Record the runs that have failed, are good enough, or are through with their epochs."""
         for number in list(self.live):
             score = scores.get(number)
@@ -275,7 +270,7 @@ class _Loop:
             status = "stopped" if is_above else "finished"
             if not _is_finite(losses[number], score):
                 status, values = "failed", dict.fromkeys(("loss", *Scores._fields))
-                writer.say(f"{self.runs[number]}: failed, no finite loss at step {self.step}")
+                self.writer.say(f"{self.runs[number]}: failed, no finite loss at step {self.step}")
             elif not is_above and self.step < self.steps:
                 continue
             epochs, seconds = self.step / self.epoch_steps, time.perf_counter() - self.began
@@ -292,7 +287,6 @@ class _Loop:
         self.checkpoints.save(self.step, self.state, position)
 
     def _arrays(self) -> VmappedRuns:
-        """Return what the programs need to know of the vmapped runs."""
         runs = [self.runs[number] for number in self.vmapped]
         return VmappedRuns(
             np.array([run.learning_rate for run in runs], np.float32),

@@ -160,13 +160,11 @@ class Checkpoints:
         finally:
             self._manager.close()
 
-    def _expect_space(self, state: Any) -> int:
-        """Raise OSError where fewer bytes are free than the state may take; return 0 for `from_main`."""
+    def _expect_space(self, state: Any) -> None:
         needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         free = shutil.disk_usage(self.directory).free
         if free < needed:
             raise OSError(errno.ENOSPC, f"it may take {needed:,} bytes, {free:,} are free")
-        return 0
 
     def _write_checksums(self) -> None:
         for path in self.directory.glob(f"{self._saving['step']}.*"):  # Orbax's temporary name, the only one

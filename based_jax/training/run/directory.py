@@ -31,12 +31,7 @@ def sole_run(workdir: Path) -> Iterator[None]:
     Errors are those of `based_jax.directory_lock.sole_writer`.
     """
     with contextlib.ExitStack() as stack:
-
-        def lock() -> int:
-            stack.enter_context(sole_writer(workdir))
-            return 0
-
-        hosts.from_main(lock)
+        hosts.from_main(lambda: stack.enter_context(sole_writer(workdir)))
         yield
 
 
