@@ -8,10 +8,7 @@ from typing import Any, NamedTuple
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from based_jax.convert.pretrained import find_directory, load_pretrained
-from based_jax.convert.tokenizer import find_tokenizer
-from based_jax.data import Tokenizer
-from based_jax.models import ModelConfig
+from based_jax.convert.pretrained import load_pretrained
 from based_jax.training.step import Programs, TrainState
 from based_jax.typing import Array, Params
 from based_jax.validate import expect
@@ -37,16 +34,6 @@ class Taken(NamedTuple):
             more = f" and {len(others) - _NAMES_SHOWN} more" if len(others) > _NAMES_SHOWN else ""
             parts += [f"{kind}: {', '.join(others[:_NAMES_SHOWN])}{more}"] if others else []
         return "; ".join(parts)
-
-
-def open_checkpoint(source: str, tokenizer: str | None) -> tuple[Path, ModelConfig, Tokenizer]:
-    """Find the architecture and tokenizer of a pretrained directory, a finished run's, or a hub id.
-
-    `tokenizer` is used instead of the checkpoint's own, as `load_tokenizer` takes it.
-    """
-    directory = find_directory(source)
-    model = load_pretrained(directory)[0].config
-    return directory, model, find_tokenizer(directory, tokenizer, model.vocab_size)
 
 
 def start_from(programs: Programs, directory: Path) -> tuple[Programs, Taken]:

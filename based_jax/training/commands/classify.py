@@ -23,10 +23,10 @@ from flax import linen as nn
 from based_jax.convert import load_pretrained
 from based_jax.convert.classifier import load_classifier, save_classifier
 from based_jax.convert.pretrained import find_directory
+from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.data import Tokenizer, load_tokenizer
 from based_jax.data.labelled import LabelledRows, load_labelled
 from based_jax.data.pipeline import shuffled_batches
-from based_jax.generate.__main__ import find_tokenizer
 from based_jax.mixers.selection_heads import LOSSES
 from based_jax.models import ModelConfig
 from based_jax.models.classifier import POOLINGS, SequenceClassifier

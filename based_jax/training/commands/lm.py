@@ -16,18 +16,9 @@ import jax
 from jax.sharding import Mesh
 from rich.console import Console
 
-from based_jax.convert import save_pretrained
-from based_jax.data import (
-    PackedTokens,
-    Tokenizer,
-    TrainIterator,
-    find_vocab_size,
-    held_out_batches,
-    load_documents,
-    load_tokenizer,
-    split_documents,
-    train_iterator,
-)
+from based_jax import data
+from based_jax.convert.pretrained import find_directory, load_pretrained, save_pretrained
+from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.phases import phase
 from based_jax.profile import model_flops
@@ -38,7 +29,7 @@ from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
 from based_jax.training.devices.layout import layout_table
 from based_jax.training.devices.sharding import BATCH_AXES, parse_mesh
 from based_jax.training.devices.utilization import Utilization, peak_tflops
-from based_jax.training.initial_weights import open_checkpoint, start_from
+from based_jax.training.initial_weights import start_from
 from based_jax.training.lm_config import GROUPS, LMConfig, model_config
 from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
 from based_jax.training.low_rank import CHANGES, LowRank
@@ -62,8 +53,8 @@ class Run:
     """A finished or interrupted run."""
 
     model: LanguageModel
-    tokenizer: Tokenizer
-    held_out: PackedTokens
+    tokenizer: data.Tokenizer
+    held_out: data.PackedTokens
     outcome: Outcome
     metrics: dict[str, float]  # held-out metrics of the final state; empty without evaluation
 
@@ -74,10 +65,10 @@ class Parts:
 
     model: LanguageModel
     programs: Programs
-    tokenizer: Tokenizer
-    training: PackedTokens
-    held_out: PackedTokens
-    batches: TrainIterator  # this process's rows
+    tokenizer: data.Tokenizer
+    training: data.PackedTokens
+    held_out: data.PackedTokens
+    batches: data.TrainIterator  # this process's rows
     summary: dict[str, str]  # of data and run, for people
 
     def fingerprint(self) -> dict[str, int]:
@@ -92,18 +83,19 @@ def assemble(config: LMConfig) -> Parts:
     mesh = parse_mesh(config.mesh or (f"data={jax.device_count()}" if jax.process_count() > 1 else None))
     tokenizer, architecture, directory = _architecture(config)
     with phase("reading the data"):
-        corpus = load_documents(config.data, config.include)
+        corpus = data.load_documents(config.data, config.include)
         side = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
-        training, held_out = split_documents(corpus.documents, fraction=config.held_out, **side)
-        packed = PackedTokens.from_documents(training, tokenizer)
-        packed_held_out = PackedTokens.from_documents(held_out, tokenizer)
+        training, held_out = data.split_documents(corpus.documents, fraction=config.held_out, **side)
+        packed = data.PackedTokens.from_documents(training, tokenizer)
+        packed_held_out = data.PackedTokens.from_documents(held_out, tokenizer)
     model = LanguageModel(architecture)
     programs, taken = make_programs(config, model, mesh), None
     if directory is not None:
         programs, taken = start_from(programs, directory)
         expected = f"a checkpoint with all of the model's arrays, but it has {taken.summary()}"
         expect(config.lora is None or not taken.fresh, "lora", config.lora, expected)
-    batches = train_iterator(packed, seed=config.seed, **_share(config, programs, architecture.max_length))
+    share = _share(config, programs, architecture.max_length)
+    batches = data.train_iterator(packed, seed=config.seed, **share)
     sizes = None if mesh is None else dict(mesh.shape)
     of_run = describe_run(config, architecture, packed, packed_held_out, sizes, taken)
     summary = describe_data(corpus) | of_run
@@ -114,12 +106,14 @@ def assemble(config: LMConfig) -> Parts:
     return Parts(model, programs, tokenizer, packed, packed_held_out, batches, summary)
 
 
-def _architecture(config: LMConfig) -> tuple[Tokenizer, ModelConfig, Path | None]:
+def _architecture(config: LMConfig) -> tuple[data.Tokenizer, ModelConfig, Path | None]:
     """Return the run's tokenizer and model, and the checkpoint that it begins with, if there is one."""
     if config.init_from is None:
-        tokenizer = load_tokenizer(config.tokenizer or "byte")
+        tokenizer = data.load_tokenizer(config.tokenizer or "byte")
         return tokenizer, model_config(config, tokenizer.vocab_size), None
-    directory, pretrained, tokenizer = open_checkpoint(config.init_from, config.tokenizer)
+    directory = find_directory(config.init_from)
+    pretrained = load_pretrained(directory)[0].config
+    tokenizer = find_tokenizer(directory, config.tokenizer, pretrained.vocab_size)
     return tokenizer, model_config(config, tokenizer.vocab_size, pretrained), directory
 
 
@@ -168,7 +162,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         }
 
     def evaluate(state: TrainState) -> dict[str, float]:
-        batches = held_out_batches(parts.held_out, **_share(config, programs, model.config.max_length))
+        batches = data.held_out_batches(parts.held_out, **_share(config, programs, model.config.max_length))
         nats, targets = mean_loss(programs, state, batches)
         return {
             "eval_loss": nats / targets,
@@ -216,7 +210,7 @@ def plan(config: LMConfig) -> None:
     """`config.dry_run`: what the run would take on each device of its mesh."""
     use_virtual_devices(config.mesh)
     if config.init_from is None:
-        architecture = model_config(config, find_vocab_size(config.tokenizer or "byte"))
+        architecture = model_config(config, data.find_vocab_size(config.tokenizer or "byte"))
     else:
         architecture = _architecture(config)[1]
     programs = make_programs(config, LanguageModel(architecture), parse_mesh(config.mesh))
