@@ -18,18 +18,10 @@ import numpy as np
 import tyro
 
 from based_jax import command
+from based_jax.convert import pretrained
 from based_jax.convert.authors_config import kind
 from based_jax.convert.hub import TOKENIZER_FILES
 from based_jax.convert.layouts import flatten, torch_shapes
-from based_jax.convert.pretrained import (
-    FORMAT,
-    find_directory,
-    language_model_rules,
-    language_model_shapes,
-    load_pretrained,
-    read_config,
-    save_pretrained,
-)
 from based_jax.phases import phase
 from based_jax.typing import Params
 from based_jax.validate import expect
@@ -55,21 +47,22 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> None:
     """Convert and print a short report."""
     options = command.parse(Options, argv, prog=PROG)
-    directory = find_directory(options.source)
+    directory = pretrained.find_directory(options.source)
     if options.target.exists() and options.target.samefile(directory):
         raise ValueError(f"{options.target}: expected a target other than the source")
-    config = read_config(directory)
-    origin = FORMAT if config.get("format") == FORMAT else kind(config)
+    config = pretrained.read_config(directory)
+    origin = pretrained.FORMAT if config.get("format") == pretrained.FORMAT else kind(config)
     with phase("reading the weights", patience=math.inf):
-        model, params = load_pretrained(directory)
+        model, params = pretrained.load_pretrained(directory)
     with phase("writing the weights", patience=math.inf):
         if options.dtype != "float32":
             params = narrowed(params, options.dtype)
-        weights = save_pretrained(options.target, model, params, to=options.to)
+        weights = pretrained.save_pretrained(options.target, model, params, to=options.to)
     for file in (file for pattern in TOKENIZER_FILES for file in directory.glob(pattern)):
         shutil.copyfile(file, options.target / file.name)
-    shapes = language_model_shapes(model.config)
-    tensors = len(torch_shapes(language_model_rules(model.config), shapes)) + model.config.tie_embeddings
+    shapes = pretrained.language_model_shapes(model.config)
+    rules = pretrained.language_model_rules(model.config)
+    tensors = len(torch_shapes(rules, shapes)) + model.config.tie_embeddings
     print(
         f"{options.source} -> {options.target}\n"
         f"kind        {origin}: {model.config.num_layers} layers {model.config.schedule}\n"

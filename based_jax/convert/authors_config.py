@@ -126,7 +126,6 @@ def kind(config: Config) -> str:
 
 
 def _size(entries: Config, name: str, default: int, least: int = 1, most: int = MAX_SIZE) -> int:
-    """An integer among the entries of a config or of a mixer."""
     value = entries.get(name, default)
     fits = type(value) is int and least <= value <= most
     expect(fits, name, value, f"an integer from {least} to {most}")
@@ -134,7 +133,6 @@ def _size(entries: Config, name: str, default: int, least: int = 1, most: int = 
 
 
 def _number(entries: Config, name: str, default: float) -> float:
-    """A number of at least 0 among the entries."""
     value = entries.get(name, default)
     fits = type(value) in (int, float) and 0 <= value < math.inf
     expect(fits, name, value, "a finite number, at least 0")

@@ -121,7 +121,7 @@ def _mixer_entries(config: ModelConfig) -> dict[str, Any]:
         name = config.layer(index).mixer
         known = name in _ENTRIES
         _expect(known, f"mixer of layer {index}", name, "one of " + ", ".join((*_ENTRIES, "or mamba alone")))
-        text = json.dumps(_ENTRIES[name](config, index))
+        text = json.dumps(_ENTRIES[name](config, index, _module(config, index)))
         if text not in slots:
             free = [slot for slot in (_USUAL_SLOT.get(name), *SLOTS) if slot and slot not in slots.values()]
             _expect(bool(free), f"layer {index}", name, "at most three different mixers")
@@ -133,8 +133,7 @@ def _mixer_entries(config: ModelConfig) -> dict[str, Any]:
     return entries | {f"{slot}_layers": layers[slot] for slot in SLOTS[1:] if slot in layers}
 
 
-def _gated_conv(config: ModelConfig, index: int) -> dict[str, Any]:
-    module = _module(config, index)
+def _gated_conv(config: ModelConfig, index: int, module: Any) -> dict[str, Any]:
     entry = {
         "_target_": f"{_TARGET}convolution.BaseConv",
         "l_max": config.max_length,
@@ -146,8 +145,7 @@ def _gated_conv(config: ModelConfig, index: int) -> dict[str, Any]:
     return entry | ({"use_cuda": True} if module.conv_bias else {})
 
 
-def _linear_attention(config: ModelConfig, index: int) -> dict[str, Any]:
-    module = _module(config, index)
+def _linear_attention(config: ModelConfig, index: int, module: Any) -> dict[str, Any]:
     taylor = f"{_TARGET}linear_attention"
     for option, only in (("feature_map", "taylor"), ("decay", "none")):
         _expect_in(config, index, option, getattr(module, option), only)
@@ -161,8 +159,7 @@ def _linear_attention(config: ModelConfig, index: int) -> dict[str, Any]:
     }
 
 
-def _sliding_window(config: ModelConfig, index: int) -> dict[str, Any]:
-    module = _module(config, index)
+def _sliding_window(config: ModelConfig, index: int, module: Any) -> dict[str, Any]:
     return {
         "_target_": f"{_TARGET}slide_attention.SlidingAttention",
         "window_size": 2 * module.left,  # which their code halves
@@ -171,13 +168,13 @@ def _sliding_window(config: ModelConfig, index: int) -> dict[str, Any]:
     }
 
 
-_ENTRIES: dict[str, Callable[[ModelConfig, int], dict[str, Any] | None]] = {
+_ENTRIES: dict[str, Callable[[ModelConfig, int, Any], dict[str, Any] | None]] = {
     "gated_conv": _gated_conv,
     "linear_attention": _linear_attention,
     "sliding_window": _sliding_window,
-    "attention": lambda config, index: None,  # theirs where an entry is null
+    "attention": lambda config, index, module: None,  # theirs where an entry is null
 }
-"""A layer's entry, by the registered name of its mixer."""
+"""A layer's entry, by the registered name of its mixer; the mixer has its options with their defaults."""
 
 
 def _softmax_entries(config: ModelConfig) -> dict[str, Any]:
@@ -207,7 +204,6 @@ def _module(config: ModelConfig, index: int) -> Any:
 
 
 def _expect_in(config: ModelConfig, index: int, option: str, value: Any, only: Any) -> None:
-    """Check an option of a layer."""
     _expect(value == only, f"{option} of layer {index} ({config.layer(index).mixer})", value, repr(only))
 
 

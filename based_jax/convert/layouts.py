@@ -178,6 +178,5 @@ def _join(arrays: Sequence[Any], axis: int) -> Any:
 
 
 def _split(array: Any, sizes: Sequence[int]) -> list[Any]:
-    """Split the last axis."""
     ends = np.cumsum(sizes)
     return [array[..., end - size : end] for end, size in zip(ends, sizes, strict=True)]

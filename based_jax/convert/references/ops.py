@@ -31,8 +31,6 @@ REBASED = FeatureMap(
 
 
 def _with_state(op: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
-    """The op with its final matrix state."""
-
     def run(*inputs: Array) -> tuple[Array, Array]:
         y, state = op(*inputs, return_state=True)
         return y, state.kv

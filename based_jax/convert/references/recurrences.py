@@ -1,11 +1,35 @@
-"""Linear recurrences with a matrix state: GLA, Mamba-2, RWKV-5."""
+"""Recurrences with a diagonal state (Mamba, RWKV-4) and with a matrix per head (GLA, Mamba-2, RWKV-5)."""
 
 from typing import Any
 
 from based_jax.convert.layouts import Rules, linear, same, taps, vector
 from based_jax.convert.references.mixer import Meta, TorchMixer, blend, to_ours
+from based_jax.convert.tables import MAMBA
 from based_jax.models import MixerSpec
 from based_jax.validate import expect
+
+_DEPTH = {"layer": ("layer_idx", 0), "num_layers": ("n_layer", 12)}
+
+
+def _mamba(meta: Meta) -> MixerSpec:
+    expect(not meta.get("bias", False), "bias", meta.get("bias"), "false")
+    return to_ours("mamba", **{name: (name,) for name in ("d_state", "d_conv", "expand")})(meta)
+
+
+RWKV4_TIME_MIX: Rules = (
+    vector("time_decay", "decay"),
+    vector("time_first", "bonus"),
+    *map(blend, "kvr"),
+    *(linear(f"{name}.weight", f"{name}/kernel") for name in ("key", "value", "receptance")),
+    linear("output.weight", "out/kernel"),
+)
+
+RWKV4_CHANNEL_MIX: Rules = (
+    *map(blend, "kr"),
+    linear("key.weight", "key/kernel"),
+    linear("receptance.weight", "receptance/kernel"),
+    linear("value.weight", "out/kernel"),
+)
 
 
 def _gla(meta: Meta) -> MixerSpec:
@@ -56,8 +80,7 @@ def _rwkv5(meta: Meta) -> MixerSpec:
     divisor = meta.get("head_size_divisor", 8)
     expect(divisor == 8, "head_size_divisor", divisor, "8")
     size = str(meta.get("head_size", 64)).split()[0]  # fixtures add where it comes from
-    depth = {"layer": ("layer_idx", 0), "num_layers": ("n_layer", 12)}
-    return to_ours("rwkv5", {"head_size": int(size)}, norm_eps=("groupnorm_eps", 1e-5), **depth)(meta)
+    return to_ours("rwkv5", {"head_size": int(size)}, norm_eps=("groupnorm_eps", 1e-5), **_DEPTH)(meta)
 
 
 RWKV5: Rules = (
@@ -73,6 +96,11 @@ RWKV5: Rules = (
 MIXERS: dict[str, TorchMixer] = {
     "zoology.mixers.gla.GatedLinearAttention": TorchMixer(_gla, GLA),
     "zoology.mixers.mamba2.Mamba2": TorchMixer(_mamba2, MAMBA2),
+    "zoology.mixers.mamba.Mamba": TorchMixer(_mamba, MAMBA),
+    "zoology.mixers.rwkv.RWKVTimeMixer": TorchMixer(to_ours("rwkv4", **_DEPTH), RWKV4_TIME_MIX),
+    "zoology.mixers.rwkv.RWKVStateMixer": TorchMixer(
+        to_ours("rwkv_channel_mix", **_DEPTH), RWKV4_CHANNEL_MIX
+    ),
     "zoology.mixers.rwkv5.RWKVTimeMixer": TorchMixer(_rwkv5, RWKV5),
 }
 """By import path."""

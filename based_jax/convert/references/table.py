@@ -13,27 +13,12 @@ from typing import Any, NamedTuple
 from flax import linen as nn
 
 from based_jax import mixers
+from based_jax.convert import tables
 from based_jax.convert.authors_config import GATED_ACTIVATIONS, kind, model_config
 from based_jax.convert.layouts import Rules, Shapes
 from based_jax.convert.references import zoology
 from based_jax.convert.references.mixer import Meta, to_ours
 from based_jax.convert.references.ops import OPS, TorchOp
-from based_jax.convert.tables import (
-    ALT_MLP,
-    AUTHORS,
-    GATED_CONV,
-    LINEAR_ATTENTION,
-    MAMBA_MODEL,
-    MIXERS,
-    MLP,
-    NORM,
-    SHORT_CONV,
-    SOFTMAX_ATTENTION,
-    ZOOLOGY,
-    Names,
-    block_rules,
-    model_rules,
-)
 from based_jax.models import Block, GatedMLP, LanguageModel, MixerSpec, RMSNorm
 from based_jax.ops import left_from_torch_window
 from based_jax.validate import expect, expect_choice
@@ -48,7 +33,7 @@ class Reference(NamedTuple):
     """the layout of its parameters"""
     width: Callable[[Meta, Shapes], int] = lambda meta, shapes: meta["d_model"]
     """channels of its input"""
-    names: Names | None = None
+    names: tables.Names | None = None
     """of a language model"""
     dropped: tuple[str, ...] = ()
     """torch keys that we have no use for"""
@@ -95,7 +80,7 @@ def _linear_attention(meta: Meta) -> MixerSpec:
     return to_ours("linear_attention", **names)(meta)
 
 
-def _sliding_attention(meta: Meta) -> MixerSpec:
+def _sliding(meta: Meta) -> MixerSpec:
     left = left_from_torch_window(meta["window_size"])
     expect(meta.get("window_left", left) == left, "window_left", meta.get("window_left"), f"{left}")
     return MixerSpec("sliding_window", {"left": left, **_heads(meta)})
@@ -165,41 +150,47 @@ def _authors_model(meta: Meta, shapes: Shapes) -> nn.Module:
 
 def _authors_model_rules(meta: Meta) -> Rules:
     config = model_config(meta["config"], {})
-    mixers = [MIXERS[config.layer(index).mixer] for index in range(config.num_layers)]
-    return model_rules(mixers, MAMBA_MODEL if kind(meta["config"]) == "mamba" else AUTHORS)
+    mixers = [tables.MIXERS[config.layer(index).mixer] for index in range(config.num_layers)]
+    names = tables.MAMBA_MODEL if kind(meta["config"]) == "mamba" else tables.AUTHORS
+    return tables.model_rules(mixers, names)
 
+
+_BASED = _mixer(_linear_attention, tables.LINEAR_ATTENTION)
+_MHA = _mixer(_mha, tables.SOFTMAX_ATTENTION)
 
 REFERENCES: dict[str, Reference] = {
-    "based.models.mixers.convolution.BaseConv": _mixer(_base_conv, GATED_CONV),
-    "based ShortConvolution": _mixer(_short_convolution, SHORT_CONV),
-    "based.models.mixers.linear_attention.LinearAttention": _mixer(_linear_attention, LINEAR_ATTENTION),
-    "based LinearAttention": _mixer(_linear_attention, LINEAR_ATTENTION),
-    "based.models.mixers.slide_attention.SlidingAttention": _mixer(_sliding_attention, SOFTMAX_ATTENTION),
-    "based.models.mixers.mha.MHA": _mixer(_mha, SOFTMAX_ATTENTION),
-    "flash_attn.modules.mha.MHA": _mixer(_mha, SOFTMAX_ATTENTION),
+    "based.models.mixers.convolution.BaseConv": _mixer(_base_conv, tables.GATED_CONV),
+    "based ShortConvolution": _mixer(_short_convolution, tables.SHORT_CONV),
+    "based.models.mixers.linear_attention.LinearAttention": _BASED,
+    "based LinearAttention": _BASED,
+    "based.models.mixers.slide_attention.SlidingAttention": _mixer(_sliding, tables.SOFTMAX_ATTENTION),
+    "based.models.mixers.mha.MHA": _MHA,
+    "flash_attn.modules.mha.MHA": _MHA,
     "based.models.mlp.GatedMlp": Reference(
-        _gated_mlp, lambda meta: ALT_MLP if meta.get("mlp_type") == "alt" else MLP
+        _gated_mlp, lambda meta: tables.ALT_MLP if meta.get("mlp_type") == "alt" else tables.MLP
     ),
     "based.ops.triton.layer_norm.RMSNorm": Reference(
         lambda meta, shapes: RMSNorm(eps=meta["eps"]),
-        lambda meta: NORM,
+        lambda meta: tables.NORM,
         lambda meta, shapes: shapes["weight"][0],
     ),
     "based.models.block.Block": Reference(
-        _block, lambda meta: block_rules(GATED_CONV), lambda meta, shapes: shapes["norm1.weight"][0]
+        _block,
+        lambda meta: tables.block_rules(tables.GATED_CONV),
+        lambda meta, shapes: shapes["norm1.weight"][0],
     ),
-    "checkpoint mamba": Reference(_authors_model, _authors_model_rules, names=MAMBA_MODEL),
-    "checkpoint": Reference(_authors_model, _authors_model_rules, names=AUTHORS),
+    "checkpoint mamba": Reference(_authors_model, _authors_model_rules, names=tables.MAMBA_MODEL),
+    "checkpoint": Reference(_authors_model, _authors_model_rules, names=tables.AUTHORS),
     **{name: _mixer(*mixer) for name, mixer in zoology.MIXERS.items()},
-    "zoology.mixers.mlp.MLP": Reference(zoology.mlp, lambda meta: MLP),
+    "zoology.mixers.mlp.MLP": Reference(zoology.mlp, lambda meta: tables.MLP),
     "zoology.mixers.mlp.GLU": Reference(zoology.glu, lambda meta: zoology.GLU),
     "zoology.model.LanguageModel": Reference(
-        zoology.language_model, zoology.language_model_rules, names=ZOOLOGY
+        zoology.language_model, zoology.language_model_rules, names=tables.ZOOLOGY
     ),
     "training trace of a zoology language model": Reference(
         lambda meta, shapes: zoology.language_model(meta["model"], shapes),
         lambda meta: zoology.language_model_rules(meta["model"]),
-        names=ZOOLOGY,
+        names=tables.ZOOLOGY,
     ),
     **{f"op {op}": Reference(lambda meta, shapes: TorchOp(meta["op"]), lambda meta: ()) for op in OPS},
 }

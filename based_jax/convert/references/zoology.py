@@ -7,7 +7,7 @@ import path of its class and the keywords that it was built with.
 from typing import Any
 
 from based_jax.convert.layouts import Rules, Shapes, dense, linear, rekeyed, renamed, vector
-from based_jax.convert.references import convolutions, delta, recurrences, scans, selection
+from based_jax.convert.references import convolutions, delta, recurrences, selection
 from based_jax.convert.references.mixer import Meta, TorchMixer, to_ours
 from based_jax.convert.tables import LINEAR_ATTENTION, SOFTMAX_ATTENTION, ZOOLOGY, model_rules
 from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig
@@ -57,7 +57,6 @@ MIXERS: dict[str, TorchMixer] = {
     **convolutions.MIXERS,
     **delta.MIXERS,
     **recurrences.MIXERS,
-    **scans.MIXERS,
     **selection.MIXERS,
 }
 """By import path."""

@@ -153,7 +153,6 @@ class Interpreter:
                 self._stack.append(value)
 
     def _value(self, instruction: bytes) -> Any:
-        """The value that an instruction pushes."""
         if instruction in _CONSTANTS:
             return _CONSTANTS[instruction]
         if instruction in _NUMBERS:

@@ -69,7 +69,7 @@ def _load(file: IO[bytes]) -> dict[str, np.ndarray]:
     if start != b"PK\x03\x04":
         raise CheckpointError(f"starts with {start!r}: torch.save did not write it, or the download failed")
     archive = _Archive(file)
-    found = Interpreter(archive.read_pickle(), archive.storage_sizes).run()
+    found = Interpreter(archive.read("data.pkl", _MAX_PICKLE_BYTES).tobytes(), archive.storage_sizes).run()
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         _log_skipped([name for name in found if name != "state_dict"])
         found = found["state_dict"]
@@ -91,7 +91,7 @@ def _materialise(tensors: Mapping[str, Tensor], archive: "_Archive") -> dict[str
     arrays: dict[tuple[str, str], np.ndarray] = {}
     copied = 0
     for key, windows in by_storage.items():
-        storage_bytes = archive.read_storage(key)
+        storage_bytes = archive.read(f"data/{key}", archive.num_bytes)
         for tensor in windows:
             if (key, tensor.window) in arrays:
                 continue
@@ -149,19 +149,12 @@ class _Archive:
         self.storage_sizes = {x.filename.removeprefix(prefix): x.file_size for x in storages}
         """bytes of every storage, by key"""
         if f"{self._root}byteorder" in self._entries:  # absent in files of older versions
-            order = self._read("byteorder", max_bytes=16).tobytes()
+            order = self.read("byteorder", max_bytes=16).tobytes()
             if order != b"little":
                 raise CheckpointError(f"byte order {order!r}, expected b'little': {ADVICE}")
 
-    def read_pickle(self) -> bytes:
-        """The program that describes the state dict."""
-        return self._read("data.pkl", max_bytes=_MAX_PICKLE_BYTES).tobytes()
-
-    def read_storage(self, key: str) -> np.ndarray:
-        """One storage as bytes, in memory that belongs to the array."""
-        return self._read(f"data/{key}", max_bytes=self.num_bytes)
-
-    def _read(self, name: str, max_bytes: int) -> np.ndarray:
+    def read(self, name: str, max_bytes: int) -> np.ndarray:
+        """The bytes of an entry below the root, in memory that belongs to the array."""
         entry = self._entries[self._root + name]
         if entry.file_size > max_bytes:
             raise UnsafeCheckpointError(f"{name} has {entry.file_size} bytes, expected at most {max_bytes}")
