@@ -15,7 +15,7 @@ from based_jax import ops
 from based_jax.fields import MAX_REPEATS, Between, Length
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, MixerSummary
-from based_jax.mixers.long_filters import filter_taps, taps_needed
+from based_jax.mixers.long_filters import convolve
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
@@ -60,11 +60,7 @@ class BaseConv(Mixer):
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         gate = self.linear(self.d_model, "embed", "mlp", bias=True, name="projection")(x)
         if self.is_long:
-            taps = filter_taps(self, self.implicit, taps_needed(self.l_max, x.shape[1], state))
-            conv, state = context.run(
-                ops.long_conv, x, taps, initial_state=state, implementation=self.implementation
-            )
-            conv = conv + x
+            conv, state = convolve(self, x, state, context)
         else:
             taps, bias = self.conv_params(self.kernel_size, self.d_model, "embed")
             conv, state = context.run(ops.short_conv, x, taps, bias, initial_state=state)

@@ -56,10 +56,6 @@ class ConvBasis(SoftmaxHeads):
     gradient: str = "anchors"
     max_error: AtLeastZero | None = None
 
-    @property
-    def reach(self) -> int | None:
-        return self.left
-
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         q, k, v = self.equal_heads(x, state, context)
         how: dict[str, Any] = {"left": self.left, "gradient": self.gradient}

@@ -65,15 +65,13 @@ class DeltaHeads(Mixer):
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         heads, key_size, value_size = self.layout()
         init = named(uniform(self.kernel_size**-0.5), None, "heads", "head_dim")
-        projected: list[Array] = []
-        kernels: list[Array] = []
-        for name, size in (("q", key_size), ("k", key_size), ("v", value_size)):
-            projected.append(self.to_heads(heads, size, name=name)(x))
-            kernels.append(self.param(f"{name}_conv", init, (self.kernel_size, heads, size)))
+        sizes, taps = {"q": key_size, "k": key_size, "v": value_size}, self.kernel_size
+        projected = [self.to_heads(heads, size, name=name)(x) for name, size in sizes.items()]
+        kernels = [self.param(f"{name}_conv", init, (taps, heads, size)) for name, size in sizes.items()]
         # One convolution of all channels; joined within heads, so that heads can be sharded.
         joined, kernel = jnp.concatenate(projected, -1), jnp.concatenate(kernels, -1)
-        flat, taps = joined.reshape(*x.shape[:2], -1), kernel.reshape(self.kernel_size, -1)
-        flat, conv = context.run(ops.short_conv, flat, taps, initial_state=state and state.conv)
+        flat, kernel = joined.reshape(*x.shape[:2], -1), kernel.reshape(taps, -1)
+        flat, conv = context.run(ops.short_conv, flat, kernel, initial_state=state and state.conv)
         q, k, v = jnp.split(flat.reshape(joined.shape), [key_size, 2 * key_size], axis=-1)
         # Unit keys must not be rounded to bfloat16: with beta = 2 the state would grow by their error.
         q, k = self.queries_and_keys(q.astype(self.wide), k.astype(self.wide))

@@ -64,16 +64,13 @@ class GLA(GatedHeads):
         conv = None
         if self.kernel_size is not None:
             (q, k, v), conv = self._convolve((q, k, v), self.kernel_size, state and state.conv, context)
-        y, memory = self.recur(q, k, v, self._log_decay(x), state and state.memory, context)
-        y = ops.rms_norm(y, self.param("norm_scale", ones("head_dim"), (value_size,)), self.norm_eps)
-        return self.read_out(y, x), GLAState(memory, conv)
-
-    @nn.nowrap
-    def _log_decay(self, x: Float[Array, "B N D"]) -> Float[Array, "B N H K"]:
         low = self.linear(self.gate_low_rank_dim, "embed", None, name="decay_in")(x)
         axes, options = (None, "heads", "head_dim"), {"bias": True, "dtype": self.wide}
-        logits = self.linear(self.layout()[:2], *axes, **options, name="decay_out")(low)
-        return jax.nn.log_sigmoid(logits) / self.gate_logit_normalizer
+        logits = self.linear((heads, key_size), *axes, **options, name="decay_out")(low)
+        log_decay = jax.nn.log_sigmoid(logits) / self.gate_logit_normalizer
+        y, memory = self.recur(q, k, v, log_decay, state and state.memory, context)
+        y = ops.rms_norm(y, self.param("norm_scale", ones("head_dim"), (value_size,)), self.norm_eps)
+        return self.read_out(y, x), GLAState(memory, conv)
 
     @nn.nowrap
     def _convolve(

@@ -140,5 +140,4 @@ class HyperFeatureAttention(Mixer):
 
 
 def _runs(heads: Float[Array, "B N H K"], counts: list[int]) -> list[Array]:
-    """Heads cut into runs."""
     return jnp.split(heads, list(accumulate(counts))[:-1], axis=2)

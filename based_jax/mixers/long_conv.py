@@ -14,7 +14,7 @@ from based_jax import ops
 from based_jax.fields import Length
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, MixerSummary
-from based_jax.mixers.long_filters import filter_taps, taps_needed
+from based_jax.mixers.long_filters import convolve
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 
@@ -45,11 +45,7 @@ class LongConv(Mixer):
 
     @nn.compact
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
-        taps = filter_taps(self, self.implicit, taps_needed(self.l_max, x.shape[1], state))
-        y, state = context.run(
-            ops.long_conv, x, taps, initial_state=state, implementation=self.implementation
-        )
-        y = y + x
+        y, state = convolve(self, x, state, context)
         if self.project:
             y = self.to_output("mlp", bias=True, name="out")(jax.nn.gelu(y, approximate=False))
         return y, state

@@ -9,6 +9,7 @@
 All return (taps, channels), tap 0 first, for the first `taps` of `l_max` positions.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -17,23 +18,28 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from based_jax import ops
+from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Projection, named
-from based_jax.ops.long_conv import LongConvState
-from based_jax.typing import Array, Float
+from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
 
-def taps_needed(l_max: int, length: int, state: LongConvState | None) -> int:
+def taps_needed(l_max: int, length: int, state: ops.LongConvState | None) -> int:
     """Taps that a call of `length` tokens can use: the rest need not be computed."""
     return min(l_max, length + (0 if state is None else state.inputs.shape[1]))
 
 
-def filter_taps(mixer: Any, implicit: bool, taps: int) -> Float[Array, "T E"]:
-    """The first taps of a mixer's filter of `mixer.l_max`, learned as it is or made by an MLP."""
-    size, dtype = (mixer.d_model, mixer.l_max), mixer.wide
-    if implicit:
-        return MLPFilter(*size, dtype=dtype, init_std=mixer.init_std, name="filter")(taps)
-    return ExplicitFilter(*size, dtype=dtype, name="filter")(taps)
+def convolve(
+    mixer: Any, x: Float[Array, "B N D"], state: State, context: Context
+) -> tuple[Float[Array, "B N D"], State]:
+    """h * x + x by a mixer's filter h of `l_max` taps, learned as it is or, if `implicit`, made by an MLP."""
+    make = functools.partial(MLPFilter, init_std=mixer.init_std) if mixer.implicit else ExplicitFilter
+    h = make(mixer.d_model, mixer.l_max, dtype=mixer.wide, name="filter")
+    taps = h(taps_needed(mixer.l_max, x.shape[1], state))
+    options = {"initial_state": state, "implementation": mixer.implementation}
+    y, state = context.run(ops.long_conv, x, taps, **options)
+    return y + x, state
 
 
 def position_features(l_max: int, emb_dim: int) -> np.ndarray:
@@ -51,11 +57,10 @@ class ExplicitFilter(nn.Module):
     channels: int
     l_max: int
     dtype: Any = jnp.float32
-    init_std: float = 1.0
 
     @nn.compact
     def __call__(self, taps: int) -> Float[Array, "T E"]:
-        init = named(nn.initializers.normal(self.init_std), None, "embed")
+        init = named(nn.initializers.normal(1.0), None, "embed")
         return self.param("taps", init, (self.l_max, self.channels))[:taps].astype(self.dtype)
 
 

@@ -23,10 +23,10 @@ from based_jax.typing import Array, Float, State
 
 
 class MambaState(NamedTuple):
-    """What the convolution and the state space model remember."""
+    """What the convolution and the state space model of a Mamba remember, of either version."""
 
     conv: ops.ShortConvState
-    ssm: ops.DiagonalScanState
+    ssm: ops.DiagonalScanState | ops.LinearRecurrenceState
 
 
 @register("mamba")

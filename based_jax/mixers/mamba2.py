@@ -8,7 +8,7 @@ A, D and dt are one number per head of x; the heads of a group share B and C, an
 the gate.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +18,10 @@ from based_jax import ops
 from based_jax.fields import Epsilon, Repeats, Size, States
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, MixerSummary, default_heads, log_uniform_steps, named, ones
+from based_jax.mixers.mamba import MambaState
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect_divisible
-
-
-class Mamba2State(NamedTuple):
-    """What the convolution and the state space model remember."""
-
-    conv: ops.ShortConvState
-    ssm: ops.LinearRecurrenceState
 
 
 @register("mamba2")
@@ -111,12 +105,12 @@ class Mamba2(Mixer):
         y = y * jax.nn.silu(z).reshape(y.shape)
         scale = self.param("norm_scale", ones(None, "mlp"), (groups, channels // groups))
         y = ops.rms_norm(y, scale, self.norm_eps).reshape(*lead, channels)
-        return self.to_output("mlp", init_std=out_std, name="out")(y), Mamba2State(conv, ssm)
+        return self.to_output("mlp", init_std=out_std, name="out")(y), MambaState(conv, ssm)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, head_dim = self.layout()
         inputs = heads * head_dim + 2 * self.num_groups * self.d_state
-        return Mamba2State(
+        return MambaState(
             conv=ops.init_short_conv_state(batch_size, inputs, self.d_conv, dtype),
             ssm=ops.init_linear_recurrence_state(batch_size, heads, self.d_state, head_dim, self.wide),
         )

@@ -62,17 +62,13 @@ class RWKVLayer(Mixer):
     @nn.nowrap
     def depth(self) -> float:
         """0 for the first layer to 1 for the last."""
-        return self._place() / max(self.num_layers - 1, 1)
+        return self.layer / max(self.num_layers - 1, 1)
 
     @nn.nowrap
     def initial_mix(self) -> np.ndarray:
         """(D,) mu of keys: later channels keep more of the current token, in later layers all do."""
-        return (np.arange(self.d_model) / self.d_model) ** (1 - self._place() / self.num_layers)
-
-    @nn.nowrap
-    def _place(self) -> int:
         expect(self.layer < self.num_layers, "layer", self.layer, f"0 to {self.num_layers - 1}")
-        return self.layer
+        return (np.arange(self.d_model) / self.d_model) ** (1 - self.layer / self.num_layers)
 
     @nn.nowrap
     def blended(

@@ -45,10 +45,6 @@ class ScatterBrain(SoftmaxHeads):
     feature_dim: States = 24
     causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    @property
-    def reach(self) -> int:
-        return self.left
-
     def setup(self) -> None:
         super().setup()
         expect(self.feature_dim % 2 == 0, "feature_dim", self.feature_dim, "an even number, at least 2")
@@ -60,8 +56,8 @@ class ScatterBrain(SoftmaxHeads):
         q, k, v = self.equal_heads(x, state, context)
         directions = jax.lax.stop_gradient(self.random_features)
         if not self.causal:
-            return self.out(ops.zoology_scatterbrain(q, k, v, directions, left=self.reach)), None
-        options = {"left": self.reach, "initial_state": state, "implementation": self.implementation}
+            return self.out(ops.zoology_scatterbrain(q, k, v, directions, left=self.left)), None
+        options = {"left": self.left, "initial_state": state, "implementation": self.implementation}
         y, state = context.run(ops.scatterbrain_attention, q, k, v, directions, **options)
         return self.out(y), state
 
@@ -69,10 +65,10 @@ class ScatterBrain(SoftmaxHeads):
         self.expect_causal()
         heads, _, width = head_layout(self.d_model, self.num_heads)
         return ops.init_scatterbrain_state(
-            batch_size, self.reach, heads, width, width, self.feature_dim, dtype
+            batch_size, self.left, heads, width, width, self.feature_dim, dtype
         )
 
     def state_size(self, length: int) -> int:
         """2 d w + F (d + H), as Zoology counts it: a window of w = `left` keys, and the sums."""
         heads, _, _ = head_layout(self.d_model, self.num_heads)
-        return 2 * self.d_model * self.reach + self.feature_dim * (self.d_model + heads)
+        return 2 * self.d_model * self.left + self.feature_dim * (self.d_model + heads)

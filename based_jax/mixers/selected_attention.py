@@ -106,7 +106,9 @@ class SelectedAttention(SelectionHeads):
         elif self.selection == "random":
             weights = self._random(positions, x.shape[:2], redraws)
         elif self.selection == "programmatic" and not self.is_initializing():
-            tokens = self._checked(context.tokens, x)
+            tokens: Any = context.tokens
+            expect(tokens is not None, "tokens", None, "ids (B, N) with selection = 'programmatic'")
+            expect_array("tokens", tokens, x.shape[:2], "integer")
             if context.has_state:
                 weights, seen = ops.repeated_in(state.tokens, tokens, positions, context.stream, self.order)
             else:
@@ -125,11 +127,6 @@ class SelectedAttention(SelectionHeads):
         if self.selection != "programmatic":
             return cache
         return SeenTokens(cache, jnp.zeros((batch_size, cache.slots), jnp.int32))
-
-    def _checked(self, tokens: Any, x: Array) -> Array:
-        expect(tokens is not None, "tokens", None, "ids (B, N) with selection = 'programmatic'")
-        expect_array("tokens", tokens, x.shape[:2], "integer")
-        return tokens
 
     def _counts(self, longest: int) -> np.ndarray:
         """k of segments of 0 to `longest` tokens: share N, rounded up (but for rounding errors)."""

@@ -30,7 +30,3 @@ class SlidingWindow(SoftmaxHeads):
     )
 
     left: Count = 63
-
-    @property
-    def reach(self) -> int:
-        return self.left

@@ -41,8 +41,8 @@ class SoftmaxHeads(Mixer):
 
     @property
     def reach(self) -> int | None:
-        """Number of past keys that a query sees; None is all."""
-        return None
+        """Number of past keys that a query sees, the option `left` of mixers that have it; None is all."""
+        return getattr(self, "left", None)
 
     @property
     def rotary_dim(self) -> int:
