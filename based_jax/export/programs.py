@@ -9,8 +9,7 @@ Parameters, states and settings are dicts from names to arrays, so that whoever 
 class of this library. B is symbolic unless a batch size is given: any batch then runs.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -68,12 +67,21 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     exported = {}
     # Ops traced inside pick the plan's kernels, whatever this machine has.
     choosing = lowering_for() if plan.kernels == "pallas" else jax.default_device("cpu")
-    with choosing, _explaining_batch(plan.batch_size):
-        values = _values(functions, outside)
-        for name, (arguments, _) in SIGNATURES.items():
-            function = jax.jit(getattr(functions, name))
-            make = export.export(function, platforms=plan.platforms, disabled_checks=checks)
-            exported[name] = make(*(values[argument] for argument in arguments))
+    try:
+        with choosing:
+            values = _values(functions, outside)
+            for name, (arguments, _) in SIGNATURES.items():
+                function = jax.jit(getattr(functions, name))
+                make = export.export(function, platforms=plan.platforms, disabled_checks=checks)
+                exported[name] = make(*(values[argument] for argument in arguments))
+    except (TypeError, jax.errors.InconclusiveDimensionOperation) as error:
+        if plan.batch_size is not None:
+            raise
+        # Some layers compute with the number of rows, which needs it to be a number.
+        raise ValueError(
+            "batch_size = None: expected a number (--batch-size) for this model, which cannot be traced for "
+            f"any batch ({str(error).splitlines()[0]})"
+        ) from error
     if plan.kernels == "pallas":
         used = any(KERNEL_CALL.encode() in made.mlir_module_serialized for made in exported.values())
         expect(used, "kernels", "pallas", "xla, as no layer of this model uses one")
@@ -91,10 +99,11 @@ SIGNATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 FlatState = dict[str, Array]
 
+# Settings of `RowSettings` beside its keys and top_k.
+_FLOATS = ("temperature", "top_p", "min_p", "repetition", "presence", "frequency")
+
 
 class _Functions:
-    """The four programs as functions."""
-
     def __init__(self, model: LanguageModel, plan: Plan, inside: Mapping[str, Array]) -> None:
         self.model, self.plan, self.inside = model, plan, inside
         leaves, self._tree = jax.tree_util.tree_flatten_with_path(
@@ -146,7 +155,9 @@ class _Functions:
     ) -> tuple[Array, Array, FlatState]:
         """Make `count` <= K tokens per active row, each read before the next, from `logits` after the last.
 
-        See `_sampling` for `sampling`. The tokens, int32 (B, K), are 0 after `count` and in rows that are not
+        `sampling` is `RowSettings` with keys as numbers, and what each row's text is so far: `step` is the
+        number of tokens made; `prompt_counts` and `made_counts` are how often each token is in the prompt and
+        among those, for the penalties. The tokens, int32 (B, K), are 0 after `count` and in rows that are not
         active; logits and state are those after the last of them.
         """
         keys = jax.random.wrap_key_data(sampling["keys"], impl=KEY_KIND)
@@ -176,11 +187,18 @@ class _Functions:
 
 
 def _values(functions: _Functions, params: Mapping[str, Array]) -> dict[str, Any]:
-    """Return shapes and dtypes of all arguments and results."""
     plan, config = functions.plan, functions.model.config
     rows: Any = plan.batch_size or export.symbolic_shape("b")[0]
     shape = jax.ShapeDtypeStruct
-    one = shape((rows,), jnp.int32)
+    one, counts = shape((rows,), jnp.int32), shape((rows, config.vocab_size), jnp.int32)
+    sampling = {
+        "keys": shape((rows, 2), jnp.uint32),
+        "step": one,
+        "top_k": one,
+        **{name: shape((rows,), jnp.float32) for name in _FLOATS},
+        "prompt_counts": counts,
+        "made_counts": counts,
+    }
     return {
         "params": {name: shape(leaf.shape, leaf.dtype) for name, leaf in params.items()},
         "state": jax.eval_shape(functions.init, one),
@@ -190,43 +208,7 @@ def _values(functions: _Functions, params: Mapping[str, Array]) -> dict[str, Any
         "token": one,
         "active": shape((rows,), jnp.bool_),
         "logits": shape((rows, config.padded_vocab_size), jnp.float32),
-        "sampling": _sampling(rows, config.vocab_size),
+        "sampling": sampling,
         "count": shape((), jnp.int32),
         "made": shape((rows, plan.decode_chunk), jnp.int32),
     }
-
-
-# Settings of `RowSettings` beside its keys and top_k.
-_FLOATS = ("temperature", "top_p", "min_p", "repetition", "presence", "frequency")
-
-
-def _sampling(rows: Any, vocab_size: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """How `extend` chooses: `RowSettings` with keys as numbers, and what each row's text is so far.
-
-    `step` is the number of tokens made; `prompt_counts` and `made_counts` are how often each token is in the
-    prompt and among those, for the penalties.
-    """
-    shape = jax.ShapeDtypeStruct
-    counts = shape((rows, vocab_size), jnp.int32)
-    return {
-        "keys": shape((rows, 2), jnp.uint32),
-        "step": shape((rows,), jnp.int32),
-        "top_k": shape((rows,), jnp.int32),
-        **{name: shape((rows,), jnp.float32) for name in _FLOATS},
-        "prompt_counts": counts,
-        "made_counts": counts,
-    }
-
-
-@contextlib.contextmanager
-def _explaining_batch(batch_size: int | None) -> Iterator[None]:
-    """Some layers compute with the number of rows, which needs it to be a number."""
-    try:
-        yield
-    except (TypeError, jax.errors.InconclusiveDimensionOperation) as error:
-        if batch_size is not None:
-            raise
-        raise ValueError(
-            "batch_size = None: expected a number (--batch-size) for this model, which cannot be traced for "
-            f"any batch ({str(error).splitlines()[0]})"
-        ) from error
