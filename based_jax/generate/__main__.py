@@ -53,16 +53,12 @@ class Options:
     stream: bool = True
     """print while tokens are made; else all at the end"""
 
-    @property
-    def sampler(self) -> Sampler:
-        """How tokens are chosen."""
-        return Sampler(self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty)
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
     options = command.parse(Options, argv, prog=PROG)
-    sampler = dataclasses.asdict(options.sampler)  # says what is wrong before anything is loaded
+    choice = options.temperature, options.top_k, options.top_p, options.min_p, options.repetition_penalty
+    sampler = dataclasses.asdict(Sampler(*choice))  # says what is wrong before anything is loaded
     StopTexts(options.stop)
     expect_integer("max_new_tokens", options.max_new_tokens, 1)
     expect(0 <= options.seed < 2**32, "seed", options.seed, "an integer in [0, 2^32)")

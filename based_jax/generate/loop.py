@@ -159,39 +159,31 @@ def stream(
     """
     expect_integer("max_new_tokens", max_new_tokens, 1)
     expect_integer("chunk", chunk, 1)
-    total, options = int(max_new_tokens), {"temperature": temperature, **options}
-    start, rules = _read(model, params, prompt, total, rng, **options)
-    chunks = _chunks(model, params, start, rules, total, int(chunk))
+    total, size = int(max_new_tokens), int(chunk)
+    start, rules = _read(model, params, prompt, total, rng, temperature=temperature, **options)
+
+    def decode(progress: Progress, count: int) -> Any:
+        return _decode(model, params, progress, count, rules, size=size)
+
+    chunks = _chunks(start, decode, total, size)
     return chunks if return_logprobs else (tokens for tokens, _ in chunks)
 
 
 def _chunks(
-    model: LanguageModel,
-    params: Params,
-    start: Callable[[], Progress],
-    rules: Rules,
-    total: int,
-    chunk: int,
+    start: Callable[[], Progress], decode: Callable[[Progress, int], Any], total: int, chunk: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    progress = start()
-
-    def dispatch(count: int) -> tuple[tuple[Array, Array], Array]:
-        nonlocal progress
-        out, made, progress = _decode(model, params, progress, count, rules, size=chunk)
-        return out, made
-
     begin, count = 0, 1
-    pending = dispatch(count)
+    out, made, progress = decode(start(), count)
     while True:
         # The next chunk is computed while the caller looks at this one.
         begin, following = begin + count, min(chunk, total - begin - count)
-        ahead = dispatch(following) if following else None
-        (tokens, logprobs), made = map(np.asarray, pending[0]), int(pending[1])
-        if made:
-            yield tokens[:, :made], logprobs[:, :made]
-        if made < count or ahead is None:
+        ahead = decode(progress, following) if following else None
+        (tokens, logprobs), size = map(np.asarray, out), int(made)
+        if size:
+            yield tokens[:, :size], logprobs[:, :size]
+        if size < count or ahead is None:
             return
-        pending, count = ahead, following
+        (out, made, progress), count = ahead, following
 
 
 def _read(

@@ -33,7 +33,7 @@ from based_jax.generate.loop import begin, prefill
 from based_jax.generate.prompt import Prompt, Tokens, bucket, chunk_sizes, pad_to, read_prompt, read_tokens
 from based_jax.generate.sampling import RowSettings, batch_settings, candidates
 from based_jax.models.language_model import LanguageModel
-from based_jax.typing import Array, Bool, Float, Int, Mask, Params, State
+from based_jax.typing import Array, Float, Int, Mask, Params, State
 from based_jax.validate import INT32_MAX, expect, expect_integer
 
 _DRAFT, _ACCEPT, _AFTER = range(3)
@@ -197,9 +197,6 @@ def _rounds(
 ) -> Progress:
     """Rounds until every row has made `limit` tokens or stopped."""
 
-    def unfinished(progress: Progress) -> Bool[Array, ""]:
-        return (progress.count > 0).any()
-
     def body(progress: Progress) -> Progress:
         drafts, draft, draft_state = _propose(draft_model, draft_params, progress, settings)
         # One token of a round is the target's own: more drafts than this would be of no use.
@@ -212,7 +209,7 @@ def _rounds(
         progress = progress._replace(state=state, draft_state=draft_state)
         return _accept(progress, drafts, accepted, after, stops, limit)
 
-    return lax.while_loop(unfinished, body, progress)
+    return lax.while_loop(lambda progress: (progress.count > 0).any(), body, progress)
 
 
 def _propose(

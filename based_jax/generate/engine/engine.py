@@ -316,7 +316,6 @@ class Engine:
         return Event(work.ticket, tuple(tokens), _logprobs(choice, len(tokens), request.logprobs), finish)
 
     def _check(self, request: Request) -> None:
-        """Check that a request can be answered."""
         if not isinstance(request, Request):
             raise TypeError(f"request = {request!r}: expected a Request")
         vocab_size, length, new = self._model.config.vocab_size, len(request.prompt), request.max_new_tokens
@@ -352,7 +351,6 @@ def _logprobs(choice: Choice, count: int, top: int | None) -> tuple[TokenLogprob
 
 
 def _join(events: Sequence[Event]) -> Completion:
-    """The answer that a request's events make."""
     finish = events[-1].finish
     assert finish is not None
     tokens = tuple(token for event in events for token in event.tokens)

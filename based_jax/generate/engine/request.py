@@ -109,7 +109,6 @@ class Full(RuntimeError):
 
 
 def _integers(argument: str, tokens: Any) -> tuple[int, ...]:
-    """The tokens as Python integers."""
     array = np.asarray(tokens)
     array = array if array.size or array.ndim != 1 else np.zeros(0, np.int32)  # [] is of floats for NumPy
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):

@@ -140,7 +140,6 @@ class Slots(Generic[T]):
     def _row(self, request: Request, state: State, hidden: Float[Array, "1 D"]) -> Pool:
         """A pool of one."""
         pool, vocab_size = self._pool, self._model.config.vocab_size
-
         array: Any = np.array
         counts = self._uncounted
         if request.sampler.penalises:

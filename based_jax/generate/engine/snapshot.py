@@ -175,7 +175,6 @@ def _read(
 
 
 def _digest(tensors: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of the names, dtypes, shapes and numbers."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(f"{name} {tensors[name].dtype} {tensors[name].shape}\n".encode())
