@@ -103,9 +103,7 @@ class ModelConfig:
     scan_layers: bool = False
 
     def __post_init__(self) -> None:
-        expect_fields(
-            type(self), {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        )
+        expect_fields(type(self), vars(self))
         object.__setattr__(self, "mixers", FrozenDict(self.mixers))
         for spec in self.mixers.values():
             expect_options(spec.mixer, spec.options)

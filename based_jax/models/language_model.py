@@ -53,12 +53,8 @@ class LanguageModel(Module):
         if config.max_positions:
             self.position_embedding = table("position_embedding", config.max_positions, None)
         block = rematerialised(config.remat)
-        mlp: dict[str, Any] = {
-            "d_model": config.d_model,
-            "hidden": config.mlp_hidden,
-            "bias": config.mlp_bias,
-        }
-        mlp |= {"activation": config.mlp_activation, "dtype": config.jnp_dtype}
+        mlp: dict[str, Any] = {"d_model": config.d_model, "hidden": config.mlp_hidden}
+        mlp |= {"activation": config.mlp_activation, "bias": config.mlp_bias, "dtype": config.jnp_dtype}
         mlp |= {"init_std": config.init_std, "out_init_std": config.residual_init_std}
         norm: dict[str, Any] = {"norm": config.norm, "norm_eps": config.norm_eps, "dtype": config.jnp_dtype}
         self.layers = [

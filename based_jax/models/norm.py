@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.mixers.contract import named
+from based_jax.mixers.contract import ones, zeros
 from based_jax.typing import Array, Float
 
 
@@ -18,7 +18,7 @@ class RMSNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        scale = self.param("scale", named(nn.initializers.ones_init(), "embed"), (x.shape[-1],))
+        scale = self.param("scale", ones("embed"), x.shape[-1:])
         return ops.rms_norm(x, scale, self.eps).astype(self.dtype)
 
 
@@ -30,11 +30,11 @@ class LayerNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        scale = self.param("scale", named(nn.initializers.ones_init(), "embed"), (x.shape[-1],))
-        bias = self.param("bias", named(nn.initializers.zeros_init(), "embed"), (x.shape[-1],))
+        scale = self.param("scale", ones("embed"), x.shape[-1:])
+        bias = self.param("bias", zeros("embed"), x.shape[-1:])
         return ops.layer_norm(x, scale, bias, self.eps).astype(self.dtype)
 
 
-def make_norm(kind: str, eps: float, dtype: Any, name: str | None = None) -> RMSNorm | LayerNorm:
+def make_norm(kind: str, eps: float, dtype: Any) -> RMSNorm | LayerNorm:
     """The norm called `kind`: "rms" or "layer"."""
-    return {"rms": RMSNorm, "layer": LayerNorm}[kind](eps=eps, dtype=dtype, name=name)
+    return {"rms": RMSNorm, "layer": LayerNorm}[kind](eps=eps, dtype=dtype)

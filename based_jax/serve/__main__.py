@@ -18,10 +18,8 @@ from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.generate.engine import Engine
 from based_jax.generate.engine.prefix_cache import PrefixCache
 from based_jax.generate.weights import decoding_weights
-from based_jax.models.language_model import LanguageModel
 from based_jax.phases import phase
 from based_jax.serve.limits import Limits
-from based_jax.typing import Params
 from based_jax.validate import expect
 
 logger = logging.getLogger(__name__)
@@ -78,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check(options)
     require()
     from based_jax.serve.app import Service
+    from based_jax.serve.completion_request import MAX_LOGPROBS
     from based_jax.serve.connections import Server
     from based_jax.serve.worker import Worker
 
@@ -92,10 +91,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                 model, params = decoding_weights(model, params, model.config.dtype)
         vocab_size = model.config.vocab_size
         tokenizer = find_tokenizer(directory, options.tokenizer, vocab_size)
-        size = tokenizer.vocab_size
+        size, cache = tokenizer.vocab_size, round(options.prefix_cache_mib * 2**20)
         expect(size <= vocab_size, "tokenizer.vocab_size", size, f"at most {vocab_size}")
         with phase("compiling", patience=0):
-            engine = _engine(options, model, params)
+            engine = Engine(
+                model,
+                params,
+                slots=options.slots,
+                max_length=options.max_length,
+                max_waiting=options.max_waiting,
+                top_logprobs=min(MAX_LOGPROBS, vocab_size),
+                prefix_cache=PrefixCache(cache) if cache else None,
+            )
             later = engine.warm_up_first()
         worker = Worker(engine)
         hosts = (options.host, *options.allowed_hosts)
@@ -138,21 +145,6 @@ def _meanwhile(functions: Sequence[Callable[[], object]]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-
-
-def _engine(options: Options, model: LanguageModel, params: Params) -> Engine:
-    from based_jax.serve.completion_request import MAX_LOGPROBS
-
-    cache = round(options.prefix_cache_mib * 2**20)
-    return Engine(
-        model,
-        params,
-        slots=options.slots,
-        max_length=options.max_length,
-        max_waiting=options.max_waiting,
-        top_logprobs=min(MAX_LOGPROBS, model.config.vocab_size),
-        prefix_cache=PrefixCache(cache) if cache else None,
-    )
 
 
 def _check(options: Options) -> None:
