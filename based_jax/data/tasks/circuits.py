@@ -26,8 +26,6 @@ END = 2
 
 @dataclass(frozen=True)
 class _Circuit(Task):
-    """Settings of a circuit."""
-
     num_examples: int = 1000
     length: int = 64
     vocab_size: ClassVar[int] = 3
