@@ -137,9 +137,19 @@ def stream(
     temperature: float | Sequence[float] = 0.0,
     rng: Array | None = None,
     *,
+    top_k: int | Sequence[int | None] | None = None,
+    top_p: float | Sequence[float | None] | None = None,
+    min_p: float | Sequence[float | None] | None = None,
+    repetition_penalty: float | Sequence[float] = 1.0,
+    presence_penalty: float | Sequence[float] = 0.0,
+    frequency_penalty: float | Sequence[float] = 0.0,
+    stop_tokens: Sequence[int] = (),
+    prompt_mask: Mask | np.ndarray | None = None,
+    pad_token: int = 0,
+    prefill_chunk: int | None = None,
+    prefix: Prefix | None = None,
     return_logprobs: bool = False,
     chunk: int = 8,
-    **options: Any,
 ) -> Iterator[Any]:
     """Continue prompts and yield the tokens while they are made.
 
@@ -148,7 +158,7 @@ def stream(
 
     Args:
         chunk: tokens per chunk and dispatch; the first chunk is the first token alone.
-        options: the other arguments of `generate`.
+        others: see `generate`.
 
     Returns:
         Iterator over int32 (B, tokens); with `return_logprobs` over pairs of them and their log
@@ -160,7 +170,10 @@ def stream(
     expect_integer("max_new_tokens", max_new_tokens, 1)
     expect_integer("chunk", chunk, 1)
     total, size = int(max_new_tokens), int(chunk)
-    start, rules = _read(model, params, prompt, total, rng, temperature=temperature, **options)
+    given = (temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty)
+    ends = (stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix)
+    sampling = dict(zip(_SETTINGS, given, strict=True))
+    start, rules = _read(model, params, prompt, total, rng, *ends, **sampling)
 
     def decode(progress: Progress, count: int) -> Any:
         return _decode(model, params, progress, count, rules, size=size)
@@ -282,11 +295,11 @@ def _progress(state: State, hidden: Array) -> Progress:
 @functools.partial(jax.jit, static_argnames=("model",), donate_argnames=("progress",))
 def prefill(model, params, progress, tokens, lengths, offset):
     """Read tokens offset ... offset + C of prompts of `lengths` tokens."""
-    read = functools.partial(_read_chunk, model)
+    read = functools.partial(read_chunk, model)
     return border.run(read, (params, progress, tokens, lengths, offset), {}, like=progress.hidden)
 
 
-def _read_chunk(model, params, progress, tokens, lengths, offset):
+def read_chunk(model, params, progress, tokens, lengths, offset):
     size = tokens.shape[1]
     mask = offset + jnp.arange(size)[None] < lengths[:, None]
     h, state = model.apply(params, tokens, progress.state, mask=mask, method="hidden")
@@ -304,11 +317,11 @@ def _decode(model, params, progress, limit, rules, *, size):
         tokens and their log probabilities: (B, size), padded after what was made; how many were made; the
         progress after them.
     """
-    make = functools.partial(_make_tokens, model, size)
+    make = functools.partial(make_tokens, model, size)
     return border.run(make, (params, progress, limit, rules), {}, like=progress.hidden)
 
 
-def _make_tokens(model, size, params, progress, limit, rules):
+def make_tokens(model, size, params, progress, limit, rules):
     def unfinished(carry):
         made, progress, _ = carry
         return (made < limit) & ~progress.done.all()

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from based_jax.ops.core import context_parallel, dispatch
@@ -134,7 +135,7 @@ def _is_on_gpu(hidden: Array) -> bool:
 
 def _lowest(dtype: Any) -> Array:
     """The smallest finite number: differences of infinities would be NaN."""
-    return jnp.full((), float(jnp.finfo(dtype).min), dtype)
+    return jnp.full((), float(np.finfo(dtype).min), dtype)
 
 
 def _log_sum_exp(x: Array) -> Array:

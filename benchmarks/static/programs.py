@@ -45,7 +45,7 @@ def train(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stages
 def prefill(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stages.Compiled:
     """Reading prompts of `length` tokens into an empty state."""
     model, progress = _begin(config, batch, length)
-    read = functools.partial(loop._read_chunk, model)
+    read = functools.partial(loop.read_chunk, model)
     tokens = jax.ShapeDtypeStruct((batch, length), jnp.int32)
     lengths = jax.ShapeDtypeStruct((batch,), jnp.int32)
     offset = jax.ShapeDtypeStruct((), jnp.int32)
@@ -59,7 +59,7 @@ def decode(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stage
     number: Any = jax.ShapeDtypeStruct((), jnp.int32)
     stops: Any = jax.ShapeDtypeStruct((0,), jnp.int32)
     rules = loop.Rules(settings, stops, number)
-    make = functools.partial(loop._make_tokens, model, TOKENS)
+    make = functools.partial(loop.make_tokens, model, TOKENS)
     return compile_for(kind, make, abstract_weights(config), progress, number, rules, donate=(1,))
 
 
