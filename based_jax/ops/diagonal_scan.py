@@ -53,6 +53,7 @@ def init_diagonal_scan_state(
 
 Y = TypeVar("Y")
 Terms = Callable[[Any], tuple[Array, Array]]
+Readout = Callable[[Array, Any], Y]
 _How = Chunked[DiagonalScanState]
 
 
@@ -142,16 +143,11 @@ def selective_scan(
 
 @overload
 def diagonal_scan(
-    inputs: Any,
-    terms: Terms,
-    readout: Callable[[Array, Any], Y],
-    *,
-    return_state: No = ...,
-    **how: Unpack[_How],
+    inputs: Any, terms: Terms, readout: Readout[Y], *, return_state: No = ..., **how: Unpack[_How]
 ) -> Y: ...
 @overload
 def diagonal_scan(
-    inputs: Any, terms: Terms, readout: Callable[[Array, Any], Y], *, return_state: Yes, **how: Unpack[_How]
+    inputs: Any, terms: Terms, readout: Readout[Y], *, return_state: Yes, **how: Unpack[_How]
 ) -> tuple[Y, DiagonalScanState]: ...
 @implemented_by()
 @context_parallel.shardable("inputs", "segment_ids", "mask")
@@ -159,7 +155,7 @@ def diagonal_scan(
 def diagonal_scan(
     inputs: Any,
     terms: Terms,
-    readout: Callable[[Array, Any], Y],
+    readout: Readout[Y],
     *,
     initial_state: DiagonalScanState | None = None,
     return_state: bool = False,

@@ -125,9 +125,7 @@ def linear_attention(
     gates = None if log_decay is None else jnp.broadcast_to(log_decay.astype(dtype), (batch, length, heads))
     tokens = cast(call.unpadded((q, k, v, gates)), dtype)
 
-    def step(
-        sums: Sums, chunk: Any, start: Int[Array, "B C"] | None, mask: Bool[Array, "B C"] | None
-    ) -> tuple[Array, Sums]:
+    def step(sums: Sums, chunk: Any, start: Array | None, mask: Array | None) -> tuple[Array, Sums]:
         # Heads move to the front here, where a chunk is in cache: moved in the whole arrays beforehand, long
         # sequences paid for the memory traffic (forward + backward ~ N^1.07 instead of N^0.95 on a CPU).
         chunk = jax.tree.map(heads_first, chunk)
@@ -154,20 +152,15 @@ def sums_before(
     def operator() -> Sums:
         keys = call.kept(jnp.ones((*sums[1].shape[:2], 1), sums[0].dtype))
         values = keys[..., None]
-        return (
-            values if log_decay is None else values * jnp.exp(log_decay.sum(axis=1))[..., None, None]
-        ), keys
+        if log_decay is not None:
+            values = values * jnp.exp(log_decay.sum(axis=1))[..., None, None]
+        return values, keys
 
     return call.prefix(run, sums, operator, context_parallel.scale)
 
 
 def _attend(
-    chunk: Any,
-    start: Array | None,
-    mask: Array | None,
-    sums: Sums,
-    feature_map: FeatureMap,
-    eps: float | None,
+    chunk: Any, start: Array | None, mask: Array | None, sums: Sums, phi: FeatureMap, eps: float | None
 ) -> tuple[Float[Array, "B H C V"], Sums]:
     """Process one chunk, starting from `sums`.
 
@@ -177,11 +170,11 @@ def _attend(
     kv, k_sum = sums
     width, size = q.shape[-1], q.shape[-2]
     visibility = chunk_mask(size, start, mask)
-    phi_q, phi_k = feature_map.features(q), feature_map.features(k)
-    if feature_map.similarity is None:
+    phi_q, phi_k = phi.features(q), phi.features(k)
+    if phi.similarity is None:
         scores = jnp.einsum("bhif,bhjf->bhij", phi_q, phi_k)
     else:
-        scores = feature_map.similarity(jnp.einsum("bhik,bhjk->bhij", q, k), width)
+        scores = phi.similarity(jnp.einsum("bhik,bhjk->bhij", q, k), width)
     # A masked similarity is zeroed, not sent to -inf: phi(q).phi(k) of an unrelated pair is not small.
     scores = jnp.where(visibility.visible, scores, 0)
 

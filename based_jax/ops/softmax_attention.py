@@ -260,10 +260,8 @@ def window_step(
             turn = pallas_kernels.Rotary(rotary_dim, rotary_base, rotary_interleaved)
         options: dict[str, Any] = {"start": cache.stream.start, "position": positions, "scale": scale}
         rings = (cache.k, cache.v, cache.stream.length)
-        y, ring_k, ring_v = pallas_kernels.window_step(
-            q, k, v, *rings, rotary=turn, backend=chosen, **options
-        )
-        return y, KVCache(ring_k, ring_v, advance(cache.stream, len(q), 1)[1])
+        y, keys, values = pallas_kernels.window_step(q, k, v, *rings, rotary=turn, backend=chosen, **options)
+        return y, KVCache(keys, values, advance(cache.stream, len(q), 1)[1])
     if rotary_dim is not None:
         positions = cache.stream.length - cache.stream.start if positions is None else positions
         angles: dict[str, Any] = {"dim": rotary_dim, "base": rotary_base, "interleaved": rotary_interleaved}

@@ -205,29 +205,21 @@ def row_change_mask(
     Raises:
         TypeError, ValueError: no such mask, or more changes than `steps`.
     """
-    column: list[int] = []
-    sign: list[int] = []
-    run: list[int] = []
+    entries: list[tuple[int, int, int]] = []
     step: list[int] = []
     number = 0
     for added, removed, present in _changes(mask):
         if restart and len(present) < len(added) + len(removed):
             number, added, removed = number + 1, present, ()
         changes = [(j, 1) for j in added] + [(j, -1) for j in removed]
-        for j, change in changes or [(0, 0)]:
-            column.append(j)
-            sign.append(change)
-            run.append(number)
-        step.append(len(column) - 1)
-    size = len(column) if steps is None else steps
-    expect(size >= len(column), "steps", steps, f"at least {len(column)}, those of the mask")
-    pad = (0, size - len(column))
-    return RowChangeMask(
-        column=np.pad(np.array(column, np.int32), pad),
-        sign=np.pad(np.array(sign, np.int32), pad),
-        run=np.pad(np.array(run, np.int32), pad, mode="edge"),
-        step=np.array(step, np.int32),
-    )
+        entries.extend((j, change, number) for j, change in changes or [(0, 0)])
+        step.append(len(entries) - 1)
+    size = len(entries) if steps is None else steps
+    expect(size >= len(entries), "steps", steps, f"at least {len(entries)}, those of the mask")
+    column, sign, run = np.array(entries, np.int32).reshape(-1, 3).T
+    pad = (0, size - len(entries))
+    runs, last = np.pad(run, pad, mode="edge"), np.array(step, np.int32)
+    return RowChangeMask(np.pad(column, pad), np.pad(sign, pad), runs, last)
 
 
 def interval_mask(mask: Shaped[np.ndarray, "N N"]) -> IntervalMask:

@@ -193,9 +193,8 @@ def affine_before(run: Callable[[T], T], empty: T, operator: Any, apply: Callabl
         (first, state1), (second, state2) = earlier, later
         return apply(second, first), jax.tree.map(jnp.add, state2, apply(second, state1))
 
-    return scan_before(
-        combine, (operator, run(empty)), (map_arrays(lambda x: jnp.zeros_like(x), operator), empty)
-    )[1]
+    nothing = (map_arrays(lambda x: jnp.zeros_like(x), operator), empty)
+    return scan_before(combine, (operator, run(empty)), nothing)[1]
 
 
 def scale(factors: Any, state: T) -> T:

@@ -4,8 +4,8 @@ What the program computes is unknown while it is traced. A check is then one res
 """
 
 import contextlib
-import contextvars
 from collections.abc import Callable, Generator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,9 +36,7 @@ class AtMost:
             expect(value <= self.limit, self.argument, value, self.expected)
 
 
-_WAITING: contextvars.ContextVar[tuple[Any, list[AtMost]] | None] = contextvars.ContextVar(
-    "waiting", default=None
-)
+_WAITING: ContextVar[tuple[Any, list[AtMost]] | None] = ContextVar("waiting", default=None)
 
 
 @contextlib.contextmanager
