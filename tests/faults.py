@@ -69,7 +69,7 @@ FAULTS = (
     ),
     Fault(
         "a token decays what it has itself brought", "based_jax/ops/core/decay.py",
-        "jnp.flip(g, axis), axis, inclusive=False", "jnp.flip(g, axis), axis, inclusive=True",
+        "jnp.flip(log_decay, -2), -2, inclusive=False", "jnp.flip(log_decay, -2), -2, inclusive=True",
         "tests/ops/core/test_decay.py tests/ops/test_linear_recurrence.py",
     ),
     Fault(
