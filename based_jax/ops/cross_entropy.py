@@ -21,11 +21,12 @@ from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
 
-LOGITS = {"cpu": 1 << 20, "gpu": 1 << 27}
-"""At most so many logits at a time on one device, by platform; but one token of each row.
+LOGITS = {"cpu": 1 << 21, "gpu": 1 << 27}
+"""At most so many logits at a time on one device, by platform; but as many as the embedding has numbers, and
+one token of each row.
 
-On a CPU they should stay in its caches. On a GPU each chunk reads and writes the sum of the embedding's
-gradients, so few are better.
+On a CPU they should stay in its caches. But each chunk reads and writes the sum of the embedding's gradients,
+so chunks with fewer tokens than channels cost more than they save, and on a GPU few are better.
 """
 
 SHARED_LOGITS = 1 << 25
@@ -85,7 +86,7 @@ def _forward(hidden: Array, embedding: Array, targets: Array, weights: Array) ->
         return (total + jnp.sum(losses * weights), of_table), (of_hidden, losses)
 
     start = (jnp.zeros((), wide), jnp.zeros(table.shape, wide))
-    (total, of_table), rest = _scan(chunk, start, len(table), (hidden, targets, weights))
+    (total, of_table), rest = _scan(chunk, start, table, (hidden, targets, weights))
     return total, (of_table[:vocab].astype(embedding.dtype), *rest)
 
 
@@ -104,7 +105,7 @@ def _cross_entropy(hidden: Array, embedding: Array, targets: Array, weights: Arr
         _, _, losses = _losses(hidden, table, targets, len(embedding))
         return total + jnp.sum(losses * weights), None
 
-    return _scan(chunk, jnp.zeros((), weights.dtype), len(table), (hidden, targets, weights))[0]
+    return _scan(chunk, jnp.zeros((), weights.dtype), table, (hidden, targets, weights))[0]
 
 
 def _prepared(embedding: Array, hidden: Array) -> Array:
@@ -153,16 +154,15 @@ def _log_sum_exp(x: Array) -> Array:
     return most + jnp.log(total)
 
 
-def _scan(chunk: Any, start: Any, vocab: int, tokens: Any) -> tuple[Any, Any]:
+def _scan(chunk: Any, start: Any, table: Array, tokens: Any) -> tuple[Any, Any]:
     """Run `chunk` over chunks of the rows: its carry, and its (B, n, ...) results put together again.
 
     Chunk i has the tokens i, i + chunks, ...: devices that hold neighbouring tokens all have a share of it.
     """
     batch, length = tokens[0].shape[:2]
-    limit, devices = LOGITS.get(dispatch.platform(tokens), SHARED_LOGITS), context_parallel.devices()
-    if devices > 1:
-        limit = max(limit, SHARED_LOGITS) * devices
-    needed = min(-(-batch * length * vocab // limit), length)
+    devices, limit = context_parallel.devices(), LOGITS.get(dispatch.platform(tokens), SHARED_LOGITS)
+    limit = max(limit, table.size) if devices == 1 else max(limit, SHARED_LOGITS) * devices
+    needed = min(-(-batch * length * len(table) // limit), length)
     if needed <= 1:
         return chunk(start, tokens)
     chunks = 1 << (needed - 1).bit_length()  # divides what devices hold more often than other numbers
