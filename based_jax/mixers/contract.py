@@ -25,6 +25,7 @@ from based_jax.mixers.module import Module
 from based_jax.mixers.option_docs import with_inherited
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.not_numbers import broken_tokens, numbers, with_broken
+from based_jax.ops.core.products import product
 from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
 
@@ -256,8 +257,8 @@ class Projection(nn.Module):
         shape = (*contracted, *self.features)
         kernel = self.param("kernel", named(nn.initializers.normal(self.init_std), *self.axes), shape)
         fan_in = math.prod(contracted)
-        y = x.reshape(*lead, fan_in).astype(self.dtype) @ kernel.reshape(fan_in, -1).astype(self.dtype)
-        y = y.reshape(*lead, *self.features)
+        rows, matrix = x.reshape(*lead, fan_in), kernel.reshape(fan_in, -1)
+        y = product(rows.astype(self.dtype), matrix.astype(self.dtype)).reshape(*lead, *self.features)
         if self.bias:
             bias = self.param("bias", zeros(*self.axes[inputs:]), self.features)
             y = y + bias.astype(self.dtype)

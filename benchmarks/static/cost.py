@@ -21,6 +21,9 @@ FREE = frozenset(
 
 FUSIONS = frozenset({"fusion", "fusion-start"})
 
+UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
+"""Opcodes that write into their first operand, and the number of the operand with what is written."""
+
 SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 
 WIDE = frozenset({"f32", "f64"})
@@ -86,8 +89,8 @@ def _bytes(program: Program, where: Computation, x: Instruction) -> int:
     """Bytes that a launch moves."""
     if x.opcode in SLICES:
         return 2 * x.bytes
-    if x.opcode == "dynamic-update-slice":
-        return 2 * where.by_name[x.operands[1]].bytes
+    if x.opcode in UPDATES:
+        return 2 * where.by_name[x.operands[UPDATES[x.opcode]]].bytes
     operands = list(where.operands(x))
     if x.opcode not in FUSIONS:
         return x.bytes + sum(each.bytes for each in operands)
@@ -102,7 +105,7 @@ def _read(inside: Computation, x: Instruction, full: int) -> int:
     for user in inside.users(x):
         if user.opcode in SLICES and user.operands[0] == x.name:
             total += user.bytes
-        elif user.opcode == "dynamic-update-slice" and user.operands[0] == x.name:
+        elif user.opcode in UPDATES and user.operands[0] == x.name:
             continue  # in place: the rest of it stays where it is
         elif user.opcode in ("bitcast", "reshape", "copy"):
             total += _read(inside, user, full)
@@ -115,11 +118,18 @@ def _written(inside: Computation, root: Instruction) -> int:
     """Bytes that a fusion writes."""
     if root.opcode == "tuple":
         return sum(_written(inside, each) for each in inside.operands(root))
-    if root.opcode == "dynamic-update-slice":
-        return inside.by_name[root.operands[1]].bytes
+    if root.opcode in UPDATES and _is_argument(inside, inside.by_name[root.operands[0]]):
+        return inside.by_name[root.operands[UPDATES[root.opcode]]].bytes
     if root.opcode == "bitcast":
         return min(root.bytes, sum(_written(inside, each) for each in inside.operands(root)))
     return root.bytes
+
+
+def _is_argument(inside: Computation, x: Instruction) -> bool:
+    """Whether an array comes from outside of a fusion as it is: what is made inside is written whole."""
+    while x.opcode in ("bitcast", "reshape", "copy"):
+        x = inside.by_name[x.operands[0]]
+    return x.opcode == "parameter"
 
 
 def _flops(program: Program, where: Computation, x: Instruction) -> tuple[float, bool]:

@@ -14,11 +14,13 @@ from benchmarks.io_model import Cost, Sizes, outputs
 from benchmarks.rates import GPUS
 from benchmarks.static import cost, figure, formulas, hlo, tables
 from benchmarks.static.command import by_part, with_cudnn
+from benchmarks.static.compile_offline import toolchain
 from benchmarks.static.cost import Work
 from benchmarks.static.hlo import Shape
 from benchmarks.static.parts import part_of
 from benchmarks.static.topology import PLUGINS, compile_for, use_cpu
 from tests.benchmarks.refusals import expect_one_line
+from tests.conftest import ROOT
 
 needs_plugin = pytest.mark.skipif(
     not any(map(importlib.util.find_spec, PLUGINS)), reason="needs jax's CUDA plugin (extra `inspect`)"
@@ -106,6 +108,14 @@ def test_what_is_updated_in_place_is_not_read():
     update, copy = cost.work(hlo.read(UPDATE))
     assert update.bytes == 100 * 4 + 100 * 4 + 4, "the row in and out, and where"
     assert copy.bytes == 2 * 8 * 100 * 4
+
+
+def test_what_is_made_in_a_fusion_is_written_whole():
+    argument = "%cache = f32[8,100]{1,0} parameter(0)"
+    made = argument.replace("%cache", "%given") + "\n  %cache = f32[8,100]{1,0} negate(%given)"
+    text = UPDATE.replace(argument, made, 1)
+    update, _ = cost.work(hlo.read(text))
+    assert update.bytes == 2 * 8 * 100 * 4 + 100 * 4 + 4
 
 
 @pytest.mark.parametrize(
@@ -281,3 +291,27 @@ def test_the_command_compiles_a_small_model(tmp_path, capsys):
     assert {"MLP", "norms", "optimizer", "cross-entropy", "linear_attention"} <= parts
     assert not any(row["unknown"] for row in report["rows"])
     assert "cross-entropy" in capsys.readouterr().out
+
+
+KEPT = ROOT / "benchmarks" / "results" / "static" / "h200.json"
+
+
+def test_the_page_shows_the_kept_report():
+    page, report = (ROOT / "docs" / "gpu.md").read_text(), json.loads(KEPT.read_text())
+    assert report["complete"]
+    assert tables.insert(page, report) == page
+
+
+@pytest.mark.slow
+@needs_plugin
+@pytest.mark.parametrize("preset", ["based-360m", "attn-360m", "mamba-360m"])
+def test_headline_programs_take_no_more_than_kept(preset, tmp_path):
+    """Within the twentieth by which choices of the same compiler may differ."""
+    kept = json.loads(KEPT.read_text())
+    versions = kept["settings"]["toolchain"]
+    if toolchain("xla") != versions:
+        pytest.skip(f"the kept report is of {', '.join(map(' '.join, versions.items()))}")
+    assert main(["static", "--presets", preset, "--json", str(tmp_path / "report.json")]) == 0
+    for name, found in json.loads((tmp_path / "report.json").read_text())["summary"].items():
+        for key in ("floor_seconds", "launches", "scratch_bytes"):
+            assert found[key] <= 1.05 * kept["summary"][name][key], f"{name}: {key}"

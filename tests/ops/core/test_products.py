@@ -1,0 +1,38 @@
+"""Products with weights: the form for one row on a GPU is the same product."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from based_jax.ops.core import dispatch
+from based_jax.ops.core.products import product
+from benchmarks.static import cost, hlo
+from benchmarks.static.topology import PLUGINS, compile_for, use_cpu
+
+
+def _drawn(*shape, dtype):
+    return jnp.asarray(np.random.default_rng(sum(shape)).normal(size=shape), dtype)
+
+
+@pytest.mark.parametrize("lead", [(), (1,), (1, 1), (3, 1)], ids=str)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_a_row_on_a_gpu_is_multiplied_as_two(monkeypatch, lead, dtype):
+    x, weights = _drawn(*lead, 24, dtype=dtype), _drawn(24, 5, dtype=dtype)
+    plain = product(x, weights)
+    monkeypatch.setattr(dispatch, "platform", lambda arrays: "gpu")
+    np.testing.assert_array_equal(product(x, weights), plain)
+    assert ("2,24]" in str(jax.make_jaxpr(product)(x, weights))) == (dtype != "float32" and lead != (3, 1))
+    gradients = jax.grad(lambda x, w: jnp.sum(product(x, w).astype("float32")), argnums=(0, 1))(x, weights)
+    wanted = jax.grad(lambda x, w: jnp.sum((x @ w).astype("float32")), argnums=(0, 1))(x, weights)
+    jax.tree.map(np.testing.assert_array_equal, gradients, wanted)
+
+
+@pytest.mark.skipif(not any(map(importlib.util.find_spec, PLUGINS)), reason="needs jax's CUDA plugin")
+def test_compiled_for_a_gpu_it_reads_the_weights_once():
+    use_cpu()
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((1, 2048), (2048, 1024))]
+    works = cost.work(hlo.read(compile_for("NVIDIA H200", product, *shapes).as_text() or ""))
+    assert sum(each.bytes for each in works) < 1.05 * 2 * 2048 * 1024
