@@ -1,6 +1,7 @@
 """`static`: what whole models take of a GPU that is not there, part by part, from compiled programs."""
 
 import json
+import tempfile
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from benchmarks import report
 from benchmarks.flags import comma_list, expect_figure, expect_writable
 from benchmarks.io_model import Cost
 from benchmarks.rates import GPUS, Rates
-from benchmarks.static import cost, figure, formulas, hlo, tables
+from benchmarks.static import cost, figure, formulas, hlo, tables, thunks
 from benchmarks.static.compile_offline import toolchain
 from benchmarks.static.cost import Work
 from benchmarks.static.parts import SOFTMAX, part_of
@@ -120,7 +121,9 @@ class Static:
         if self.schedule:
             config = config.replace(schedule=self.schedule)
         gpu = GPUS[self.gpu]
-        compiled = PROGRAMS[program](config, batch, length, gpu.kind)
+        with tempfile.TemporaryDirectory() as folder:
+            compiled = PROGRAMS[program](config, batch, length, gpu.kind, dump=folder)
+            starts = thunks.of_dump(Path(folder)) if program == "decode" else None
         works = cost.work(hlo.read(compiled.as_text() or ""), formulas.kernel)
         rows = by_part(works, config, gpu)
         fused = (
@@ -133,6 +136,7 @@ class Static:
             "floor_seconds": sum(row["floor_seconds"] for row in rows),
             "floor_seconds_with_cudnn": sum(row["floor_seconds"] for row in fused or rows),
             "launches": sum(row["launches"] for row in rows),
+            "host_starts": starts,
             "scratch_bytes": memory.temp_size_in_bytes,
             "argument_bytes": memory.argument_size_in_bytes,
         }

@@ -27,7 +27,7 @@ TOKENS = 64
 """For which the loop that makes tokens has room; the program does not depend on it."""
 
 
-def train(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stages.Compiled:
+def train(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "") -> jax.stages.Compiled:
     """A step of AdamW on whole rows: parameters and moments in float32, the rest in the model's dtype."""
     model, how = LanguageModel(config), OptimizerConfig()
     optimizer = make_optimizer(how, STEPS)
@@ -39,20 +39,22 @@ def train(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stages
     step = make_train_step(model, optimizer, learning_rate_schedule(how, STEPS))
     tokens = jax.ShapeDtypeStruct((batch, length), jnp.int32)
     state = jax.eval_shape(init, jax.random.key(0))
-    return compile_for(kind, step, state, {"inputs": tokens, "targets": tokens}, donate=(0,))
+    return compile_for(kind, step, state, {"inputs": tokens, "targets": tokens}, donate=(0,), dump=dump)
 
 
-def prefill(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stages.Compiled:
+def prefill(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "") -> jax.stages.Compiled:
     """Reading prompts of `length` tokens into an empty state."""
     model, progress = _begin(config, batch, length)
     read = functools.partial(loop.read_chunk, model)
     tokens = jax.ShapeDtypeStruct((batch, length), jnp.int32)
     lengths = jax.ShapeDtypeStruct((batch,), jnp.int32)
     offset = jax.ShapeDtypeStruct((), jnp.int32)
-    return compile_for(kind, read, abstract_weights(config), progress, tokens, lengths, offset, donate=(1,))
+    return compile_for(
+        kind, read, abstract_weights(config), progress, tokens, lengths, offset, donate=(1,), dump=dump
+    )
 
 
-def decode(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stages.Compiled:
+def decode(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "") -> jax.stages.Compiled:
     """The loop that makes tokens after `length` others, greedily; its turns are unknown, one is a token."""
     model, progress = _begin(config, batch, length + TOKENS)
     settings = jax.eval_shape(lambda: row_settings([Sampler()] * batch, None))
@@ -60,10 +62,10 @@ def decode(config: ModelConfig, batch: int, length: int, kind: str) -> jax.stage
     stops: Any = jax.ShapeDtypeStruct((0,), jnp.int32)
     rules = loop.Rules(settings, stops, number)
     make = functools.partial(loop.make_tokens, model, TOKENS)
-    return compile_for(kind, make, abstract_weights(config), progress, number, rules, donate=(1,))
+    return compile_for(kind, make, abstract_weights(config), progress, number, rules, donate=(1,), dump=dump)
 
 
-PROGRAMS: dict[str, Callable[[ModelConfig, int, int, str], jax.stages.Compiled]] = {
+PROGRAMS: dict[str, Callable[..., jax.stages.Compiled]] = {
     "train": train,
     "prefill": prefill,
     "decode": decode,

@@ -33,7 +33,15 @@ def text(report: Report) -> str:
         f"{rates['bandwidth'] / 1e12:g} TB/s and {rates['products'] / 1e12:g} TFLOP/s.",
         "",
         pages.table(
-            ("program", "floor, ms", "with cuDNN, ms", "tokens/s at most", "launches", "scratch, GB"),
+            (
+                "program",
+                "floor, ms",
+                "with cuDNN, ms",
+                "tokens/s at most",
+                "launches",
+                "by the host",
+                "scratch, GB",
+            ),
             map(_program, report["summary"], report["summary"].values()),
         ),
     ]
@@ -56,7 +64,8 @@ def _program(name: str, x: dict[str, Any]) -> list[str]:
     cudnn = f"{1e3 * least:.3g}" if least != x["floor_seconds"] else pages.MISSING
     rate = f"{x['tokens'] / least:,.0f}"
     floor, launches = f"{1e3 * x['floor_seconds']:.3g}", f"{x['launches']:,.0f}"
-    return [name, floor, cudnn, rate, launches, f"{x['scratch_bytes'] / 1e9:.2f}"]
+    starts = pages.MISSING if x["host_starts"] is None else str(x["host_starts"])
+    return [name, floor, cudnn, rate, launches, starts, f"{x['scratch_bytes'] / 1e9:.2f}"]
 
 
 def _part(row: dict[str, Any], total: float) -> list[str]:

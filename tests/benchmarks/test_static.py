@@ -12,7 +12,7 @@ import based_jax as bj
 from benchmarks.__main__ import main
 from benchmarks.io_model import Cost, Sizes, outputs
 from benchmarks.rates import GPUS
-from benchmarks.static import cost, figure, formulas, hlo, tables
+from benchmarks.static import cost, figure, formulas, hlo, programs, tables, thunks
 from benchmarks.static.command import by_part, with_cudnn
 from benchmarks.static.compile_offline import toolchain
 from benchmarks.static.cost import Work
@@ -125,6 +125,30 @@ def test_bytes_of_dtypes(dtype, size):
     assert Shape(dtype, (6, 2)).bytes == 12 * size
 
 
+THUNKS = """
+001: kCopy         [source       | next=002 (1)] kCopy
+002: kWhile        [prev=001 (1) | sink]
+condition:
+    003: kCustomKernel [source | sink] less
+  body:
+    000: kCommandBuffer [source       | next=006 (1)]
+        004: kCustomKernel [source       | sink        ] norm
+        005: kCustomKernel [source       | sink        ] product
+    006: kConditional   [prev=000 (1) | sink]
+      false_branch:
+        007: kCustomKernel [source | next=008] draw
+        008: kCopy [source | sink] kCopy
+      true_branch:
+        009: kCopy [source | sink] kCopy
+"""
+
+
+def test_kernels_of_a_command_buffer_start_together():
+    assert thunks.starts_per_turn(THUNKS) == 1 + 1 + 2, "the condition, a buffer, the larger branch"
+    with pytest.raises(LookupError, match="no loop"):
+        thunks.starts_per_turn("001: kCopy [source | sink] kCopy\n")
+
+
 def test_a_text_without_a_program_is_refused():
     with pytest.raises(ValueError, match="no ENTRY computation"):
         hlo.read("HloModule empty\n")
@@ -203,6 +227,7 @@ def _report(seconds: float = 1e-3) -> dict:
     summary = {
         "tokens": 64, "floor_seconds": sum(row["floor_seconds"] for row in rows), "launches": 14,
         "floor_seconds_with_cudnn": sum(row["floor_seconds"] for row in fused), "scratch_bytes": 1e9,
+        "host_starts": None,
     }  # fmt: skip
     settings = {
         "gpu": "H200",
@@ -315,3 +340,16 @@ def test_headline_programs_take_no_more_than_kept(preset, tmp_path):
     for name, found in json.loads((tmp_path / "report.json").read_text())["summary"].items():
         for key in ("floor_seconds", "launches", "scratch_bytes"):
             assert found[key] <= 1.05 * kept["summary"][name][key], f"{name}: {key}"
+
+
+@pytest.mark.slow
+@needs_plugin
+@pytest.mark.parametrize("name", ["based-360m", "attn-360m"])
+def test_a_training_step_copies_no_parameters(name):
+    """Of the state, which is donated, and of what goes from layer to layer."""
+    config = bj.presets.get(name).replace(dtype="bfloat16")
+    compiled = programs.train(config.replace(schedule=config.schedule[:10]), 2, 512, "NVIDIA H200")
+    program = hlo.read(compiled.as_text() or "")
+    found = [x for body in program.computations.values() for x in body.instructions]
+    assert any(x.opcode == "fusion" for x in found)
+    assert not [x for x in found if x.opcode in ("copy", "copy-start") and x.bytes > 1e5]
