@@ -4,13 +4,38 @@ from pathlib import Path
 from typing import Any
 
 from based_jax import plot
+from benchmarks.static.parts import OTHER, SOFTMAX
 
-SMALL = 0.02
-"""Share of a program below which a part is drawn with the others of its kind."""
+KINDS = {
+    "MLPs": "#0072B2",
+    "products of mixers with weights": "#56B4E9",
+    "softmax": "#E69F00",
+    "mixers otherwise": "#D55E00",
+    "norms": "#009E73",
+    "loss, or output embedding": "#CC79A7",
+    "optimizer": "#6A3D9A",
+    "the rest": "#BBBBBB",
+}
+"""What parts are drawn as, from the left, and its colour."""
 
-REST = "the rest"
+_OTHERS = {
+    "MLP": "MLPs",
+    "norms": "norms",
+    "cross-entropy": "loss, or output embedding",
+    "output embedding": "loss, or output embedding",
+    "optimizer": "optimizer",
+    "embedding": "the rest",
+    OTHER: "the rest",
+}
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6A3D9A", "#8C564B", "#222222")
+
+def kind_of(part: str) -> str:
+    """What a part is drawn as: all mixers alike."""
+    if SOFTMAX in part:
+        return "softmax"
+    if part.endswith("products with weights"):
+        return "products of mixers with weights"
+    return _OTHERS.get(part, "mixers otherwise")
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
@@ -18,19 +43,15 @@ def draw(report: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure  # without pyplot: no windows, no global state
 
     bars = stacks(report)
-    parts = list(dict.fromkeys(part for bar in bars.values() for part in bar if part != REST))
-    colors = {part: COLORS[i % len(COLORS)] for i, part in enumerate(parts)} | {REST: "#BBBBBB"}
     figure = Figure(figsize=(9.6, 1.6 + 0.5 * len(bars)), layout="constrained")
     axes = figure.subplots()
-    drawn = set[str]()
     for at, bar in enumerate(reversed(bars.values())):
         total, left = sum(bar.values()), 0.0
-        for part, seconds in bar.items():
-            label = part if part not in drawn else None
-            drawn.add(part)
-            axes.barh(at, seconds / total, left=left / total, color=colors[part], label=label)
-            left += seconds
-        axes.text(1.01, at, plot.duration(total), va="center", fontsize=9)
+        for kind, color in KINDS.items():
+            share = bar.get(kind, 0.0) / total
+            axes.barh(at, share, left=left, color=color, label=None if at else kind)
+            left += share
+        axes.text(1.01, at, plot.duration(float(f"{total:.3g}")), va="center", fontsize=9)
     axes.set_yticks(range(len(bars)), list(reversed(bars)))
     axes.set_xlim(0, 1)
     axes.set_xlabel("share of the least time that the datasheet allows")
@@ -44,22 +65,19 @@ def draw(report: dict[str, Any], path: Path) -> None:
 
 
 def stacks(report: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Program -> part -> seconds, the longest first, with cuDNN by its formula where there is one."""
+    """Program -> kind -> seconds, with cuDNN by its formula where there is one."""
     found: dict[str, dict[str, float]] = {}
     for name, rows in _by_program(report["rows"]).items():
-        fused = [row for row in rows if row["cudnn"]]
-        kept = fused or rows
-        total = sum(row["floor_seconds"] for row in kept)
-        large: dict[str, float] = {
-            row["part"]: row["floor_seconds"] for row in kept if row["floor_seconds"] > SMALL * total
-        }
-        found[name] = large | {REST: total - sum(large.values())}
+        bar = found.setdefault(name, {})
+        for row in [row for row in rows if row["cudnn"]] or rows:
+            kind = kind_of(row["part"])
+            bar[kind] = bar.get(kind, 0.0) + row["floor_seconds"]
     return found
 
 
 def _by_program(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        size = f"{row['batch']} x {row['length']}"
+        size = f"{row['batch']} {'after' if row['program'] == 'decode' else 'x'} {row['length']}"
         found.setdefault(f"{row['preset']}\n{row['program']} {size}", []).append(row)
     return found

@@ -257,11 +257,13 @@ def test_changes_are_sorted_by_their_size():
     assert rows[-1] == ["in all", "2", "4", "9.6", "19.2", "14", "14"]
 
 
-def test_small_parts_are_drawn_as_one(tmp_path):
+def test_parts_are_drawn_by_kind(tmp_path):
     pytest.importorskip("matplotlib")
     report = _report()
     (bar,) = figure.stacks(report).values()
-    assert list(bar) == ["optimizer", figure.REST]
+    assert bar == {"optimizer": pytest.approx(1e-3), "softmax": pytest.approx(0, abs=1e-6), "the rest": 0}
+    assert figure.kind_of("mamba") == "mixers otherwise"
+    assert figure.kind_of("mamba, products with weights") == "products of mixers with weights"
     figure.draw(report, tmp_path / "static.png")
     assert (tmp_path / "static.png").stat().st_size > 1000
 
