@@ -59,7 +59,9 @@ def draw(report: dict[str, Any], path: Path) -> None:
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     gpu = report["settings"]["gpu"]
     plot.heading(
-        figure, f"What an {gpu} would spend its time on", "Compiled, not run. Bars are scaled to one length."
+        figure,
+        f"Where models spend their time, by part: {gpu}",
+        "Compiled, not run. Bars are scaled to one length.",
     )
     plot.save(figure, path)
 

@@ -15,7 +15,7 @@ NAME = "static"
 def show(report: Report) -> None:
     """Print the tables."""
     settings = report["settings"]
-    show_markdown(f"Compiled for an {settings['gpu']}", text(report), report["notes"])
+    show_markdown(f"Compiled for {settings['gpu']}", text(report), report["notes"])
 
 
 def insert(page: str, report: Report | None) -> str:
@@ -29,7 +29,7 @@ def text(report: Report) -> str:
     rates = settings["rates"]
     tools = ", ".join(f"{name} {version}" for name, version in settings["toolchain"].items())
     lines = [
-        f"Compiled for an {settings['gpu']} in {settings['dtype']} with {tools}; not run. Floors at "
+        f"Compiled for {settings['gpu']} in {settings['dtype']} with {tools}; not run. Floors at "
         f"{rates['bandwidth'] / 1e12:g} TB/s and {rates['products'] / 1e12:g} TFLOP/s.",
         "",
         pages.table(
