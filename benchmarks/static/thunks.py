@@ -30,7 +30,9 @@ def of_dump(folder: Path) -> int:
     Raises:
         LookupError: XLA wrote no such file, or the program has no loop.
     """
+    # The second file is written only if a pass changed what the first one has.
     found = sorted(folder.glob("*thunk_sequence_after_thunk_passes.txt"))
+    found = found or sorted(folder.glob("*thunk_sequence.txt"))
     if not found:
         raise LookupError("XLA wrote no list of thunks while the program was compiled")
     return starts_per_turn(max((path.read_text() for path in found), key=len))

@@ -149,6 +149,15 @@ def test_kernels_of_a_command_buffer_start_together():
         thunks.starts_per_turn("001: kCopy [source | sink] kCopy\n")
 
 
+def test_the_list_after_the_last_pass_counts(tmp_path):
+    with pytest.raises(LookupError, match="no list of thunks"):
+        thunks.of_dump(tmp_path)
+    (tmp_path / "module_1.thunk_sequence.txt").write_text(THUNKS.replace("CommandBuffer", "Sequential"))
+    assert thunks.of_dump(tmp_path) > 4
+    (tmp_path / "module_1.thunk_sequence_after_thunk_passes.txt").write_text(THUNKS)
+    assert thunks.of_dump(tmp_path) == 4
+
+
 def test_a_text_without_a_program_is_refused():
     with pytest.raises(ValueError, match="no ENTRY computation"):
         hlo.read("HloModule empty\n")
