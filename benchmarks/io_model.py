@@ -10,6 +10,8 @@ Letters as in `based_jax.typing`; C tokens of a chunk, L tokens of a block, R ro
 import math
 from dataclasses import dataclass
 
+from benchmarks.rates import GPUS
+
 FLOAT32 = 4
 """Bytes of a running sum, a normaliser or its gradient, whatever the inputs' dtype."""
 
@@ -236,9 +238,8 @@ def _pairs(sizes: Sizes, keys: int, values: int) -> float:
     return _tiles(sizes) * 2 * sizes.chunk * width
 
 
-DEVICES = {"H100": (3.35e12, 989e12), "H200": (4.8e12, 989e12)}
-"""Datasheet (SXM): memory bytes/s and dense bfloat16 FLOP/s. `python -m benchmarks gpu` measures what a copy
-and a matmul reach of them."""
+DEVICES = ("H100", "H200")
+"""Columns of the table, see `rates`. `python -m benchmarks gpu` measures what a copy and a matmul reach."""
 
 REFERENCE = Sizes(batch=16, length=32768, heads=16)
 """The published kernels' largest case."""
@@ -273,8 +274,8 @@ def table() -> str:
     lines = [heading, ["---"] + ["---:"] * (len(heading) - 1)]
     for name, cost in rows:
         per_token = [f"{cost.bytes / serial.tokens:,.0f}", f"{cost.flops / serial.tokens:,.0f}"]
-        times = [cost.bytes / bandwidth for bandwidth, _ in DEVICES.values()]
-        times.append(cost.flops / DEVICES["H200"][1])  # the H100's, too: the same processor
+        times = [cost.bytes / GPUS[device].bandwidth for device in DEVICES]
+        times.append(cost.flops / GPUS["H200"].products)  # the H100's, too: the same processor
         lines.append([name, *per_token, *(f"{1e3 * seconds:.2f}" for seconds in times)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

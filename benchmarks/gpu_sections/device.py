@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from benchmarks.gpu_sections.session import Session, Step
 from benchmarks.gpu_sections.stopwatch import Candidate, compare, jitted
-from benchmarks.io_model import DEVICES, Cost
+from benchmarks.io_model import Cost
+from benchmarks.rates import GPUS
 
 PACKAGES = ("jax-cuda13-plugin", "jax-cuda12-plugin", "triton", "jax-triton", "fla-core", "flax")
 
@@ -69,7 +70,7 @@ def rates(session: Session) -> Rates:
         for row in session.report["rows"]
         if row["section"] == "machine" and row.get("per_second")
     }
-    bandwidth, arithmetic = DEVICES["H200"]
+    bandwidth, arithmetic = GPUS["H200"].bandwidth, GPUS["H200"].products
     return Rates(measured.get("copy", bandwidth), measured.get("matmul", arithmetic))
 
 

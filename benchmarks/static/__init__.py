@@ -1,1 +1,1 @@
-"""What the kernels take of GPUs that are not there: compiled by XLA's whole GPU compiler, never run."""
+"""What kernels and whole models take of GPUs that are not there: compiled by XLA for them, never run."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from rich.console import Console
 
+from based_jax.mixers.contract import head_layout
 from based_jax.models import ModelConfig, presets
 from based_jax.validate import expect, expect_choice
 from benchmarks import report
@@ -89,10 +90,11 @@ class Static:
         progress = Console(stderr=True, highlight=False)
         for preset in self.presets:
             for program, batch, length in self._programs():
-                progress.print(f"compiling {preset}: {title(program, batch, length)}")
+                where = {"preset": preset, "program": program, "batch": batch, "length": length}
+                progress.print(f"compiling {tables.name_of(where)}")
                 rows, summary = self._measure(preset, program, batch, length)
-                found["rows"] += rows
-                found["summary"][f"{preset}, {title(program, batch, length)}"] = summary
+                found["rows"] += [where | row for row in rows]
+                found["summary"][tables.name_of(where)] = summary
                 if self.json:
                     report.save(found, self.json)
         found["complete"] = True
@@ -140,9 +142,8 @@ class Static:
             "scratch_bytes": memory.temp_size_in_bytes,
             "argument_bytes": memory.argument_size_in_bytes,
         }
-        where = {"preset": preset, "program": program, "batch": batch, "length": length}
         marked = [row | {"cudnn": False} for row in rows] + [row | {"cudnn": True} for row in fused]
-        return [where | row for row in marked], summary
+        return marked, summary
 
     def _check(self) -> None:
         expect_choice("--gpu", self.gpu, tuple(GPUS))
@@ -159,11 +160,6 @@ class Static:
         expect_figure("--plot", self.plot)
         if self.markdown:
             tables.insert(self.markdown.read_text(), None)
-
-
-def title(program: str, batch: int, length: int) -> str:
-    """A program in words."""
-    return f"{program} {batch} x {length}" if program != "decode" else f"decode {batch} after {length}"
 
 
 def by_part(works: list[Work], config: ModelConfig, gpu: Rates) -> list[dict[str, Any]]:
@@ -190,9 +186,8 @@ def with_cudnn(
     layers = [config.layer(i) for i in range(config.num_layers) if config.layer(i).mixer == FULL_ATTENTION]
     if not layers:
         return []
-    heads = layers[0].options["num_heads"]
-    kv_heads = layers[0].options.get("num_kv_heads") or heads
-    width = config.d_model // heads
+    options = layers[0].options
+    heads, kv_heads, width = head_layout(config.d_model, options["num_heads"], options.get("num_kv_heads"))
     one: Cost = formulas.fused_attention(batch, length, heads, kv_heads, width, trains=trains)
     work = Work("", part, one.bytes, one.flops, 4 if trains else 1, is_wide=False)
     fused = {

@@ -5,6 +5,7 @@ from typing import Any
 
 from based_jax import plot
 from benchmarks.static.parts import OTHER, SOFTMAX
+from benchmarks.static.tables import name_of
 
 KINDS = {
     "MLPs": "#0072B2",
@@ -69,17 +70,10 @@ def draw(report: dict[str, Any], path: Path) -> None:
 def stacks(report: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Program -> kind -> seconds, with cuDNN by its formula where there is one."""
     found: dict[str, dict[str, float]] = {}
-    for name, rows in _by_program(report["rows"]).items():
-        bar = found.setdefault(name, {})
+    for name in report["summary"]:
+        bar = found.setdefault(name.replace(", ", "\n"), {})
+        rows = [row for row in report["rows"] if name_of(row) == name]
         for row in [row for row in rows if row["cudnn"]] or rows:
             kind = kind_of(row["part"])
             bar[kind] = bar.get(kind, 0.0) + row["floor_seconds"]
-    return found
-
-
-def _by_program(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        size = f"{row['batch']} {'after' if row['program'] == 'decode' else 'x'} {row['length']}"
-        found.setdefault(f"{row['preset']}\n{row['program']} {size}", []).append(row)
     return found

@@ -46,15 +46,15 @@ def text(report: Report) -> str:
         ),
     ]
     for name in report["summary"]:
-        rows = [row for row in report["rows"] if _name(row) == name and not row["cudnn"]]
+        rows = [row for row in report["rows"] if name_of(row) == name and not row["cudnn"]]
         total = sum(row["floor_seconds"] for row in rows)
         heads = (name, "GB", "TFLOP", "launches", "floor, ms", "share")
         lines += ["", pages.table(heads, (_part(row, total) for row in rows))]
     return "\n".join(lines)
 
 
-def _name(row: dict[str, Any]) -> str:
-    """The key of a row's program in the summary."""
+def name_of(row: dict[str, Any]) -> str:
+    """A row's program in words, its key in the summary."""
     size = f"{row['batch']} {'after' if row['program'] == 'decode' else 'x'} {row['length']}"
     return f"{row['preset']}, {row['program']} {size}"
 
@@ -90,7 +90,7 @@ def show_changes(before: Report, after: Report) -> None:
 def changes(name: str, before: Report, after: Report) -> Iterator[list[str]]:
     """Rows of the table of one program, the largest change first; the last is the sum."""
     sides = [
-        {row["part"]: row for row in x["rows"] if _name(row) == name and not row["cudnn"]}
+        {row["part"]: row for row in x["rows"] if name_of(row) == name and not row["cudnn"]}
         for x in (before, after)
     ]
     empty = {"floor_seconds": 0.0, "bytes": 0.0, "launches": 0.0}
