@@ -111,9 +111,7 @@ def _cross_entropy(hidden: Array, embedding: Array, targets: Array, weights: Arr
 def _prepared(embedding: Array, hidden: Array) -> Array:
     """Return the embedding as every chunk multiplies with it; rows of zeros after its own are no tokens."""
     table, rows = embedding.astype(hidden.dtype), len(embedding)
-    if not _is_on_gpu(hidden) or context_parallel.is_active():
-        return table
-    return jnp.pad(table, [(0, -rows % ALIGNED), (0, 0)])
+    return jnp.pad(table, [(0, -rows % ALIGNED), (0, 0)]) if _is_on_one_gpu(hidden) else table
 
 
 def _losses(hidden: Array, table: Array, targets: Array, vocab: int) -> tuple[Array, Array, Array]:
@@ -125,13 +123,14 @@ def _losses(hidden: Array, table: Array, targets: Array, vocab: int) -> tuple[Ar
     if len(table) > vocab:
         logits = jnp.where(token < vocab, logits, _lowest(wide))
     is_target = token == targets[..., None]
-    log_sum = _log_sum_exp(logits) if _is_on_gpu(hidden) else jax.nn.logsumexp(logits, axis=-1)
+    log_sum = _log_sum_exp(logits) if _is_on_one_gpu(hidden) else jax.nn.logsumexp(logits, axis=-1)
     losses = log_sum - jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
     return jnp.exp(logits - log_sum[..., None]), is_target, losses
 
 
-def _is_on_gpu(hidden: Array) -> bool:
-    return dispatch.platform([hidden]) == "gpu"
+def _is_on_one_gpu(hidden: Array) -> bool:
+    """Return whether no mesh is known over which the vocabulary might be spread."""
+    return dispatch.platform([hidden]) == "gpu" and not context_parallel.is_active()
 
 
 def _lowest(dtype: Any) -> Array:
