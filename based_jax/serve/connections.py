@@ -1,5 +1,6 @@
 """Connections that are cut when their clients stall, and a server that finishes before it stops."""
 
+import asyncio
 import contextlib
 import signal
 import socket
@@ -7,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -95,9 +96,11 @@ def _guarded(limits: Limits) -> type[H11Protocol]:
             self.conn = _Connection(h11.SERVER)
 
         def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
+            self._sent = _CountingTransport(transport)
+            super().connection_made(cast(Any, self._sent))
             self._half_closed = False
-            self._complete_at = self._empty_at = self.loop.time()
+            self._complete_at = self._read_at = self.loop.time()
+            self._read = 0
             self._look()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -131,10 +134,12 @@ def _guarded(limits: Limits) -> type[H11Protocol]:
             now = self.loop.time()
             if not self._head_is_missing():
                 self._complete_at = now
-            if not self.transport.get_write_buffer_size():
-                self._empty_at = now
+            # A client that reads more slowly than its answer is made never empties the buffer.
+            unread, read = self.transport.get_write_buffer_size(), self._sent.read
+            if not unread or read > self._read:
+                self._read_at, self._read = now, read
             is_late = now - self._complete_at > limits.head_seconds
-            if is_late or now - self._empty_at > limits.read_seconds:
+            if is_late or now - self._read_at > limits.read_seconds:
                 self.transport.abort()
             else:
                 self._probe()
@@ -157,6 +162,25 @@ def _guarded(limits: Limits) -> type[H11Protocol]:
                 self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[])))
 
     return Guarded
+
+
+class _CountingTransport:
+    """A transport that knows how much of what was written to it has left for the client."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._written = transport, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._written += len(data)
+        self._transport.write(data)
+
+    @property
+    def read(self) -> int:
+        """Bytes that the client's side of the connection has taken."""
+        return self._written - self._transport.get_write_buffer_size()
 
 
 class _Connection(h11.Connection):

@@ -15,5 +15,5 @@ class Limits:
     answer_seconds: float = 600.0  # for a whole answer, waiting included
     body_seconds: float = 30.0  # for a request's body to arrive
     head_seconds: float = 10.0  # for a request's head to arrive
-    read_seconds: float = 30.0  # that a client may leave unread what was written to it
+    read_seconds: float = 30.0  # that a client may read nothing of what was written to it
     drain_seconds: float = 30.0  # for the answers that are being made when the server is asked to stop

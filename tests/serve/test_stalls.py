@@ -52,9 +52,8 @@ def test_a_full_queue(make_engine):
 def hasty(make_engine):
     """A server with little patience."""
     limits = LIMITS.__class__(
-        length=300_000, max_tokens=200_000, choices=16, connections=6, answer_seconds=1.0, head_seconds=1.0,
-        read_seconds=1.0,
-    )  # fmt: skip
+        length=300_000, max_tokens=200_000, choices=16, connections=6, answer_seconds=1.0, head_seconds=1.0
+    )
     with serving(make_engine(), limits) as client:
         yield client
 
@@ -103,6 +102,24 @@ def test_a_client_that_does_not_read(make_engine):
             client.wait_for("engine_running", 0)
             assert client.text(prompt="a", max_tokens=3)
             client.wait_for("open_completions", 0)
+
+
+@pytest.mark.release
+def test_a_client_that_reads_slowly(make_engine):
+    """It is answered for as long as it reads, though more is always waiting for it."""
+    limits = LIMITS.__class__(length=300_000, max_tokens=200_000, choices=16, read_seconds=1.0)
+    with serving(make_engine(), limits) as client:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(PATIENCE)
+        connection.connect(("127.0.0.1", client.port))
+        with connection:
+            connection.sendall(post_bytes({**ENDLESS, "stream": True, "n": 2, "logprobs": 0}))
+            end = time.monotonic() + 4 * limits.read_seconds
+            while time.monotonic() < end:
+                assert connection.recv(1024), "the answer was cut"
+                time.sleep(0.05)
+        client.wait_until_empty()
 
 
 def test_draining(make_engine):
