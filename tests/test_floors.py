@@ -15,7 +15,7 @@ FLOORS = (
     ("convert", "published"),
     ("generate", "profile"),
     ("evals", "export", "serve", "training"),
-    ("experiments",),
+    ("experiments", "nnx"),
     ("reports", "theory"),
 )
 """Packages, from the lowest floor up; below them are the files beside them, and `pallas_kernels`."""

@@ -10,7 +10,6 @@ That one call is training (state None), prefill, chunked prefill and decoding (l
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,14 +21,13 @@ from based_jax import compat
 from based_jax.fields import AtLeastZero, Dtype, Size, expect_fields
 from based_jax.mixers.context import Context, find_stream
 from based_jax.mixers.module import Module
+from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.not_numbers import broken_tokens, numbers, with_broken
 from based_jax.ops.core.products import product
 from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
-
-Initializer = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -263,11 +261,6 @@ class Projection(nn.Module):
             bias = self.param("bias", zeros(*self.axes[inputs:]), self.features)
             y = y + bias.astype(self.dtype)
         return y
-
-
-def named(initializer: Initializer, *axes: str | None) -> Initializer:
-    """An initializer whose parameter carries logical axis names (see `based_jax.training.devices`)."""
-    return nn.with_logical_partitioning(initializer, axes)
 
 
 def ones(*axes: str | None) -> Initializer:

@@ -6,6 +6,8 @@ from based_jax.models.block import Block as Block
 from based_jax.models.classifier import SequenceClassifier as SequenceClassifier
 from based_jax.models.config import MixerSpec as MixerSpec
 from based_jax.models.config import ModelConfig as ModelConfig
+from based_jax.models.functional import Functional as Functional
+from based_jax.models.functional import functional as functional
 from based_jax.models.language_model import LanguageModel as LanguageModel
 from based_jax.models.language_model import param_count as param_count
 from based_jax.models.mlp import MLP as MLP

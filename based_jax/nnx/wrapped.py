@@ -1,0 +1,120 @@
+"""A mixer or model as an `nnx.Module`, whose parameters are `nnx.Param`s under the library's own names.
+
+The module itself stays a description without arrays, so `nnx.split` puts it into the graph definition.
+States of decoding remain values that are passed in and returned; nothing is kept between two calls.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from flax import linen as nn
+from flax import nnx
+
+from based_jax.mixers.module import Module
+from based_jax.mixers.named_axes import NamedAxes
+from based_jax.training.devices.sharding import shardings_of
+from based_jax.typing import Params, State
+from based_jax.validate import expect
+
+
+class Wrapped(nnx.Module):
+    """What `wrap` returns.
+
+    Attributes:
+        module: the mixer or model, without parameters.
+        params: nested dicts of `nnx.Param`, each with its logical axis names.
+    """
+
+    def __init__(self, module: Module, params: Mapping[str, Any]) -> None:
+        self.module = module
+        self.params: Any = nnx.data(params)
+
+    def __call__(
+        self,
+        *inputs: Any,
+        rngs: nnx.Rngs | Mapping[str, jax.Array] | None = None,
+        method: str | None = None,
+        mutable: Any = False,
+        **context: Any,
+    ) -> Any:
+        """Call the module: ``(y, state)`` for mixers, ``(logits, state)`` for models.
+
+        Args:
+            inputs: as the module's own, among them the state to continue from.
+            rngs: of the noise in training, by name, e.g. ``nnx.Rngs(dropout=0)``; without them there is none.
+            method: another method of the module than `__call__`, such as "hidden" of a model.
+            mutable: collections to return beside the result, as of `nn.Module.apply`.
+            context: further arguments: segment_ids, positions, mask, ...
+        """
+        if isinstance(rngs, nnx.Rngs):
+            rngs = {name: stream() for name, stream in rngs.items()}
+        return self.module.apply(
+            self.variables, *inputs, rngs=rngs, method=method, mutable=mutable, **context
+        )
+
+    @property
+    def variables(self) -> Params:
+        """The parameters as ``{"params": {...}}``, for `generate`, `save_pretrained` and `module.apply`."""
+        return {"params": nnx.to_pure_dict(nnx.state(self, nnx.Param))["params"]}
+
+    def set_variables(self, variables: Params) -> None:
+        """Take parameters of the same tree, for example those of `load_pretrained`.
+
+        Raises:
+            ValueError: parameters that are missing, extra or misshapen.
+        """
+        ours, theirs = self.variables, nn.meta.unbox(dict(variables))
+        shapes = [
+            {jax.tree_util.keystr(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(tree)}
+            for tree in (ours, theirs)
+        ]
+        wrong = sorted(key for key in shapes[0] | shapes[1] if shapes[0].get(key) != shapes[1].get(key))
+        expect(not wrong, "variables", wrong[:10], "this module's; these are missing, extra or misshapen")
+        nnx.update(self, nnx.State(theirs))
+
+    def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
+        """The state before the first token; see the module's own."""
+        return self.module.init_state(batch_size, max_length, dtype)
+
+
+def wrap(module: Module, rngs: nnx.Rngs | jax.Array, *example: Any, **context: Any) -> Wrapped:
+    """Return a mixer or model as an `nnx.Module`, with parameters drawn now.
+
+    Within ``jax.set_mesh(mesh)`` the parameters are made where the library's rules place them on that mesh
+    (`based_jax.training.devices.sharding`); axes of other names than the rules' hold whole arrays.
+
+    Args:
+        module: a mixer, a language model or a classifier.
+        rngs: of the initial values: its stream "params", or a key.
+        example: arguments of one call, such as tokens (B, N); only shapes and dtypes matter.
+        context: further arguments of that call.
+
+    Raises:
+        TypeError: not a module of this library.
+
+    Example:
+        >>> import jax.numpy as jnp, based_jax as bj
+        >>> from flax import nnx
+        >>> layer = bj.nnx.wrap(bj.mixers.make("gla", d_model=64), nnx.Rngs(0), jnp.ones((1, 8, 64)))
+        >>> y, _ = layer(jnp.ones((2, 16, 64)))
+    """
+    if not isinstance(module, Module):
+        raise TypeError(f"module = {type(module).__name__}: expected a mixer or model of based_jax")
+    key = rngs.params() if isinstance(rngs, nnx.Rngs) else rngs
+
+    def init(key: jax.Array) -> Any:
+        return module.init(key, *example, **context)["params"]
+
+    boxed = jax.eval_shape(init, key)
+    mesh = jax.sharding.get_mesh()
+    placed = None if mesh.empty else shardings_of(boxed, mesh)
+    arrays = jax.jit(lambda key: nn.meta.unbox(init(key)), out_shardings=placed)(key)
+
+    def variable(box: Any, array: jax.Array) -> nnx.Param:
+        # Already placed: a variable that places itself raises without a mesh.
+        names: dict[str, Any] = {"out_sharding": box.names} if isinstance(box, NamedAxes) else {}
+        return nnx.Param(array, eager_sharding=False, **names)
+
+    is_box = lambda leaf: isinstance(leaf, nn.meta.AxisMetadata)  # noqa: E731
+    return Wrapped(module, jax.tree.map(variable, boxed, arrays, is_leaf=is_box))

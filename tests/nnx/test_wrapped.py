@@ -1,0 +1,166 @@
+"""Modules of NNX: the numbers of `apply`, and everything that NNX does with its own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+import pytest
+from flax import linen as nn
+from flax import nnx
+
+import based_jax as bj
+from based_jax.models import MixerSpec, ModelConfig
+from tests.subprocesses import run_python
+
+CONFIG = ModelConfig(
+    64,
+    16,
+    "CL",
+    {"C": MixerSpec("gated_conv"), "L": MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4})},
+    mlp_hidden=32,
+)
+MODEL = bj.LanguageModel(CONFIG)
+TOKENS = np.arange(24, dtype=np.int32).reshape(2, 12)
+
+
+@pytest.fixture(scope="module")
+def wrapped() -> bj.nnx.Wrapped:
+    return bj.nnx.wrap(MODEL, nnx.Rngs(0), TOKENS)
+
+
+def loss(model, tokens):
+    logits, _ = model(tokens[:, :-1])
+    return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
+
+
+def test_outputs_are_those_of_apply(wrapped):
+    logits, state = wrapped(TOKENS)
+    assert state is None
+    np.testing.assert_array_equal(logits, MODEL.apply(wrapped.variables, TOKENS)[0])
+    hidden, _ = wrapped(TOKENS, method="hidden")
+    assert hidden.shape == (2, 12, 16)
+
+
+def test_a_state_is_passed_in_and_returned(wrapped):
+    step = nnx.jit(lambda model, tokens, state: model(tokens, state))
+    first, state = step(wrapped, TOKENS[:, :6], wrapped.init_state(2))
+    second, _ = step(wrapped, TOKENS[:, 6:], state)
+    whole, _ = wrapped(TOKENS)
+    np.testing.assert_allclose(np.concatenate([first, second], 1), whole, atol=1e-5)
+
+
+def test_gradients_and_updates_are_those_of_plain_jax(wrapped):
+    model = nnx.clone(wrapped)
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer, tokens):
+        value, grads = nnx.value_and_grad(loss)(model, tokens)
+        optimizer.update(model, grads)
+        return value
+
+    before = wrapped.variables
+    plain, grads = jax.jit(
+        jax.value_and_grad(lambda params: loss(lambda tokens: MODEL.apply(params, tokens), TOKENS))
+    )(before)
+    assert float(step(model, optimizer, TOKENS)) == pytest.approx(float(plain), rel=1e-6)
+    wanted = jax.tree.map(lambda x, g: np.asarray(x) - 0.1 * np.asarray(g), before, grads)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), model.variables, wanted)
+
+
+def test_parameters_come_and_go_as_our_dict(wrapped, tmp_path):
+    bj.save_pretrained(tmp_path, MODEL, wrapped.variables)
+    _, params = bj.load_pretrained(tmp_path)
+    other = bj.nnx.wrap(MODEL, nnx.Rngs(1), TOKENS)
+    other.set_variables(params)
+    np.testing.assert_array_equal(other(TOKENS)[0], wrapped(TOKENS)[0])
+    made = bj.generate(MODEL, other.variables, TOKENS[:, :4], 3)
+    np.testing.assert_array_equal(made, bj.generate(MODEL, params, TOKENS[:, :4], 3))
+    del params["params"]["embedding"]
+    with pytest.raises(ValueError, match=r"variables = .*embedding.*expected this module's"):
+        other.set_variables(params)
+
+
+@pytest.mark.release
+def test_orbax_saves_and_restores_the_state(wrapped, tmp_path):
+    graph, state = nnx.split(wrapped)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "a", nnx.to_pure_dict(state))
+    with ocp.StandardCheckpointer() as checkpointer:
+        nnx.replace_by_pure_dict(state, checkpointer.restore(tmp_path / "a"))
+    np.testing.assert_array_equal(nnx.merge(graph, state)(TOKENS)[0], wrapped(TOKENS)[0])
+
+
+def test_a_mixer_inside_a_module_of_ones_own():
+    class Own(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            example = jnp.ones((1, 4, 16))
+            self.mixer = bj.nnx.wrap(bj.mixers.make("short_conv", d_model=16), rngs, example)
+            self.out = nnx.Linear(16, 4, rngs=rngs)
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return self.out(self.mixer(x)[0])
+
+    own = Own(nnx.Rngs(0))
+    assert own(jnp.ones((2, 5, 16))).shape == (2, 5, 4)
+    names = {path[0] for path, _ in nnx.to_flat_state(nnx.state(own, nnx.Param))}
+    assert names == {"mixer", "out"}
+
+
+def test_noise_is_drawn_from_rngs():
+    model = bj.nnx.wrap(
+        bj.LanguageModel(CONFIG.replace(schedule="C", embed_dropout=0.5)), nnx.Rngs(0), TOKENS
+    )
+    rngs = nnx.Rngs(dropout=1)
+    first, second = (model(TOKENS, rngs=rngs)[0] for _ in range(2))
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(model(TOKENS)[0], model(TOKENS)[0])
+
+
+def test_the_bridge_of_flax_works_without_a_mesh():
+    tokens = jnp.asarray(TOKENS)
+    model = nnx.bridge.ToNNX(MODEL, rngs=nnx.Rngs(0)).lazy_init(tokens)
+    params = {"params": MODEL.init(jax.random.key(0), tokens)["params"]}
+    boxes = jax.tree.leaves(params, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
+    assert all(isinstance(leaf, nn.LogicallyPartitioned) for leaf in boxes)
+    assert model(tokens)[0].shape == (2, 12, 64)
+    assert model.embedding.get_metadata()["out_sharding"] == ("vocab", "embed")
+
+
+@pytest.mark.release
+def test_parameters_are_placed_on_the_mesh_in_force():
+    run_python("from tests.nnx import test_wrapped; test_wrapped.sharded()", devices=8)
+
+
+def sharded() -> None:
+    """Of both kinds of axes: where parameters are, a training step, and generation."""
+    alone = bj.nnx.wrap(MODEL, nnx.Rngs(0), TOKENS)
+    for kind in (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit):
+        mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"), axis_types=(kind,) * 3)
+        with jax.set_mesh(mesh):
+            model = bj.nnx.wrap(MODEL, nnx.Rngs(0), TOKENS)
+            embedding = model.params["embedding"].get_value()
+            assert embedding.sharding.spec == jax.sharding.PartitionSpec("tensor", "fsdp")
+            np.testing.assert_allclose(nnx.jit(loss)(model, TOKENS), loss(alone, TOKENS), rtol=1e-5)
+            optimizer = nnx.Optimizer(model, optax.adamw(1e-2), wrt=nnx.Param)
+            optimizer.update(model, nnx.jit(nnx.grad(loss))(model, TOKENS))
+            assert model.params["embedding"].get_value().sharding.spec == embedding.sharding.spec
+            assert loss(model, TOKENS) < loss(alone, TOKENS)
+            assert bj.generate(MODEL, model.variables, TOKENS[:, :4], 2).shape == (2, 2)
+
+
+def test_what_is_no_module_of_ours_is_refused():
+    with pytest.raises(TypeError, match="module = Dense: expected a mixer or model of based_jax"):
+        bj.nnx.wrap(nn.Dense(3), nnx.Rngs(0), jnp.ones((1, 2)))
+    with pytest.raises(TypeError, match="module = Dense: expected a mixer or model of based_jax"):
+        bj.functional(nn.Dense(3))
+
+
+def test_functional_is_two_pure_functions():
+    init, apply = bj.functional(bj.mixers.make("short_conv", d_model=8))
+    x = jnp.ones((1, 5, 8))
+    params = init(jax.random.key(0), x)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(params))
+    y, state = apply(params, x)
+    assert (y.shape, state) == (x.shape, None)
