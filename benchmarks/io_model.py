@@ -168,6 +168,17 @@ def window_step(
     return Cost(batch * kv_heads * itemsize * numbers, batch * heads * 4 * window * size)
 
 
+def row_products(length: int, columns: int, results: int, itemsize: int = 2) -> Cost:
+    """One row of `length` numbers times matrices of `columns` in all; both are read, results written."""
+    return Cost(itemsize * (length * columns + length + results), 2 * length * columns)
+
+
+def conv_step(batch: int, channels: int, taps: int, halves: int = 1, itemsize: int = 2) -> Cost:
+    """One token of a short convolution: T - 1 inputs in and out, 1 or 2 `halves` in, y out; the taps."""
+    numbers = 2 * (taps - 1) + halves + 1
+    return Cost(itemsize * channels * (batch * numbers + taps), 0)
+
+
 def framework_baseline(sizes: Sizes) -> Cost:
     """The paper's baseline (section 4.1): the framework's feature map, then a fused causal dot product.
 

@@ -3,9 +3,13 @@
 Each folder is one op: its kernels, its table of block sizes, and a note on the data it moves.
 """
 
+from pallas_kernels.conv_step import conv_step
+from pallas_kernels.conv_step import supports as supports_conv_step
 from pallas_kernels.devices import cannot_run
 from pallas_kernels.launch import interpreted, is_interpreted
 from pallas_kernels.offline import is_lowered_for_gpu, lowering_for
+from pallas_kernels.row_products import GATES, gated_row_product, row_products
+from pallas_kernels.row_products import supports as supports_row_products
 from pallas_kernels.taylor_attention import cannot_launch_gradient, taylor_attention
 from pallas_kernels.taylor_attention import fastest as fastest_taylor_attention
 from pallas_kernels.taylor_attention import is_slow as is_slow_taylor_attention
@@ -18,17 +22,23 @@ from pallas_kernels.window_step import Rotary, window_step
 from pallas_kernels.window_step import supports as supports_window_step
 
 __all__ = [
+    "GATES",
     "Rotary",
     "cannot_launch",
     "cannot_launch_gradient",
     "cannot_run",
+    "conv_step",
     "fastest_taylor_attention",
+    "gated_row_product",
     "interpreted",
     "is_interpreted",
     "is_lowered_for_gpu",
     "is_slow_taylor_attention",
     "lowering_for",
+    "row_products",
+    "supports_conv_step",
     "supports_mosaic_taylor_attention",
+    "supports_row_products",
     "supports_taylor_attention",
     "supports_taylor_step",
     "supports_window_step",

@@ -37,8 +37,52 @@ def per_row_and_head(
             it cannot create arrays from NumPy ones itself.
     """
     constant_axes = [" ".join(f"c{i}_{axis}" for axis in range(x.ndim)) for i, x in enumerate(constants)]
-    rule = ", ".join([*operands, *constant_axes])
-    names = list(dict.fromkeys(" ".join([*operands, *constant_axes, *results]).split()))
+    whole = _partitioned(function, [*operands, *constant_axes], results, SHARDED)
+    batched = custom_vmap(lambda *arrays: whole(*arrays, *map(jnp.asarray, constants)))
+
+    @batched.def_vmap
+    def _fold_into_rows(size: int, is_mapped: Sequence[bool], *arrays: jax.Array) -> tuple[Any, Any]:
+        pairs = zip(arrays, is_mapped, strict=True)
+        rows = (x if mapped else jnp.broadcast_to(x, (size, *x.shape)) for x, mapped in pairs)
+        outputs = batched(*(x.reshape(-1, *x.shape[2:]) for x in rows))
+        return tuple(y.reshape(size, -1, *y.shape[1:]) for y in outputs), (True,) * len(outputs)
+
+    return batched
+
+
+def per_channel(
+    function: Callable[..., tuple[jax.Array, ...]],
+    formula: Callable[..., tuple[jax.Array, ...]],
+    operands: Sequence[str],
+    results: Sequence[str],
+    split: Sequence[str],
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """`function`, free to run on any share of some axes; under `vmap` and in reverse mode it is `formula`.
+
+    Args:
+        formula: the same in plain operations.
+        operands, results: the axes of each array in order, as "b e". Axes with one name have one size.
+        split: names of the axes that may be split over devices; all others are kept whole.
+    """
+    whole = _partitioned(function, operands, results, split)
+    batched = custom_vmap(lambda *arrays: whole(*arrays))
+
+    @batched.def_vmap
+    def _as_formula(size: int, is_mapped: Sequence[bool], *arrays: jax.Array) -> tuple[Any, Any]:
+        axes = tuple(0 if mapped else None for mapped in is_mapped)
+        outputs = jax.vmap(formula, in_axes=axes, axis_size=size)(*arrays)
+        return outputs, (True,) * len(outputs)
+
+    return with_gradient_of(formula, batched)
+
+
+def _partitioned(
+    function: Callable[..., tuple[jax.Array, ...]],
+    operands: Sequence[str],
+    results: Sequence[str],
+    split: Sequence[str],
+) -> Callable[..., tuple[jax.Array, ...]]:
+    names = list(dict.fromkeys(" ".join([*operands, *results]).split()))
     interpret = is_interpreted()  # partitioned when it is compiled, which may be outside of the context
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -53,21 +97,11 @@ def per_row_and_head(
             tuple(shape.sharding for shape in shapes),
             tuple(argument.sharding for argument in arguments),
         ),
-        sharding_rule=f"{rule} -> {', '.join(results)}",
-        need_replication_factors=tuple(name for name in names if name not in SHARDED),
+        sharding_rule=f"{', '.join(operands)} -> {', '.join(results)}",
+        need_replication_factors=tuple(name for name in names if name not in split),
     )
     # Lowered for a GPU that is not there, there are no devices to partition over, and jax would ask for some.
-    whole = run if is_lowered_for_gpu() else partitioned
-    batched = custom_vmap(lambda *arrays: whole(*arrays, *map(jnp.asarray, constants)))
-
-    @batched.def_vmap
-    def _fold_into_rows(size: int, is_mapped: Sequence[bool], *arrays: jax.Array) -> tuple[Any, Any]:
-        pairs = zip(arrays, is_mapped, strict=True)
-        rows = (x if mapped else jnp.broadcast_to(x, (size, *x.shape)) for x, mapped in pairs)
-        outputs = batched(*(x.reshape(-1, *x.shape[2:]) for x in rows))
-        return tuple(y.reshape(size, -1, *y.shape[1:]) for y in outputs), (True,) * len(outputs)
-
-    return batched
+    return run if is_lowered_for_gpu() else partitioned
 
 
 def with_gradient_of(

@@ -1,4 +1,4 @@
-"""The public calls with rows over "data" and heads over "tensor": none may move anything between devices."""
+"""The public calls with rows over "data", heads or channels over "tensor": no device may need another."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from pallas_kernels.conv_step import conv_step
+from pallas_kernels.row_products import row_products
 from pallas_kernels.taylor_attention import mosaic_support, taylor_attention
 from pallas_kernels.taylor_step import taylor_step
 from pallas_kernels.window_step import Rotary, window_step
@@ -53,6 +55,7 @@ def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jn
     keys, values, packing = ("b n h k", dtype), ("b n h v", dtype), ("b n", jnp.int32)
     key, value, ring = ("b h k", dtype), ("b h v", dtype), ("b w h v", dtype)
     state, rings = [("b h f v", jnp.float32), ("b h f", jnp.float32)], [ring, ring, ("b", jnp.int32)]
+    token = [("b u h", dtype), ("b t h", dtype), ("b", jnp.int32), ("c h", dtype)]
     with_state = functools.partial(taylor_attention, return_state=True)
 
     def packed(q: jax.Array, k: jax.Array, v: jax.Array, starts: jax.Array) -> Any:
@@ -69,6 +72,8 @@ def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jn
         call("taylor_attention backward", backward, keys, keys, values, values),
         call("taylor_step", taylor_step, key, key, value, *state),
         call("window_step", functools.partial(window_step, rotary=rotary), value, value, value, *rings),
+        call("conv_step", conv_step, *token, u=2, t=2, c=3),
+        call("row_products", row_products, ("k", dtype), ("k h", dtype), ("k h", dtype), k=64),
     ]
 
 

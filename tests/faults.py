@@ -178,12 +178,24 @@ FAULTS = (
         "dscores = dscores * slope(plan, scores)", "tests/kernels/test_taylor_attention.py",
     ),
     Fault(
+        "streams after the loop are those before it", "based_jax/generate/layer_streams.py",
+        "length=leaf.length + made, ", "", "tests/generate/test_layer_streams.py",
+    ),
+    Fault(
         "the fused window starts at the row, not at its document", "pallas_kernels/window_step/kernel.py",
         "jnp.maximum(start[...], 0)", "jnp.maximum(0 * start[...], 0)", "tests/kernels/test_window_step.py",
     ),
     Fault(
         "the fused step scales its linear features wrongly", "pallas_kernels/taylor_step/kernel.py",
         "np.repeat([1, width**-0.25,", "np.repeat([1, width**-0.5,", "tests/kernels/test_taylor_step.py",
+    ),
+    Fault(
+        "the fused convolution reads inputs of the document before", "pallas_kernels/conv_step/kernel.py",
+        "age[...] >= back", "age[...] >= 0", "tests/kernels/test_conv_step.py",
+    ),
+    Fault(
+        "the fused gate is the values' half", "pallas_kernels/row_products/kernel.py",
+        "for half in (0, 1))", "for half in (1, 0))", "tests/kernels/test_row_products.py",
     ),
     # mixers and models
     Fault(
@@ -209,8 +221,9 @@ FAULTS = (
         "-removal, removal * rate, log_decay", "-removal, removal, log_decay", PARITY,
     ),
     Fault(
-        "value and gate of an MLP are swapped", "based_jax/models/mlp.py",
-        "inner[..., 0, :] * act(inner[..., 1, :])", "inner[..., 1, :] * act(inner[..., 0, :])", PARITY,
+        "value and gate of an MLP are swapped", "based_jax/ops/core/products.py",
+        "return inner[..., 0, :] * ACTIVATIONS[activation](inner[..., 1, :])",
+        "return inner[..., 1, :] * ACTIVATIONS[activation](inner[..., 0, :])", PARITY,
     ),
     Fault(
         "numbers that are none reach the arithmetic", "based_jax/mixers/contract.py",

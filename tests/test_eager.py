@@ -91,6 +91,9 @@ CALLS = {
     "selective_scan": (lambda x: ops.selective_scan(x, jnp.exp(X), -jnp.abs(TAPS[:4]), X, X, **CHUNKS), X),
     "shifted_sum": (lambda x: ops.shifted_sum(x, jnp.ones((BATCH, 2), int), X[:, :2, 0]), X),
     "short_conv": (lambda x: ops.short_conv(x, TAPS[:3], segment_ids=IDS), X),
+    "short_conv_step": (
+        lambda x: ops.short_conv_step(x[:, :2], TAPS[:3], ops.init_short_conv_state(BATCH, CHANNELS, 3)), X
+    ),
     "softmax_attention": (lambda q: ops.softmax_attention(q, K, V, left=2, segment_ids=IDS), Q),
     "strongest_lags": (lambda x: ops.strongest_lags(x, 2), X),
     "sub_conv_multiply": (lambda x: ops.sub_conv_multiply(TAPS[:, 0], 3, x), X),

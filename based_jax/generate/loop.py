@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from based_jax.generate.capacity import capacity_for, with_capacity
+from based_jax.generate.layer_streams import LayerStreams
 from based_jax.generate.prompt import Prompt, Tokens, bucket, chunk_sizes, pad_to, read_prompt, read_tokens
 from based_jax.generate.rows import row_count, take_rows
 from based_jax.generate.sampling import Counts, RowSettings, Sampler, batch_settings, choose
@@ -322,12 +323,14 @@ def _decode(model, params, progress, limit, rules, *, size):
 
 
 def make_tokens(model, size, params, progress, limit, rules):
+    streams = LayerStreams(progress.state)
+
     def unfinished(carry):
         made, progress, _ = carry
         return (made < limit) & ~progress.done.all()
 
     def body(carry):
-        made, (state, hidden, done, step, counts), (tokens, logprobs) = carry
+        made, (carried, hidden, done, step, counts), (tokens, logprobs) = carry
         logits = model.apply(params, hidden, method="unembed")
         steps = jnp.broadcast_to(step, done.shape)
         chosen = choose(logits, rules.settings, steps, counts, vocab_size=model.config.vocab_size)
@@ -337,10 +340,11 @@ def make_tokens(model, size, params, progress, limit, rules):
         done = done | (token[:, None] == rules.stop_tokens[None]).any(axis=1)
         counts = None if counts is None else counts.add(token)
         # Stopped rows go on with the token they would have made: padding may lie outside of the vocabulary.
-        h, state = model.apply(params, token[:, None], state, method="hidden")
-        return made + 1, Progress(state, h[:, 0], done, step + 1, counts), (tokens, logprobs)
+        h, state = model.apply(params, token[:, None], streams.within(carried, made), method="hidden")
+        return made + 1, Progress(streams.strip(state), h[:, 0], done, step + 1, counts), (tokens, logprobs)
 
     batch = len(progress.hidden)
     out = jnp.full((batch, size), rules.pad_token, jnp.int32), jnp.zeros((batch, size), jnp.float32)
+    progress = progress._replace(state=streams.strip(progress.state))
     made, progress, out = lax.while_loop(unfinished, body, (jnp.zeros((), jnp.int32), progress, out))
-    return out, made, progress
+    return out, made, progress._replace(state=streams.after(progress.state, made))

@@ -24,9 +24,9 @@ from based_jax.mixers.module import Module
 from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
 from based_jax.ops.core.eager import compiled
-from based_jax.ops.core.not_numbers import broken_tokens, numbers, with_broken
-from based_jax.ops.core.products import product
-from based_jax.typing import Array, Float, Int, Mask, Positions, SegmentIds, State
+from based_jax.ops.core.not_numbers import broken_tokens, is_number, numbers, with_broken
+from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
+from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
 
 
@@ -107,6 +107,7 @@ class Mixer(Module):
         positions: Positions | None = None,
         mask: Mask | None = None,
         tokens: Int[Array, "B N"] | None = None,
+        are_numbers: Bool[Array, "B N"] | None = None,
         **options: Any,
     ) -> tuple[Float[Array, "B N D"], State | None]:
         """Mix tokens along the length.
@@ -119,6 +120,7 @@ class Mixer(Module):
             mask: True for real tokens, right padding only. Padding changes neither the outputs of real
                 tokens nor the state.
             tokens: ids, for mixers with `wants_tokens`.
+            are_numbers: whether each token of x is neither NaN nor infinite; default: x is searched.
             options: further arguments of the mixer's own `mix`.
 
         Returns:
@@ -133,7 +135,9 @@ class Mixer(Module):
         x = jnp.asarray(x, self.dtype)
         context = Context.of_call(x, state, segment_ids, positions, mask, tokens)
         before = find_stream(state)
-        broken, still_broken = broken_tokens(x, context.token_positions, before, context.stream, self.causal)
+        are_numbers = is_number(x).all(axis=-1) if are_numbers is None else are_numbers
+        places, stream = context.token_positions, context.stream
+        broken, still_broken = broken_tokens(~are_numbers, places, before, stream, self.causal)
         y, after = self.mix(numbers(x, context.mask), state, context, **options)
         y = jnp.where(broken[..., None], jnp.nan, y)
         return y, None if state is None else with_broken(after, still_broken)
@@ -240,6 +244,8 @@ class Projection(nn.Module):
         features: sizes of the new axes.
         axes: logical names of the kernel's axes, those of the contracted inputs first.
         bias: add a bias (initialised to zero).
+        gate: None, or the activation of a gate: of two new axes the first, of size 2, has values and gates,
+            and the result is their product, values * gate(gates).
     """
 
     features: tuple[int, ...]
@@ -247,6 +253,7 @@ class Projection(nn.Module):
     bias: bool = False
     dtype: Any = jnp.float32
     init_std: float = 0.02
+    gate: str | None = None
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -256,11 +263,26 @@ class Projection(nn.Module):
         kernel = self.param("kernel", named(nn.initializers.normal(self.init_std), *self.axes), shape)
         fan_in = math.prod(contracted)
         rows, matrix = x.reshape(*lead, fan_in), kernel.reshape(fan_in, -1)
-        y = product(rows.astype(self.dtype), matrix.astype(self.dtype)).reshape(*lead, *self.features)
+        rows, matrix = rows.astype(self.dtype), matrix.astype(self.dtype)
+        if self.gate is not None and not self.bias:
+            return gated_product(rows, matrix, self.gate)
+        y = product(rows, matrix).reshape(*lead, *self.features)
         if self.bias:
             bias = self.param("bias", zeros(*self.axes[inputs:]), self.features)
             y = y + bias.astype(self.dtype)
-        return y
+        return y if self.gate is None else y[..., 0, :] * ACTIVATIONS[self.gate](y[..., 1, :])
+
+
+def project(x: Float[Array, "B N D"], *maps: Projection) -> tuple[Array, ...]:
+    """Return what bound linear maps make of the same inputs: of one row on a GPU in one launch."""
+    found, is_row = None, math.prod(x.shape[:-1]) == 1
+    if is_row and not any(each.bias or each.is_initializing() for each in maps):
+        kernels = [nn.meta.unbox(each.get_variable("params", "kernel")) for each in maps]
+        found = row_products(x, *(kernel.reshape(x.shape[-1], -1).astype(x.dtype) for kernel in kernels))
+    if found is None:
+        return tuple(each(x) for each in maps)
+    pairs = zip(found, maps, strict=True)
+    return tuple(y.reshape(*x.shape[:-1], *each.features) for y, each in pairs)
 
 
 def ones(*axes: str | None) -> Initializer:

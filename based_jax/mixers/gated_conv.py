@@ -54,8 +54,12 @@ class GatedConv(Mixer):
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         inner = self.linear((2, self.channels), "embed", None, "mlp", bias=self.bias, name="in_proj")(x)
         taps, bias = self.conv_params(self.kernel_size, self.channels, "mlp", self.conv_bias)
-        conv, state = context.run(ops.short_conv, inner[..., 0, :], taps, bias, initial_state=state)
-        y = jax.nn.silu(conv) * inner[..., 1, :]
+        if context.is_plain_step:
+            y, state = ops.short_conv_step(inner[:, 0], taps, state, bias, gated=True)
+            y = y[:, None]
+        else:
+            conv, state = context.run(ops.short_conv, inner[..., 0, :], taps, bias, initial_state=state)
+            y = jax.nn.silu(conv) * inner[..., 1, :]
         return self.to_output("mlp", bias=self.bias, name="out")(y), state
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:

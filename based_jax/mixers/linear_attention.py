@@ -19,7 +19,7 @@ from jax import numpy as jnp
 from based_jax import ops
 from based_jax.fields import Epsilon, Size, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary, head_layout, named
+from based_jax.mixers.contract import Mixer, MixerSummary, head_layout, named, project
 from based_jax.mixers.registry import register
 from based_jax.ops.core.ring import expect_capacity
 from based_jax.typing import Array, Float, Positions, State
@@ -89,7 +89,7 @@ class LinearAttention(Mixer):
         log_decay = None
         if self.decay != "none":
             log_decay = ops.fixed_log_decay(heads, self.decay_const)[None, None]
-        q, k, v = self.q(x), self.k(x), self.v(x)
+        q, k, v = project(x, self.q, self.k, self.v)
         options: dict[str, Any] = {"eps": self.eps, "implementation": self.implementation}
         is_taylor = self.feature_map == "taylor"
         if is_taylor and context.is_plain_step and log_decay is None:

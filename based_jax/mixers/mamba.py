@@ -81,8 +81,12 @@ class Mamba(Mixer):
         inner = self.linear((2, channels), "embed", None, "mlp", init_std=in_std, name="in_proj")(x)
         u, z = inner[..., 0, :], inner[..., 1, :]
         taps, bias = self.conv_params(self.d_conv, channels, "mlp")
-        u, conv = context.run(ops.short_conv, u, taps, bias, initial_state=state and state.conv)
-        u = jax.nn.silu(u)
+        if context.is_plain_step:
+            u, conv = ops.short_conv_step(inner[:, 0], taps, state.conv, bias)
+            u = u[:, None]
+        else:
+            u, conv = context.run(ops.short_conv, u, taps, bias, initial_state=state and state.conv)
+            u = jax.nn.silu(u)
 
         maps = self.linear(rank + 2 * states, "mlp", None, init_std=map_std, name="x_proj")(u)
         low, B, C = jnp.split(maps, [rank, rank + states], axis=-1)

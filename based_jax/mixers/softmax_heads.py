@@ -10,7 +10,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Positive, Share, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, head_layout
+from based_jax.mixers.contract import Mixer, head_layout, project
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
@@ -70,7 +70,7 @@ class SoftmaxHeads(Mixer):
         allowed: Callable[[Array, Array], Array] | None = None,
     ) -> tuple[Array, State]:
         """The outputs and the next state. For `allowed` (`reach` is None), see `ops.softmax_attention`."""
-        q, k, v = self.q(x), self.k(x), self.v(x)
+        q, k, v = project(x, self.q, self.k, self.v)
         if self.reach is not None and context.is_plain_step:
             positions = context.positions[:, 0] if context.has_positions else None
             y, state = ops.window_step(

@@ -70,6 +70,9 @@ class Block(nn.Module):
             return self.norm2(self.mlp(h) + h), None, state
         wide = accumulation_dtype(h)
         residual = keep_tokens(h.astype(wide) if residual is None else residual + h.astype(wide))
+        if state is not None and h.shape[1] == 1:
+            # A norm is a number where the stream is, whose search is one kernel with the sum before it.
+            context["are_numbers"] = jnp.isfinite(residual).all(axis=-1)
         mixed, state = self.mixer(self.norm1(residual), state, **context)
         if self.mlp is None:
             return mixed, residual, state

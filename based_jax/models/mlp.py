@@ -6,22 +6,15 @@
 With act = silu the gated one is SwiGLU.
 """
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax.mixers.contract import Projection
+from based_jax.ops.core.products import ACTIVATIONS
 from based_jax.typing import Array, Float
 from based_jax.validate import expect_choice
-
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "silu": jax.nn.silu,
-    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
-    "sigmoid": jax.nn.sigmoid,
-}
 
 
 class MLP(nn.Module):
@@ -46,13 +39,14 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        expect_choice("activation", self.activation, tuple(_ACTIVATIONS))
-        act = _ACTIVATIONS[self.activation]
+        expect_choice("activation", self.activation, tuple(ACTIVATIONS))
         options: dict[str, Any] = {"bias": self.bias, "dtype": self.dtype}
         # Value and gate lie on an axis of their own, so that `mlp` can be sharded.
         features, axes = ((2, self.hidden), (None, "mlp")) if self.gated else ((self.hidden,), ("mlp",))
-        inner = Projection(features, ("embed", *axes), name="in_proj", init_std=self.init_std, **options)(x)
-        inner = inner[..., 0, :] * act(inner[..., 1, :]) if self.gated else act(inner)
+        into: dict[str, Any] = {"name": "in_proj", "init_std": self.init_std, **options}
+        into["gate"] = self.activation if self.gated else None
+        inner = Projection(features, ("embed", *axes), **into)(x)
+        inner = inner if self.gated else ACTIVATIONS[self.activation](inner)
         out_std = self.init_std if self.out_init_std is None else self.out_init_std
         return Projection((self.d_model,), ("mlp", "embed"), name="out", init_std=out_std, **options)(inner)
 

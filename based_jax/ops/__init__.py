@@ -135,6 +135,7 @@ from based_jax.ops.selection import segment_sum as segment_sum
 from based_jax.ops.short_conv import ShortConvState as ShortConvState
 from based_jax.ops.short_conv import init_short_conv_state as init_short_conv_state
 from based_jax.ops.short_conv import short_conv as short_conv
+from based_jax.ops.short_conv import short_conv_step as short_conv_step
 from based_jax.ops.softmax_attention import left_from_paper_window as left_from_paper_window
 from based_jax.ops.softmax_attention import left_from_torch_window as left_from_torch_window
 from based_jax.ops.softmax_attention import merge_attention as merge_attention

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.ops.core import products
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
 from based_jax.typing import Array, Float
@@ -20,7 +21,7 @@ def rms_norm(
     _expect_last_axes("scale", scale, x)
     dtype = accumulation_dtype(x)
     y = x.astype(dtype)
-    y = y * lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + eps)
+    y = y * lax.rsqrt(_mean_square(y, eps))
     return (y * scale.astype(dtype)).astype(x.dtype)
 
 
@@ -41,7 +42,7 @@ def layer_norm(
     dtype = accumulation_dtype(x)
     y = x.astype(dtype)
     y = y - jnp.mean(y, axis=-1, keepdims=True)
-    y = y * lax.rsqrt(jnp.mean(y * y, axis=-1, keepdims=True) + eps) * scale.astype(dtype)
+    y = y * lax.rsqrt(_mean_square(y, eps)) * scale.astype(dtype)
     return (y if bias is None else y + bias.astype(dtype)).astype(x.dtype)
 
 
@@ -50,6 +51,13 @@ def l2_norm(x: Float[Array, "... D"], eps: float = 1e-6) -> Float[Array, "... D"
     """x / sqrt(sum(x^2) + eps) over the last axis, in the dtype of x; zeros stay zeros."""
     y = x.astype(accumulation_dtype(x))
     return (y * lax.rsqrt(jnp.sum(y * y, axis=-1, keepdims=True) + eps)).astype(x.dtype)
+
+
+def _mean_square(y: Float[Array, "... D"], eps: float) -> Float[Array, "... 1"]:
+    """mean(y^2) + eps over the last axis."""
+    if products.is_row_on_gpu(y):
+        return jnp.sum(y * y * (1 / y.shape[-1]) + eps / y.shape[-1], axis=-1, keepdims=True)
+    return jnp.mean(y * y, axis=-1, keepdims=True) + eps
 
 
 def _expect_last_axes(argument: str, array: Array, x: Array) -> None:

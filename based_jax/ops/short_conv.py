@@ -12,10 +12,13 @@ from typing import Any, Unpack, overload
 import jax
 import jax.numpy as jnp
 
+import pallas_kernels
 from based_jax.ops.core import context_parallel
 from based_jax.ops.core.continuation import Continued, No, Yes, continue_from
+from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.eager import compiled
-from based_jax.ops.core.stream import Stream, init_stream
+from based_jax.ops.core.registration import implemented_by
+from based_jax.ops.core.stream import Stream, advance, init_stream
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect_array
 
@@ -105,3 +108,46 @@ def short_conv(
         after = mask.sum(axis=1, dtype=jnp.int32)[:, None] + jnp.arange(taps - 1)
         recent = jnp.take_along_axis(padded, after[..., None], axis=1)
     return y, ShortConvState(recent.astype(history.dtype), call.after)
+
+
+def _supports_step(kernel: str, inner: Array, taps: Array) -> str | None:
+    return pallas_kernels.supports_conv_step(inner, taps)
+
+
+@implemented_by("pallas", "xla", supports=_supports_step)
+@compiled
+def short_conv_step(
+    inner: Float[Array, "B 2 E"],
+    kernel: Float[Array, "T E"],
+    state: ShortConvState,
+    bias: Float[Array, " E"] | None = None,
+    *,
+    gated: bool = False,
+    implementation: str | None = None,
+) -> tuple[Float[Array, "B E"], ShortConvState]:
+    """Take one step of silu(conv(inner[:, 0]) + bias), times inner[:, 1] if `gated`.
+
+    Args:
+        inner: of one token per row.
+        kernel, bias: see `short_conv`.
+        state: what `init_short_conv_state` or an earlier call returned.
+        implementation: "pallas", one kernel that also updates the state in place (2 to 8 taps); "xla",
+            `short_conv`; None for the best.
+
+    Returns:
+        y, (B, E), and the moved state.
+    """
+    expect_array("inner", inner, ("B", 2, "E"), "floating")
+    batch, _, channels = inner.shape
+    expect_array("kernel", kernel, ("T", channels), "floating")
+    taps = kernel.astype(inner.dtype)
+    wide = "the kernel takes no float64 state" if state.inputs.dtype == jnp.float64 else None
+    request: dict[str, Any] = {"implementation": implementation, "unsupported": wide}
+    if implementation_for("short_conv_step", inner, taps, **request) == "pallas":
+        bias = None if bias is None else bias.astype(inner.dtype)
+        age = state.stream.length - state.stream.start
+        y, inputs = pallas_kernels.conv_step(inner, state.inputs, age, taps, bias, gated=gated)
+        return y, ShortConvState(inputs, advance(state.stream, batch, 1)[1])
+    conv, state = short_conv(inner[:, :1], kernel, bias, initial_state=state, return_state=True)
+    y = jax.nn.silu(conv[:, 0])
+    return (y * inner[:, 1] if gated else y), state

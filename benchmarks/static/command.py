@@ -126,7 +126,8 @@ class Static:
         with tempfile.TemporaryDirectory() as folder:
             compiled = PROGRAMS[program](config, batch, length, gpu.kind, dump=folder)
             starts = thunks.of_dump(Path(folder)) if program == "decode" else None
-        works = cost.work(hlo.read(compiled.as_text() or ""), formulas.kernel)
+        count = cost.turn if program == "decode" else cost.work
+        works = count(hlo.read(compiled.as_text() or ""), formulas.kernel)
         rows = by_part(works, config, gpu)
         fused = (
             [] if program == "decode" else with_cudnn(rows, config, batch, length, program == "train", gpu)

@@ -59,6 +59,20 @@ def work(program: Program, formula: Formula = lambda scope, arguments: None) -> 
     return list(_walk(program, program.computations[program.entry], 1, "", formula))
 
 
+def turn(program: Program, formula: Formula = lambda scope, arguments: None) -> list[Work]:
+    """What each launch in one turn of the program's longest loop takes, as the loop that makes tokens.
+
+    Raises:
+        LookupError: the program has no loop.
+    """
+    first = program.computations[program.entry].instructions
+    bodies = [program.computations[x.called[0]] for x in first if x.opcode == "while"]
+    if not bodies:
+        raise LookupError("the program has no loop")
+    body = max(bodies, key=lambda body: len(body.instructions))
+    return list(_walk(program, body, 1, "", formula))
+
+
 def _walk(program: Program, where: Computation, times: int, scope: str, formula: Formula) -> Iterator[Work]:
     """`scope` is that of the loop around these instructions: some have none of their own."""
     for x in where.instructions:

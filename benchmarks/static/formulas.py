@@ -33,6 +33,14 @@ def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
         window = next(x.sizes[1] for x in floats if len(x.sizes) == 4)
         batch, heads, size = q.sizes
         return io_model.window_step(batch, heads, window, size, k.sizes[1], _itemsize(q))
+    if name in ("row_products", "gated_row_product"):
+        row, *matrices = (x for x in arguments if x.dtype in ("bf16", "f16", "f32"))
+        columns = sum(matrix.count // row.count for matrix in matrices)
+        results = columns // 2 if name == "gated_row_product" else columns
+        return io_model.row_products(row.count, columns, results, _itemsize(row))
+    if name == "conv_step":
+        (batch, _, channels), taps = floats[0].sizes, floats[1].sizes[1] + 1
+        return io_model.conv_step(batch, channels, taps, 2, _itemsize(floats[0]))
     if name in TAYLOR:
         v = next(x for x in floats if len(x.sizes) == 4 and x.sizes[-1] != floats[0].sizes[-1])
         batch, length, heads, key_size = floats[0].sizes

@@ -10,7 +10,8 @@ SOFTMAX = ", softmax"
 """After the name of a mixer: its `ops.softmax_attention`."""
 
 PRODUCTS = re.compile(
-    r"/mixer\.mix/(?:[\w.]+/)*(?:q|k|v|out|in_proj|\w*_proj|gate\w*)/(?:dot_general|transpose)$"
+    r"/mixer\.mix/(?:[\w.]+/)*(?:(?:q|k|v|out|in_proj|\w*_proj|gate\w*)/(?:dot_general|transpose)"
+    r"|row_products/pallas_call)$"
 )
 """Products with the weights of a mixer, and of their gradients."""
 

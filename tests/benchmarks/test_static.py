@@ -9,12 +9,14 @@ import pytest
 from jax import lax
 
 import based_jax as bj
+from based_jax.models.language_model import param_shapes
 from benchmarks.__main__ import main
 from benchmarks.io_model import Cost, Sizes, outputs
 from benchmarks.rates import GPUS
 from benchmarks.static import cost, figure, formulas, hlo, programs, tables, thunks
 from benchmarks.static.command import by_part, with_cudnn
 from benchmarks.static.compile_offline import toolchain
+from benchmarks.static.copies import copies
 from benchmarks.static.cost import Work
 from benchmarks.static.hlo import Shape
 from benchmarks.static.parts import part_of
@@ -172,6 +174,7 @@ LAYER = "jit(step)/jvp(LanguageModel.hidden)/layers_"
     ("scope", "part"),
     [
         (f"{LAYER}1/mixer/mixer.mix/q/dot_general", "linear_attention, products with weights"),
+        (f"{LAYER}1/mixer/mixer.mix/row_products/pallas_call", "linear_attention, products with weights"),
         (f"{LAYER}1/mixer/mixer.mix/taylor_attention/taylor_dk/pallas_call", "linear_attention"),
         (f"{LAYER}2/mixer/mixer.mix/softmax_attention/reduce_max", "sliding_window, softmax"),
         (f"{LAYER}0/mlp/out/dot_general", "MLP"),
@@ -203,6 +206,14 @@ def test_kernels_have_formulas():
     window = formulas.kernel("x/window_step/pallas_call", [value, value, value, keys, keys])
     assert window is not None
     assert 2 * keys.bytes < window.bytes < 3 * keys.bytes, "most of it is only read"
+    row, matrix, halves = Shape("bf16", (64,)), Shape("bf16", (64, 32)), Shape("bf16", (64, 2, 16))
+    products = formulas.kernel("x/row_products/pallas_call", [row, matrix, matrix])
+    assert products == Cost(2 * (64 * 64 + 64 + 64), 2 * 64 * 64)
+    gated = formulas.kernel("x/gated_row_product/pallas_call", [row, halves])
+    assert gated == Cost(2 * (64 * 32 + 64 + 16), 2 * 64 * 32)
+    inner, inputs, taps = Shape("bf16", (4, 2, 8)), Shape("bf16", (4, 2, 8)), Shape("bf16", (3, 8))
+    conv = formulas.kernel("x/conv_step/pallas_call", [inner, inputs, Shape("s32", (4,)), taps])
+    assert conv == Cost(2 * 8 * (4 * (2 * 2 + 2 + 1) + 3), 0)
     assert formulas.kernel("x/someone_elses/pallas_call", [q]) is None
 
 
@@ -353,14 +364,88 @@ def test_headline_programs_take_no_more_than_kept(preset, tmp_path):
             assert found[key] <= 1.05 * kept["summary"][name][key], f"{name}: {key}"
 
 
+COPYING = UPDATE.replace("ROOT %out", "%out").replace(
+    "copy(%new)\n}",
+    """copy(%new)
+  %twice = f32[8,100]{1,0} fusion(%out), kind=kLoop, calls=%copied
+  %small = s32[] copy(%at)
+  ROOT %last = f32[8,100]{1,0} while(%twice), condition=%more, body=%again
+}
+
+%copied (x: f32[8,100]) -> f32[8,100] {
+  %x = f32[8,100]{1,0} parameter(0)
+  ROOT %c = f32[8,100]{1,0} copy(%x)
+}
+
+%again (x: f32[8,100]) -> f32[8,100] {
+  %x = f32[8,100]{1,0} parameter(0)
+  %kept = f32[8,100]{1,0} copy(%x)
+  ROOT %y = f32[8,100]{1,0} negate(%kept)
+}
+
+%more (x: f32[8,100]) -> pred[] {
+  %x = f32[8,100]{1,0} parameter(0)
+  ROOT %yes = pred[] constant(true)
+}
+""",
+)
+"""Three copies of the cache, one of them in a loop, and one of a number."""
+
+
+def test_copies_are_found_where_they_run():
+    program = hlo.read(COPYING)
+    assert [x.name for x in copies(program, least=3200)] == ["out", "twice", "kept"]
+    assert [x.name for x in copies(program, least=4)] == ["out", "twice", "small", "kept"]
+    assert not copies(program, least=3201)
+    assert not copies(hlo.read(LOOP.replace("TURNS", TURNS)), least=1)
+
+
+def test_a_turn_of_the_longest_loop():
+    (turn,) = (each for each in cost.turn(hlo.read(LOOP.replace("TURNS", TURNS))) if each.flops)
+    assert (turn.launches, turn.flops) == (1, 2 * 64**3)
+    with pytest.raises(LookupError, match="no loop"):
+        cost.turn(hlo.read(UPDATE))
+
+
+LARGE = 1e5
+"""Bytes: the least matrix of a layer of the headline models has five times as many."""
+
+
 @pytest.mark.slow
 @needs_plugin
-@pytest.mark.parametrize("name", ["based-360m", "attn-360m"])
-def test_a_training_step_copies_no_parameters(name):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("based-360m", {}),
+        ("based-360m", {"scan_layers": True}),
+        ("based-360m", {"remat": "block"}),
+        ("based-360m", {"remat": "dots", "scan_layers": True}),
+        ("attn-360m", {}),
+        ("mamba-360m", {}),
+    ],
+    ids=str,
+)
+def test_a_training_step_copies_no_parameters(name, options):
     """Of the state, which is donated, and of what goes from layer to layer."""
+    use_cpu()
+    config = bj.presets.get(name).replace(dtype="bfloat16", **options)
+    # XLA takes minutes for more.
+    config = config.replace(schedule=config.schedule[: 3 if name == "mamba-360m" else 10])
+    matrices = {x.size for x in jax.tree.leaves(dict(param_shapes(config))) if x.ndim > 1}
+    program = hlo.read(programs.train(config, 2, 512, "NVIDIA H200").as_text() or "")
+    assert any(x.opcode == "fusion" for x in program.computations[program.entry].instructions)
+    assert not [x for x in copies(program, LARGE) if any(shape.count in matrices for shape in x.shapes)]
+
+
+@pytest.mark.slow
+@needs_plugin
+@pytest.mark.parametrize("batch", [1, 128])
+@pytest.mark.parametrize("name", ["based-360m", "attn-360m", "mamba-360m"])
+def test_the_loop_that_makes_tokens_copies_no_state(name, batch):
+    """The state is donated, and every layer's is updated in place."""
+    use_cpu()
     config = bj.presets.get(name).replace(dtype="bfloat16")
-    compiled = programs.train(config.replace(schedule=config.schedule[:10]), 2, 512, "NVIDIA H200")
+    compiled = programs.decode(config.replace(schedule=config.schedule[:8]), batch, 1024, "NVIDIA H200")
     program = hlo.read(compiled.as_text() or "")
-    found = [x for body in program.computations.values() for x in body.instructions]
-    assert any(x.opcode == "fusion" for x in found)
-    assert not [x for x in found if x.opcode in ("copy", "copy-start") and x.bytes > 1e5]
+    assert sum(each.launches for each in cost.turn(program)) > 40
+    assert not copies(program, LARGE)

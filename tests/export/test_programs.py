@@ -34,7 +34,7 @@ def test_kernels_are_inside_and_named(tmp_path):
 
 
 def test_kernels_that_no_layer_uses():
-    tiny = make_tiny("C")
+    tiny = make_tiny("A")
     with pytest.raises(
         ValueError, match=r"^kernels = 'pallas': expected xla, as no layer of this model uses"
     ):

@@ -17,7 +17,7 @@ from pallas_kernels.launch import interpreted
 from pallas_kernels.offline import lowering_for
 from tests.arrays import normals
 from tests.marks import release_but
-from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, assert_close
+from tests.tolerances import BFLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
 
 
 def config(implementation: str | None) -> bj.ModelConfig:
@@ -110,6 +110,27 @@ def test_prefill_and_decoding(tokens, params):
     with interpreted():
         kernels = decode("pallas")
     assert_close(kernels, decode("xla"), FLOAT32)
+
+
+@pytest.mark.release
+def test_decoding_one_text_in_bfloat16(tokens):
+    """One row takes the products of `row_products`, which must be those of the modules' own kernels."""
+    plain = bj.LanguageModel(config(None).replace(d_model=64, dtype="bfloat16"))
+    params = normals(plain.init, tokens[:1], scale=0.05)
+
+    def decode():
+        apply = jax.jit(lambda *arrays: plain.apply(*arrays))
+        state, outputs = plain.init_state(1), []
+        for t in range(4):
+            logits, state = apply(params, tokens[:1, t : t + 1], state)
+            outputs.append(logits)
+        return jnp.concatenate(outputs, axis=1), str(jax.make_jaxpr(apply)(params, tokens[:1, :1], state))
+
+    with interpreted():
+        kernels, program = decode()
+    for name in ("name=row_products", "name=gated_row_product", "name=conv_step"):
+        assert name in program
+    assert_close(kernels, decode()[0], 2 * BFLOAT16)
 
 
 @pytest.mark.slow  # the same calls as above, inside of one loop

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import based_jax as bj
+from based_jax.mixers.context import find_stream
 from based_jax.models import MixerSpec
 from tests.tolerances import FINITE_DIFFERENCE, FLOAT64, assert_close
 
@@ -245,6 +246,18 @@ def test_tokens_out_of_range_give_nan(model, apply, tokens, whole):
         logits, _ = apply(bad)
         assert np.all(np.isnan(logits[1, 2:]))
         assert_close([logits[0], logits[1, :2]], [whole[0], whole[1, :2]], 3e-6)
+
+
+def test_steps_find_what_is_no_number_in_the_stream(model, apply, tokens, whole):
+    """A token out of range is NaN, and spoils the rest of its text in every layer's state, and no other."""
+    bad, state = tokens[:, :5].copy(), model.init_state(2, 8)
+    bad[1, 2] = 99
+    for t in range(5):
+        logits, state = apply(bad[:, t : t + 1], state)
+        assert np.isnan(logits[1]).all() == (t >= 2)
+        assert_close(logits[0, 0], whole[0, t], 3e-6)
+        for layer in state:
+            assert find_stream(layer).broken.tolist() == [False, t >= 2]
 
 
 def test_state_size_adds_up(model):

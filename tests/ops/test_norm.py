@@ -1,6 +1,7 @@
 """Norms against their formulas, and their precision."""
 
 import functools
+import importlib.util
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from based_jax import ops
+from based_jax.ops.core import dispatch
+from benchmarks.static import cost, hlo
+from benchmarks.static.topology import PLUGINS, compile_for, use_cpu
 from tests.arrays import ones
 from tests.ops import draw
 from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, assert_close
@@ -97,3 +101,25 @@ def test_l2_norm():
     zeros, gradient = run(np.zeros((2, 4), np.float32))
     assert zeros == 0
     assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("magnitude", [1e-4, 1.0, 1e3])
+def test_one_row_on_a_gpu_has_the_same_norm(monkeypatch, magnitude):
+    monkeypatch.setattr(dispatch, "platform", lambda arrays: "gpu")
+    rng = np.random.default_rng(1)
+    x, scale, bias = magnitude * rng.normal(size=(1, 1, 96)), rng.normal(size=96), rng.normal(size=96)
+    rms, layer = (
+        ops.rms_norm(*map(np.float32, (x, scale))),
+        ops.layer_norm(*map(np.float32, (x, scale, bias))),
+    )
+    assert_close(rms, rms_formula(x, scale, 1e-5), FLOAT32)
+    assert_close(layer, layer_formula(x, scale, bias, 1e-5), FLOAT32)
+
+
+@pytest.mark.skipif(not any(map(importlib.util.find_spec, PLUGINS)), reason="needs jax's CUDA plugin")
+@pytest.mark.parametrize("rows", [1, 4])
+def test_compiled_for_a_gpu_a_norm_is_one_kernel(rows):
+    use_cpu()
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((rows, 1024), (1024,))]
+    compiled = compile_for("NVIDIA H200", lambda x, scale: ops.rms_norm(x, scale).astype("bfloat16"), *shapes)
+    assert len(cost.work(hlo.read(compiled.as_text() or ""))) == 1

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+import pallas_kernels
 from based_jax import ops
-from tests.arrays import array, blank, ones
+from tests.arrays import array, blank, ones, stream_at
 from tests.marks import release_but
 from tests.ops import oracles
 from tests.ops.contract import Contract
-from tests.tolerances import FLOAT16, assert_close
+from tests.tolerances import FLOAT16, FLOAT32, assert_close
 
 conv = functools.partial(jax.jit, static_argnames="return_state")(ops.short_conv)
 
@@ -142,3 +143,30 @@ def test_errors_name_the_argument(unchecked, changes, error, message):
     arguments = {"x": ones((2, 3, 4)), "kernel": ones((3, 4)), "bias": ones(4)}
     with pytest.raises(error, match=message):
         ops.short_conv(**arguments | changes)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("implementation", ["xla", "pallas"])
+def test_a_step_is_the_convolution_of_one_token(implementation, gated):
+    """With its activation and gate; rows at different lengths, one of which has just begun a segment."""
+    rng = np.random.default_rng(3)
+    inner, kernel, bias = (array(rng.normal(size=size), "float32") for size in ((3, 2, 5), (4, 5), (5,)))
+    stream = stream_at(*(np.array(x, np.int32) for x in ([0, 2, 9], [0, 0, 8], [0, 0, 1])))
+    state = ops.ShortConvState(array(rng.normal(size=(3, 3, 5)), "float32"), stream)
+    options = {"gated": gated, "implementation": implementation}
+    with pallas_kernels.interpreted():
+        y, after = jax.jit(functools.partial(ops.short_conv_step, **options))(inner, kernel, state, bias)
+    wanted, moved = conv(inner[:, :1], kernel, bias, initial_state=state, return_state=True)
+    total = np.asarray(wanted[:, 0], np.float64)
+    expected = total / (1 + np.exp(-total)) * (np.asarray(inner[:, 1]) if gated else 1)
+    assert_close(y, expected, FLOAT32)
+    jax.tree.map(np.testing.assert_array_equal, after, moved)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_step_takes_two_halves():
+    state = blank(ops.init_short_conv_state, 2, 5, 3)
+    with pytest.raises(ValueError, match="inner"):
+        ops.short_conv_step(ones((2, 3, 5)), ones((3, 5)), state)
+    with pytest.raises(ValueError, match="implementation = 'pallas': runs on GPUs"):
+        ops.short_conv_step(ones((2, 2, 5)), ones((3, 5)), state, implementation="pallas")

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from based_jax.generate.layer_streams import LayerStreams
 from based_jax.generate.rows import put_rows, take_rows
 from based_jax.generate.sampling import Choice, Counts, RowSettings, Sampler, choose, row_settings
 from based_jax.models.language_model import LanguageModel
@@ -120,6 +121,8 @@ def decode(
         top_logprobs: how many of the most likely tokens to report for each, where a row asks for them.
     """
 
+    streams = LayerStreams(pool.state)
+
     def unfinished(carry: Any) -> Any:
         index, pool, _ = carry
         return (index < chunk) & pool.active.any()
@@ -128,7 +131,9 @@ def decode(
         index, pool, made = carry
         choice = next_choice(pool)
         made = jax.tree.map(lambda tokens, new: tokens.at[:, index].set(new), made, choice)
-        return index + 1, _advance(model, params, pool, choice.token), made
+        pool = pool._replace(state=streams.within(pool.state, index))
+        pool = _advance(model, params, pool, choice.token)
+        return index + 1, pool._replace(state=streams.strip(pool.state)), made
 
     def next_choice(pool: Pool) -> Choice:
         logits: Any = model.apply(params, pool.hidden, method="unembed")
@@ -143,8 +148,9 @@ def decode(
     begin = pool.step
     shapes = jax.eval_shape(next_choice, pool)
     unfilled = jax.tree.map(lambda x: jnp.zeros((x.shape[0], chunk, *x.shape[1:]), x.dtype), shapes)
-    _, pool, made = lax.while_loop(unfinished, body, (jnp.zeros((), jnp.int32), pool, unfilled))
-    return pool, Made(made, pool.step - begin)
+    pool = pool._replace(state=streams.strip(pool.state))
+    index, pool, made = lax.while_loop(unfinished, body, (jnp.zeros((), jnp.int32), pool, unfilled))
+    return pool._replace(state=streams.after(pool.state, index)), Made(made, pool.step - begin)
 
 
 def _advance(model: LanguageModel, params: Params, pool: Pool, token: Int[Array, " B"]) -> Pool:

@@ -86,7 +86,7 @@ def implementation_for(
     if unsupported or not set(available) & set(KERNELS):
         return "xla"
     kernel, declared = "cudnn" if "cudnn" in available else _portable_kernel(arrays), DECLARED[op]
-    if _cannot_run(op, kernel, arrays):
+    if kernel not in available or _cannot_run(op, kernel, arrays):
         has_mosaic = "mosaic" in available and kernel == "triton"  # else its gradient would be refused, too
         return "mosaic" if has_mosaic and not _cannot_run(op, "mosaic", arrays) else "xla"
     if arrays and declared.is_slow is not None and declared.is_slow(*arrays):

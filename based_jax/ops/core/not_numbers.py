@@ -31,14 +31,14 @@ def numbers(x: Float[Array, "B N D"], mask: Bool[Array, "B N"] | None) -> Float[
 
 
 def broken_tokens(
-    x: Float[Array, "B N D"], places: TokenPositions, before: Stream | None, after: Stream, causal: bool
+    bad: Bool[Array, "B N"], places: TokenPositions, before: Stream | None, after: Stream, causal: bool
 ) -> tuple[Bool[Array, "B N"], Bool[Array, " B"]]:
     """Return whether a token that is no number is before each token of its document, or is the token itself.
 
     In a row whose mask is not right padding all tokens count as such: under `jit` no error can be raised.
 
     Args:
-        x: inputs of a call.
+        bad: tokens of a call that are no numbers.
         places: positions of its tokens.
         before, after: the streams before and after it.
         causal: False where a token sees its whole document.
@@ -46,7 +46,6 @@ def broken_tokens(
     Returns:
         For each token, and for the documents after the call.
     """
-    bad = ~is_number(x).all(axis=-1)
     if places.mask is not None:  # one that is not right padding has no answer
         bad = (bad | is_not_right_padded(places.mask)[:, None]) & places.mask
     index, start = places.index, places.start

@@ -1,11 +1,22 @@
 """Products of activations with weights."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from based_jax.ops.core import dispatch
+import pallas_kernels
+from based_jax.ops.core import context_parallel, dispatch
 from based_jax.typing import Array, Float
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "silu": jax.nn.silu,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "sigmoid": jax.nn.sigmoid,
+}
+"""Of a gate or an MLP, by name."""
 
 
 def product(x: Float[Array, "... K"], weights: Float[Array, "K V"]) -> Float[Array, "... V"]:
@@ -14,8 +25,44 @@ def product(x: Float[Array, "... K"], weights: Float[Array, "K V"]) -> Float[Arr
     XLA writes a product with a vector as a sum of elementwise products. On a GPU it rounds these to 16 bits
     before it adds them, and often stores them all, three times the traffic of the weights.
     """
-    is_row = math.prod(x.shape[:-1]) == 1 and x.dtype.itemsize == 2
-    if not is_row or dispatch.platform([x]) != "gpu":
+    if x.dtype.itemsize != 2 or not is_row_on_gpu(x):
         return x @ weights
     two = jnp.broadcast_to(x.reshape(1, -1), (2, x.shape[-1])) @ weights
     return two[0].reshape(*x.shape[:-1], -1)
+
+
+def row_products(x: Float[Array, "... K"], *weights: Float[Array, "K V"]) -> tuple[Array, ...] | None:
+    """x @ each in one launch, or None where x is not one row of 16 bits on a GPU that has the kernel."""
+    if not _takes_kernel(x, *weights):
+        return None
+    found = pallas_kernels.row_products(x.reshape(-1), *weights)
+    return tuple(y.reshape(*x.shape[:-1], -1) for y in found)
+
+
+def gated_product(
+    x: Float[Array, "... K"], weights: Float[Array, "K columns"], activation: str
+) -> Float[Array, "... F"]:
+    """(x @ first half) * activation(x @ second half); one row of 16 bits on a GPU in one launch.
+
+    Args:
+        weights: (K, 2 F): the columns of values, then those of the gate.
+    """
+    if activation in pallas_kernels.GATES and _takes_kernel(x, weights):
+        halves = weights.reshape(len(weights), 2, -1)
+        y = pallas_kernels.gated_row_product(x.reshape(-1), halves, gate=activation)
+        return y.reshape(*x.shape[:-1], -1)
+    inner = product(x, weights).reshape(*x.shape[:-1], 2, -1)
+    return inner[..., 0, :] * ACTIVATIONS[activation](inner[..., 1, :])
+
+
+def is_row_on_gpu(x: Float[Array, "... K"]) -> bool:
+    """Whether x is one row, as in decoding one text, on a GPU."""
+    return math.prod(x.shape[:-1]) == 1 and dispatch.platform([x]) == "gpu"
+
+
+def _takes_kernel(x: Any, *weights: Any) -> bool:
+    is_row = math.prod(x.shape[:-1]) == 1 and x.dtype.itemsize == 2
+    is_on_gpu = pallas_kernels.is_interpreted() or dispatch.platform([x]) == "gpu"
+    if not (is_row and is_on_gpu) or context_parallel.is_active():
+        return False
+    return pallas_kernels.supports_row_products(jax.ShapeDtypeStruct(x.shape[-1:], x.dtype), *weights) is None

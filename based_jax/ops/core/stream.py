@@ -106,6 +106,8 @@ def advance(
     def last_of(values: Array, otherwise: Array) -> Array:
         """Return the value at each row's last real token, or the old one if the row had none."""
         values = jnp.broadcast_to(values, (batch_size, length))
+        if mask is None:
+            return values[:, -1] if length else otherwise
         last = jnp.take_along_axis(values, jnp.maximum(count - 1, 0)[:, None], axis=1)[:, 0]
         return jnp.where(count > 0, last, otherwise)
 

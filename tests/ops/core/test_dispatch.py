@@ -62,6 +62,15 @@ def test_where_kernels_run_they_are_the_default_for_what_they_take(op):
                 ops.implementation_for(op, *plain, implementation="pallas", unsupported="no such option")
 
 
+def test_an_op_without_a_twin_is_xlas_where_only_those_run(monkeypatch):
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((1, 2, 8), (3, 8))]
+    with pallas_kernels.lowering_for():
+        assert ops.implementation_for("short_conv_step", *arrays) == "pallas"
+        monkeypatch.setattr(dispatch, "_portable_kernel", lambda arrays: "triton")
+        monkeypatch.setattr(dispatch, "_cannot_run", lambda op, kernel, arrays: None)
+        assert ops.implementation_for("short_conv_step", *arrays) == "xla"
+
+
 def test_kernels_that_would_be_slow_run_on_request_only():
     wide = arrays("taylor_attention", key_size=24)
     with pallas_kernels.interpreted():

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import pallas_kernels
 from based_jax.ops.core import dispatch
-from based_jax.ops.core.products import product
+from based_jax.ops.core.products import gated_product, product, row_products
 from benchmarks.static import cost, hlo
 from benchmarks.static.topology import PLUGINS, compile_for, use_cpu
+from tests.tolerances import BFLOAT16, assert_close
 
 
 def _drawn(*shape, dtype):
@@ -28,6 +30,26 @@ def test_a_row_on_a_gpu_is_multiplied_as_two(monkeypatch, lead, dtype):
     gradients = jax.grad(lambda x, w: jnp.sum(product(x, w).astype("float32")), argnums=(0, 1))(x, weights)
     wanted = jax.grad(lambda x, w: jnp.sum((x @ w).astype("float32")), argnums=(0, 1))(x, weights)
     jax.tree.map(np.testing.assert_array_equal, gradients, wanted)
+
+
+def test_a_row_of_16_bits_takes_the_kernels_where_they_run():
+    x, first, second = (
+        _drawn(1, 1, 64, dtype="bfloat16"),
+        _drawn(64, 8, dtype="bfloat16"),
+        _drawn(64, 32, dtype="bfloat16"),
+    )
+    plain = gated_product(x, second, "silu")
+    assert row_products(x, first) is None, "on a CPU"
+    with pallas_kernels.interpreted():
+        (y,) = jax.jit(row_products)(x, first)
+        gated = jax.jit(gated_product, static_argnums=2)(x, second, "silu")
+        rows, wide = jnp.concatenate([x, x], axis=1), x.astype("float32")
+        for others in ((rows, first), (wide, first.astype("float32")), (x[..., :48], first[:48])):
+            assert row_products(*others) is None
+        assert "pallas" not in str(jax.make_jaxpr(gated_product, static_argnums=2)(x, second, "gelu"))
+    assert_close(y, x @ first, BFLOAT16)
+    assert (y.shape, gated.shape) == ((1, 1, 8), (1, 1, 16))
+    assert_close(gated, plain, BFLOAT16)
 
 
 @pytest.mark.skipif(not any(map(importlib.util.find_spec, PLUGINS)), reason="needs jax's CUDA plugin")

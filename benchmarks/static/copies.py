@@ -1,0 +1,33 @@
+"""Copies in a compiled program: arrays that are moved and not changed, which donation and layouts avoid."""
+
+from collections.abc import Iterator
+
+from benchmarks.static.cost import FUSIONS
+from benchmarks.static.hlo import Computation, Instruction, Program
+
+COPIES = frozenset({"copy", "copy-start"})
+
+MOVES = frozenset({"parameter", "bitcast", "reshape", "copy", "tuple"})
+"""Opcodes of a fusion that only copies."""
+
+
+def copies(program: Program, least: float) -> list[Instruction]:
+    """The launches of a program, in loops and branches too, that only copy at least so many bytes."""
+    return [x for x in _launches(program, program.computations[program.entry]) if _copies(program, x, least)]
+
+
+def _launches(program: Program, where: Computation) -> Iterator[Instruction]:
+    for x in where.instructions:
+        yield x
+        if x.opcode in ("while", "call", "conditional", "async-start"):
+            for name in x.called:
+                yield from _launches(program, program.computations[name])
+
+
+def _copies(program: Program, x: Instruction, least: float) -> bool:
+    if x.bytes < least:
+        return False
+    if x.opcode in FUSIONS:
+        inside = {each.opcode for each in program.computations[x.called[0]].instructions}
+        return "copy" in inside and inside <= MOVES
+    return x.opcode in COPIES

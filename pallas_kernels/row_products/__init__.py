@@ -1,0 +1,114 @@
+"""Products of one row with matrices, as in decoding one text: several in one launch, or one with its gate."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.checks import expect, expect_array, unsupported
+from pallas_kernels.devices import cannot_run
+from pallas_kernels.partition import per_channel
+from pallas_kernels.row_products import kernel
+from pallas_kernels.row_products.kernel import GATES, Variant
+from pallas_kernels.triton_launch import cannot_launch
+from pallas_kernels.tuning import choose
+
+__all__ = ["GATES", "Variant", "gated_row_product", "row_products", "supports"]
+
+MULTIPLE = 64
+"""of which K must be a multiple"""
+
+MAX_SIZE = 2**16
+"""of K: the row is read whole"""
+
+
+def supports(x: Any, *matrices: Any) -> str | None:
+    """Why the kernels cannot take x (K,) and matrices (K, N), or one of (K, 2, F), here; None if they can."""
+    reason = cannot_run() or cannot_launch("pallas") or unsupported({"x": x}, 1, {"x": MAX_SIZE})
+    if reason is None and x.shape[0] % MULTIPLE:
+        return f"x is {x.shape[0]} long; the kernel takes multiples of {MULTIPLE}"
+    for matrix in matrices:
+        reason = reason or unsupported({"matrix": matrix}, len(matrix.shape), {})
+    return reason
+
+
+def facts_of(x: Any, *matrices: Any) -> dict[str, Any]:
+    """What the tuning table is asked with."""
+    columns = sum(matrix.shape[-1] for matrix in matrices)
+    return {"multiple": math.gcd(x.shape[0], 1024), "columns": columns, "gated": int(matrices[0].ndim == 3)}
+
+
+def row_products(x: jax.Array, *matrices: jax.Array, variant: Variant | None = None) -> tuple[jax.Array, ...]:
+    """Multiply one row with several matrices in one launch; sums are float32.
+
+    Columns may be sharded. Under `vmap` and in reverse mode it is `formula`.
+
+    Args:
+        x: (K,), K a multiple of 64 up to 65536; float32, bfloat16 or float16.
+        matrices: (K, N) each, any N; of the same dtypes.
+        variant: block sizes; None takes them from the tuning table.
+
+    Returns:
+        x @ each, (N,) in x's dtype.
+
+    Raises:
+        ValueError: an argument of a shape or dtype that the kernel does not take.
+    """
+    variant = _checked("row_products", x, matrices, variant)
+    for n, matrix in enumerate(matrices):
+        expect_array(f"matrices[{n}]", matrix, (len(x), matrix.shape[-1]))
+    columns = [f"n{n}" for n in range(len(matrices))]
+    run = functools.partial(kernel.products, variant=variant)
+    operands = ["k", *(f"k {name}" for name in columns)]
+    return per_channel(run, formula, operands, columns, columns)(x, *matrices)
+
+
+def gated_row_product(
+    x: jax.Array, matrix: jax.Array, *, gate: str = "silu", variant: Variant | None = None
+) -> jax.Array:
+    """Multiply one row with both halves of a matrix: (x @ first) * gate(x @ second); see `row_products`.
+
+    Args:
+        x: (K,).
+        matrix: (K, 2, F).
+        gate: "silu" or "sigmoid", computed in float32 of the rounded product.
+
+    Returns:
+        (F,) in x's dtype.
+    """
+    variant = _checked("gated_row_product", x, (matrix,), variant)
+    expect_array("matrix", matrix, (len(x), 2, matrix.shape[-1]))
+    expect(gate in GATES, "gate", gate, " or ".join(map(repr, GATES)))
+    run = functools.partial(kernel.gated, gate=gate, variant=variant)
+    plain = functools.partial(gated_formula, gate=gate)
+    return per_channel(run, plain, ["k", "k two f"], ["f"], ["f"])(x, matrix)[0]
+
+
+def _checked(name: str, x: Any, matrices: Any, variant: Variant | None) -> Variant:
+    reason = supports(x, *matrices)
+    if reason:
+        raise ValueError(f"{name}: {reason}")
+    if variant is None:
+        variant = choose("row_products", Variant, **facts_of(x, *matrices))
+    for field in ("rows", "columns"):
+        size = getattr(variant, field)
+        expect(size > 0 and size & (size - 1) == 0, field, size, "a power of two")
+    expect(len(x) % variant.rows == 0, "rows", variant.rows, f"a divisor of {len(x)}")
+    return variant
+
+
+def formula(x, *matrices):
+    """What `row_products` computes, in plain operations."""
+    return tuple(_product(x, matrix).astype(x.dtype) for matrix in matrices)
+
+
+def gated_formula(x, matrix, *, gate: str):
+    """What `gated_row_product` computes, in plain operations."""
+    value, factor = (_product(x, matrix[:, half]).astype(x.dtype).astype(jnp.float32) for half in (0, 1))
+    return ((value * GATES[gate](factor)).astype(x.dtype),)
+
+
+def _product(x, matrix):
+    return jnp.dot(x, matrix, preferred_element_type=jnp.float32)

@@ -1,0 +1,62 @@
+"""A loop over tokens carries one array of its layers' streams, and returns what each layer would have."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from based_jax.generate.layer_streams import LayerStreams
+from based_jax.generate.loop import Rules, begin, make_tokens
+from based_jax.generate.sampling import Sampler, row_settings
+from based_jax.ops import Stream
+
+ROWS = 2
+
+
+def streams(state):
+    return [x for x in jax.tree.leaves(state, is_leaf=_is_stream) if _is_stream(x)]
+
+
+def _is_stream(node):
+    return isinstance(node, Stream)
+
+
+def test_the_state_after_the_loop_is_that_after_single_steps(hybrid):
+    model, params, steps = hybrid.model, hybrid.params, 3
+    progress = begin(model, ROWS, 8)
+
+    def in_a_segment(node):
+        if not _is_stream(node):
+            return node
+        at = {"length": jnp.array([0, 2]), "start": jnp.array([0, 1]), "segment": jnp.array([0, 5])}
+        return dataclasses.replace(node, **at, broken=jnp.array([False, True]))
+
+    state = jax.tree.map(in_a_segment, progress.state, is_leaf=_is_stream)
+    rules = Rules(row_settings([Sampler()] * ROWS, None), np.zeros(0, np.int32), 0)
+    made = jax.jit(lambda progress: make_tokens(model, 4, params, progress, steps, rules))
+    (tokens, _), count, after = made(progress._replace(state=state))
+    assert count == steps
+    step = jax.jit(model.apply)
+    for t in range(steps):
+        _, state = step(params, tokens[:, t : t + 1], state)
+    assert jax.tree.structure(after.state) == jax.tree.structure(state)
+    assert len(streams(state)) >= len(model.config.schedule)
+    for found, wanted in zip(streams(after.state), streams(state), strict=True):
+        jax.tree.map(np.testing.assert_array_equal, found, wanted)
+        assert found.length.tolist() == [3, 5]
+
+
+def test_layers_may_be_broken_apart(hybrid):
+    """A token may be no number from some layer on."""
+    state = hybrid.model.init_state(ROWS, 8)
+    kept = LayerStreams(state)
+    carried = kept.strip(state)
+    assert not any(map(_is_stream, jax.tree.leaves(carried, is_leaf=_is_stream)))
+    broken = np.arange(carried.broken.size).reshape(carried.broken.shape) % 3 == 0
+    for restored in (kept.within, kept.after):
+        state = restored(carried._replace(broken=broken), jnp.array(7))
+        assert np.array_equal([x.broken for x in streams(state)], broken)
+        assert all(x.length.tolist() == [7, 7] for x in streams(state))
+        again = kept.strip(state)
+        assert all(x is y for x, y in zip(again.arrays, carried.arrays, strict=True))

@@ -1,0 +1,94 @@
+"""One row times matrices, in the interpreter: against float64, and what takes the place of the kernels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pallas_kernels
+from pallas_kernels import gated_row_product, interpreted, row_products
+from pallas_kernels.offline import lowering_for
+from pallas_kernels.row_products import Variant
+from tests.arrays import array
+from tests.marks import release_but
+from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
+
+TOLERANCES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
+
+# A last block that is not full, columns of less than one block, tiles in several turns of the loop, one tile.
+CASES = [
+    ("float32", 256, (16, 40, 7), Variant(rows=32, columns=16)),
+    ("bfloat16", 128, (32, 8), None),
+    ("float16", 192, (24,), None),
+    ("float32", 64, (1, 64, 33), Variant(rows=64, columns=32)),
+]
+
+
+def drawn(length, *columns, dtype="float32"):
+    rng = np.random.default_rng(length)
+    shapes = [(length,), *((length, *np.atleast_1d(n)) for n in columns)]
+    return [array(rng.normal(size=shape) / length**0.25, dtype) for shape in shapes]
+
+
+def exact(*arrays):
+    return [np.asarray(x, np.float64) for x in arrays]
+
+
+@pytest.mark.parametrize("case", release_but(CASES[:2], CASES), ids=str)
+def test_products_of_matrices_of_any_width(case):
+    dtype, length, columns, variant = case
+    x, *matrices = drawn(length, *columns, dtype=dtype)
+    with interpreted():
+        found = jax.jit(lambda *arrays: row_products(*arrays, variant=variant))(x, *matrices)
+    row, *wide = exact(x, *matrices)
+    assert [(y.shape, y.dtype) for y in found] == [((n,), dtype) for n in columns]
+    for y, matrix in zip(found, wide, strict=True):
+        assert_close(y, row @ matrix, TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("gate", ["silu", "sigmoid"])
+@pytest.mark.parametrize("dtype", release_but(["bfloat16"], ["float32", "bfloat16"]))
+def test_a_gate_is_the_second_half(dtype, gate):
+    x, matrix = drawn(128, (2, 40), dtype=dtype)
+    with interpreted():
+        y = jax.jit(lambda *arrays: gated_row_product(*arrays, gate=gate))(x, matrix)
+    row, wide = exact(x, matrix)
+    value, factor = row @ wide[:, 0], row @ wide[:, 1]
+    activated = 1 / (1 + np.exp(-factor)) * (factor if gate == "silu" else 1)
+    assert_close(y, value * activated, 2 * TOLERANCES[dtype])
+
+
+def test_rows_of_vmap_and_gradients_are_those_of_the_formula():
+    x, first, second = drawn(128, 16, 8)
+    with interpreted():
+        products = jax.jit(jax.vmap(row_products, in_axes=(0, None, None)))(x[None], first, second)
+        gradients = jax.jit(jax.grad(lambda *arrays: sum(jnp.sum(y**2) for y in row_products(*arrays))))(
+            x, first, second
+        )
+    row, *matrices = exact(x, first, second)
+    for y, matrix in zip(products, matrices, strict=True):
+        assert_close(y[0], row @ matrix, FLOAT32)
+    assert_close(gradients, sum(2 * matrix @ (row @ matrix) for matrix in matrices), FLOAT32_GRADIENT)
+
+
+def test_what_the_kernels_do_not_take_is_said():
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((128,), (128, 8), (128, 2, 8))]
+    x, matrix, halves = shapes
+    short = jax.ShapeDtypeStruct((100,), jnp.bfloat16)
+    with interpreted():
+        assert pallas_kernels.supports_row_products(x, matrix, matrix) is None
+        assert "multiples of 64" in str(pallas_kernels.supports_row_products(short, matrix))
+        for call, message in (
+            (lambda: row_products(short, matrix), "row_products: x is 100 long"),
+            (lambda: row_products(x, halves), r"shape of matrices\[0\] = "),
+            (lambda: gated_row_product(x, matrix), "shape of matrix = "),
+            (
+                lambda: gated_row_product(x, halves, gate="gelu"),
+                "gate = 'gelu': expected 'sigmoid' or 'silu'",
+            ),
+            (lambda: row_products(x, matrix, variant=Variant(rows=256)), "rows = 256: expected a divisor of"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                jax.eval_shape(call)
+    with lowering_for("Tesla V100"):
+        assert "capability 8.0" in str(pallas_kernels.supports_row_products(x, matrix))
