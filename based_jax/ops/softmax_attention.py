@@ -6,6 +6,7 @@ The window's primitive is `left`: query i sees keys i - left ... i, so left + 1 
 (w keys) is left = w - 1; the authors' torch `window_size` W is left = W // 2.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack, overload
 
@@ -16,6 +17,7 @@ import pallas_kernels
 from based_jax.ops import cudnn_attention
 from based_jax.ops.core import context_parallel
 from based_jax.ops.core.arrays import append, map_arrays
+from based_jax.ops.core.block_attention import attend_block
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
 from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
 from based_jax.ops.core.dispatch import KERNELS, implementation_for
@@ -35,6 +37,7 @@ QUERY_BLOCK = 512
 """Queries per block of the full attention's "xla" form: memory O(block * M) instead of O(N * M)."""
 
 MIN_WINDOW_BLOCK = 16
+"""Queries per block of the shortest windows in the "xla" form; see `window_block`."""
 
 
 Attended = Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], Float[Array, "B N H"]]
@@ -390,27 +393,40 @@ def attend_in_blocks(
 def _windowed(
     q: Array, k: Array, v: Array, tokens: TokenPositions, key_index: Array, how: AttentionOptions
 ) -> Any:
-    """Attend from blocks of at least `left` queries to their own and the previous block: exact and linear.
+    """Attend from blocks of queries to their own block and those before it in the window: exact and linear.
 
     k, v may have keys before the queries' own (a cache); key_index says which token each of them is.
     """
     batch, length = q.shape[:2]
-    size = max(how.left or 0, MIN_WINDOW_BLOCK)
-    blocks = -(-length // size)
+    size = window_block(how.left or 0)
+    blocks, before = -(-length // size), -(-(how.left or 0) // size)
     padding = blocks * size - length
 
-    def pairs_of_blocks(x: Array, value: int = 0) -> Array:
-        x = pad_tokens(x, padding, size - (k.shape[1] - length), constant_values=value)
-        x = x.reshape(x.shape[0], blocks + 1, size, *x.shape[2:])
-        return jnp.concatenate([x[:, :-1], x[:, 1:]], axis=2)
+    def windows(x: Array, value: int = 0) -> Array:
+        x = pad_tokens(x, padding, before * size - (k.shape[1] - length), constant_values=value)
+        x = x.reshape(x.shape[0], before + blocks, size, *x.shape[2:])
+        return jnp.concatenate([x[:, i : i + blocks] for i in range(before + 1)], axis=2)
 
     def split(x: Array) -> Array:
         return pad_tokens(x, padding).reshape(x.shape[0], blocks, size, *x.shape[2:])
 
     index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (tokens.index, tokens.start))
-    key_index = pairs_of_blocks(key_index, -1)
-    visible = visible_keys(split(index), split(start), key_index, how.left, how.allowed)
-    keys, values = pairs_of_blocks(k), pairs_of_blocks(v)
-    y = attend(split(q), keys, values, visible, how.scale, how.return_log_sum)
+    visible = visible_keys(split(index), split(start), windows(key_index, -1), how.left, how.allowed)
+    results = attend_block(split(q), windows(k), windows(v), visible, how.scale)
 
-    return map_arrays(lambda y: y.reshape(batch, blocks * size, *y.shape[3:])[:, :length], y)
+    y, log_sum = map_arrays(lambda y: y.reshape(batch, blocks * size, *y.shape[3:])[:, :length], results)
+    return (y, log_sum) if how.return_log_sum else y
+
+
+def window_block(left: int) -> int:
+    """Return the queries per block of a window of `left` + 1 keys.
+
+    A query is multiplied with all `left` + size keys of its block and of those before it, and a key is copied
+    left / size + 1 times: the best size grows with the root of `left`. Compiled for an H200 the bytes of a
+    training step are least, within 2 %, at 32 for left = 31, 64 for 63 to 255 and 128 for 511. Tensor
+    cores want multiples of 16 rows, and those of Hopper 64.
+    """
+    unit = MIN_WINDOW_BLOCK
+    if left <= 2 * unit:
+        return unit * max(1, -(-left // unit))
+    return 4 * unit * max(1, round(math.sqrt(left / (8 * unit))))

@@ -21,7 +21,7 @@ class Case(NamedTuple):
     sizes: tuple[int, int, int, int, int, int]  # B, N, H, G, K, V
     left: int | None = None
     block: int = 512
-    """queries per block of full attention; windows get blocks of max(left, block)"""
+    """queries per block of full attention, and the unit of a window's blocks"""
     scale: float | None = None
     causal: bool = True
 
