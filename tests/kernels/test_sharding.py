@@ -60,7 +60,10 @@ def check_detection() -> None:
     "names",
     [
         # the backward pass runs the kernels of the forward pass, too
-        pytest.param(["taylor_attention backward", "taylor_step", "window_step"], marks=pytest.mark.release),
+        pytest.param(
+            ["taylor_attention backward", "window_attention backward", "taylor_step", "window_step"],
+            marks=pytest.mark.release,
+        ),
         pytest.param(["taylor_attention with state", "taylor_attention packed"], marks=pytest.mark.slow),
     ],
     ids=", ".join,

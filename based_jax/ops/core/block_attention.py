@@ -5,7 +5,7 @@ would multiply bfloat16 inputs with float32 cotangents, which tensor cores take 
 The weights are kept between the passes, rounded to the values' dtype.
 
     s = scale q k^T,  w = softmax(s),  y = w v
-    ds = w (dy v^T - rowsum(w dy v^T) + dlog_sum),  dq = scale ds k,  dk = scale ds^T q,  dv = w^T dy
+    ds = w (dy v^T - rowsum(dy y) + dlog_sum),  dq = scale ds k,  dk = scale ds^T q,  dv = w^T dy
 """
 
 from typing import Any
@@ -29,17 +29,17 @@ def _forward(q: Array, k: Array, v: Array, visible: Array, scale: Array) -> tupl
     y = jnp.einsum("...grnm,...mgv->...ngrv", weights, v, preferred_element_type=dtype)
     y = y.reshape(*q.shape[:-1], v.shape[-1]).astype(v.dtype)
     log_sum = jnp.moveaxis((largest + jnp.log(total))[..., 0], -1, -3).reshape(q.shape[:-1])
-    return (y, log_sum), (q, k, v, weights, scale)
+    return (y, log_sum), (q, k, v, y, weights, scale)
 
 
 def _backward(saved: Any, gradients: Any) -> tuple[Any, ...]:
-    q, k, v, weights, scale = saved
+    q, k, v, y, weights, scale = saved
     dtype, grouped = scale.dtype, _grouped(q, k)
-    dy, dlog_sum = (_grouped(x, k) for x in (gradients[0], gradients[1][..., None]))
+    dy, dlog_sum, y = (_grouped(x, k) for x in (gradients[0], gradients[1][..., None], y))
     dweights = jnp.einsum("...ngrv,...mgv->...grnm", dy, v, preferred_element_type=dtype)
-    share = weights.astype(dtype) * dweights
-    mean = share.sum(axis=-1, keepdims=True) - jnp.moveaxis(dlog_sum, -4, -2)
-    dscores = (share - weights.astype(dtype) * mean).astype(q.dtype)
+    # rowsum(dy y) is rowsum(w dy v^T), of fewer numbers.
+    mean = (dy.astype(dtype) * y.astype(dtype)).sum(axis=-1, keepdims=True) - dlog_sum
+    dscores = (weights.astype(dtype) * (dweights - jnp.moveaxis(mean, -4, -2))).astype(q.dtype)
     dq = jnp.einsum("...grnm,...mgk->...ngrk", dscores, k, preferred_element_type=dtype)
     dk = jnp.einsum("...grnm,...ngrk->...mgk", dscores, grouped, preferred_element_type=dtype)
     dv = jnp.einsum("...grnm,...ngrv->...mgv", weights, dy, preferred_element_type=dtype)
