@@ -79,9 +79,13 @@ def softmax_attention(
 def softmax_attention(
     q: Array, k: Array, v: Array, *, return_state: Yes, return_log_sum: Yes, **how: Unpack[_How]
 ) -> tuple[tuple[Array, Array], KVCache]: ...
-@implemented_by(
-    "cudnn", "xla", "reference", supports=cudnn_attention.supports, is_slow=cudnn_attention.is_slow
-)
+def _supports(kernel: str, q: Array, k: Array, v: Array) -> str | None:
+    if kernel == "pallas":
+        return pallas_kernels.supports_window_attention(q, k, v)
+    return cudnn_attention.supports(kernel, q, k, v)
+
+
+@implemented_by("cudnn", "pallas", "xla", "reference", supports=_supports, is_slow=cudnn_attention.is_slow)
 @context_parallel.shardable("q", "k", "v", "segment_ids", "mask")
 def softmax_attention(
     q: Float[Array, "B N H K"],
@@ -118,9 +122,10 @@ def softmax_attention(
         return_log_sum: return (y, the logarithm of each query's sum of exponentials, (B, N, H) in float32) in
             the place of y, so that attention to several sets of keys can be merged.
         implementation: "reference" (dense), "xla" (windows block by block, full attention by blocks of
-            queries), "cudnn" (float16 and bfloat16 on NVIDIA GPUs, without `segment_ids`, `allowed` and
-            `return_log_sum`; with a state that is not empty it computes single tokens, and "xla" longer
-            calls) or None for the best: "cudnn" where it can, from 128 tokens up.
+            queries), "pallas" (fused, windows of up to 127 past keys on NVIDIA GPUs), "cudnn" (float16 and
+            bfloat16 on NVIDIA GPUs, without `segment_ids`), both without `allowed` and `return_log_sum`, or
+            None for the best: from 128 tokens up "pallas" where it can, then "cudnn". After a state that is
+            not empty "xla" computes their calls, but for single tokens with "cudnn".
 
     Raises:
         ValueError: a text longer than the cache, where lengths are known.
@@ -128,7 +133,7 @@ def softmax_attention(
     cache, sizes = initial_state, _sizes(q, k, v)
     expect_cache(cache, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
-    unsupported = _not_for_cudnn(k, scale, cache, segment_ids, allowed, return_log_sum)
+    unsupported = _refusals(k, left, scale, cache, segment_ids, allowed, return_log_sum)
     request: dict[str, Any] = {"implementation": implementation, "unsupported": unsupported}
     chosen = implementation_for("softmax_attention", q, k, v, **request)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
@@ -165,8 +170,8 @@ def _softmax_attention(
     q, k, v = call.unpadded((q, k, v))
 
     if cache is None:
-        if chosen == "cudnn":
-            return cudnn_attention.attend(q, k, v, causal=causal, left=left, scale=scale, mask=mask)
+        if chosen in KERNELS:
+            return _fused(q, k, v, tokens, segment_ids, mask, how)
         if not causal:
             keys = (k, v, jnp.broadcast_to(tokens.start, (tokens.start.shape[0], length)), mask)
             k, v, *where = context_parallel.whole(keys)
@@ -180,8 +185,9 @@ def _softmax_attention(
 
     written = write(cache, k, v, tokens, stream)
 
-    if chosen != "cudnn":
-        y = _with_cache(q, k, v, cache, written, call, how)
+    without = how._replace(chosen="xla") if chosen in KERNELS else how
+    if chosen not in KERNELS or (length == 1 and chosen == "pallas"):
+        y = _with_cache(q, k, v, cache, written, call, without)
     elif length == 1:
         key_index = slot_index(stream.length, cache.slots)
         visible = visible_keys(tokens.index, tokens.start, key_index, left, None)
@@ -190,14 +196,27 @@ def _softmax_attention(
         # Which rows have been anywhere is known on the device only.
         y = cond(
             jnp.all(cache.stream.length == 0),
-            lambda: cudnn_attention.attend(q, k, v, causal=True, left=left, scale=scale),
-            lambda: _with_cache(q, k, v, cache, written, call, how._replace(chosen="xla")),
+            lambda: _fused(q, k, v, tokens, segment_ids, None, how),
+            lambda: _with_cache(q, k, v, cache, written, call, without),
         )
     if left is None:
         y = nan_where_outgrown(written, y)
     # The values came from the cache, whose dtype may be another.
     y = (y[0].astype(v.dtype), y[1]) if return_log_sum else y.astype(v.dtype)
     return (y, written) if return_state else y
+
+
+def _fused(
+    q: Array, k: Array, v: Array, tokens: TokenPositions, segment_ids: Any, mask: Any, how: AttentionOptions
+) -> Array:
+    """Attend by a kernel to the call's own keys; nothing is before them."""
+    causal, left, scale, *_ = how
+    if how.chosen == "cudnn":
+        return cudnn_attention.attend(q, k, v, causal=causal, left=left, scale=scale, mask=mask)
+    assert left is not None
+    # No real query sees padding, which is on the right.
+    starts = None if segment_ids is None else jnp.broadcast_to(tokens.start, q.shape[:2])
+    return pallas_kernels.window_attention(q, k, v, left=left, scale=scale, starts=starts)
 
 
 def _with_cache(
@@ -285,19 +304,37 @@ def _sizes(q: Array, k: Array, v: Array) -> tuple[int, ...]:
     return (*k.shape, v.shape[-1])
 
 
-def _not_for_cudnn(
-    k: Array, scale: Any, cache: KVCache | None, segment_ids: Any, allowed: Any, return_log_sum: bool
-) -> str | None:
-    """Return why the arguments beside q, k, v keep cuDNN from running the call, or None."""
-    reasons = {
-        "has no segments (segment_ids)": segment_ids is not None,
+def _refusals(
+    k: Array,
+    left: int | None,
+    scale: Any,
+    cache: KVCache | None,
+    segment_ids: Any,
+    allowed: Any,
+    log_sum: bool,
+) -> dict[str, str | None]:
+    """Return why the arguments beside q, k, v keep each kernel from running the call; the preferred first."""
+    both = {
         "has no pattern but windows (allowed)": allowed is not None,
-        "returns no log-sums (return_log_sum)": return_log_sum,
+        "returns no log-sums (return_log_sum)": log_sum,
         "needs a number as scale, known when the call is traced": not isinstance(scale, float | int | None),
         "needs whole sequences, and these are split over devices": context_parallel.is_sharded(),
+    }
+    cudnn = both | {
+        "has no segments (segment_ids)": segment_ids is not None,
         "needs a cache of the keys' dtype": cache is not None and cache.k.dtype != k.dtype,
     }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    most = pallas_kernels.MAX_WINDOW_LEFT
+    pallas = both | {f"takes windows of at most {most} past keys (left)": left is None or left > most}
+    # In a window "pallas" comes first for its bytes. Forward both read q, k, v and write y. Backward our
+    # kernels move 12 arrays of that size; the algorithm of FlashAttention-2, which cuDNN is believed to
+    # follow, 9, and dq's float32 sums, cleared, added to and read again: as 8 more in bfloat16. Neither was
+    # measured.
+    found = {"pallas": pallas, "cudnn": cudnn}
+    return {
+        name: next((reason for reason, holds in reasons.items() if holds), None)
+        for name, reasons in found.items()
+    }
 
 
 def keys_of_devices(k: Array, v: Array, key_index: Array, left: int | None) -> tuple[Array, Array, Array]:

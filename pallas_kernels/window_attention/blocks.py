@@ -70,9 +70,9 @@ class Plan(Variant):
         """Row, key head, its query head and block of tokens of a program."""
         shared = 1 if by_key_head else self.shared
         heads, blocks = self.kv_heads * shared, -(-self.length // block)
-        head = lax.rem(x, heads)
-        row, number = lax.div(x, blocks * heads), lax.rem(lax.div(x, heads), blocks)
-        return row, lax.div(head, shared), lax.rem(head, shared), number
+        head = remainder(x, heads)
+        row, number = quotient(x, blocks * heads), remainder(quotient(x, heads), blocks)
+        return row, quotient(head, shared), remainder(head, shared), number
 
     def run(
         self,
@@ -115,7 +115,8 @@ class Plan(Variant):
                 out_shape=[jax.ShapeDtypeStruct([size[a] for a in axes], dtype) for axes, dtype in results],
                 warps=self.warps,
                 stages=self.stages,
-                name=name,
+                # The FLOPs of a compiled call follow from its name (`benchmarks.static.formulas`).
+                name=f"window_{name}_left{self.left}",
             )
         )
 
@@ -137,7 +138,11 @@ class Block:
     """`size` tokens from `start` on."""
 
     def __init__(self, plan: Plan, start: Any, size: int, packing: Packing | None):
-        self.plan, self.slice, self.index = plan, pl.ds(start, size), start + jnp.arange(size)
+        self.plan, self.slice, self.index = (
+            plan,
+            pl.ds(start, size),
+            start + jnp.arange(size, dtype=jnp.int32),
+        )
         self._stored = self.index < plan.length if plan.length % size else None
         self.real = self._stored if packing is None else self.index < packing.count[...]
         """(size,) or None for all; padding is loaded as zeros"""
@@ -171,6 +176,16 @@ def visible(queries: Block, oldest: jax.Array, keys: Block) -> jax.Array:
     """(queries, keys) whether a query sees a key."""
     older = keys.index[None, :] <= queries.index[:, None]
     return older & (keys.index[None, :] >= oldest[:, None])
+
+
+def quotient(x: Any, by: int) -> Any:
+    """x // by of a number that is not negative, in its dtype: that of a Python number depends on x64."""
+    return lax.div(x, x.dtype.type(by))
+
+
+def remainder(x: Any, by: int) -> Any:
+    """x % by, as `quotient`."""
+    return lax.rem(x, x.dtype.type(by))
 
 
 def padded(size: int) -> int:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.window_attention.blocks import Block, Packing, Plan, f32, padded, visible
+from pallas_kernels.window_attention.blocks import Block, Packing, Plan, f32, padded, quotient, visible
 from pallas_kernels.window_attention.outputs import LOG2_E, key_blocks
 
 
@@ -56,7 +56,7 @@ def query_gradients(
     axes = ("bnhrk", "bnhk", "bnhv", "bnhrv", "bnhrv", "bhrn")
     results = [("bnhrk", arrays[0].dtype), ("bhrn", f32)]
     operands = list(zip(arrays, axes, strict=True))
-    return plan.run(body, "window_dq", plan.queries, operands, packing, results)
+    return plan.run(body, "dq", plan.queries, operands, packing, results)
 
 
 def key_and_value_gradients(
@@ -87,7 +87,7 @@ def key_and_value_gradients(
             return plan.dot(dscores, q, (1, 0), dk), dv
 
         last = jnp.minimum(start + (plan.keys - 1 + plan.left), plan.length - 1)
-        first, end = lax.div(start, plan.queries), lax.div(last, plan.queries) + 1
+        first, end = quotient(start, plan.queries), quotient(last, plan.queries) + 1
 
         def of_head(r: Any, sums: Any) -> Any:
             return lax.fori_loop(first, end, lambda i, sums: step(i, r, sums), sums)
@@ -100,7 +100,7 @@ def key_and_value_gradients(
     axes = ("bnhrk", "bnhk", "bnhv", "bnhrv", "bhrn", "bhrn")
     results = [("bnhk", arrays[1].dtype), ("bnhv", arrays[2].dtype)]
     operands = list(zip(arrays, axes, strict=True))
-    return plan.run(body, "window_dkv", plan.keys, operands, packing, results, by_key_head=True)
+    return plan.run(body, "dkv", plan.keys, operands, packing, results, by_key_head=True)
 
 
 def _seen_by(keys: Block, queries: Block, oldest: jax.Array) -> jax.Array:

@@ -13,7 +13,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.window_attention.blocks import LOWEST, Block, Packing, Plan, f32, padded, visible
+from pallas_kernels.window_attention.blocks import (
+    LOWEST,
+    Block,
+    Packing,
+    Plan,
+    f32,
+    padded,
+    quotient,
+    visible,
+)
 
 LOG2_E = math.log2(math.e)
 
@@ -53,11 +62,11 @@ def outputs(plan: Plan, arrays: Sequence[jax.Array], packing: Sequence[jax.Array
 
     operands = list(zip(arrays, ("bnhrk", "bnhk", "bnhv"), strict=True))
     results = [("bnhrv", arrays[2].dtype), ("bhrn", f32)]
-    return plan.run(body, "window_outputs", plan.queries, operands, packing, results)
+    return plan.run(body, "outputs", plan.queries, operands, packing, results)
 
 
 def key_blocks(plan: Plan, start: Any) -> tuple[Any, Any]:
     """First and last + 1 of the blocks of keys that queries from `start` on see."""
-    first = lax.div(jnp.maximum(start - plan.left, 0), plan.keys)
+    first = quotient(jnp.maximum(start - plan.left, 0), plan.keys)
     end = jnp.minimum(start + plan.queries, plan.length)
-    return first, lax.div(end + (plan.keys - 1), plan.keys)
+    return first, quotient(end + (plan.keys - 1), plan.keys)
