@@ -10,7 +10,7 @@ from jax import lax
 
 import based_jax as bj
 from benchmarks.__main__ import main
-from benchmarks.io_model import Cost, Sizes, outputs
+from benchmarks.io_model import Cost, Sizes, WindowSizes, outputs, window_outputs
 from benchmarks.rates import GPUS
 from benchmarks.static import cost, figure, formulas, hlo, programs, tables, thunks
 from benchmarks.static.command import by_part, with_cudnn
@@ -203,6 +203,9 @@ def test_kernels_have_formulas():
     window = formulas.kernel("x/window_step/pallas_call", [value, value, value, keys, keys])
     assert window is not None
     assert 2 * keys.bytes < window.bytes < 3 * keys.bytes, "most of it is only read"
+    q, k = Shape("bf16", (4, 128, 2, 3, 16)), Shape("bf16", (4, 128, 2, 16))
+    short = formulas.kernel("x/window_outputs_left15/pallas_call", [q, k, k])
+    assert short == window_outputs(WindowSizes(4, 128, 6, 2, 15, 16, 16))
     assert formulas.kernel("x/someone_elses/pallas_call", [q]) is None
 
 
