@@ -142,7 +142,8 @@ def window_attention(
     factor = width**-0.5 if scale is None else float(scale)
     call = Call(min(left, length - 1), factor, len(packing) > 0, tuple(sorted((variants or {}).items())))
     grouped = q.reshape(batch, length, kv_heads, heads // kv_heads, width)
-    return _attend(call, grouped, k, v, packing).reshape(batch, length, heads, value_size)
+    y: Any = _attend(call, grouped, k, v, packing)
+    return y.reshape(batch, length, heads, value_size)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

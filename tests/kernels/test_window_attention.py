@@ -128,8 +128,9 @@ def plain(shape: Shape, seed: int = 0) -> Drawn:
     rng = np.random.default_rng(seed)
     tokens = shape.batch, shape.length
     sizes = [(shape.heads, shape.width), (shape.kv_heads, shape.width), (shape.kv_heads, shape.value_size)]
-    arrays = [rng.normal(size=(*tokens, *size)) for size in (*sizes, (shape.heads, shape.value_size))]
-    return Drawn(*arrays, np.zeros(tokens, int), np.full(shape.batch, shape.length, np.int32))
+    sizes.append((shape.heads, shape.value_size))
+    q, k, v, weights = (rng.normal(size=(*tokens, *size)) for size in sizes)
+    return Drawn(q, k, v, weights, np.zeros(tokens, int), np.full(shape.batch, shape.length, np.int32))
 
 
 @pytest.mark.parametrize(

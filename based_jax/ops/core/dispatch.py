@@ -77,6 +77,7 @@ def implementation_for(
 
     None picks "cudnn", or "pallas", or "mosaic" where it was measured to be faster. A jax without the Triton
     backend of Pallas leaves "triton", where jax-triton is installed, then "mosaic". All are differentiable.
+    With `unsupported` by kernel it picks the first of those that runs.
     """
     available = implementations(op)
     if implementation is not None:
