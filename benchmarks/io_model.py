@@ -179,6 +179,53 @@ def conv_step(batch: int, channels: int, taps: int, halves: int = 1, itemsize: i
     return Cost(itemsize * channels * (batch * numbers + taps), 0)
 
 
+@dataclass(frozen=True)
+class WindowSizes:
+    """One call of window attention."""
+
+    batch: int
+    length: int
+    heads: int
+    kv_heads: int
+    left: int
+    """past keys that a query sees"""
+    key_size: int = 64
+    value_size: int = 64
+    itemsize: int = 2
+    queries: int = 64
+    """per block"""
+    keys: int = 32
+    """per block"""
+
+    def cost(self, queries: int, keys: int, numbers: int, products: int) -> Cost:
+        """Of arrays like q or y, arrays like k or v, float32 numbers per query; products of keys and queries.
+
+        A query is multiplied with whole blocks of keys, and those of its own block of queries.
+        """
+        tokens, width = self.batch * self.length, (self.key_size + self.value_size) / 2
+        size = self.itemsize * width * (queries * self.heads + keys * self.kv_heads)
+        pairs = math.ceil(self.left / self.keys) * self.keys + self.queries
+        return Cost(
+            tokens * (size + FLOAT32 * numbers * self.heads),
+            tokens * self.heads * pairs * 2 * width * products,
+        )
+
+
+def window_outputs(sizes: WindowSizes) -> Cost:
+    """q, k, v in, y and log-sums out."""
+    return sizes.cost(queries=2, keys=2, numbers=1, products=2)
+
+
+def window_dq(sizes: WindowSizes) -> Cost:
+    """q, k, v, y, dy and log-sums in, dq and dy . y out."""
+    return sizes.cost(queries=4, keys=2, numbers=2, products=3)
+
+
+def window_dkv(sizes: WindowSizes) -> Cost:
+    """q, k, v, dy and two numbers in, dk and dv out."""
+    return sizes.cost(queries=2, keys=4, numbers=2, products=4)
+
+
 def framework_baseline(sizes: Sizes) -> Cost:
     """The paper's baseline (section 4.1): the framework's feature map, then a fused causal dot product.
 

@@ -18,11 +18,15 @@ from pallas_kernels.taylor_attention import supports_mosaic as supports_mosaic_t
 from pallas_kernels.taylor_step import supports as supports_taylor_step
 from pallas_kernels.taylor_step import taylor_step
 from pallas_kernels.triton_launch import cannot_launch
+from pallas_kernels.window_attention import MAX_LEFT as MAX_WINDOW_LEFT
+from pallas_kernels.window_attention import supports as supports_window_attention
+from pallas_kernels.window_attention import window_attention
 from pallas_kernels.window_step import Rotary, window_step
 from pallas_kernels.window_step import supports as supports_window_step
 
 __all__ = [
     "GATES",
+    "MAX_WINDOW_LEFT",
     "Rotary",
     "cannot_launch",
     "cannot_launch_gradient",
@@ -41,8 +45,10 @@ __all__ = [
     "supports_row_products",
     "supports_taylor_attention",
     "supports_taylor_step",
+    "supports_window_attention",
     "supports_window_step",
     "taylor_attention",
     "taylor_step",
+    "window_attention",
     "window_step",
 ]

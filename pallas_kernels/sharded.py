@@ -14,6 +14,7 @@ from pallas_kernels.conv_step import conv_step
 from pallas_kernels.row_products import row_products
 from pallas_kernels.taylor_attention import mosaic_support, taylor_attention
 from pallas_kernels.taylor_step import taylor_step
+from pallas_kernels.window_attention import window_attention
 from pallas_kernels.window_step import Rotary, window_step
 
 MESH_AXES = {"b": "data", "h": "tensor"}
@@ -50,7 +51,7 @@ def _call(name: str, function: Callable[..., Any], *described: tuple[str, Any], 
 
 
 def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jnp.bfloat16) -> list[Call]:
-    """Forward and backward of `taylor_attention`, and the decoding steps."""
+    """Forward and backward of `taylor_attention` and `window_attention`, and the decoding steps."""
     call = functools.partial(_call, b=batch, n=length, h=heads)
     keys, values, packing = ("b n h k", dtype), ("b n h v", dtype), ("b n", jnp.int32)
     key, value, ring = ("b h k", dtype), ("b h v", dtype), ("b w h v", dtype)
@@ -64,12 +65,17 @@ def calls(batch: int = 128, heads: int = 16, length: int = 2048, dtype: Any = jn
     def backward(q: jax.Array, k: jax.Array, v: jax.Array, gradient: jax.Array) -> Any:
         return jax.vjp(taylor_attention, q, k, v)[1](gradient)
 
+    def window(q: jax.Array, k: jax.Array, v: jax.Array, starts: jax.Array, gradient: jax.Array) -> Any:
+        attend = functools.partial(window_attention, left=15, starts=starts)
+        return jax.vjp(attend, q, k, v)[1](gradient)
+
     rotary = Rotary(dim=32, base=10000.0, interleaved=False)
     return [
         call("taylor_attention", taylor_attention, keys, keys, values),
         call("taylor_attention with state", with_state, keys, keys, values),
         call("taylor_attention packed", packed, keys, keys, values, packing),
         call("taylor_attention backward", backward, keys, keys, values, values),
+        call("window_attention backward", window, keys, keys, values, packing, values),
         call("taylor_step", taylor_step, key, key, value, *state),
         call("window_step", functools.partial(window_step, rotary=rotary), value, value, value, *rings),
         call("conv_step", conv_step, *token, u=2, t=2, c=3),

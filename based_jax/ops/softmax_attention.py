@@ -6,6 +6,7 @@ The window's primitive is `left`: query i sees keys i - left ... i, so left + 1 
 (w keys) is left = w - 1; the authors' torch `window_size` W is left = W // 2.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack, overload
 
@@ -16,6 +17,7 @@ import pallas_kernels
 from based_jax.ops import cudnn_attention
 from based_jax.ops.core import context_parallel
 from based_jax.ops.core.arrays import append, map_arrays
+from based_jax.ops.core.block_attention import attend_block
 from based_jax.ops.core.chunks import map_chunks, pad_tokens
 from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
 from based_jax.ops.core.dispatch import KERNELS, implementation_for
@@ -35,6 +37,7 @@ QUERY_BLOCK = 512
 """Queries per block of the full attention's "xla" form: memory O(block * M) instead of O(N * M)."""
 
 MIN_WINDOW_BLOCK = 16
+"""Queries per block of the shortest windows in the "xla" form; see `window_block`."""
 
 
 Attended = Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], Float[Array, "B N H"]]
@@ -76,9 +79,13 @@ def softmax_attention(
 def softmax_attention(
     q: Array, k: Array, v: Array, *, return_state: Yes, return_log_sum: Yes, **how: Unpack[_How]
 ) -> tuple[tuple[Array, Array], KVCache]: ...
-@implemented_by(
-    "cudnn", "xla", "reference", supports=cudnn_attention.supports, is_slow=cudnn_attention.is_slow
-)
+def _supports(kernel: str, q: Array, k: Array, v: Array) -> str | None:
+    if kernel == "pallas":
+        return pallas_kernels.supports_window_attention(q, k, v)
+    return cudnn_attention.supports(kernel, q, k, v)
+
+
+@implemented_by("cudnn", "pallas", "xla", "reference", supports=_supports, is_slow=cudnn_attention.is_slow)
 @context_parallel.shardable("q", "k", "v", "segment_ids", "mask")
 def softmax_attention(
     q: Float[Array, "B N H K"],
@@ -115,9 +122,10 @@ def softmax_attention(
         return_log_sum: return (y, the logarithm of each query's sum of exponentials, (B, N, H) in float32) in
             the place of y, so that attention to several sets of keys can be merged.
         implementation: "reference" (dense), "xla" (windows block by block, full attention by blocks of
-            queries), "cudnn" (float16 and bfloat16 on NVIDIA GPUs, without `segment_ids`, `allowed` and
-            `return_log_sum`; with a state that is not empty it computes single tokens, and "xla" longer
-            calls) or None for the best: "cudnn" where it can, from 128 tokens up.
+            queries), "pallas" (fused, windows of up to 127 past keys on NVIDIA GPUs), "cudnn" (float16 and
+            bfloat16 on NVIDIA GPUs, without `segment_ids`), both without `allowed` and `return_log_sum`, or
+            None for the best: from 128 tokens up "pallas" where it can, then "cudnn". After a state that is
+            not empty "xla" computes their calls, but for single tokens with "cudnn".
 
     Raises:
         ValueError: a text longer than the cache, where lengths are known.
@@ -125,7 +133,7 @@ def softmax_attention(
     cache, sizes = initial_state, _sizes(q, k, v)
     expect_cache(cache, sizes, causal=causal, left=left, return_state=return_state, mask=mask)
     expect(causal or allowed is None, "allowed", allowed, "None when causal is False")
-    unsupported = _not_for_cudnn(k, scale, cache, segment_ids, allowed, return_log_sum)
+    unsupported = _refusals(k, left, scale, cache, segment_ids, allowed, return_log_sum)
     request: dict[str, Any] = {"implementation": implementation, "unsupported": unsupported}
     chosen = implementation_for("softmax_attention", q, k, v, **request)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
@@ -162,8 +170,8 @@ def _softmax_attention(
     q, k, v = call.unpadded((q, k, v))
 
     if cache is None:
-        if chosen == "cudnn":
-            return cudnn_attention.attend(q, k, v, causal=causal, left=left, scale=scale, mask=mask)
+        if chosen in KERNELS:
+            return _fused(q, k, v, tokens, segment_ids, mask, how)
         if not causal:
             keys = (k, v, jnp.broadcast_to(tokens.start, (tokens.start.shape[0], length)), mask)
             k, v, *where = context_parallel.whole(keys)
@@ -177,8 +185,9 @@ def _softmax_attention(
 
     written = write(cache, k, v, tokens, stream)
 
-    if chosen != "cudnn":
-        y = _with_cache(q, k, v, cache, written, call, how)
+    without = how._replace(chosen="xla") if chosen in KERNELS else how
+    if chosen not in KERNELS or (length == 1 and chosen == "pallas"):
+        y = _with_cache(q, k, v, cache, written, call, without)
     elif length == 1:
         key_index = slot_index(stream.length, cache.slots)
         visible = visible_keys(tokens.index, tokens.start, key_index, left, None)
@@ -187,14 +196,27 @@ def _softmax_attention(
         # Which rows have been anywhere is known on the device only.
         y = cond(
             jnp.all(cache.stream.length == 0),
-            lambda: cudnn_attention.attend(q, k, v, causal=True, left=left, scale=scale),
-            lambda: _with_cache(q, k, v, cache, written, call, how._replace(chosen="xla")),
+            lambda: _fused(q, k, v, tokens, segment_ids, None, how),
+            lambda: _with_cache(q, k, v, cache, written, call, without),
         )
     if left is None:
         y = nan_where_outgrown(written, y)
     # The values came from the cache, whose dtype may be another.
     y = (y[0].astype(v.dtype), y[1]) if return_log_sum else y.astype(v.dtype)
     return (y, written) if return_state else y
+
+
+def _fused(
+    q: Array, k: Array, v: Array, tokens: TokenPositions, segment_ids: Any, mask: Any, how: AttentionOptions
+) -> Array:
+    """Attend by a kernel to the call's own keys; nothing is before them."""
+    causal, left, scale, *_ = how
+    if how.chosen == "cudnn":
+        return cudnn_attention.attend(q, k, v, causal=causal, left=left, scale=scale, mask=mask)
+    assert left is not None
+    # No real query sees padding, which is on the right.
+    starts = None if segment_ids is None else jnp.broadcast_to(tokens.start, q.shape[:2])
+    return pallas_kernels.window_attention(q, k, v, left=left, scale=scale, starts=starts)
 
 
 def _with_cache(
@@ -282,19 +304,37 @@ def _sizes(q: Array, k: Array, v: Array) -> tuple[int, ...]:
     return (*k.shape, v.shape[-1])
 
 
-def _not_for_cudnn(
-    k: Array, scale: Any, cache: KVCache | None, segment_ids: Any, allowed: Any, return_log_sum: bool
-) -> str | None:
-    """Return why the arguments beside q, k, v keep cuDNN from running the call, or None."""
-    reasons = {
-        "has no segments (segment_ids)": segment_ids is not None,
+def _refusals(
+    k: Array,
+    left: int | None,
+    scale: Any,
+    cache: KVCache | None,
+    segment_ids: Any,
+    allowed: Any,
+    log_sum: bool,
+) -> dict[str, str | None]:
+    """Return why the arguments beside q, k, v keep each kernel from running the call; the preferred first."""
+    both = {
         "has no pattern but windows (allowed)": allowed is not None,
-        "returns no log-sums (return_log_sum)": return_log_sum,
+        "returns no log-sums (return_log_sum)": log_sum,
         "needs a number as scale, known when the call is traced": not isinstance(scale, float | int | None),
         "needs whole sequences, and these are split over devices": context_parallel.is_sharded(),
+    }
+    cudnn = both | {
+        "has no segments (segment_ids)": segment_ids is not None,
         "needs a cache of the keys' dtype": cache is not None and cache.k.dtype != k.dtype,
     }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    most = pallas_kernels.MAX_WINDOW_LEFT
+    pallas = both | {f"takes windows of at most {most} past keys (left)": left is None or left > most}
+    # In a window "pallas" comes first for its bytes. Forward both read q, k, v and write y. Backward our
+    # kernels move 12 arrays of that size; the algorithm of FlashAttention-2, which cuDNN is believed to
+    # follow, 9, and dq's float32 sums, cleared, added to and read again: as 8 more in bfloat16. Neither was
+    # measured.
+    found = {"pallas": pallas, "cudnn": cudnn}
+    return {
+        name: next((reason for reason, holds in reasons.items() if holds), None)
+        for name, reasons in found.items()
+    }
 
 
 def keys_of_devices(k: Array, v: Array, key_index: Array, left: int | None) -> tuple[Array, Array, Array]:
@@ -390,27 +430,40 @@ def attend_in_blocks(
 def _windowed(
     q: Array, k: Array, v: Array, tokens: TokenPositions, key_index: Array, how: AttentionOptions
 ) -> Any:
-    """Attend from blocks of at least `left` queries to their own and the previous block: exact and linear.
+    """Attend from blocks of queries to their own block and those before it in the window: exact and linear.
 
     k, v may have keys before the queries' own (a cache); key_index says which token each of them is.
     """
     batch, length = q.shape[:2]
-    size = max(how.left or 0, MIN_WINDOW_BLOCK)
-    blocks = -(-length // size)
+    size = window_block(how.left or 0)
+    blocks, before = -(-length // size), -(-(how.left or 0) // size)
     padding = blocks * size - length
 
-    def pairs_of_blocks(x: Array, value: int = 0) -> Array:
-        x = pad_tokens(x, padding, size - (k.shape[1] - length), constant_values=value)
-        x = x.reshape(x.shape[0], blocks + 1, size, *x.shape[2:])
-        return jnp.concatenate([x[:, :-1], x[:, 1:]], axis=2)
+    def windows(x: Array, value: int = 0) -> Array:
+        x = pad_tokens(x, padding, before * size - (k.shape[1] - length), constant_values=value)
+        x = x.reshape(x.shape[0], before + blocks, size, *x.shape[2:])
+        return jnp.concatenate([x[:, i : i + blocks] for i in range(before + 1)], axis=2)
 
     def split(x: Array) -> Array:
         return pad_tokens(x, padding).reshape(x.shape[0], blocks, size, *x.shape[2:])
 
     index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (tokens.index, tokens.start))
-    key_index = pairs_of_blocks(key_index, -1)
-    visible = visible_keys(split(index), split(start), key_index, how.left, how.allowed)
-    keys, values = pairs_of_blocks(k), pairs_of_blocks(v)
-    y = attend(split(q), keys, values, visible, how.scale, how.return_log_sum)
+    visible = visible_keys(split(index), split(start), windows(key_index, -1), how.left, how.allowed)
+    results = attend_block(split(q), windows(k), windows(v), visible, how.scale)
 
-    return map_arrays(lambda y: y.reshape(batch, blocks * size, *y.shape[3:])[:, :length], y)
+    y, log_sum = map_arrays(lambda y: y.reshape(batch, blocks * size, *y.shape[3:])[:, :length], results)
+    return (y, log_sum) if how.return_log_sum else y
+
+
+def window_block(left: int) -> int:
+    """Return the queries per block of a window of `left` + 1 keys.
+
+    A query is multiplied with all `left` + size keys of its block and of those before it, and a key is copied
+    left / size + 1 times: the best size grows with the root of `left`. Compiled for an H200 the bytes of a
+    training step are least, within 2 %, at 32 for left = 31, 64 for 63 to 255 and 128 for 511. Tensor
+    cores want multiples of 16 rows, and those of Hopper 64.
+    """
+    unit = MIN_WINDOW_BLOCK
+    if left <= 2 * unit:
+        return unit * max(1, -(-left // unit))
+    return 4 * unit * max(1, round(math.sqrt(left / (8 * unit))))

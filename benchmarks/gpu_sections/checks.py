@@ -266,6 +266,57 @@ class Window(Check):
         return x
 
 
+@dataclass(frozen=True)
+class WindowAttention(Check):
+    """`window_attention` and its gradients."""
+
+    left: int = 63
+    heads: int = 2
+    kv_heads: int = 2
+    size: int = 64
+    dtype: str = "bfloat16"
+    length: int = 1000
+    batch: int = 2
+    packed: bool = False
+    """segments and padding"""
+
+    @property
+    def name(self) -> str:
+        sizes = f"L{self.left} H{self.heads} G{self.kv_heads} K{self.size} {self.dtype} N{self.length}"
+        return f"window attention {sizes}" + " packed" * self.packed
+
+    def tiny(self) -> "WindowAttention":
+        return replace(self, length=70, batch=1, heads=self.heads // self.kv_heads, kv_heads=1)
+
+    def program(self) -> Program:
+        rng, rows = np.random.default_rng(0), (self.batch, self.length)
+        shapes = [(*rows, n, self.size) for n in (self.heads, self.kv_heads, self.kv_heads, self.heads)]
+        arrays = [jnp.asarray(rng.standard_normal(shape), self.dtype) for shape in shapes]
+        starts, counts = np.zeros(rows, np.int32), np.full(self.batch, self.length, np.int32)
+        if self.packed:
+            edges = [int(self.length * x) for x in (0.31, 0.32, 0.7)]
+            starts[:] = np.array([0, *edges])[np.searchsorted(edges, range(self.length), "right")]
+            counts -= 7 * (1 + np.arange(self.batch, dtype=np.int32))
+        packing = [jnp.asarray(starts), jnp.asarray(counts)] if self.packed else []
+
+        def call(arrays: Any, packing: Any) -> dict[str, jax.Array]:
+            named = dict(zip(("starts", "counts"), packing, strict=False))
+            attend = functools.partial(pallas_kernels.window_attention, left=self.left, **named)
+            y, pull_back = jax.vjp(attend, *arrays[:3])
+            return dict(zip(BY_TOKEN, (y, *pull_back(arrays[3])), strict=True))
+
+        def judge(compiled: jax.stages.Compiled) -> Outcome:
+            results, again = (jax.block_until_ready(compiled(arrays, packing)) for _ in range(2))
+            rounded = [np.asarray(x.astype(jnp.float32), np.float64) for x in arrays]
+            expected = reference.window_attention(*rounded, starts, counts, self.left)
+            wanted = dict(zip(BY_TOKEN, expected, strict=True))
+            errors = {name: error_by_part(wanted[name], x) for name, x in results.items()}
+            return Outcome(errors, TOLERANCES[self.dtype, highest], same_bits(results, again))
+
+        highest = "highest" if self.dtype == "float32" else None
+        return Program(jax.jit(call).lower(arrays, packing), judge)
+
+
 def checks() -> list[Check]:
     """What a wrong index or a race would show in, the most used first."""
     attention: list[Check] = [
@@ -288,7 +339,14 @@ def checks() -> list[Check]:
         Window(slots=65), Window(slots=128, kv_heads=1, rotary=Rotary(64, interleaved=True)),
         Window(size=112, rotary=Rotary(56)), Window(size=70, slots=16),
     ]  # fmt: skip
-    return [*attention[:3], steps[0], windows[0], *attention[3:], *steps[1:], *windows[1:]]
+    short: list[Check] = [
+        WindowAttention(), WindowAttention(packed=True), WindowAttention(dtype="float32", packed=True),
+        WindowAttention(left=127, heads=4, kv_heads=1, size=128, packed=True),
+        WindowAttention(left=15, size=112), WindowAttention(left=127, size=128, dtype="float32"),
+        WindowAttention(left=0, size=20, dtype="float16"),
+    ]  # fmt: skip
+    first = [*attention[:3], steps[0], windows[0], *short[:2]]
+    return [*first, *attention[3:], *steps[1:], *windows[1:], *short[2:]]
 
 
 def triton_twins() -> list[Check]:

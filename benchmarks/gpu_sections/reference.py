@@ -118,6 +118,39 @@ def taylor_step(
     return np.einsum("bhf,bhfv->bhv", phi(q), kv) / denominator[..., None], kv, z
 
 
+def window_attention(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    dy: np.ndarray,
+    starts: np.ndarray,
+    counts: np.ndarray,
+    left: int,
+) -> tuple[np.ndarray, ...]:
+    """y and the gradients of q, k, v, head by head with all pairs of tokens; 0 at padding.
+
+    Args:
+        q, dy: (B, N, H, D); k, v: (B, N, G, D).
+        starts, counts: (B, N) and (B,), see `pallas_kernels.window_attention`.
+    """
+    results, shared = [np.zeros_like(x) for x in (q, q, k, v)], q.shape[2] // k.shape[2]
+    y, dq, dk, dv = results
+    token, scale = np.arange(q.shape[1]), q.shape[-1] ** -0.5
+    for row, head in np.ndindex(q.shape[0], q.shape[2]):
+        oldest = np.maximum(starts[row], token - left)[:, None]
+        seen = (token <= token[:, None]) & (token >= oldest) & (token[:, None] < counts[row])
+        at, key = (row, slice(None), head), (row, slice(None), head // shared)
+        scores = np.where(seen, scale * q[at] @ k[key].T, -np.inf)
+        weights = np.where(seen, np.exp(scores - np.maximum(scores.max(1, keepdims=True), -1e300)), 0)
+        weights /= np.maximum(weights.sum(1, keepdims=True), 1e-300)
+        y[at] = weights @ v[key]
+        slopes = weights * (dy[at] @ v[key].T - (dy[at] * y[at]).sum(1, keepdims=True)) * scale
+        dq[at] = slopes @ k[key]
+        dk[key] += slopes.T @ q[at]
+        dv[key] += weights.T @ dy[at]
+    return y, dq, dk, dv
+
+
 def window_step(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, k_ring: np.ndarray, v_ring: np.ndarray, length: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 import re
 
 from benchmarks import io_model
-from benchmarks.io_model import Cost, Sizes
+from benchmarks.io_model import Cost, Sizes, WindowSizes
 from benchmarks.static.hlo import Shape
 
 TAYLOR = {
@@ -15,6 +15,9 @@ TAYLOR = {
     "taylor_dv": io_model.dv,
 }
 """Name of a kernel -> what a call takes."""
+
+WINDOW = {"outputs": io_model.window_outputs, "dq": io_model.window_dq, "dkv": io_model.window_dkv}
+"""Of window attention, whose kernels have their window in the name: `window_dq_left63`."""
 
 
 def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
@@ -41,6 +44,11 @@ def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
     if name == "conv_step":
         (batch, _, channels), taps = floats[0].sizes, floats[1].sizes[1] + 1
         return io_model.conv_step(batch, channels, taps, 2, _itemsize(floats[0]))
+    if window := re.fullmatch(r"window_(\w+)_left(\d+)", name):
+        q, k, v = floats[:3]
+        (batch, length, kv_heads, shared, key_size), value_size = q.sizes, v.sizes[-1]
+        sizes = kv_heads * shared, kv_heads, int(window[2]), key_size, value_size, _itemsize(k)
+        return WINDOW[window[1]](WindowSizes(batch, length, *sizes))
     if name in TAYLOR:
         v = next(x for x in floats if len(x.sizes) == 4 and x.sizes[-1] != floats[0].sizes[-1])
         batch, length, heads, key_size = floats[0].sizes

@@ -10,6 +10,7 @@ from benchmarks.gpu_sections.kernels import COSTS, catalogue
 from benchmarks.io_model import Cost, Sizes
 from pallas_kernels.taylor_attention.layout import Layout
 from pallas_kernels.taylor_step import cases as taylor_step_cases
+from pallas_kernels.window_attention import cases as window_attention_cases
 from pallas_kernels.window_step import cases as window_step_cases
 
 ONE = Sizes(batch=1, length=1, heads=1)
@@ -106,6 +107,22 @@ def test_bytes_of_decoding_are_those_of_its_arrays():
         assert io_model.window_step(
             *q.shape[:2], slots, q.shape[-1], k.shape[1], q.dtype.itemsize
         ).bytes == nbytes([q, k, v, q, k_ring, v_ring])
+
+
+def test_bytes_of_window_attention_are_those_of_its_arrays():
+    costs = {"outputs": io_model.window_outputs, "dq": io_model.window_dq, "dkv": io_model.window_dkv}
+    for case in window_attention_cases.cases():
+        q, k, v = case.arguments[:3]
+        batch, length, kv_heads, shared, size = q.shape
+        sizes = (batch, length, kv_heads * shared, kv_heads, 63, size, v.shape[-1], k.dtype.itemsize)
+        read = [x for x in case.arguments if x.dtype != "int32"]
+        results = jax.eval_shape(case.function, *case.arguments)
+        expected = nbytes(read) + nbytes(results)
+        assert costs[case.kernel](io_model.WindowSizes(*sizes)).bytes == expected, case.name
+    # 64 queries of 16 channels, each with 64 + 64 keys in blocks, two products
+    assert (
+        io_model.window_outputs(io_model.WindowSizes(1, 64, 1, 1, 63, 16, 16)).flops == 64 * 128 * 16 * 2 * 2
+    )
 
 
 def nbytes(arrays) -> int:

@@ -11,7 +11,7 @@ from jax import lax
 import based_jax as bj
 from based_jax.models.language_model import param_shapes
 from benchmarks.__main__ import main
-from benchmarks.io_model import Cost, Sizes, outputs
+from benchmarks.io_model import Cost, Sizes, WindowSizes, outputs, window_outputs
 from benchmarks.rates import GPUS
 from benchmarks.static import cost, figure, formulas, hlo, programs, tables, thunks
 from benchmarks.static.command import by_part, with_cudnn
@@ -214,6 +214,9 @@ def test_kernels_have_formulas():
     inner, inputs, taps = Shape("bf16", (4, 2, 8)), Shape("bf16", (4, 2, 8)), Shape("bf16", (3, 8))
     conv = formulas.kernel("x/conv_step/pallas_call", [inner, inputs, Shape("s32", (4,)), taps])
     assert conv == Cost(2 * 8 * (4 * (2 * 2 + 2 + 1) + 3), 0)
+    q, k = Shape("bf16", (4, 128, 2, 3, 16)), Shape("bf16", (4, 128, 2, 16))
+    short = formulas.kernel("x/window_outputs_left15/pallas_call", [q, k, k])
+    assert short == window_outputs(WindowSizes(4, 128, 6, 2, 15, 16, 16))
     assert formulas.kernel("x/someone_elses/pallas_call", [q]) is None
 
 

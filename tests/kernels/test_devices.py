@@ -26,6 +26,7 @@ KINDS = (
     "NVIDIA B200",
 )
 OTHERS = ("Tesla V100-SXM2-16GB", "Tesla T4", "AMD Instinct MI300X", "gfx942", "NVIDIA GPU of tomorrow")
+KERNEL = "__gpu$xla.gpu.triton"
 AGAIN = "run `python -m benchmarks fit`"
 
 needs_compiler = pytest.mark.skipif(
@@ -34,7 +35,7 @@ needs_compiler = pytest.mark.skipif(
 )
 
 QKV = ("taylor_attention", "taylor_step", "window_step")
-"""Ops of queries, keys and values."""
+"""Ops of queries, keys and values with a folder of kernels of their name."""
 
 
 def _tokens(key_size: int, dtype: str, *lead: int) -> list[jax.ShapeDtypeStruct]:
@@ -99,6 +100,31 @@ def test_none_picks_xla_on_other_gpus_and_a_name_is_refused(kind, op):
         jax.eval_shape(pallas_kernels.taylor_attention, *_call("taylor_attention"))
 
 
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[1], OTHERS[0]])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_none_picks_the_kernels_for_short_windows(kind, dtype):
+    """Of full attention, longer windows, patterns and few tokens "xla" is left where there is no cuDNN."""
+    x = jax.ShapeDtypeStruct((2, 128, 4, 64), jnp.dtype(dtype))
+    ids = jax.ShapeDtypeStruct((2, 128), "int32")
+
+    def has_kernel(x, **options):
+        attend = functools.partial(ops.softmax_attention, **options)
+        return KERNEL in offline.lower(attend, x, x, x, device_kind=kind).as_text()
+
+    fits = kind in KINDS
+    assert has_kernel(x, left=63) == has_kernel(x, left=127) == fits
+    packed = offline.lower(
+        lambda x, ids: ops.softmax_attention(x, x, x, left=3, segment_ids=ids), x, ids, device_kind=kind
+    )
+    assert (KERNEL in packed.as_text()) == fits
+    assert not has_kernel(x)
+    assert not has_kernel(x, left=128 - 1, return_log_sum=True)
+    assert not has_kernel(x, left=3, allowed=lambda i, j: i != j)
+    assert not has_kernel(jax.ShapeDtypeStruct((2, 64, 4, 64), x.dtype), left=3)
+    with pytest.raises(ValueError, match=r"'pallas': takes windows of at most 127 past keys \(left\)"):
+        has_kernel(x, implementation="pallas")
+
+
 class _Device(NamedTuple):
     device_kind: str
     compute_capability: str
@@ -149,6 +175,11 @@ def _attention_and_gradient(q, k, v):
     return y, pull(y)
 
 
+def _window_and_gradient(q, k, v):
+    y, pull = jax.vjp(functools.partial(pallas_kernels.window_attention, left=15), q, k, v)
+    return y, pull(y)
+
+
 def _call_of(op: str, rows: int) -> tuple:
     """A function and arrays of so many rows."""
     q, k, v = _call(op, rows=rows)
@@ -157,6 +188,8 @@ def _call_of(op: str, rows: int) -> tuple:
     if op == "taylor_step":
         states = [(rows, 2, symmetric_size(16), 64), (rows, 2, symmetric_size(16))]
         return pallas_kernels.taylor_step, (q, k, v, *(jax.ShapeDtypeStruct(x, "float32") for x in states))
+    if op == "window_attention":
+        return _window_and_gradient, [jax.ShapeDtypeStruct((rows, 40, 2, 16), q.dtype)] * 3
     rings = [jax.ShapeDtypeStruct((rows, 8, 2, size), q.dtype) for size in (16, 64)]
     return pallas_kernels.window_step, (q, k, v, *rings, jax.ShapeDtypeStruct((rows,), "int32"))
 

@@ -17,6 +17,7 @@ from benchmarks.gpu_sections.checks import (
     Outcome,
     Step,
     Window,
+    WindowAttention,
     checks,
     mosaic_twins,
     same_bits,
@@ -38,6 +39,7 @@ SMALL = [
     Addresses().tiny(),
     Model().tiny(),
     Window(slots=65, rotary=pallas_kernels.Rotary(32), dtype="float32").tiny(),
+    WindowAttention(left=15, heads=4, dtype="float32", packed=True).tiny(),
 ]
 """Together every part of the checks, and other options than the command's own test has."""
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as jax_cudnn
 
+import pallas_kernels
 from based_jax import ops
 from based_jax.ops import cudnn_attention
 from based_jax.ops.core import dispatch
@@ -172,7 +173,8 @@ def test_the_default_gives_cudnn_what_it_takes(found):
 
     enough = cudnn_attention.MIN_LENGTH
     assert takes(*halves(enough))
-    assert takes(*halves(enough, jnp.float16), left=8)
+    assert takes(*halves(2 * enough, jnp.float16), left=pallas_kernels.MAX_WINDOW_LEFT + 1)
+    assert not takes(*halves(enough, jnp.float16), left=8)  # a window for our own kernels
     assert not takes(*halves(enough - 1))
     assert dispatch.implementation_for("softmax_attention", *halves(enough)) == "cudnn"
     assert dispatch.implementation_for("softmax_attention", *halves(enough - 1)) == "xla"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from based_jax import ops
 from based_jax.ops.core.dispatch import KERNELS
+from pallas_kernels import interpreted
 from tests.marks import release_but, slow_but
 from tests.ops import oracles
 from tests.ops.contract import Contract
@@ -21,7 +22,7 @@ class Case(NamedTuple):
     sizes: tuple[int, int, int, int, int, int]  # B, N, H, G, K, V
     left: int | None = None
     block: int = 512
-    """queries per block of full attention; windows get blocks of max(left, block)"""
+    """queries per block of full attention, and the unit of a window's blocks"""
     scale: float | None = None
     causal: bool = True
 
@@ -47,6 +48,7 @@ CACHES = [
     Case((2, 5, 1, 1, 4, 2), 8, block=1),
     Case((3, 1, 2, 1, 2, 3), 2),
 ]
+WINDOWS = [Case((2, 19, 4, 2, 3, 2), 5), Case((2, 9, 2, 1, 2, 2), 4)]
 BIDIRECTIONAL = [Case((2, 7, 2, 2, 2, 3), scale=0.3, causal=False)]
 
 
@@ -146,3 +148,26 @@ class TestCache(TestSoftmaxAttention):
 class TestBidirectional(TestSoftmaxAttention):
     cases = bare = BIDIRECTIONAL
     test_reach = test_causality = test_bfloat16 = None
+
+
+class TestWindowKernels(TestSoftmaxAttention):
+    """The fused kernels in the interpreter; they have no float64."""
+
+    cases = bare = WINDOWS[:1]
+    implementations = ("pallas",)
+    examples = 2
+    test_the_reference = test_in_float64 = test_without_a_placement = test_bfloat16 = None
+
+    def run(self, *arguments, **options):
+        with interpreted():  # the gradient, too, is traced inside
+            return TestSoftmaxAttention.run(self, *arguments, **options)
+
+
+class TestWindowKernelsAfterACache(TestCache):
+    """Empty caches go to the kernels, others to "xla"."""
+
+    cases = bare = WINDOWS[1:]
+    implementations = ("pallas",)
+    examples = 2
+    test_the_reference = test_in_float64 = test_causality = test_segments = test_shorter_calls = None
+    run = TestWindowKernels.run

@@ -1,6 +1,8 @@
 """Softmax attention at its edges: grouped heads, rows without tokens, extreme values, memory, errors."""
 
 import functools
+import re
+import sys
 from typing import Any
 
 import jax
@@ -19,8 +21,11 @@ from tests.tolerances import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
+    FLOAT64,
     assert_close,
 )
+
+MODULE = sys.modules["based_jax.ops.softmax_attention"]  # the package has a function of that name
 
 IMPLEMENTATIONS = [name for name in ops.implementations("softmax_attention") if name not in KERNELS]
 
@@ -195,3 +200,43 @@ def test_errors_of_a_step_name_the_argument(unchecked):
             ops.window_step(*arguments, _cache())
     with pytest.raises(ValueError, match=r"initial_state\.k has shape"):
         ops.window_step(q, k, v, _cache(batch_size=1))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_products_of_a_window_take_the_dtype_of_the_inputs(dtype):
+    """Forward and backward: tensor cores take products of float32 numbers at a fraction of their rate."""
+    q, k, v = (jax.ShapeDtypeStruct((1, 40, heads, 8), dtype) for heads in (4, 2, 2))
+
+    def loss(q, k, v):
+        return ops.softmax_attention(q, k, v, left=3, implementation="xla").astype(jnp.float32).sum()
+
+    text = jax.jit(jax.value_and_grad(loss, (0, 1, 2))).lower(q, k, v).as_text()
+    operands = re.findall(r"dot_general .* : \(tensor<(?:\d+x)*(\w+)>, tensor<(?:\d+x)*(\w+)>\)", text)
+    name = {jnp.bfloat16: "bf16", jnp.float32: "f32"}[dtype]
+    assert operands == [(name, name)] * 6  # scores, outputs; weights, queries, keys, values
+
+
+def test_the_log_sum_of_a_window_and_its_scale_have_gradients(unchecked):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 1, 9, 2, 4))
+    weights = rng.normal(size=(1, 9, 2))
+
+    def gradients(implementation, q, k, v):
+        how = {"left": 2, "return_log_sum": True, "implementation": implementation}
+
+        def loss(q, k, v, scale):
+            y, log_sum = ops.softmax_attention(q, k, v, scale=scale, **how)
+            return (y**2).sum() + (weights * log_sum).sum()
+
+        return jax.jit(jax.grad(loss, (0, 1, 2, 3)))(q, k, v, 0.7)
+
+    with jax.enable_x64(True):
+        arrays = [array(part, np.float64) for part in x]
+        assert_close(gradients("xla", *arrays), gradients("reference", *arrays), FLOAT64)
+
+
+@pytest.mark.parametrize("left", [0, 15, 16, 17, 31, 63, 64, 127, 255, 511, 4095])
+def test_blocks_of_a_window_are_aligned(left):
+    size = MODULE.window_block(left)
+    assert size % (16 if left <= 32 else 64) == 0
+    assert size <= max(16, 2 * left)

@@ -7,7 +7,7 @@
 import contextlib
 import contextvars
 import importlib.util
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +31,9 @@ class Declaration(NamedTuple):
 
 DECLARED: dict[str, Declaration] = {}
 """by op"""
+
+Refusals = str | Mapping[str, str | None] | None
+"""why a call's other arguments keep all kernels from running it, or this by kernel, the preferred first"""
 
 
 _PLATFORM: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform", default=None)
@@ -68,21 +71,28 @@ def expect_implementation(op: str, name: str, available: Sequence[str]) -> None:
 
 
 def implementation_for(
-    op: str, *arrays: Any, implementation: str | None = None, unsupported: str | None = None
+    op: str, *arrays: Any, implementation: str | None = None, unsupported: Refusals = None
 ) -> str:
     """Return what `registration.implementation_for` does where no other package has registered anything.
 
     None picks "cudnn", or "pallas", or "mosaic" where it was measured to be faster. A jax without the Triton
     backend of Pallas leaves "triton", where jax-triton is installed, then "mosaic". All are differentiable.
+    With `unsupported` by kernel it picks the first of those that runs.
     """
     available = implementations(op)
     if implementation is not None:
         expect_implementation(op, implementation, available)
         if implementation in KERNELS:
-            reason = unsupported or _cannot_run(op, implementation, arrays)
+            refusal = unsupported.get(implementation) if isinstance(unsupported, Mapping) else unsupported
+            reason = refusal or _cannot_run(op, implementation, arrays)
             if reason:
                 raise ValueError(f"implementation = {implementation!r}: {reason}")
         return implementation
+    if isinstance(unsupported, Mapping):
+        willing = [kernel for kernel, refusal in unsupported.items() if refusal is None]
+        fitting = (kernel for kernel in willing if not _cannot_run(op, kernel, arrays))
+        is_slow = DECLARED[op].is_slow
+        return "xla" if is_slow is not None and is_slow(*arrays) else next(fitting, "xla")
     if unsupported or not set(available) & set(KERNELS):
         return "xla"
     kernel, declared = "cudnn" if "cudnn" in available else _portable_kernel(arrays), DECLARED[op]

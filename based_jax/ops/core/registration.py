@@ -105,7 +105,7 @@ def _why_not_loaded(op: str, name: str) -> str | None:
 
 
 def implementation_for(
-    op: str, *arrays: Any, implementation: str | None = None, unsupported: str | None = None
+    op: str, *arrays: Any, implementation: str | None = None, unsupported: dispatch.Refusals = None
 ) -> str:
     """Return the implementation that runs for these arguments; with None, the one that would be picked.
 
@@ -113,7 +113,8 @@ def implementation_for(
         op: name of a function of `based_jax.ops` that takes `implementation`.
         arrays: its first array arguments (q, k, v): their shapes, dtypes and devices decide.
         implementation: the caller's request.
-        unsupported: why the call's other arguments keep the library's kernels from running it, if they do.
+        unsupported: why the call's other arguments keep the library's kernels from running it, if they do; or
+            this by kernel, for those that None may pick, the preferred first.
 
     Raises:
         ValueError: unknown op, an implementation that it does not have, or one that cannot run this call.

@@ -1,0 +1,70 @@
+"""Dense softmax attention of a block of queries to some keys, with the products of a fused kernel.
+
+The gradient takes operands in the inputs' dtype and sums in float32, as the forward pass does. JAX's own
+would multiply bfloat16 inputs with float32 cotangents, which tensor cores take at a fraction of their rate.
+The weights are kept between the passes, rounded to the values' dtype.
+
+    s = scale q k^T,  w = softmax(s),  y = w v
+    ds = w (dy v^T - rowsum(dy y) + dlog_sum),  dq = scale ds k,  dk = scale ds^T q,  dv = w^T dy
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from based_jax.ops.core.dtypes import accumulation_dtype, finfo
+from based_jax.ops.core.transforms import with_gradient
+from based_jax.typing import Array, Bool, Float
+
+
+def _forward(q: Array, k: Array, v: Array, visible: Array, scale: Array) -> tuple[Any, Any]:
+    dtype, grouped = scale.dtype, _grouped(q, k)
+    scores = jnp.einsum("...ngrk,...mgk->...grnm", grouped, k, preferred_element_type=dtype) * scale
+    seen = visible[..., None, None, :, :]
+    scores = jnp.where(seen, scores, finfo(dtype).min)
+    largest = scores.max(axis=-1, keepdims=True)
+    exponentials = jnp.exp(scores - largest)
+    total = exponentials.sum(axis=-1, keepdims=True)
+    weights = jnp.where(seen, exponentials / total, 0).astype(v.dtype)
+    y = jnp.einsum("...grnm,...mgv->...ngrv", weights, v, preferred_element_type=dtype)
+    y = y.reshape(*q.shape[:-1], v.shape[-1]).astype(v.dtype)
+    log_sum = jnp.moveaxis((largest + jnp.log(total))[..., 0], -1, -3).reshape(q.shape[:-1])
+    return (y, log_sum), (q, k, v, y, weights, scale)
+
+
+def _backward(saved: Any, gradients: Any) -> tuple[Any, ...]:
+    q, k, v, y, weights, scale = saved
+    dtype, grouped = scale.dtype, _grouped(q, k)
+    dy, dlog_sum, y = (_grouped(x, k) for x in (gradients[0], gradients[1][..., None], y))
+    dweights = jnp.einsum("...ngrv,...mgv->...grnm", dy, v, preferred_element_type=dtype)
+    # rowsum(dy y) is rowsum(w dy v^T), of fewer numbers.
+    mean = (dy.astype(dtype) * y.astype(dtype)).sum(axis=-1, keepdims=True) - dlog_sum
+    dscores = (weights.astype(dtype) * (dweights - jnp.moveaxis(mean, -4, -2))).astype(q.dtype)
+    dq = jnp.einsum("...grnm,...mgk->...ngrk", dscores, k, preferred_element_type=dtype)
+    dk = jnp.einsum("...grnm,...ngrk->...mgk", dscores, grouped, preferred_element_type=dtype)
+    dv = jnp.einsum("...grnm,...ngrv->...mgv", weights, dy, preferred_element_type=dtype)
+    dscale = (dq * grouped).sum()
+    dq = (dq * scale).reshape(q.shape).astype(q.dtype)
+    return dq, (dk * scale).astype(k.dtype), dv.astype(v.dtype), None, dscale
+
+
+def _grouped(x: Float[Array, "... N H D"], k: Float[Array, "... M G K"]) -> Float[Array, "... N G R D"]:
+    """Split the heads of the queries by the key head that they share."""
+    *lead, heads, width = x.shape
+    return x.reshape(*lead, k.shape[-2], heads // k.shape[-2], width)
+
+
+def attend_block(
+    q: Float[Array, "... N H K"],
+    k: Float[Array, "... M G K"],
+    v: Float[Array, "... M G V"],
+    visible: Bool[Array, "... N M"],
+    scale: Any,
+) -> tuple[Float[Array, "... N H V"], Float[Array, "... N H"]]:
+    """Return y, 0 for a query that sees nothing, and the logarithm of each query's sum of exponentials."""
+    return _attend(q, k.astype(q.dtype), v, visible, jnp.asarray(scale, accumulation_dtype(v)))
+
+
+@with_gradient(_forward, _backward)
+def _attend(q: Array, k: Array, v: Array, visible: Array, scale: Array) -> tuple[Array, Array]:
+    return _forward(q, k, v, visible, scale)[0]

@@ -1,0 +1,253 @@
+"""The fused window attention: interpreted against float64, values and gradients."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from based_jax import ops
+from pallas_kernels import devices, interpreted, offline, supports_window_attention, tuning, window_attention
+from pallas_kernels.window_attention import Variant
+from tests.arrays import array
+from tests.marks import release_but
+from tests.ops import draw, oracles
+from tests.tolerances import BFLOAT16, FLOAT16, FLOAT32, FLOAT32_GRADIENT, assert_close
+
+
+class Shape(NamedTuple):
+    """One compiled program."""
+
+    batch: int
+    length: int
+    heads: int
+    kv_heads: int
+    width: int
+    value_size: int
+    left: int
+    queries: int = 16
+    keys: int = 16
+
+    @property
+    def variants(self) -> dict[str, Variant]:
+        """One for all kernels, small, so that short texts have several blocks."""
+        return dict.fromkeys(("outputs", "dq", "dkv"), Variant(self.queries, self.keys, 4))
+
+
+# One token; a window of one key; odd lengths and widths, blocks of two sizes, wider than the window and not.
+SHAPES = [
+    Shape(1, 1, 1, 1, 1, 1, 5),
+    Shape(2, 37, 4, 2, 5, 3, 19, queries=32),
+    Shape(1, 33, 2, 2, 16, 32, 0, keys=32),
+    Shape(2, 64, 3, 1, 24, 20, 7),
+    Shape(1, 150, 1, 1, 64, 64, 127, queries=64, keys=32),
+]
+
+
+class Drawn(NamedTuple):
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    weights: np.ndarray
+    ids: np.ndarray
+    counts: np.ndarray
+
+    def __repr__(self) -> str:  # what hypothesis reports
+        return f"Drawn(ids={self.ids.tolist()}, counts={self.counts.tolist()})"
+
+    @property
+    def starts(self) -> np.ndarray:
+        return np.stack([oracles.segment_starts(row) for row in self.ids]).astype(np.int32)
+
+    @property
+    def real(self) -> np.ndarray:
+        return (np.arange(self.ids.shape[1]) < self.counts[:, None])[..., None, None]
+
+
+@st.composite
+def texts(draw_, shape: Shape) -> Drawn:
+    rng = np.random.default_rng(draw_(draw.seeds))
+    tokens = shape.batch, shape.length
+    q = rng.normal(size=(*tokens, shape.heads, shape.width))
+    k = rng.normal(size=(*tokens, shape.kv_heads, shape.width))
+    v = rng.normal(size=(*tokens, shape.kv_heads, shape.value_size))
+    ids, counts = draw_(draw.segment_ids(*tokens)), draw_(draw.counts(*tokens))
+    return Drawn(q, k, v, rng.normal(size=(*q.shape[:3], shape.value_size)), ids, counts.astype(np.int32))
+
+
+@functools.partial(jax.jit, static_argnames="shape")
+def kernels(q, k, v, dy, starts, counts, *, shape: Shape):
+    def attend(q, k, v):
+        how: dict[str, Any] = {"left": shape.left, "variants": shape.variants}
+        return window_attention(q, k, v, starts=starts, counts=counts, **how)
+
+    with interpreted():
+        y, pull_back = jax.vjp(attend, q, k, v)
+        return y, pull_back(dy)
+
+
+@functools.partial(jax.jit, static_argnames="left")
+def reference(q, k, v, dy, ids, mask, *, left: int):
+    def attend(q, k, v):
+        how: dict[str, Any] = {"segment_ids": ids, "mask": mask, "implementation": "reference"}
+        return ops.softmax_attention(q, k, v, left=left, **how)
+
+    y, pull_back = jax.vjp(attend, q, k, v)
+    return y, pull_back(dy)
+
+
+def expected(drawn: Drawn, left: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """y and gradients in float64, 0 at padding."""
+    with jax.enable_x64(True):
+        arrays = [array(x * drawn.real, np.float64) for x in drawn[:4]]
+        y, gradients = reference(*arrays, array(drawn.ids), array(drawn.real[..., 0, 0]), left=left)
+        return np.asarray(y) * drawn.real, tuple(np.asarray(x) for x in gradients)
+
+
+@pytest.mark.parametrize("shape", release_but(SHAPES[:2], SHAPES), ids=str)
+def test_values_and_gradients(shape):
+    """Segments and padding, which holds NaN: nobody sees it, and it gets zeros."""
+
+    @settings(max_examples=6)
+    @given(texts(shape))
+    def law(drawn):
+        noisy = [array(np.where(drawn.real, x, np.nan), jnp.float32) for x in drawn[:4]]
+        y, gradients = kernels(*noisy, array(drawn.starts), array(drawn.counts), shape=shape)
+        want, want_gradients = expected(drawn, shape.left)
+        assert_close(y, want, FLOAT32, repr(drawn))
+        assert_close(gradients, want_gradients, FLOAT32_GRADIENT, repr(drawn), magnitude=0.1)
+
+    law()
+
+
+def plain(shape: Shape, seed: int = 0) -> Drawn:
+    rng = np.random.default_rng(seed)
+    tokens = shape.batch, shape.length
+    sizes = [(shape.heads, shape.width), (shape.kv_heads, shape.width), (shape.kv_heads, shape.value_size)]
+    sizes.append((shape.heads, shape.value_size))
+    q, k, v, weights = (rng.normal(size=(*tokens, *size)) for size in sizes)
+    return Drawn(q, k, v, weights, np.zeros(tokens, int), np.full(shape.batch, shape.length, np.int32))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [("bfloat16", BFLOAT16), pytest.param("float16", FLOAT16, marks=pytest.mark.release)],
+)
+def test_half_precision(dtype, tolerance):
+    """Values and gradients with the block sizes of the table, without segments and padding."""
+    drawn = plain(Shape(2, 70, 2, 1, 24, 24, 40))
+    q, k, v, dy = (array(x, dtype) for x in drawn[:4])
+
+    @jax.jit
+    def run(q, k, v, dy):
+        y, pull_back = jax.vjp(functools.partial(window_attention, left=40), q, k, v)
+        return y, pull_back(dy)
+
+    with interpreted():
+        y, gradients = run(q, k, v, dy)
+    assert {x.dtype for x in (y, *gradients)} == {jnp.dtype(dtype)}
+    rounded = drawn._replace(
+        **{n: np.asarray(x, np.float64) for n, x in zip(Drawn._fields, (q, k, v, dy), strict=False)}
+    )
+    assert_close((y, gradients), expected(rounded, 40), tolerance)
+
+
+@pytest.mark.parametrize("kind", ["huge", "equal", "zeros"])
+def test_extreme_values(kind):
+    """Integers, so that scores of 1e5 are exact: no overflow, no NaN, forward and backward."""
+    shape = SHAPES[3]
+    drawn = plain(shape)
+    if kind == "huge":
+        rng = np.random.default_rng(1)
+        q, k = (rng.integers(-250, 250, size=x.shape).astype(np.float64) for x in drawn[:2])
+        drawn = drawn._replace(q=q, k=k)
+    elif kind == "equal":
+        drawn = drawn._replace(k=0 * drawn.k + drawn.k[:, :1])
+    else:
+        drawn = drawn._replace(q=0 * drawn.q, k=0 * drawn.k)
+    arrays = [array(x, jnp.float32) for x in drawn[:4]]
+    results = kernels(*arrays, array(drawn.starts), array(drawn.counts), shape=shape)
+    assert_close(results[0], expected(drawn, shape.left)[0], FLOAT32)
+    assert all(np.isfinite(x).all() for x in results[1])
+
+
+def test_nan_reaches_no_block_that_does_not_see_it():
+    """Token 20 is in the second block of 16; with 7 past keys the third block sees it, the fifth does not."""
+    shape, at = SHAPES[3], 20
+    drawn = plain(shape)
+    for x in drawn[:4]:
+        x[:, at] = np.nan
+    arrays = [array(x, jnp.float32) for x in drawn[:4]]
+    y, gradients = kernels(*arrays, array(drawn.starts), array(drawn.counts), shape=shape)
+    for x in (y, *gradients):
+        assert np.isnan(x[:, at]).all()
+        assert np.isfinite(x[:, 48:]).all()
+    assert np.isfinite(y[:, :16]).all()
+
+
+@pytest.mark.release
+def test_vmap_equals_the_batch():
+    drawn = plain(SHAPES[1])
+    arrays = [array(x, jnp.float32) for x in drawn[:3]]
+
+    def loss(q, k, v, starts):
+        return (window_attention(q, k, v, left=19, starts=starts) ** 2).sum()
+
+    starts = array(np.zeros((2, 37)), jnp.int32)
+    program = jax.grad(loss, (0, 1, 2))
+    with interpreted():
+        together = jax.jit(program)(*arrays, starts)
+        apart = jax.jit(jax.vmap(program))(*(x[:, None] for x in (*arrays, starts)))
+    assert_close([x[:, 0] for x in apart], [*together], FLOAT32)
+
+
+def arguments(**changes: Any) -> dict[str, Any]:
+    sizes = {"q": (2, 3, 4, 8), "k": (2, 3, 2, 8), "v": (2, 3, 2, 5)} | changes
+    dtypes = {"starts": jnp.int32, "counts": jnp.int32}
+    arrays = {
+        name: array(np.ones(x), dtypes.get(name, jnp.float32)) if isinstance(x, tuple) else x
+        for name, x in sizes.items()
+    }
+    return {"left": 2} | arrays
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"q": (2, 3, 8)}, "q has 3 axes; the kernel takes 4"),
+        ({"q": (2, 3, 4, 129), "k": (2, 3, 2, 129)}, "the last axis of q is 129 long"),
+        ({"q": (2, 3, 5, 8)}, "number of query heads = 5: expected a multiple of 2"),
+        ({"k": (2, 3, 2, 7)}, r"shape of k = \(2, 3, 2, 7\): expected \(2, 3, 2, 8\)"),
+        ({"v": (2, 4, 2, 5)}, r"shape of v = \(2, 4, 2, 5\): expected \(2, 3, 2, 5\)"),
+        ({"left": 128}, "left = 128: expected 0 to 127 past keys"),
+        ({"left": -1}, "left = -1"),
+        ({"starts": (2, 4)}, r"shape of starts = \(2, 4\): expected \(2, 3\)"),
+        ({"counts": (3,)}, r"shape of counts = \(3,\): expected \(2,\)"),
+        ({"variants": {"outputs": Variant(24, 16, 4)}}, "queries = 24: expected a power of two from 16 on"),
+    ],
+)
+def test_errors_name_the_argument(changes, message):
+    with pytest.raises(ValueError, match=message), interpreted():
+        window_attention(**arguments(**changes))
+
+
+def test_supports():
+    q, k, v = (x for name, x in arguments().items() if name in "qkv")
+    assert supports_window_attention(q, k, v) is None
+    assert "float64" in str(
+        supports_window_attention(*(jax.ShapeDtypeStruct(x.shape, "float64") for x in (q, k, v)))
+    )
+    assert "one for all" in str(supports_window_attention(q, k, jax.ShapeDtypeStruct(v.shape, "bfloat16")))
+
+
+def test_supports_says_when_shared_memory_is_too_small(monkeypatch):
+    q, k, v = (x for name, x in arguments().items() if name in "qkv")
+    rows = [row | {"shared": devices.SMALLEST + 1} for row in tuning.table("window_attention")]
+    monkeypatch.setattr(tuning, "table", lambda op: rows)
+    assert supports_window_attention(q, k, v) is None  # no GPU: nothing to fit into
+    with offline.lowering_for("NVIDIA GeForce RTX 4090"):
+        assert "shared memory" in str(supports_window_attention(q, k, v))
