@@ -1,7 +1,8 @@
 """Which implementation of an op runs: a name means that one or an error, None means the best that works.
 
-"reference" is the specification and the arbiter in tests; it is never picked by itself. "xla" runs anywhere.
-"pallas", "mosaic" and "triton" are the fused GPU kernels of `pallas_kernels`; "cudnn" is NVIDIA's attention.
+"reference" is the specification and the arbiter in tests; it is never picked by itself. "xla" runs
+anywhere, and so does "tiled", which is made for CPUs. "pallas", "mosaic" and "triton" are the fused GPU
+kernels of `pallas_kernels`; "cudnn" is NVIDIA's attention.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ class Declaration(NamedTuple):
     supports: Callable[..., str | None] | None
     is_slow: Callable[..., bool] | None
     fastest: Callable[..., str] | None
+    on_cpu: Callable[..., str] | None
 
 
 DECLARED: dict[str, Declaration] = {}
@@ -83,14 +85,23 @@ def implementation_for(
             if reason:
                 raise ValueError(f"implementation = {implementation!r}: {reason}")
         return implementation
-    if unsupported or not set(available) & set(KERNELS):
-        return "xla"
-    kernel, declared = "cudnn" if "cudnn" in available else _portable_kernel(arrays), DECLARED[op]
+    on_cpu = DECLARED[op].on_cpu
+    if (kernel := None if unsupported else _kernel_for(op, arrays)) is not None:
+        return kernel
+    return on_cpu(*arrays) if arrays and on_cpu is not None and platform(arrays) == "cpu" else "xla"
+
+
+def _kernel_for(op: str, arrays: Sequence[Any]) -> str | None:
+    """Return the kernel that None picks, if any."""
+    available, declared = implementations(op), DECLARED[op]
+    if not set(available) & set(KERNELS):
+        return None
+    kernel = "cudnn" if "cudnn" in available else _portable_kernel(arrays)
     if _cannot_run(op, kernel, arrays):
         has_mosaic = "mosaic" in available and kernel == "triton"  # else its gradient would be refused, too
-        return "mosaic" if has_mosaic and not _cannot_run(op, "mosaic", arrays) else "xla"
+        return "mosaic" if has_mosaic and not _cannot_run(op, "mosaic", arrays) else None
     if arrays and declared.is_slow is not None and declared.is_slow(*arrays):
-        return "xla"
+        return None
     return declared.fastest(*arrays) if arrays and declared.fastest and kernel == "pallas" else kernel
 
 
