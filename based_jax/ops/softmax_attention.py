@@ -28,6 +28,7 @@ from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.stream import TokenPositions, advance
 from based_jax.ops.core.transforms import cond
 from based_jax.ops.rotary import rotary
+from based_jax.ops.tiled_attention import Positions, attend_in_tiles
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array, expect_divisible
 
@@ -38,6 +39,9 @@ QUERY_BLOCK = 512
 
 MIN_WINDOW_BLOCK = 16
 """Queries per block of the shortest windows in the "xla" form; see `window_block`."""
+
+MIN_TILED_LENGTH = 256
+"""Tokens of the shortest call that `implementation=None` gives to the tiles."""
 
 
 Attended = Float[Array, "B N H V"] | tuple[Float[Array, "B N H V"], Float[Array, "B N H"]]
@@ -85,7 +89,17 @@ def _supports(kernel: str, q: Array, k: Array, v: Array) -> str | None:
     return cudnn_attention.supports(kernel, q, k, v)
 
 
-@implemented_by("cudnn", "pallas", "xla", "reference", supports=_supports, is_slow=cudnn_attention.is_slow)
+def _on_cpu(q: Any, k: Any, v: Any) -> str:
+    """Return what a CPU computes a call with; scores of short ones fit its caches as they are."""
+    return "tiled" if q.shape[1] >= MIN_TILED_LENGTH else "xla"
+
+
+@implemented_by(
+    *("cudnn", "pallas", "tiled", "xla", "reference"),
+    supports=_supports,
+    is_slow=cudnn_attention.is_slow,
+    on_cpu=_on_cpu,
+)
 @context_parallel.shardable("q", "k", "v", "segment_ids", "mask")
 def softmax_attention(
     q: Float[Array, "B N H K"],
@@ -122,10 +136,12 @@ def softmax_attention(
         return_log_sum: return (y, the logarithm of each query's sum of exponentials, (B, N, H) in float32) in
             the place of y, so that attention to several sets of keys can be merged.
         implementation: "reference" (dense), "xla" (windows block by block, full attention by blocks of
-            queries), "pallas" (fused, windows of up to 127 past keys on NVIDIA GPUs), "cudnn" (float16 and
+            queries), "tiled" (full causal attention by tiles of queries and keys, without `allowed`; no
+            `jax.jvp`), "pallas" (fused, windows of up to 127 past keys on NVIDIA GPUs), "cudnn" (float16 and
             bfloat16 on NVIDIA GPUs, without `segment_ids`), both without `allowed` and `return_log_sum`, or
-            None for the best: from 128 tokens up "pallas" where it can, then "cudnn". After a state that is
-            not empty "xla" computes their calls, but for single tokens with "cudnn".
+            None for the best: from 128 tokens up "pallas" where it can, then "cudnn"; on a CPU "tiled" from
+            256 tokens up. After a state that is not empty "xla" computes the kernels' calls, but for single
+            tokens with "cudnn".
 
     Raises:
         ValueError: a text longer than the cache, where lengths are known.
@@ -137,6 +153,9 @@ def softmax_attention(
     request: dict[str, Any] = {"implementation": implementation, "unsupported": unsupported}
     chosen = implementation_for("softmax_attention", q, k, v, **request)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
+    if chosen == "tiled" and (reason := _not_in_tiles(causal, left, allowed)):
+        expect(implementation is None, "implementation", implementation, f"another one: it {reason}")
+        chosen = "xla"
     how = AttentionOptions(causal, left, factor, allowed, return_log_sum, chosen)
     return _softmax_attention(q, k, v, how, cache, return_state, segment_ids, mask)
 
@@ -150,6 +169,8 @@ class AttentionOptions(NamedTuple):
     allowed: Pattern | None
     return_log_sum: bool
     chosen: str
+    is_aligned: bool = False
+    """every query sees all keys up to its own token"""
 
 
 @compiled
@@ -164,7 +185,8 @@ def _softmax_attention(
     mask: Bool[Array, "B N"] | None,
 ) -> Any:
     batch, length = q.shape[:2]
-    causal, left, scale, _, return_log_sum, chosen = how
+    how = how._replace(is_aligned=cache is None and segment_ids is None)
+    causal, left, scale, return_log_sum, chosen = how[:3] + how[4:6]
     call = continue_from(cache, batch, length, segment_ids, mask)
     tokens, stream = call.tokens, call.after
     q, k, v = call.unpadded((q, k, v))
@@ -304,6 +326,17 @@ def _sizes(q: Array, k: Array, v: Array) -> tuple[int, ...]:
     return (*k.shape, v.shape[-1])
 
 
+def _not_in_tiles(causal: bool, left: int | None, allowed: Any) -> str | None:
+    """Return why a call does not go through tiles of queries and keys, or None."""
+    reasons = {
+        "is causal": not causal,
+        "has no windows (left)": left is not None,
+        "has no pattern (allowed)": allowed is not None,
+        "needs whole sequences and heads, and these are spread over devices": context_parallel.is_active(),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
 def _refusals(
     k: Array,
     left: int | None,
@@ -416,8 +449,13 @@ def attend_in_blocks(
 
     k, v may be of other tokens than q, those at `tokens`; key_index reports of which, negative for none.
     """
-    length = q.shape[1]
+    batch, length = q.shape[:2]
     index, start = (jnp.broadcast_to(x, (x.shape[0], length)) for x in (tokens.index, tokens.start))
+    if how.chosen == "tiled":
+        where = (jnp.broadcast_to(x, (batch, x.shape[-1])) for x in (index, start, key_index))
+        y, log_sum = attend_in_tiles(q, k, v, None if how.is_aligned else Positions(*where), how.scale)
+        y = y.astype(v.dtype)
+        return (y, log_sum) if how.return_log_sum else y
 
     def block(tokens: tuple[Array, Array, Array]) -> Any:
         q, index, start = tokens

@@ -16,7 +16,7 @@ from benchmarks.shapes import SHAPES
 from benchmarks.study import Study, relative_error
 from tests.benchmarks.refusals import expect_one_line
 
-NAMES = ["taylor_xla", "dot_product_attention", "softmax_xla"]  # the quadratic form compiles slowly
+NAMES = ["taylor_xla", "dot_product_attention", "softmax_tiled"]  # the quadratic form compiles slowly
 NUMBERS = {"seconds", "spread", "seconds_min", "seconds_max", "compile_seconds"}
 BYTES = {"temp_bytes", "needed_bytes"}
 ROW_KEYS = NUMBERS | BYTES | {
@@ -54,7 +54,7 @@ def test_the_envelope(finished, result):
 
 def test_candidates_say_their_channels(result):
     widths = {candidate["name"]: candidate["query_key_channels"] for candidate in result["contestants"]}
-    assert widths == {"taylor_xla": 16, "dot_product_attention": 64, "softmax_xla": 64}
+    assert widths == {"taylor_xla": 16, "dot_product_attention": 64, "softmax_tiled": 64}
 
 
 def test_every_case_has_its_row(result):
@@ -73,7 +73,7 @@ def test_summary_and_agreement(result):
     assert {entry["other"] for entry in result["summary"]["against"]} == set(NAMES) - {"taylor_xla"}
     assert all(entry["relative_error"] < 1e-4 for entry in result["agreement"])
     pairs = {(entry["contestant"], entry["other"]) for entry in result["agreement"]}
-    assert pairs == {("softmax_xla", "dot_product_attention")}
+    assert pairs == {("softmax_tiled", "dot_product_attention")}
 
 
 def test_one_length_is_reported_without_growth(result):

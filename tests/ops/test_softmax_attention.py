@@ -16,6 +16,7 @@ from tests.ops.contract import Contract
 from tests.ops.declared import PREFIX
 
 MODULE = sys.modules["based_jax.ops.softmax_attention"]  # the package has a function of that name
+TILES = sys.modules["based_jax.ops.tiled_attention"]
 
 
 class Case(NamedTuple):
@@ -42,6 +43,12 @@ CASES = [
     Case((1, 11, 2, 2, 3, 3), 0, block=1),
     Case((1, 1, 1, 1, 1, 1), 0),
 ]
+# One tile, several of them, and tokens of several rows; tiles that divide the call and that do not.
+TILED = [
+    Case((2, 13, 4, 2, 3, 2), block=2),
+    Case((1, 8, 1, 1, 2, 3), block=2, scale=0.7),
+    Case((2, 5, 2, 2, 2, 2), block=3),
+]
 CACHES = [
     Case((2, 6, 2, 1, 2, 2), block=4),
     Case((3, 9, 2, 1, 2, 2), 4, block=1, scale=2.0),
@@ -56,7 +63,9 @@ class TestSoftmaxAttention(Contract):
     cases = slow_but([*CASES[:2], CASES[3]], CASES, core=CASES[:2])
     bare = release_but(CASES[:2], CASES[:2])
     tokens = ("q", "k", "v")
-    implementations = [name for name in ops.implementations("softmax_attention") if name not in KERNELS][::-1]
+    implementations = [
+        name for name in ops.implementations("softmax_attention") if name not in (*KERNELS, "tiled")
+    ][::-1]
     zero_padding = False
     test_split = test_shorter_calls = None
 
@@ -82,7 +91,8 @@ class TestSoftmaxAttention(Contract):
         if self.state:
             cache = at.after(lambda stream: ops.KVCache(arrays["keys"], arrays["values"], stream))
         # Small blocks, so that small inputs have several; while tracing, jit keeps the cases apart.
-        with mock.patch.multiple(MODULE, QUERY_BLOCK=case.block, MIN_WINDOW_BLOCK=case.block):
+        blocks = mock.patch.multiple(MODULE, QUERY_BLOCK=case.block, MIN_WINDOW_BLOCK=case.block)
+        with blocks, mock.patch.multiple(TILES, ROWS=3 * case.block, KEYS=case.block):
             y = ops.softmax_attention(
                 *(arrays[name] for name in "qkv"), causal=case.causal, left=case.left, scale=case.scale,
                 initial_state=cache, return_state=cache is not None, **at.context,
@@ -171,3 +181,15 @@ class TestWindowKernelsAfterACache(TestCache):
     examples = 2
     test_the_reference = test_in_float64 = test_causality = test_segments = test_shorter_calls = None
     run = TestWindowKernels.run
+
+
+class TestTiled(TestSoftmaxAttention):
+    """Rows without documents take another way than packed ones: `test_without_a_placement`."""
+
+    cases = bare = slow_but(TILED[:2], TILED, core=TILED[:1])
+    implementations = ("reference", "tiled")
+
+
+class TestTiledCache(TestCache):
+    cases = bare = CACHES[:1]
+    implementations = ("reference", "tiled")

@@ -27,11 +27,16 @@ from tests.tolerances import (
 
 MODULE = sys.modules["based_jax.ops.softmax_attention"]  # the package has a function of that name
 
-IMPLEMENTATIONS = [name for name in ops.implementations("softmax_attention") if name not in KERNELS]
+IMPLEMENTATIONS = [
+    name for name in ops.implementations("softmax_attention") if name not in (*KERNELS, "tiled")
+]
+FULL = ["tiled", *IMPLEMENTATIONS]
+"""of full causal attention"""
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("left", [None, 2])
+@pytest.mark.parametrize(
+    ("left", "implementation"), [*zip([None] * 3, FULL, strict=True), (2, "xla"), (2, "reference")]
+)
 def test_grouped_heads_equal_repeated_heads(implementation, left):
     rng = np.random.default_rng(0)
     q = rng.normal(size=(2, 6, 6, 3)).astype(np.float32)
@@ -51,10 +56,14 @@ def test_helpers_of_the_two_window_conventions():
         ops.left_from_torch_window(-1)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", FULL)
 @pytest.mark.parametrize("kwargs", [{}, {"left": 1}, {"causal": False}], ids=str)
 def test_a_row_without_tokens_sees_nothing(implementation, kwargs):
     """Its outputs are 0, not the mean of its padding, and nothing flows back."""
+    if kwargs and implementation == "tiled":
+        with pytest.raises(ValueError, match="implementation = 'tiled': expected another one: it"):
+            ops.softmax_attention(*[jnp.ones((1, 2, 1, 1))] * 3, implementation="tiled", **kwargs)
+        return
     x = array(np.random.default_rng(0).normal(size=(2, 3, 1, 2)), jnp.float32)
     mask = array([[True, True, False], [False] * 3])
 
@@ -101,7 +110,7 @@ def test_extreme_values(dtype, left):
             q, k = 0 * q, 0 * k
         q, k, v = (array(x, dtype) for x in (q, k, v))
         expected = oracles.softmax_attention(*(np.asarray(x, np.float64) for x in (q, k, v)), left=left)
-        for implementation in IMPLEMENTATIONS:
+        for implementation in IMPLEMENTATIONS if left else FULL:
             y, gradients = value_and_gradient(q, k, v, left=left, implementation=implementation)
             assert y.dtype == dtype
             assert_close(y, expected, tolerance, f"{implementation} {kind}")

@@ -1,7 +1,8 @@
 """Which implementation of an op runs: a name means that one or an error, None means the best that works.
 
-"reference" is the specification and the arbiter in tests; it is never picked by itself. "xla" runs anywhere.
-"pallas", "mosaic" and "triton" are the fused GPU kernels of `pallas_kernels`; "cudnn" is NVIDIA's attention.
+"reference" is the specification and the arbiter in tests; it is never picked by itself. "xla" runs
+anywhere, and so does "tiled", which is made for CPUs. "pallas", "mosaic" and "triton" are the fused GPU
+kernels of `pallas_kernels`; "cudnn" is NVIDIA's attention.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ class Declaration(NamedTuple):
     supports: Callable[..., str | None] | None
     is_slow: Callable[..., bool] | None
     fastest: Callable[..., str] | None
+    on_cpu: Callable[..., str] | None
 
 
 DECLARED: dict[str, Declaration] = {}
@@ -88,19 +90,28 @@ def implementation_for(
             if reason:
                 raise ValueError(f"implementation = {implementation!r}: {reason}")
         return implementation
+    on_cpu = DECLARED[op].on_cpu
+    if (kernel := _kernel_for(op, arrays, unsupported)) is not None:
+        return kernel
+    return on_cpu(*arrays) if arrays and on_cpu is not None and platform(arrays) == "cpu" else "xla"
+
+
+def _kernel_for(op: str, arrays: Sequence[Any], unsupported: Refusals) -> str | None:
+    """Return the kernel that None picks, if any; arguments as of `implementation_for`."""
+    available, declared = implementations(op), DECLARED[op]
     if isinstance(unsupported, Mapping):
+        if declared.is_slow is not None and declared.is_slow(*arrays):
+            return None
         willing = [kernel for kernel, refusal in unsupported.items() if refusal is None]
-        fitting = (kernel for kernel in willing if not _cannot_run(op, kernel, arrays))
-        is_slow = DECLARED[op].is_slow
-        return "xla" if is_slow is not None and is_slow(*arrays) else next(fitting, "xla")
+        return next((kernel for kernel in willing if not _cannot_run(op, kernel, arrays)), None)
     if unsupported or not set(available) & set(KERNELS):
-        return "xla"
-    kernel, declared = "cudnn" if "cudnn" in available else _portable_kernel(arrays), DECLARED[op]
+        return None
+    kernel = "cudnn" if "cudnn" in available else _portable_kernel(arrays)
     if kernel not in available or _cannot_run(op, kernel, arrays):
         has_mosaic = "mosaic" in available and kernel == "triton"  # else its gradient would be refused, too
-        return "mosaic" if has_mosaic and not _cannot_run(op, "mosaic", arrays) else "xla"
+        return "mosaic" if has_mosaic and not _cannot_run(op, "mosaic", arrays) else None
     if arrays and declared.is_slow is not None and declared.is_slow(*arrays):
-        return "xla"
+        return None
     return declared.fastest(*arrays) if arrays and declared.fastest and kernel == "pallas" else kernel
 
 

@@ -129,6 +129,7 @@ def implemented_by(
     supports: Callable[..., str | None] | None = None,
     is_slow: Callable[..., bool] | None = None,
     fastest: Callable[..., str] | None = None,
+    on_cpu: Callable[..., str] | None = None,
 ) -> Callable[[F], F]:
     """Decorate a public op: declare its own implementations, and open it to those of others.
 
@@ -141,12 +142,13 @@ def implemented_by(
             take these on this GPU, or None.
         is_slow: the arrays, to whether a kernel takes them but should run only on request.
         fastest: the arrays, to the kernel that was measured to be the fastest on them.
+        on_cpu: the arrays, to the name that None picks on a CPU; default "xla".
     """
 
     def decorate(op: F) -> F:
         name = op.__name__
         own = names or ("xla", "reference")
-        dispatch.DECLARED[name] = dispatch.Declaration(own, supports, is_slow, fastest)
+        dispatch.DECLARED[name] = dispatch.Declaration(own, supports, is_slow, fastest, on_cpu)
 
         @functools.wraps(op)
         def call(*args: Any, implementation: str | None = None, **options: Any) -> Any:
