@@ -1,0 +1,146 @@
+"""What a language model's run reads: text in memory, token shards in files, or a mixture of such sources."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from based_jax import data
+from based_jax.data.shards.fingerprint import expect_same_tokenizer
+from based_jax.data.shards.manifest import Manifest
+from based_jax.data.shards.mixtures import Mixture, parse_mixture
+from based_jax.data.shards.reader import TokenShards
+from based_jax.data.streams import TokenStream
+from based_jax.training.banner import describe_data, describe_shards
+from based_jax.training.lm_config import LMConfig
+from based_jax.validate import expect
+
+TOKENS = "tokens:"
+"""What comes before a directory of token shards in `--data`."""
+
+_OF_TEXT = ("include", "held_out", "held_out_bytes", "held_out_names")
+
+
+class RunData(NamedTuple):
+    """The two sides of a run's data."""
+
+    training: TokenStream | Mixture
+    held_out: TokenStream | Mixture
+    summary: dict[str, str]  # for people
+
+
+class _Source(NamedTuple):
+    """A source that is no mixture."""
+
+    training: TokenStream
+    held_out: TokenStream
+    summary: dict[str, str]
+
+
+def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
+    """Read the text that `config.data` names, or open its shards.
+
+    Raises:
+        ValueError, OSError: no such data, shards of another tokenizer, flags that do not apply to them, or no
+            held-out side for the evaluations of the run.
+    """
+    weights = parse_mixture(config.data)
+    _expect_flags_apply(config)
+    if weights is None:
+        return RunData(*_open(config.data, config, tokenizer))
+    sources = [_open(spec, config, tokenizer) for spec in weights]
+    names, shares = _short_names(list(weights)), tuple(weights.values())
+    training = Mixture(names, tuple(source.training for source in sources), shares)
+    held_out = Mixture(names, tuple(source.held_out for source in sources), shares)
+    summaries = [source.summary for source in sources]
+    rows = {row: "" for summary in summaries for row in summary}
+    for row in rows:
+        rows[row] = "; ".join(
+            f"{share:.1%} {summary[row]}" if row == "data" else summary[row]
+            for share, summary in zip(training.shares, summaries, strict=True)
+            if row in summary
+        )
+    return RunData(training, held_out, rows)
+
+
+def data_tokenizer(config: LMConfig) -> data.Tokenizer:
+    """The tokenizer of a run that begins with no checkpoint: that of its shards, else `--tokenizer`."""
+    for directory in shard_directories(config.data):
+        record = Manifest.read(directory).tokenizer
+        if config.tokenizer in (None, record.name):
+            return TokenShards.open(directory).tokenizer
+    return data.load_tokenizer(config.tokenizer or "byte")
+
+
+def shard_directories(spec: str) -> list[Path]:
+    """The directories of token shards that a spec of `--data` names."""
+    specs = parse_mixture(spec) or [spec]
+    return [Path(one.removeprefix(TOKENS)) for one in specs if one.startswith(TOKENS)]
+
+
+def tokens_per_byte(stream: TokenStream | Mixture) -> float | None:
+    """Tokens that a byte of a run's text is on average; None if the bytes are not known."""
+    if not isinstance(stream, Mixture):
+        return len(stream) / stream.num_bytes if stream.num_bytes else None
+    parts = list(zip(stream.shares, stream.parts, strict=True))
+    if not all(part.num_bytes for _, part in parts):
+        return None
+    return 1 / sum(share * part.num_bytes / len(part) for share, part in parts)
+
+
+def held_out_metrics(
+    stream: TokenStream | Mixture, measure: Callable[[TokenStream], tuple[float, float]]
+) -> dict[str, float]:
+    """Loss, perplexity and bits per byte of held-out text, and the loss of each part of a mixture.
+
+    `measure` returns the sum of a stream's losses (nats) and the number of its targets.
+    """
+    parts = [measure(part) for part in (stream.parts if isinstance(stream, Mixture) else (stream,))]
+    nats, targets = (sum(values) for values in zip(*parts, strict=True))
+    metrics = {"eval_loss": nats / targets, "eval_perplexity": math.exp(min(nats / targets, 700.0))}
+    if stream.num_bytes:
+        metrics["eval_bits_per_byte"] = nats / math.log(2) / stream.num_bytes
+    if isinstance(stream, Mixture):
+        each = zip(stream.names, parts, strict=True)
+        metrics |= {f"eval_loss/{name}": own / count for name, (own, count) in each}
+    return metrics
+
+
+def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
+    if spec.startswith(TOKENS):
+        return _open_shards(Path(spec.removeprefix(TOKENS)), config, tokenizer)
+    corpus = data.load_documents(spec, config.include)
+    side = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
+    sides = data.split_documents(corpus.documents, fraction=config.held_out, **side)
+    training, held_out = (data.PackedTokens.from_documents(side, tokenizer) for side in sides)
+    return _Source(training, held_out, describe_data(corpus))
+
+
+def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
+    training, held_out = (TokenShards.open(directory, side) for side in ("train", "held_out"))
+    expect_same_tokenizer(training, tokenizer)
+    has_sides = len(training) > 0 and (len(held_out) > 0 or config.eval_every == 0)
+    expected = "shards with a training side, and a held-out side or --eval-every 0"
+    expect(has_sides, "data", f"{TOKENS}{directory}", expected)
+    return _Source(training, held_out, describe_shards(f"{TOKENS}{directory}", training))
+
+
+def _expect_flags_apply(config: LMConfig) -> None:
+    """Check that flags which say how text is read are given only where text is read."""
+    specs = parse_mixture(config.data) or [config.data]
+    if not all(spec.startswith(TOKENS) for spec in specs):
+        return
+    defaults = {field.name: field.default for field in dataclasses.fields(LMConfig)}
+    for name in _OF_TEXT:
+        value = getattr(config, name)
+        expected = (
+            f"no such flag with --data {config.data}: python -m train.tokenize chose what its shards hold"
+        )
+        expect(value == defaults[name], name, value, expected)
+
+
+def _short_names(specs: Sequence[str]) -> tuple[str, ...]:
+    """The last parts of the specs' paths where these differ, else the specs."""
+    short = tuple(spec.removeprefix(TOKENS).rstrip("/").rpartition("/")[2] for spec in specs)
+    return short if len(set(short)) == len(short) and all(short) else tuple(specs)
