@@ -2,18 +2,20 @@
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from based_jax import data
 from based_jax.data.shards.fingerprint import expect_same_tokenizer
-from based_jax.data.shards.manifest import Manifest
+from based_jax.data.shards.manifest import FILE, Manifest
 from based_jax.data.shards.mixtures import Mixture, parse_mixture
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.streams import TokenStream
 from based_jax.training.banner import describe_data, describe_shards
 from based_jax.training.lm_config import LMConfig
+from based_jax.training.recipes import find_file, read_recipe
 from based_jax.validate import expect
 
 TOKENS = "tokens:"
@@ -77,6 +79,44 @@ def shard_directories(spec: str) -> list[Path]:
     """The directories of token shards that a spec of `--data` names."""
     specs = parse_mixture(spec) or [spec]
     return [Path(one.removeprefix(TOKENS)) for one in specs if one.startswith(TOKENS)]
+
+
+def plan_data(config: LMConfig) -> dict[str, str]:
+    """What a run would read, for people, and for shards that are missing the command that makes them.
+
+    Opens shards and reads no text. ValueError: flags that do not apply, or shards that are not whole.
+    """
+    _expect_flags_apply(config)
+    parts, rows = [], dict[str, str]()
+    for spec in parse_mixture(config.data) or [config.data]:
+        directory = Path(spec.removeprefix(TOKENS))
+        if not spec.startswith(TOKENS):
+            parts.append(f"{spec}: text, to be read into memory")
+        elif (directory / FILE).is_file():
+            parts.append(describe_shards(spec, TokenShards.open(directory))["data"])
+        else:
+            parts.append(f"{spec}: no token shards yet")
+            rows["make them"] = _command_for(config, directory)
+    return {"data": "; ".join(parts), **rows}
+
+
+def planned_vocab_size(config: LMConfig) -> int:
+    """Tokens of the tokenizer of a run that begins with no checkpoint; its shards may be missing yet."""
+    directories = shard_directories(config.data)
+    found = next((directory for directory in directories if (directory / FILE).is_file()), None)
+    if config.tokenizer is None and found is not None:
+        return Manifest.read(found).tokenizer.vocab_size
+    return data.find_vocab_size(config.tokenizer or "byte")
+
+
+def _command_for(config: LMConfig, directory: Path) -> str:
+    """The command that makes missing shards: that of the recipe, where they are its own."""
+    if config.recipe is not None:
+        recipe = read_recipe(find_file(Path(config.recipe)), LMConfig)
+        if recipe.shards and recipe.flags.get("data") == f"{TOKENS}{directory}":
+            return recipe.shards
+    tokenizer = shlex.quote(config.tokenizer or "byte")
+    return f"python -m train.tokenize --data TEXT --tokenizer {tokenizer} --out {shlex.quote(str(directory))}"
 
 
 def tokens_per_byte(stream: TokenStream | Mixture) -> float | None:

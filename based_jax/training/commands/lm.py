@@ -33,7 +33,14 @@ from based_jax.training.devices.sharding import BATCH_AXES, parse_mesh
 from based_jax.training.devices.utilization import Utilization, peak_tflops
 from based_jax.training.initial_weights import start_from
 from based_jax.training.lm_config import GROUPS, LMConfig, model_config
-from based_jax.training.lm_data import data_tokenizer, held_out_metrics, open_data, tokens_per_byte
+from based_jax.training.lm_data import (
+    data_tokenizer,
+    held_out_metrics,
+    open_data,
+    plan_data,
+    planned_vocab_size,
+    tokens_per_byte,
+)
 from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
 from based_jax.training.low_rank import CHANGES, LowRank
 from based_jax.training.optimizer import learning_rate_schedule, make_optimizer
@@ -206,8 +213,9 @@ def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> 
 def plan(config: LMConfig) -> None:
     """`config.dry_run`: what the run would take on each device of its mesh."""
     use_virtual_devices(config.mesh)
+    show(plan_data(config), Console(width=120))
     if config.init_from is None:
-        architecture = model_config(config, data.find_vocab_size(config.tokenizer or "byte"))
+        architecture = model_config(config, planned_vocab_size(config))
     else:
         architecture = _architecture(config)[1]
     programs = make_programs(config, LanguageModel(architecture), parse_mesh(config.mesh))
