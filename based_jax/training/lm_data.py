@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from based_jax import data
-from based_jax.data.shards.fingerprint import expect_same_tokenizer
 from based_jax.data.shards.manifest import FILE, Manifest
 from based_jax.data.shards.mixtures import Mixture, parse_mixture
 from based_jax.data.shards.reader import TokenShards
+from based_jax.data.shards.specs import TOKENS, expect_same_tokenizer, load_data_tokenizer, shard_directory
 from based_jax.data.streams import TokenStream
 from based_jax.training.banner import describe_data, describe_shards
 from based_jax.training.lm_config import LMConfig
 from based_jax.training.recipes import find_file, read_recipe
 from based_jax.validate import expect
-
-TOKENS = "tokens:"
-"""What comes before a directory of token shards in `--data`."""
 
 _OF_TEXT = ("include", "held_out", "held_out_bytes", "held_out_names")
 
@@ -68,17 +65,7 @@ def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
 
 def data_tokenizer(config: LMConfig) -> data.Tokenizer:
     """The tokenizer of a run that begins with no checkpoint: that of its shards, else `--tokenizer`."""
-    for directory in shard_directories(config.data):
-        record = Manifest.read(directory).tokenizer
-        if config.tokenizer in (None, record.name):
-            return TokenShards.open(directory).tokenizer
-    return data.load_tokenizer(config.tokenizer or "byte")
-
-
-def shard_directories(spec: str) -> list[Path]:
-    """The directories of token shards that a spec of `--data` names."""
-    specs = parse_mixture(spec) or [spec]
-    return [Path(one.removeprefix(TOKENS)) for one in specs if one.startswith(TOKENS)]
+    return load_data_tokenizer(_specs(config), config.tokenizer)
 
 
 def plan_data(config: LMConfig) -> dict[str, str]:
@@ -88,9 +75,9 @@ def plan_data(config: LMConfig) -> dict[str, str]:
     """
     _expect_flags_apply(config)
     parts, rows = [], dict[str, str]()
-    for spec in parse_mixture(config.data) or [config.data]:
-        directory = Path(spec.removeprefix(TOKENS))
-        if not spec.startswith(TOKENS):
+    for spec in _specs(config):
+        directory = shard_directory(spec)
+        if directory is None:
             parts.append(f"{spec}: text, to be read into memory")
         elif (directory / FILE).is_file():
             parts.append(describe_shards(spec, TokenShards.open(directory))["data"])
@@ -102,7 +89,7 @@ def plan_data(config: LMConfig) -> dict[str, str]:
 
 def planned_vocab_size(config: LMConfig) -> int:
     """Tokens of the tokenizer of a run that begins with no checkpoint; its shards may be missing yet."""
-    directories = shard_directories(config.data)
+    directories = filter(None, map(shard_directory, _specs(config)))
     found = next((directory for directory in directories if (directory / FILE).is_file()), None)
     if config.tokenizer is None and found is not None:
         return Manifest.read(found).tokenizer.vocab_size
@@ -147,9 +134,13 @@ def held_out_metrics(
     return metrics
 
 
+def _specs(config: LMConfig) -> list[str]:
+    return list(parse_mixture(config.data) or [config.data])
+
+
 def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
-    if spec.startswith(TOKENS):
-        return _open_shards(Path(spec.removeprefix(TOKENS)), config, tokenizer)
+    if (directory := shard_directory(spec)) is not None:
+        return _open_shards(directory, config, tokenizer)
     corpus = data.load_documents(spec, config.include)
     side = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
     sides = data.split_documents(corpus.documents, fraction=config.held_out, **side)
@@ -168,8 +159,7 @@ def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -
 
 def _expect_flags_apply(config: LMConfig) -> None:
     """Check that flags which say how text is read are given only where text is read."""
-    specs = parse_mixture(config.data) or [config.data]
-    if not all(spec.startswith(TOKENS) for spec in specs):
+    if any(shard_directory(spec) is None for spec in _specs(config)):
         return
     defaults = {field.name: field.default for field in dataclasses.fields(LMConfig)}
     for name in _OF_TEXT:
