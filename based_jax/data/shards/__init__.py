@@ -1,1 +1,1 @@
-"""Token shards: a tokenized corpus on disk, written once by ``python -m train.tokenize`` and read in place."""
+"""Token shards: a tokenized corpus on disk, which ``python -m train.tokenize`` writes."""

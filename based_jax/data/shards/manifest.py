@@ -2,16 +2,16 @@
 
     DIR/manifest.json             this file's `Manifest`; it is written last, so one without it is unfinished
     DIR/tokenizer.json            what `load_tokenizer(DIR)` reads
-    DIR/train/00000.tokens.npy    uint16 if the vocabulary fits, else uint32, shape (T,): EOT d1 EOT ... dn EOT
-    DIR/train/00000.starts.npy    int64, shape (D,): index of each document's leading EOT in this shard
-    DIR/held_out/00000.tokens.npy, 00000.starts.npy, ...      the same of the held-out side, which may be empty
+    DIR/train/00000.tokens.npy    uint16 if the vocabulary fits, else uint32, (T,): EOT d1 EOT d2 ... dn EOT
+    DIR/train/00000.starts.npy    int64, (D,): index of each document's leading EOT in this shard
+    DIR/held_out/00000.tokens.npy, 00000.starts.npy, ...    the same of the held-out side, which may be empty
 
 Each shard is by itself a stream as `based_jax.data.packed.PackedTokens` describes it: documents are in the
 order of the sources, and none crosses into another shard.
 
 The files are NumPy's own: `np.load(path, mmap_mode="r")` is the array at once, without a copy in memory and
-without a further package; the header has dtype and shape; and Grain draws from any array at random. In
-ArrayRecord, the other format for random access, each record is decompressed and deserialized when it is drawn.
+without a further package; the header has dtype and shape; and Grain draws from any array at random. With
+ArrayRecord, the other format for random access, each record is decompressed and deserialized at every draw.
 """
 
 import json
@@ -20,7 +20,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
@@ -41,7 +41,6 @@ Crc32: TypeAlias = Annotated[int, Between(0, 2**32 - 1)]
 
 _SHARD = re.compile(r"(train|held_out)/[0-9]{5,9}\.tokens\.npy")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -113,10 +112,8 @@ class Split:
 
     def __post_init__(self) -> None:
         for name in ("documents", "tokens", "bytes"):
-            total = sum(getattr(shard, name) for shard in self.shards)
-            expect(
-                getattr(self, name) == total, name, getattr(self, name), f"{total}, the sum of the shards'"
-            )
+            found, total = getattr(self, name), sum(getattr(shard, name) for shard in self.shards)
+            expect(found == total, name, found, f"{total}, the sum over the shards")
 
     @classmethod
     def of(cls, shards: typing.Iterable[Shard]) -> "Split":
@@ -142,14 +139,10 @@ class Manifest:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        expect(
-            self.version == VERSION, "version", self.version, f"{VERSION}, the version that this code reads"
-        )
+        _expect_version(self.version)
         dtype = token_dtype(self.tokenizer.vocab_size).name
         expect(self.dtype == dtype, "dtype", self.dtype, f"{dtype}, as of {self.tokenizer.vocab_size} tokens")
-        expect(
-            set(self.splits) == {*SPLITS}, "splits", sorted(self.splits), f"the objects {', '.join(SPLITS)}"
-        )
+        expect({*self.splits} == {*SPLITS}, "splits", [*self.splits], f"the objects {', '.join(SPLITS)}")
         for name, split in self.splits.items():
             for number, shard in enumerate(split.shards):
                 expected = shard_file(name, number)
@@ -199,10 +192,14 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
 
 
-def _parsed(kind: type[_T], content: Any, name: str) -> _T:
+def _expect_version(version: Any) -> None:
+    expect(version == VERSION, "version", version, f"{VERSION}, the version that this code reads")
+
+
+def _parsed(kind: Any, content: Any, name: str) -> Any:
     """Return the dataclass `kind` from JSON: exactly its fields, with values of their types and ranges."""
     expect(isinstance(content, dict), name, content, "an object")
-    names = {field.name for field in fields(typing.cast(Any, kind))}
+    names = {field.name for field in fields(kind)}
     expect(content.keys() == names, name, sorted(content), f"the keys {', '.join(sorted(names))}")
     hints, values = typing.get_type_hints(kind), dict[str, Any]()
     for field, value in content.items():
