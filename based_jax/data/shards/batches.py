@@ -1,6 +1,8 @@
 """Training batches from shards: any row at once, in the order of an epoch, many rows per call."""
 
+import contextlib
 import functools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -47,6 +49,7 @@ class ShuffledWindows:
     def read(self, rows: Int64[np.ndarray, " n"]) -> dict[str, np.ndarray]:
         """As `Rows.read`; packs a shard when the first row of it is read."""
         places = self.order.places(rows)
+        self._check_ahead(self.order.group_after(int(rows[-1])))
         names = ("inputs", "targets") if self.cross_documents else ("inputs", "targets", "segment_ids")
         batch = {name: np.empty((rows.size, self.length), np.int32) for name in names}
         sources, which = np.unique(np.stack([places.epoch, places.shard]), axis=1, return_inverse=True)
@@ -59,6 +62,22 @@ class ShuffledWindows:
             if not self.cross_documents:
                 batch["segment_ids"][mine] = read_segments(packing, windows, self.length)
         return batch
+
+    @functools.cached_property
+    def _check_ahead(self) -> Callable[[tuple[int, ...]], threading.Thread]:
+        return functools.lru_cache(maxsize=1)(self._start_check)
+
+    def _start_check(self, shards: tuple[int, ...]) -> threading.Thread:
+        """Read shards for the first time, which takes seconds, before training comes to them."""
+
+        def check() -> None:
+            for number in shards:
+                with contextlib.suppress(ValueError, OSError):  # raised again where a row of it is read
+                    self.stream.shard(number)
+
+        thread = threading.Thread(target=check, name="check-shards", daemon=True)
+        thread.start()
+        return thread
 
     @functools.cached_property
     def _packed(self) -> Callable[[int, int], tuple[PackedTokens, Packing]]:

@@ -42,6 +42,15 @@ class Order:
         """Windows of an epoch."""
         return int(self.counts.sum())
 
+    def group_after(self, row: int) -> tuple[int, ...]:
+        """The shards of the group that comes after that of a row."""
+        epoch, offset = divmod(row, self.windows)
+        order, ends = self._epoch(epoch)
+        group = int(np.searchsorted(ends, offset, side="right")) + 1
+        if group == ends.size:
+            order, group = self._epoch(epoch + 1)[0], 0
+        return tuple(order[group * GROUP : (group + 1) * GROUP].tolist())
+
     def places(self, rows: Int64[np.ndarray, " n"]) -> Places:
         """Where these rows are, by their numbers; those of a batch, which are near each other, are cheap."""
         epochs, offsets = np.divmod(rows, self.windows)

@@ -134,6 +134,30 @@ def test_a_group_is_done_before_the_next_one_begins():
     assert set(later.tolist()) not in groups, "another epoch has other groups"
 
 
+def test_the_shards_of_the_next_group_are_checked_ahead():
+    order = Order(np.full(2 * GROUP + 3, 10), 0)
+    shards = [sorted(set(order.places(np.arange(order.windows) + start).shard[:30].tolist()))
+              for start in (320, order.windows)]  # fmt: skip
+    assert sorted(order.group_after(319)) == shards[0]
+    assert len(order.group_after(320)) == GROUP
+    assert set(shards[1]) <= set(order.group_after(order.windows - 1))
+
+    class Recorded(Several):
+        def shard(self, number: int) -> PackedTokens:
+            asked.append(number)
+            if number % 2:
+                raise ValueError("damaged")
+            return super().shard(number)
+
+    asked: list[int] = []
+    source = ShuffledWindows(Recorded(several([[20]] * 20).shards), LENGTH, 0, "windows")
+    ahead = source.order.group_after(0)
+    thread = source._check_ahead(ahead)
+    thread.join()
+    assert asked == list(ahead)
+    assert source._check_ahead(ahead) is thread, "once"
+
+
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=30), length=st.integers(1, 40))
 def test_rows_are_windows_of_the_permuted_documents(sizes, length):
     shard = stream_of(sizes)
