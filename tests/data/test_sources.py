@@ -227,7 +227,7 @@ def test_a_glob_without_a_match_is_an_error(tmp_path):
 
 
 def test_unknown_kinds_of_files_are_an_error(tmp_path):
-    path = _write(tmp_path / "a.parquet", "x")
+    path = _write(tmp_path / "a.docx", "x")
     for spec in (path, tmp_path / "*", tmp_path):
         message = _error(str(spec), ValueError)
         assert repr(str(spec)) in message
