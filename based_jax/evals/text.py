@@ -12,7 +12,12 @@ from jaxtyping import Int
 from based_jax.data import Document, PackedTokens, Skipped, Tokenizer, load_documents, split_documents
 from based_jax.data.readers import read_file
 from based_jax.data.shards.reader import TokenShards
-from based_jax.data.shards.specs import expect_same_tokenizer, load_data_tokenizer, shard_directory
+from based_jax.data.shards.specs import (
+    expect_no_text_flags,
+    expect_same_tokenizer,
+    load_data_tokenizer,
+    shard_directory,
+)
 from based_jax.data.sources import find_files
 from based_jax.validate import expect
 
@@ -20,7 +25,6 @@ Stretches = Sequence[Int[np.ndarray, " n"]]
 """Stretches of tokens. Every pair of neighbours of the text is in one of them, once."""
 
 _STRETCH = 1 << 20  # tokens
-_OF_TEXT = ("include", "held_out", "held_out_bytes", "held_out_names")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,11 +108,7 @@ def _open_shards(
     options: TextOptions, directory: Path, tokenizer: Tokenizer, side: Literal["train", "held_out"]
 ) -> TokenShards:
     """One side of shards, by default `side`."""
-    defaults = {field.name: field.default for field in dataclasses.fields(TextOptions)}
-    for name in _OF_TEXT:
-        value = getattr(options, name)
-        expected = f"no such flag with --data {options.data}: what shards hold was chosen by train.tokenize"
-        expect(value == defaults[name], name, value, expected)
+    expect_no_text_flags(options, "include", "held_out", "held_out_bytes", "held_out_names")
     shards = TokenShards.open(directory, side if options.part == "all" else options.part)
     expect_same_tokenizer(shards, tokenizer)
     return shards

@@ -1,11 +1,14 @@
 """``tokens:DIR`` where a command takes text, and whose ids the shards in DIR have."""
 
+import dataclasses
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
+from based_jax.validate import expect
 
 TOKENS = "tokens:"
 """What a spec of token shards begins with; the directory follows."""
@@ -30,6 +33,18 @@ def load_data_tokenizer(specs: Iterable[str], tokenizer: str | None) -> Tokenize
         if tokenizer in (None, shards.manifest.tokenizer.name):  # no other copy of it is needed
             return shards.tokenizer
     return load_tokenizer(tokenizer or "byte")
+
+
+def expect_no_text_flags(options: Any, *names: str) -> None:
+    """Check that these fields of a dataclass, which say how text is read, are left at their defaults.
+
+    `options.data` names shards.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(options)}
+    for name in names:
+        value = getattr(options, name)
+        expected = f"no such flag with --data {options.data}: train.tokenize chose what its shards hold"
+        expect(value == defaults[name], name, value, expected)
 
 
 def expect_same_tokenizer(shards: TokenShards, tokenizer: Tokenizer) -> None:

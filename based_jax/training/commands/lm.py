@@ -33,14 +33,9 @@ from based_jax.training.devices.sharding import BATCH_AXES, parse_mesh
 from based_jax.training.devices.utilization import Utilization, peak_tflops
 from based_jax.training.initial_weights import start_from
 from based_jax.training.lm_config import GROUPS, LMConfig, model_config
-from based_jax.training.lm_data import (
-    data_tokenizer,
-    held_out_metrics,
-    open_data,
-    plan_data,
-    planned_vocab_size,
-    tokens_per_byte,
-)
+from based_jax.training.lm_data import data_tokenizer, open_data
+from based_jax.training.lm_metrics import held_out_metrics, tokens_per_byte
+from based_jax.training.lm_plan import plan_data, planned_vocab_size
 from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
 from based_jax.training.low_rank import CHANGES, LowRank
 from based_jax.training.optimizer import learning_rate_schedule, make_optimizer

@@ -81,6 +81,7 @@ def test_opening_reads_no_token(directory, monkeypatch):
 
 
 def test_a_shard_is_checked_once(directory, monkeypatch):
+    monkeypatch.setattr(reader, "_CHUNK", 16)  # several of them in every file
     read, scan = [], reader._scan
     monkeypatch.setattr(reader, "_scan", lambda path: read.append(path.name) or scan(path))
     shards = TokenShards.open(directory)
