@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from based_jax import data
+from based_jax.data.shards.manifest import shard_file
 from based_jax.data.shards.mixtures import Mixture, parse_mixture
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.specs import (
@@ -75,6 +76,8 @@ def sources(config: LMConfig) -> list[str]:
 def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
     if (directory := shard_directory(spec)) is not None:
         return _open_shards(directory, config, tokenizer)
+    is_text = not Path(spec, shard_file("train", 0)).is_file()
+    expect(is_text, "data", spec, f"text; these are token shards: --data {TOKENS}{spec}")
     corpus = data.load_documents(spec, config.include)
     side = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
     sides = data.split_documents(corpus.documents, fraction=config.held_out, **side)

@@ -18,6 +18,7 @@ from based_jax.training.run.directory import parse_run
 from based_jax.training.run.metrics import MetricWriter, read_metrics
 from tests.data.shards.directories import write_shards
 from tests.training.runs import command, losses, start, until
+from tests.training.test_hosts import CLOSE, finish, together
 
 
 @pytest.fixture(scope="session")
@@ -83,6 +84,12 @@ def test_a_process_that_was_killed_resumes_bit_exactly(whole, from_shards, tmp_p
     resumes_bit_exactly(tmp_path, whole)
 
 
+@pytest.mark.slow
+def test_two_processes_read_what_one_reads(whole, from_shards, tmp_path):
+    finish(together(from_shards, tmp_path, 2, 1))
+    np.testing.assert_allclose(losses(tmp_path), losses(whole[0]), **CLOSE)
+
+
 def copy_of(run: Path, to: Path, data: Path, was: Path) -> Path:
     """A copy of a run's directory that reads other data."""
     shutil.copytree(run, to)
@@ -146,11 +153,13 @@ def test_a_mixture_trains_and_reports_each_part(from_shards, shards, text, tmp_p
         ({"held_out_names": "a"}, "held_out_names = 'a': expected no such flag"),
         ({"include": "*.rst"}, r"include = '\*.rst': expected no such flag"),
         ({"tokenizer": "dna"}, "tokenizer = 'dna' with 6 tokens: expected that of the shards in"),
+        ({"data": "SHARDS"}, r"expected text; these are token shards: --data tokens:"),
         ({"data": "tokens:/no/such"}, r"/no/such: expected token shards with a manifest\.json"),
         ({"length": 100_000}, r"stream = '\d+ tokens': expected at least 100001 tokens"),
     ],
 )
-def test_what_does_not_fit_is_one_error(from_shards, change, message, tmp_path):
+def test_what_does_not_fit_is_one_error(from_shards, shards, change, message, tmp_path):
+    change = {name: str(shards) if value == "SHARDS" else value for name, value in change.items()}
     with pytest.raises((ValueError, OSError), match=message):
         lm.assemble(lm.LMConfig(workdir=tmp_path, **{**from_shards, **change}))
 
