@@ -27,7 +27,8 @@ class Loader:
     """Rate of the data loader on random 16-bit tokens, and start, memory and rate of `train.lm` beside it.
 
     The loader alone draws batches from one shard in memory and from shards in the page cache. Then
-    `python -m train.lm --preset based-tiny` runs on shards of each size, in a process of its own.
+    `python -m train.lm --preset based-tiny` runs on shards of each size, in a process of its own; the programs
+    were compiled before.
     """
 
     length: int = 2048
@@ -76,6 +77,10 @@ class Loader:
         return 0 if results["complete"] else 130
 
     def _measure(self, results: dict[str, Any], progress: Console) -> None:
+        with tempfile.TemporaryDirectory(dir=self.scratch, prefix="loader-") as folder:
+            progress.print("compiling, and keeping the programs")
+            write_random_shards(Path(folder), int(self.gigabytes[0] * GB))
+            train(Path(folder), Path(folder, "run"), 1)
         alone = next((size for size in self.gigabytes if size >= 1), self.gigabytes[-1])
         for size in self.gigabytes:
             with tempfile.TemporaryDirectory(dir=self.scratch, prefix="loader-") as folder:

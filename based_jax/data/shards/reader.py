@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from based_jax.data.packed import PackedTokens
-from based_jax.data.shards.manifest import Manifest, Split
+from based_jax.data.shards.manifest import Manifest, Shard, Split
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.validate import expect
 
@@ -82,19 +82,32 @@ class TokenShards:
 
     def _map(self, number: int) -> PackedTokens:
         shard = self.split.shards[number]
-        files = self.directory / shard.file, self.directory / shard.starts_file
-        is_new, highest = number not in self._checked, 0
-        if is_new:
-            for path, expected in zip(files[::-1], (shard.crc32_starts, shard.crc32_tokens), strict=True):
-                found, highest = _scan(path)
-                expect(found == expected, str(path), f"CRC-32 {found:08x}", f"{expected:08x}; {_AGAIN}")
-        tokens, starts = (np.load(path, mmap_mode="r", allow_pickle=False) for path in files)
-        if is_new:
-            size = self.manifest.tokenizer.vocab_size
-            expect(highest < size, str(files[0]), f"token {highest}", f"ids below {size}, the vocabulary")
-            _expect_stream(tokens, starts, self.manifest.tokenizer.eot, files[0])
+        if number not in self._checked:
+            self._check(shard)
             self._checked.add(number)
+        tokens, starts = (
+            np.load(self.directory / file, mmap_mode="r", allow_pickle=False)
+            for file in (shard.file, shard.starts_file)
+        )
         return PackedTokens(tokens, starts, shard.bytes)
+
+    def _check(self, shard: Shard) -> None:
+        """Read a shard's files once and compare them with the manifest; its maps end with the call."""
+        (tokens, tokens_crc32, highest), (starts, starts_crc32, _) = (
+            _scan(self.directory / file) for file in (shard.file, shard.starts_file)
+        )
+        path, record = self.directory / shard.file, self.manifest.tokenizer
+        pairs = (tokens_crc32, shard.crc32_tokens), (starts_crc32, shard.crc32_starts)
+        for file, (found, expected) in zip((shard.file, shard.starts_file), pairs, strict=True):
+            name = str(self.directory / file)
+            expect(found == expected, name, f"CRC-32 {found:08x}", f"{expected:08x}; {_AGAIN}")
+        size = record.vocab_size
+        expect(highest < size, str(path), f"token {highest}", f"ids below {size}, the vocabulary")
+        last = shard.tokens - 1
+        increasing = starts[0] == 0 and bool((np.diff(starts, append=last) > 0).all())
+        expect(increasing, str(path), "starts that do not increase from 0", "those of a token shard")
+        separated = tokens[last] == record.eot and bool((tokens[starts] == record.eot).all())
+        expect(separated, str(path), "documents without EOT", f"token {record.eot} before and after each one")
 
     def num_windows(self, length: int, *, drop_last: bool) -> int:
         """As `TokenStream.num_windows`."""
@@ -170,21 +183,12 @@ def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
     return np.lib.format.read_array_header_1_0(file)
 
 
-def _scan(path: Path) -> tuple[int, int]:
-    """CRC-32 and the largest element of an .npy file; read rather than mapped, to take no memory."""
+def _scan(path: Path) -> tuple[np.ndarray, int, int]:
+    """An .npy file's array, memory-mapped, its CRC-32 and its largest element, for which it is read."""
     with path.open("rb") as file:
         _, _, dtype = _read_header(file)
         value, highest = 0, 0
         while chunk := file.read(_CHUNK):
             value = zlib.crc32(chunk, value)
             highest = max(highest, int(np.frombuffer(chunk, dtype).max()))
-    return value, highest
-
-
-def _expect_stream(tokens: np.ndarray, starts: np.ndarray, eot: int, path: Path) -> None:
-    """Check that the arrays are EOT d1 EOT ... dn EOT and where each document begins."""
-    last = tokens.size - 1
-    increasing = starts[0] == 0 and bool((np.diff(starts, append=last) > 0).all())
-    expect(increasing, str(path), "starts that do not increase from 0", "those of a token shard")
-    separated = tokens[last] == eot and bool((tokens[starts] == eot).all())
-    expect(separated, str(path), "documents without EOT", f"token {eot} before and after each one")
+    return np.load(path, mmap_mode="r", allow_pickle=False), value, highest
