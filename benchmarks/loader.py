@@ -27,8 +27,8 @@ class Loader:
     """Rate of the data loader on random 16-bit tokens, and start, memory and rate of `train.lm` beside it.
 
     The loader alone draws batches from one shard in memory and from shards in the page cache. Then
-    `python -m train.lm --preset based-tiny` runs on shards of each size, in a process of its own; the programs
-    were compiled before.
+    `python -m train.lm --preset based-tiny` runs on shards of each size, in a process of its own, with its
+    programs compiled before.
     """
 
     length: int = 2048
