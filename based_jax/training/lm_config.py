@@ -48,6 +48,8 @@ class LMConfig:
     """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file; default: of --init-from, else byte"""
+    cache: Path | None = None
+    """keep tokenized text in this directory, so that later starts read none; nothing in it is ever removed"""
     steps: int = 1000
     """optimizer steps; with --resume, more steps extend the run"""
     batch_size: int = 16
@@ -129,7 +131,7 @@ _HELD_OUT = ("held_out", "held_out_bytes", "held_out_names")
 _EVERY = ("log_every", "eval_every", "checkpoint_every")
 GROUPS = {
     "data": (
-        *("data", "include", "tokenizer", "length", "batch_size", "shuffle", "cross_documents"),
+        *("data", "include", "cache", "tokenizer", "length", "batch_size", "shuffle", "cross_documents"),
         *_HELD_OUT,
     ),
     "model": ("preset", "init_from", "lora", "mixer", "mixer_layers", "dtype", "remat", "scan_layers"),

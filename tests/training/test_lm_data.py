@@ -164,6 +164,18 @@ def test_what_does_not_fit_is_one_error(from_shards, shards, change, message, tm
         lm.assemble(lm.LMConfig(workdir=tmp_path, **{**from_shards, **change}))
 
 
+def test_a_run_goes_on_with_a_cache_that_reads_no_text(finished, tmp_path, monkeypatch):
+    """The run itself had none, and its losses stay the same bit for bit."""
+    copy = Path(shutil.copytree(finished[0], tmp_path / "run"))
+    for step in ("20", "24"):
+        shutil.rmtree(copy / "checkpoints" / step, ignore_errors=True)
+    resume = ["--workdir", str(copy), "--resume", "--cache", str(tmp_path / "cache")]
+    lm.assemble(parse_run(lm.LMConfig, resume, lm.PROG))
+    monkeypatch.setattr("based_jax.data.load_documents", None)
+    lm.train(parse_run(lm.LMConfig, resume, lm.PROG))
+    assert losses(copy) == losses(finished[0])
+
+
 def test_shards_without_a_held_out_side_need_no_evaluation(from_shards, tmp_path):
     data = write_shards(tmp_path / "a", [["some text " * 20]])
     settings = {**from_shards, "data": f"tokens:{data}"}

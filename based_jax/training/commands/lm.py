@@ -50,7 +50,7 @@ PROG = "python -m train.lm"
 
 # What may differ between a run and its continuation; everything else decides the losses. There may be more
 # steps, by a schedule that is the same up to the old end.
-_MAY_CHANGE = {*GROUPS["run"], *GROUPS["devices"], "steps"} - {"bad_losses"}
+_MAY_CHANGE = {*GROUPS["run"], *GROUPS["devices"], "steps", "cache"} - {"bad_losses"}
 
 
 @dataclasses.dataclass(frozen=True)
