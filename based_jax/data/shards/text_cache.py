@@ -85,8 +85,9 @@ def load_cached(
                 os.rename(unfinished, kept)
             except OSError:  # another process was faster
                 expect((kept / FILE).is_file(), "cache", str(kept), "a directory that can be written")
-    sides = [TokenShards.open(kept, side).shard(0) for side in ("train", "held_out")]
-    return PackedText(*sides, read_json(kept / _SUMMARY) | {"cache": str(kept)})
+    training = TokenShards.open(kept, "train").shard(0)
+    held_out = TokenShards.open(kept, "held_out").shard(0)
+    return PackedText(training, held_out, read_json(kept / _SUMMARY) | {"cache": str(kept)})
 
 
 def _source(spec: str, include: str | None) -> SourceRecord:
@@ -101,9 +102,8 @@ def _write(
 ) -> None:
     dtype = token_dtype(record.vocab_size)
     sides = {"train": text.training, "held_out": text.held_out}
-    splits = {
-        side: Split.of([_write_shard(directory, side, packed, dtype)]) for side, packed in sides.items()
-    }
+    shards = {side: _write_shard(directory, side, packed, dtype) for side, packed in sides.items()}
+    splits = {side: Split.of([shard]) for side, shard in shards.items()}
     (directory / _SUMMARY).write_text(json.dumps(text.summary), encoding="utf-8")
     most = max(split.tokens for split in splits.values())
     Manifest(record, dtype.name, (source,), rule, most, {}, splits).write(directory)
