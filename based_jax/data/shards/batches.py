@@ -49,7 +49,6 @@ class ShuffledWindows:
     def read(self, rows: Int64[np.ndarray, " n"]) -> dict[str, np.ndarray]:
         """As `Rows.read`; packs a shard when the first row of it is read."""
         places = self.order.places(rows)
-        self._check_ahead(self.order.group_after(int(rows[-1])))
         names = ("inputs", "targets") if self.cross_documents else ("inputs", "targets", "segment_ids")
         batch = {name: np.empty((rows.size, self.length), np.int32) for name in names}
         sources, which = np.unique(np.stack([places.epoch, places.shard]), axis=1, return_inverse=True)
@@ -61,6 +60,7 @@ class ShuffledWindows:
             batch["inputs"][mine], batch["targets"][mine] = tokens[:, :-1], tokens[:, 1:]
             if not self.cross_documents:
                 batch["segment_ids"][mine] = read_segments(packing, windows, self.length)
+        self._check_ahead(self.order.group_after(int(rows[-1])))
         return batch
 
     @functools.cached_property
