@@ -47,5 +47,6 @@ def _command_for(config: LMConfig, directory: Path) -> str:
         recipe = read_recipe(find_file(Path(config.recipe)), LMConfig)
         if recipe.shards and recipe.flags.get("data") == f"{TOKENS}{directory}":
             return recipe.shards
-    tokenizer = shlex.quote(config.tokenizer or "byte")
-    return f"python -m train.tokenize --data TEXT --tokenizer {tokenizer} --out {shlex.quote(str(directory))}"
+    tokenizer, out = shlex.quote(config.tokenizer or "byte"), shlex.quote(str(directory))
+    command = f"python -m train.tokenize --data TEXT --tokenizer {tokenizer}"
+    return f"{command} --held-out-bytes {config.held_out_bytes} --out {out}"

@@ -13,6 +13,7 @@ from based_jax.data import NucleotideTokenizer
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.reader import TokenShards
 from based_jax.training.commands import lm
+from based_jax.training.commands.tokenize import main as tokenize_main
 from based_jax.training.lm_plan import plan_data
 from based_jax.training.run.directory import parse_run, prepare_run
 from based_jax.training.run.metrics import MetricWriter, read_metrics
@@ -191,13 +192,34 @@ def test_shards_without_a_held_out_side_need_no_evaluation(from_shards, tmp_path
     lm.assemble(lm.LMConfig(workdir=tmp_path, **{**settings, "eval_every": 0}))
 
 
+@pytest.mark.release
+def test_a_run_from_what_train_tokenize_writes(from_shards, text, tmp_path):
+    """From the command to the losses; the shards have the documents of the text."""
+    out = tmp_path / "shards"
+    sizes = ["--held-out", "0.2", "--shard-tokens", "2000", "--workers", "1"]
+    assert tokenize_main(["--data", str(text), "--tokenizer", "byte", "--out", str(out), *sizes]) == 0
+    shards = TokenShards.open(out)
+    stored = [shards.shard(number) for number in range(len(shards.sizes))]
+    assert len(stored) > 3
+    decoded = [
+        shards.tokenizer.decode(part) for shard in stored for part in np.split(shard.tokens, shard.starts)[1:]
+    ]
+    assert set(decoded) <= {path.read_text() for path in text.iterdir()}
+    run = lm.train(
+        lm.LMConfig(workdir=tmp_path / "run", **{**from_shards, "data": f"tokens:{out}", "steps": 3})
+    )
+    assert np.isfinite(losses(tmp_path / "run")).all()
+    assert run.metrics["eval_loss"] > 0
+
+
 def test_a_plan_names_the_shards_or_how_to_make_them(from_shards, shards, tmp_path):
     config = lm.LMConfig(workdir=tmp_path, **from_shards)
     assert plan_data(config)["data"].startswith(f"tokens:{shards}: 18 shards, 36 documents")
     missing = lm.LMConfig(workdir=tmp_path, data="tokens:a b=1,src=1", tokenizer="gpt2")
     assert plan_data(missing) == {
         "data": "tokens:a b: no token shards yet; src: text, to be read into memory",
-        "make them": "python -m train.tokenize --data TEXT --tokenizer gpt2 --out 'a b'",
+        "make them": "python -m train.tokenize --data TEXT --tokenizer gpt2 "
+        "--held-out-bytes 262144 --out 'a b'",
     }
     dna = write_shards(tmp_path / "dna", [["ACGT" * 20]], [["ACGT"]], NucleotideTokenizer())
     assert lm.planned_vocab_size(lm.LMConfig(workdir=tmp_path, data=f"tokens:{dna}")) == 6

@@ -11,6 +11,7 @@ from based_jax.models import LanguageModel
 from based_jax.models.presets import GPT2_VOCAB
 from based_jax.published.parameters import PRINTED
 from based_jax.training.commands import lm
+from based_jax.training.commands.tokenize import TokenizeConfig
 from based_jax.training.recipes import read_recipe, with_recipe
 from tests.marks import release_but
 
@@ -68,8 +69,9 @@ def test_a_dry_run_names_the_shards(path, tmp_path, monkeypatch, capsys):
     assert lines[1] == f"make them   {recipe.shards}"
     words = shlex.split(recipe.shards)
     assert words[:3] == ["python", "-m", "train.tokenize"]
-    assert words[-2:] == ["--out", folder]
-    assert words[words.index("--tokenizer") + 1] == recipe.flags["tokenizer"]
+    made = parse(TokenizeConfig, words[3:], prog="test")
+    assert (str(made.out), made.tokenizer) == (folder, recipe.flags["tokenizer"])
+    assert made.held_out_bytes, "evaluations read the whole held-out side"
     assert planned == [((recipe.flags["batch-size"], recipe.flags["length"]), False)]
     assert not (tmp_path / "run").exists()
 
