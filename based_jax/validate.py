@@ -5,7 +5,6 @@ import numbers
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 _MOST_SHOWN = 500  # characters of a value in a message
@@ -84,6 +83,8 @@ def expect_array(
     if 0 in array.shape:
         raise ValueError(f"{argument} has shape {tuple(array.shape)}: expected no empty axis")
     if kind is not None:
+        import jax.numpy as jnp  # here, since processes that tokenize text have no use for JAX
+
         parent = {"floating": jnp.floating, "integer": jnp.integer, "bool": jnp.bool_}[kind]
         if not jnp.issubdtype(array.dtype, parent):
             raise TypeError(f"{argument} has dtype {array.dtype}: expected {_ARTICLES[kind]} dtype")

@@ -25,7 +25,16 @@ _SPACE = b" \t\r\n\v\f"
 
 
 def parse_fasta(chunks: Iterable[bytes], name: str) -> tuple[list[Document], list[Skipped]]:
-    """Records as documents, none of them empty, and the records without a base; `name` is that of the file.
+    """Return the documents and the skipped records that `read_fasta` yields, with its errors."""
+    found = list(read_fasta(chunks, name))
+    documents = [item for item in found if isinstance(item, Document)]
+    return documents, [item for item in found if isinstance(item, Skipped)]
+
+
+def read_fasta(chunks: Iterable[bytes], name: str) -> Iterator[Document | Skipped]:
+    """Yield records as documents, none of them empty, and the records without a base, as they are read.
+
+    `name` is that of the file.
 
     A record is cut at every run of at least `GAP` N: nobody knows what is there, and no model should learn
     it. Its pieces are ``NAME:RECORD:START-END``, from base START to base END, both counted from 1 and
@@ -35,22 +44,19 @@ def parse_fasta(chunks: Iterable[bytes], name: str) -> tuple[list[Document], lis
         ValueError: text before the first header, or a header of more than `MAX_HEADER` bytes.
         UnicodeDecodeError: a sequence or a name that is not ASCII or UTF-8 text.
     """
-    documents: list[Document] = []
-    skipped: list[Skipped] = []
+    number = 0
     for number, (header, sequence) in enumerate(_records(chunks, name), start=1):
         words = header.decode("utf-8").split()
         record = f"{name}:{words[0] if words else number}"
-        found = [
-            Document(record if piece is sequence else f"{record}:{start + 1}-{start + len(piece)}", text)
-            for start, piece in _between_gaps(sequence)
-            if (text := piece.decode("utf-8"))
-        ]
-        documents += found
-        if not found:
-            skipped.append(Skipped(record, "empty"))
-    if not documents and not skipped:
-        skipped.append(Skipped(name, "empty"))
-    return documents, skipped
+        is_empty = True
+        for start, piece in _between_gaps(sequence):
+            if text := piece.decode("utf-8"):
+                is_empty, end = False, start + len(piece)
+                yield Document(record if piece is sequence else f"{record}:{start + 1}-{end}", text)
+        if is_empty:
+            yield Skipped(record, "empty")
+    if not number:
+        yield Skipped(name, "empty")
 
 
 def _between_gaps(sequence: bytes) -> Iterator[tuple[int, bytes]]:

@@ -63,6 +63,15 @@ class PackedTokens:
         """CRC-32 of the tokens, to notice that a run resumes on other data."""
         return zlib.crc32(np.ascontiguousarray(self.tokens).data)
 
+    @cached_property
+    def sizes(self) -> Int64[np.ndarray, " 1"]:
+        """Tokens of its only shard: itself, see `based_jax.data.streams.TokenStream`."""
+        return np.array([len(self)])
+
+    def shard(self, number: int) -> "PackedTokens":
+        """Itself."""
+        return self
+
     def num_windows(self, length: int, *, drop_last: bool) -> int:
         """How many windows of `length` targets there are; `drop_last` leaves out a short one at the end."""
         expect(length >= 1, "length", length, "at least 1")

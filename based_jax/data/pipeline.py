@@ -2,6 +2,9 @@
 
 Several processes draw from one global order: with P processes, global batch number k is the rows of process
 0, then those of process 1, and so on: the same rows that one process with a batch P times as large would see.
+
+Text in memory is shuffled by Grain. Shards on disk and mixtures have an order of their own (`shards.order`,
+`shards.mixtures`), and their batches are made by a thread ahead of the loop.
 """
 
 from collections.abc import Iterator
@@ -12,11 +15,18 @@ import grain
 import numpy as np
 
 from based_jax.data.packed import PackedTokens
-from based_jax.validate import expect
+from based_jax.data.shards.batches import SHUFFLES, Batches, Rows, ShuffledWindows
+from based_jax.data.shards.mixtures import MixedRows, Mixture
+from based_jax.data.shards.permutation import make_key
+from based_jax.data.streams import TokenStream
+from based_jax.validate import expect, expect_choice
 
 Batch = dict[str, np.ndarray]
 """inputs, targets, segment_ids: int32 (batch_size, length); mask: bool (batch_size, length), False for
 padding, left out of training batches, which have none."""
+
+# Of shards; in memory threads would only compete for the interpreter's lock.
+_PREFETCH = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 
 
 class TrainIterator(grain.DatasetIterator[Batch]):
@@ -25,7 +35,7 @@ class TrainIterator(grain.DatasetIterator[Batch]):
     It is a Grain iterator, so Orbax can also save it with `grain.checkpoint.CheckpointSave`.
     """
 
-    def __init__(self, batches: grain.DatasetIterator[Batch], data: dict[str, int]) -> None:
+    def __init__(self, batches: grain.DatasetIterator[Batch], data: dict[str, Any]) -> None:
         super().__init__(batches)
         self._batches = batches
         self._data = data
@@ -51,39 +61,59 @@ class TrainIterator(grain.DatasetIterator[Batch]):
 
 
 def train_iterator(
-    packed: PackedTokens,
+    stream: TokenStream | Mixture,
     *,
     length: int,
     batch_size: int,
     seed: int,
+    shuffle: str | None = None,
     cross_documents: bool = False,
     shard_index: int = 0,
     shard_count: int = 1,
 ) -> TrainIterator:
     """Endless batches of full windows, shuffled anew in every epoch.
 
-    The order depends on the seed, the stream's length and `length` only. A short window at the stream's end
-    is not used, so no row has padding and batches have no mask. With fewer windows than rows, a batch runs
-    over from one epoch into the next.
+    The order depends on the seed, the sizes of the stream's shards, `length` and `shuffle` only. A short
+    window at a shard's end is not used, so no row has padding and batches have no mask. With fewer windows
+    than rows, a batch runs over from one epoch into the next.
 
     Args:
         length: tokens per row.
         batch_size: rows per batch of this process.
         seed: of the shuffle, not negative.
+        shuffle: "documents" packs each shard's documents in a new order every epoch, then permutes windows;
+            "windows" permutes the windows of the stored order. Default: "windows" for text in memory that is
+            no part of a mixture, else "documents".
         cross_documents: leave out `segment_ids`, so that a model reads on across the borders of documents.
         shard_index: number of this process.
 
     Raises:
-        ValueError: a value out of range, or a stream that is shorter than one window.
+        ValueError: a value out of range, or a stream without a shard as long as one window. While batches are
+            drawn: a damaged shard.
     """
     _check_sizes(length, batch_size, shard_index, shard_count)
     expect(seed >= 0, "seed", seed, "not negative")
-    windows = _Windows(packed, length, cross_documents)
-    needed = f"at least {length + 1} tokens, one window of length = {length} and its last target"
-    expect(len(windows) > 0, "packed", f"{len(packed)} tokens", needed)
-    identity = {"tokens": len(packed), "checksum": packed.checksum, "length": length}
-    shard = {"shard_index": shard_index, "shard_count": shard_count}
-    return shuffled_batches(windows, batch_size=batch_size, seed=seed, identity=identity, **shard)
+    expect_choice("shuffle", shuffle, (None, *SHUFFLES))
+    parts = stream.parts if isinstance(stream, Mixture) else (stream,)
+    for part in parts:
+        needed = f"at least {length + 1} tokens, one window of length = {length} and its last target"
+        has_window = part.num_windows(length, drop_last=True) > 0
+        expect(has_window, "stream", f"{max(part.sizes, default=0)} tokens", needed)
+    identity = {"tokens": len(stream), "checksum": stream.checksum, "length": length}
+    sizes: Any = {"batch_size": batch_size, "shard_index": shard_index, "shard_count": shard_count}
+    if isinstance(stream, PackedTokens) and shuffle in (None, "windows"):
+        windows = _Windows(stream, length, cross_documents)
+        return shuffled_batches(windows, seed=seed, identity=identity, **sizes)
+    how: Any = {"length": length, "shuffle": shuffle or "documents", "cross_documents": cross_documents}
+    if isinstance(stream, Mixture):
+        seeds = [make_key(seed, number) for number in range(len(parts))]
+        each = (ShuffledWindows(part, seed=own, **how) for part, own in zip(parts, seeds, strict=True))
+        rows: Rows = MixedRows(tuple(each), stream.weights)
+    else:
+        rows = ShuffledWindows(stream, seed=seed, **how)
+    batches = grain.MapDataset.source(Batches(rows, **sizes)).to_iter_dataset(_PREFETCH)
+    identity |= {"shuffle": how["shuffle"], "global_batch_size": batch_size * shard_count, "seed": seed}
+    return TrainIterator(iter(batches), identity)
 
 
 def shuffled_batches(
@@ -91,7 +121,7 @@ def shuffled_batches(
     *,
     batch_size: int,
     seed: int,
-    identity: dict[str, int],
+    identity: dict[str, Any],
     shard_index: int = 0,
     shard_count: int = 1,
 ) -> TrainIterator:
@@ -112,7 +142,7 @@ def shuffled_batches(
 
 
 def held_out_batches(
-    packed: PackedTokens,
+    stream: TokenStream,
     *,
     length: int,
     batch_size: int,
@@ -120,7 +150,7 @@ def held_out_batches(
     shard_index: int = 0,
     shard_count: int = 1,
 ) -> Iterator[Batch]:
-    """Every target of the stream exactly once, in order.
+    """Every target of the stream's shards exactly once, in order.
 
     All batches have one shape, and every process gets the same number of them: what is missing at the end are
     rows whose mask is False throughout. Count losses where `mask` is True.
@@ -128,16 +158,16 @@ def held_out_batches(
     Args and errors: as `train_iterator`; any stream is long enough.
     """
     _check_sizes(length, batch_size, shard_index, shard_count)
-    count = packed.num_windows(length, drop_last=False)
-    padding = packed.window(0, length)
-    padding = {key: np.full_like(row, packed.tokens[0]) for key, row in padding.items()}
+    count = stream.num_windows(length, drop_last=False)
+    padding = stream.window(0, length)
+    padding = {key: np.full_like(row, padding["inputs"][0]) for key, row in padding.items()}
     padding["segment_ids"][:] = 1
     padding["mask"][:] = False
     keys = [key for key in padding if not (cross_documents and key == "segment_ids")]
 
     def batch(first: int) -> Batch:
         numbers = range(first, first + batch_size)
-        rows = [packed.window(i, length) if i < count else padding for i in numbers]
+        rows = [stream.window(i, length) if i < count else padding for i in numbers]
         return {key: np.stack([row[key] for row in rows]) for key in keys}
 
     firsts = range(0, count, batch_size * shard_count)

@@ -1,51 +1,68 @@
-"""One file -> its documents: plain text, JSON lines or FASTA by its extension, each perhaps compressed.
+"""One file -> its documents: text, JSON, JSON lines, Parquet or FASTA by its extension, perhaps compressed.
 
 A file is read as a whole, so its text is limited: to `MAX_BYTES`, and where it is compressed to `MAX_RATIO`
 times its own size, which text does not reach and a file made of repetitions does.
 
 A damaged file costs itself, never the corpus: it is returned as `Skipped`. A broken line of JSON, or a FASTA
 file that does not begin with a header, is different: the file is not what its name promises, so it is an
-error that names the line.
+error that names the line. A ``.json`` file is an array of objects, one object, or JSON lines after all.
+`based_jax.data.shards.blocks` reads the same kinds of files as streams.
 """
 
 import contextlib
 import importlib
 import os
 import re
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from based_jax.data.documents import Document, Skipped
 from based_jax.data.fasta import parse_fasta
 from based_jax.files import parse_json
 
 TEXT_EXTENSIONS = (".txt", ".py", ".md")
-JSONL_EXTENSION = ".jsonl"
+JSONL_EXTENSION, JSON_EXTENSION, PARQUET_EXTENSION = ".jsonl", ".json", ".parquet"
 FASTA_EXTENSIONS = (".fa", ".fasta", ".fna")
 COMPRESSIONS = (".gz", ".zst")
-_EXTENSIONS = (*TEXT_EXTENSIONS, JSONL_EXTENSION, *FASTA_EXTENSIONS)
-KNOWN_FILES = f"{' '.join(_EXTENSIONS)}, each also with {' or '.join(COMPRESSIONS)}"
+_EXTENSIONS = (*TEXT_EXTENSIONS, JSONL_EXTENSION, JSON_EXTENSION, *FASTA_EXTENSIONS)
+KNOWN_FILES = f"{' '.join(_EXTENSIONS)}, each also with {' or '.join(COMPRESSIONS)}; {PARQUET_EXTENSION}"
 
 MAX_BYTES = 16 << 30  # most bytes of text in one file; `load_documents` takes another number
 MAX_RATIO = 100  # most bytes of text for one of a compressed file, beyond the first 64 MiB
 
+MAX_JSON = 128 << 20  # most bytes of a ``.json`` file that is not JSON lines: it is parsed as a whole
 _MIN_LIMIT = 64 << 20
 _CHUNK = 1 << 20  # bytes
 _GZIP_STEP = 1 << 16  # bytes; what follows a member is copied, and one may have 20 bytes
 _ZSTD_STEP = 1 << 11  # bytes that zstd unpacks at once: each four of them may become 128 KiB
+_ROWS = 64  # of a Parquet file at once
 _LINE = re.compile("[^\n]+")
 
 
-class _Unusable(Exception):
+class Unusable(Exception):
     """A file without text; the argument is the reason."""
+
+
+class TooLarge(ValueError):
+    """More text than a limit."""
+
+
+class BrokenRecord(ValueError):
+    """JSON that is no object with a text; `reason` is a short one, to count by."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 def is_known_file(path: Path) -> bool:
     """Whether the name's extension promises text."""
-    return _kind(path)[0] in _EXTENSIONS
+    extension, compression = kind_of(path)
+    return extension in _EXTENSIONS or (extension == PARQUET_EXTENSION and not compression)
 
 
 def without_compression(name: str) -> str:
@@ -58,29 +75,36 @@ def read_file(path: Path, name: str, max_bytes: int = MAX_BYTES) -> tuple[list[D
 
     Args:
         path: a file; one whose extension is unknown is read as UTF-8 text.
-        name: the name for its documents; those of a ``.jsonl`` file become ``name:line``, those of a FASTA
-            file ``name:record``.
+        name: the name for its documents; those of a ``.jsonl`` file become ``name:line``, those of a
+            ``.json`` or ``.parquet`` file ``name:number`` (from 1), those of a FASTA file ``name:record``.
         max_bytes: of text that the file may hold.
 
     Raises:
-        ValueError: a line of a ``.jsonl`` file is not an object with a string field "text"; a FASTA file
-            does not begin with a header; more text than `max_bytes`, or than `MAX_RATIO` allows.
-        ImportError: a ``.zst`` file, and `zstandard` is not installed.
+        ValueError: a line of a ``.jsonl`` file is not an object with a string field "text", nor what a
+            ``.json`` file holds; a ``.parquet`` file has no such column; a FASTA file does not begin with a
+            header; more text than `max_bytes`, or than `MAX_RATIO` allows.
+        ImportError: a ``.zst`` or ``.parquet`` file, and the package that reads it is not installed.
     """
-    extension, compression = _kind(path)
-    chunks = _limited(_read(path, compression, name), path, bool(compression), max_bytes)
+    extension, _ = kind_of(path)
+    chunks = read_chunks(path, name, max_bytes)
     try:
+        if extension == PARQUET_EXTENSION:
+            rows = (text for _, texts in parquet_texts(path, name) for text in texts.to_pylist())
+            return _nonempty(((n, text or "") for n, text in enumerate(rows, start=1)), name)
         if extension in FASTA_EXTENSIONS:
             return parse_fasta(chunks, name)
         # Decoding bytes, rather than reading in text mode, keeps "\r\n" and lone "\r" as they are.
         text = b"".join(chunks).decode("utf-8")
-    except _Unusable as error:
+    except Unusable as error:
         return [], [Skipped(name, str(error))]
     except UnicodeDecodeError:
         return [], [Skipped(name, "not UTF-8")]
     if not text:
         return [], [Skipped(name, "empty")]
-    return _parse_lines(text, name) if extension == JSONL_EXTENSION else ([Document(name, text)], [])
+    if extension == JSON_EXTENSION and not is_json_lines(text):
+        return _nonempty(enumerate(parse_records(text, name), start=1), name)
+    is_lines = extension in (JSON_EXTENSION, JSONL_EXTENSION)
+    return _parse_lines(text, name) if is_lines else ([Document(name, text)], [])
 
 
 def import_optional(module: str, argument: str, value: str) -> ModuleType:
@@ -92,31 +116,144 @@ def import_optional(module: str, argument: str, value: str) -> ModuleType:
         raise ImportError(f"{argument} = {value!r}: expected {expected}") from error
 
 
-def _kind(path: Path) -> tuple[str, str]:
+def kind_of(path: Path) -> tuple[str, str]:
     """The extension of the text and that of the compression ("" for none), in lower case."""
     name = path.name.lower()
     text = without_compression(name)
     return os.path.splitext(text)[1], name[len(text) :]
 
 
-def _read(path: Path, compression: str, name: str) -> Iterator[bytes]:
-    """The text's bytes in chunks; raises `_Unusable` for a file that is unreadable, damaged or binary."""
+def read_chunks(
+    path: Path,
+    name: str,
+    max_bytes: int | None = MAX_BYTES,
+    *,
+    offset: int = 0,
+    binary: bool = False,
+    seen: Callable[[int], None] = lambda position: None,
+) -> Iterator[bytes]:
+    """Yield a file's text in chunks of bytes, unpacked.
+
+    Args:
+        max_bytes: of text; None for no limit but that of `MAX_RATIO`.
+        offset: bytes of text to leave out at the beginning.
+        binary: whether zero bytes are let through.
+        seen: is called before each chunk with the number of the file's own bytes that were read.
+
+    Raises:
+        Unusable: the file is unreadable, damaged or, unless `binary`, not text.
+        TooLarge: the file has more text.
+        ImportError: as `read_file`.
+    """
+    compression = kind_of(path)[1]
+    skip = offset if compression else 0
+    chunks = _read(path, compression, name, 0 if compression else offset, binary, seen)
+    for chunk in _limited(chunks, path, bool(compression), max_bytes):
+        if skip < len(chunk):
+            yield chunk[skip:]
+        skip = max(0, skip - len(chunk))
+
+
+def parquet_texts(path: Path, name: str, first: int = 0) -> Iterator[tuple[int, Any]]:
+    """Yield the field "text" of a Parquet file's rows from number `first` on, some rows at a time.
+
+    Yields:
+        The number of rows up to the end of these, and a pyarrow array of large strings (None where a row
+        has no text).
+
+    Raises:
+        Unusable: the file is unreadable or damaged.
+        BrokenRecord: it has no column of strings with the name "text".
+        ImportError: `pyarrow` is not installed.
+    """
+    arrow = import_optional("pyarrow", "file", name)
+    parquet = import_optional("pyarrow.parquet", "file", name)
+    try:
+        # Buffered, a column is read page by page instead of as a whole.
+        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_CHUNK) as file:
+            schema = file.schema_arrow
+            kinds = (arrow.string(), arrow.large_string(), arrow.string_view())
+            if "text" not in schema.names or schema.field("text").type not in kinds:
+                found = ", ".join(schema.names)
+                raise BrokenRecord(f"{name}: expected a column 'text' of strings; it has {found}", "no text")
+            rows, groups = 0, list(range(file.num_row_groups))
+            while groups and rows + file.metadata.row_group(groups[0]).num_rows <= first:
+                rows += file.metadata.row_group(groups.pop(0)).num_rows
+            batches = file.iter_batches(_ROWS, groups, ["text"], use_threads=False) if groups else ()
+            for batch in batches:
+                rows += batch.num_rows
+                if rows > first:
+                    texts = batch.column(0).cast(arrow.large_string())
+                    yield rows, texts.slice(max(0, first - (rows - batch.num_rows)))
+    except arrow.ArrowException as error:
+        raise Unusable("damaged") from error
+    except OSError as error:
+        raise Unusable("unreadable" if not os.access(path, os.R_OK) else "damaged") from error
+
+
+def is_json_lines(text: str) -> bool:
+    """Whether a ``.json`` file has one object per line: its first line that is not blank is one."""
+    first = text.removeprefix("\ufeff").lstrip()
+    line = first[: first.find("\n") + 1] or first
+    if not line.startswith("{") or not line.rstrip().endswith("}"):
+        return False
+    with contextlib.suppress(ValueError):
+        return isinstance(parse_json(line, "line"), dict)
+    return False
+
+
+def parse_records(text: str, name: str) -> list[str]:
+    """Return the texts of a ``.json`` file: of its one object, or of each in its array.
+
+    Raises:
+        TooLarge: more than `MAX_JSON` characters.
+        BrokenRecord: not JSON, or something else in it.
+    """
+    expected = f"{name}: expected a JSON object with a string field 'text', or an array of such"
+    if len(text) > MAX_JSON:
+        size = f"{len(text)} characters, expected at most {MAX_JSON}"
+        raise TooLarge(f"{name}: {size} in a .json file; write one object per line, as .jsonl")
+    try:
+        content = parse_json(text.removeprefix("\ufeff"), "file")
+    except ValueError as error:
+        raise BrokenRecord(f"{expected}, but this is not JSON ({error})", "not JSON") from error
+    return [text_of(record, expected) for record in (content if isinstance(content, list) else [content])]
+
+
+def text_of(record: Any, expected: str) -> str:
+    """Return the text of a parsed object; `BrokenRecord` begins with `expected`."""
+    text = record.get("text") if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        raise BrokenRecord(f"{expected}, but there is none", "no text")
+    try:
+        text.encode("utf-8")  # half of an escaped surrogate pair passes the parser but is not text
+    except UnicodeEncodeError as error:
+        problem = f"its text is not valid Unicode ({error.reason})"
+        raise BrokenRecord(f"{expected}, but {problem}", "not Unicode") from error
+    return text
+
+
+def _read(
+    path: Path, compression: str, name: str, offset: int, binary: bool, seen: Callable[[int], None]
+) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
+            file.seek(offset)
             decompress = {".gz": _read_gzip, ".zst": _read_zstd}.get(compression, _read_plain)
             for chunk in decompress(file, name):
-                if b"\0" in chunk:
-                    raise _Unusable("binary")
+                if not binary and b"\0" in chunk:
+                    raise Unusable("binary")
+                seen(file.tell())
                 yield chunk
     except (EOFError, zlib.error) as error:
-        raise _Unusable("damaged") from error
+        raise Unusable("damaged") from error
     except OSError as error:
-        raise _Unusable("unreadable") from error
+        raise Unusable("unreadable") from error
 
 
-def _limited(chunks: Iterator[bytes], path: Path, compressed: bool, max_bytes: int) -> Iterator[bytes]:
+def _limited(chunks: Iterator[bytes], path: Path, compressed: bool, max_bytes: int | None) -> Iterator[bytes]:
     """The chunks, up to the limits on a file's text."""
-    limit, size = max_bytes, 0
+    limit, size = sys.maxsize if max_bytes is None else max_bytes, 0
     with contextlib.suppress(OSError):  # reading it reports why
         size = path.stat().st_size
     advice = "split the file, or raise max_bytes of load_documents"
@@ -131,7 +268,7 @@ def _limited(chunks: Iterator[bytes], path: Path, compressed: bool, max_bytes: i
                 break
             yield chunk
     if total > limit:
-        raise ValueError(f"{path}: {total} or more bytes of text, expected at most {limit} ({advice})")
+        raise TooLarge(f"{path}: {total} or more bytes of text, expected at most {limit} ({advice})")
 
 
 def _read_plain(file: BinaryIO, name: str) -> Iterator[bytes]:
@@ -186,7 +323,12 @@ def _read_zstd(file: BinaryIO, name: str) -> Iterator[bytes]:
 def _parse_lines(text: str, name: str) -> tuple[list[Document], list[Skipped]]:
     # Only "\n" ends a line: str.splitlines would also cut at U+2028, which is legal inside a JSON string.
     lines = ((number, line) for number, line in _lines(text.removeprefix("\ufeff")) if line.strip())
-    found = [Document(f"{name}:{number}", _parse_line(line, name, number)) for number, line in lines]
+    return _nonempty(((number, parse_line(line, name, number)) for number, line in lines), name)
+
+
+def _nonempty(texts: Iterable[tuple[int, str]], name: str) -> tuple[list[Document], list[Skipped]]:
+    """Numbered texts as documents, and the empty ones, or the whole file if there is no text at all."""
+    found = [Document(f"{name}:{number}", text) for number, text in texts]
     empty = [Skipped(document.name, "empty") for document in found if not document.text]
     return [document for document in found if document.text], empty if found else [Skipped(name, "empty")]
 
@@ -200,17 +342,11 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         yield number, line[0]
 
 
-def _parse_line(line: str, name: str, number: int) -> str:
+def parse_line(line: str | bytes, name: str, number: int) -> str:
+    """Return the text of a line of JSON; `BrokenRecord` names the file and the line."""
     expected = f"{name}, line {number}: expected a JSON object with a string field 'text'"
     try:
         record = parse_json(line, "line")
     except ValueError as error:
-        raise ValueError(f"{expected}, but this is not JSON ({error})") from error
-    text = record.get("text") if isinstance(record, dict) else None
-    if not isinstance(text, str):
-        raise ValueError(f"{expected}, but there is none")
-    try:
-        text.encode("utf-8")  # half of an escaped surrogate pair passes the parser but is not text
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{expected}, but its text is not valid Unicode ({error.reason})") from error
-    return text
+        raise BrokenRecord(f"{expected}, but this is not JSON ({error})", "not JSON") from error
+    return text_of(record, expected)

@@ -4,7 +4,8 @@
 spec               documents
 =================  ==========================================================================================
 ``stdlib``         the ``.py`` files of the running Python's standard library, without its tests
-a file             the file; one document per line of a ``.jsonl`` file; a FASTA file's records (see `fasta`)
+a file             the file; one document per line of a ``.jsonl`` file, object of a ``.json`` file or row of
+                   a ``.parquet`` file; a FASTA file's records (see `fasta`)
 a directory        every known file below it, and those that `include` asks for
 a glob             every such file that matches; ``**`` crosses directories
 ``hf:NAME``        rows of a Hugging Face data set (split "train", field "text"); or ``hf:NAME:CONFIG``
@@ -12,9 +13,10 @@ a glob             every such file that matches; ``**`` crosses directories
 
 Each file is read once, however many links lead to it, under the first of its names. Links to directories
 are followed where the spec or a part of a glob names them, but not by ``**`` or below a directory.
-Known files end in .txt .py .md .jsonl .fa .fasta .fna, each also with .gz or .zst. Any other file is left out
-and counted by its suffix, unless `include` matches its name: it is then read as UTF-8 text. The order is that
-of the sorted paths. To load a file that is itself called ``stdlib``, write ``./stdlib``.
+Known files end in .txt .py .md .jsonl .json .fa .fasta .fna, each also with .gz or .zst, or in .parquet; most
+.json files are no text, so these are read only where the spec itself ends so. Any other file is left out and
+counted by its suffix, unless `include` matches its name: it is then read as UTF-8 text. The order is that of
+the sorted paths. To load a file that is itself called ``stdlib``, write ``./stdlib``.
 """
 
 import fnmatch
@@ -84,8 +86,13 @@ def load_documents(spec: str, include: str | None = None, *, max_bytes: int = re
     return corpus
 
 
-def find_files(spec: str, skipped: list[Skipped], include: str | None = None) -> Files:
-    """Find the files of a spec that names files; directories that cannot be listed are added to `skipped`."""
+def find_files(
+    spec: str, skipped: list[Skipped], include: str | None = None, suffixes: Collection[str] = ()
+) -> Files:
+    """Find the files of a spec that names files; directories that cannot be listed are added to `skipped`.
+
+    Files that end in one of `suffixes` are found as the known ones are.
+    """
     if spec == "stdlib":
         root = Path(sysconfig.get_path("stdlib"))
         files = _walk(root, skipped, _STDLIB_EXCLUDED)
@@ -101,7 +108,8 @@ def find_files(spec: str, skipped: list[Skipped], include: str | None = None) ->
         if not found:
             problem = "this glob matches no file" if is_glob else "there is no such path"
             raise FileNotFoundError(f"{_ARGUMENT} = {spec!r}: expected {_EXPECTED}; {problem}")
-    files = _by_suffix(found, include)
+    asks_for_json = kind != "a directory" and readers.without_compression(spec).endswith(".json")
+    files = _by_suffix(found, include, suffixes, () if asks_for_json else (readers.JSON_EXTENSION,))
     once: dict[str, tuple[str, Path]] = {}
     for name, path in files.found:  # a broken link, which has no identity, is accounted for when it is read
         once.setdefault(identity(str(path)), (name, path))
@@ -111,13 +119,18 @@ def find_files(spec: str, skipped: list[Skipped], include: str | None = None) ->
     return files
 
 
-def _by_suffix(files: Iterable[tuple[str, Path]], include: str | None) -> Files:
-    """The files to read, and how many are left out for their suffix."""
+def _by_suffix(
+    files: Iterable[tuple[str, Path]], include: str | None, suffixes: Collection[str], other: Collection[str]
+) -> Files:
+    """The files to read, and how many are left out for their suffix, as those of an `other` one are."""
     patterns = [pattern.strip() for pattern in include.split(",")] if include else []
     found, left_out = [], Counter[str]()
     for name, path in files:
         names = (path.name, readers.without_compression(path.name), name)
-        if readers.is_known_file(path) or any(fnmatch.filter(names, pattern) for pattern in patterns):
+        extension, _ = readers.kind_of(path)
+        is_known = readers.is_known_file(path) and extension not in other
+        is_known = is_known or path.suffix.lower() in suffixes
+        if is_known or any(fnmatch.filter(names, pattern) for pattern in patterns):
             found.append((name, path))
         else:
             left_out[path.suffix.lower()] += 1

@@ -50,8 +50,8 @@ def split_documents(
     if names:
         train, held_out = _by_name(documents, names.split(","))
     else:
-        train = [document for document in documents if _position(document.text) >= fraction]
-        held_out = [document for document in documents if _position(document.text) < fraction]
+        train = [document for document in documents if position(document.text) >= fraction]
+        held_out = [document for document in documents if position(document.text) < fraction]
         if not train or not held_out:
             train, held_out = _cut_tails(documents, fraction)
             message = "%d documents are too few to hold out whole ones: held out their tails"
@@ -66,8 +66,8 @@ def split_documents(
     return train, held_out
 
 
-def _position(text: str) -> float:
-    """Return the text's position in [0, 1)."""
+def position(text: str) -> float:
+    """Return the text's position in [0, 1), which decides its side."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     # 53 bits, so that the quotient is exact and below 1.
     return (int.from_bytes(digest[:8], "big") >> 11) / (1 << 53)
@@ -123,7 +123,7 @@ def _distinct(documents: Iterable[Document], excluded: set[str]) -> list[Documen
             # Of several names for one text the smallest, so that the order of the documents does not matter.
             known = by_text.setdefault(document.text, document)
             by_text[document.text] = min(known, document, key=lambda copy: copy.name)
-    return sorted(by_text.values(), key=lambda document: (_position(document.text), document.text))
+    return sorted(by_text.values(), key=lambda document: (position(document.text), document.text))
 
 
 def _within(documents: list[Document], excluded: set[str], max_bytes: int | None) -> list[Document]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -121,6 +122,11 @@ class FileTokenizer:
         # Unlike `encode` this lets other threads run: the seconds that a long text takes.
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
         return np.asarray(encoding.ids, dtype=np.int32)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " N"]]:
+        """Return `encode` of each text, faster than one by one; texts must have no lone surrogates."""
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def decode(self, ids: ArrayLike) -> str:
         """Text of `ids`; the separator, special tokens and ids outside the vocabulary are ignored."""

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 import jax
 from rich.console import Console
 
-from based_jax.data import Corpus, PackedTokens
+from based_jax.data import Corpus
 from based_jax.data.documents import describe_left_out, describe_skipped
+from based_jax.data.shards.mixtures import Mixture
+from based_jax.data.shards.reader import TokenShards
+from based_jax.data.streams import TokenStream
 from based_jax.models import ModelConfig
 from based_jax.models.language_model import param_count
 from based_jax.training.initial_weights import Taken
@@ -32,17 +35,33 @@ def describe_data(corpus: Corpus) -> dict[str, str]:
     return rows
 
 
+def describe_shards(spec: str, training: TokenShards) -> dict[str, str]:
+    """Report what is in a directory of token shards, and what its sources had that is not."""
+    manifest, split = training.manifest, training.split
+    shards, documents = _count(len(split.shards), "shard"), _count(split.documents, "document")
+    size = f"{split.bytes:,} bytes" if split.bytes else f"{split.tokens:,} tokens"
+    rows = {"data": f"{spec}: {shards}, {documents}, {size}, tokenizer {manifest.tokenizer.name}"}
+    if skipped := {reason: count for reason, count in manifest.skipped.items() if count}:
+        rows["skipped"] = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
+    return rows
+
+
 def describe_run(
     config: LMConfig,
     model: ModelConfig,
-    training: PackedTokens,
-    held_out: PackedTokens,
+    training: TokenStream | Mixture,
+    held_out: TokenStream | Mixture,
     mesh: Mapping[str, int] | None,
     taken: Taken | None,
 ) -> dict[str, str]:
     """Tokens, steps, model, device and directory; `taken` are the arrays of a checkpoint to begin with."""
     per_step = config.batch_size * model.max_length
-    epochs = config.steps * per_step / len(training)
+    seen = config.steps * per_step
+    if isinstance(training, Mixture):
+        parts = zip(training.names, training.parts, training.shares, strict=True)
+        epochs = ", ".join(f"{seen * share / len(part):.3g} of {name}" for name, part, share in parts)
+    else:
+        epochs = f"{seen / len(training):.3g}"
     held = f"{len(held_out):,} held out ({held_out.num_bytes:,} bytes)"
     device = jax.devices()[0]
     spread = " ".join(f"{axis}={size}" for axis, size in mesh.items()) if mesh else "no mesh"
@@ -51,7 +70,7 @@ def describe_run(
     rows = {
         "tokens": f"{len(training):,} to train on, {held}; vocabulary {model.vocab_size:,}",
         "steps": f"{config.steps:,} of {config.batch_size} x {model.max_length} tokens: "
-        f"{short(config.steps * per_step)} tokens, {epochs:.3g} epochs",
+        f"{short(seen)} tokens, {epochs} epochs",
         "model": f"{name}{mixer}: {param_count(model):,} parameters in {_count(model.num_layers, 'layer')}",
     }
     if taken is not None:

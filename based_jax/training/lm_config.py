@@ -8,6 +8,7 @@ import jax
 import tyro
 
 from based_jax import mixers
+from based_jax.data.shards.batches import SHUFFLES
 from based_jax.files import read_json
 from based_jax.models import ModelConfig, presets
 from based_jax.models.config import REMAT
@@ -41,11 +42,14 @@ class LMConfig:
     mixer_layers: str | None = None
     """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
     data: str = "stdlib"
-    """stdlib (Python's own source), a file, a directory, a glob, or hf:NAME"""
+    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME, or tokens:DIR, what train.tokenize
+    wrote; or several by weight, e.g. tokens:pile=0.7,src/**=0.3"""
     include: str | None = None
     """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file; default: of --init-from, else byte"""
+    cache: Path | None = None
+    """keep tokenized text in this directory, so that later starts read none; nothing in it is ever removed"""
     steps: int = 1000
     """optimizer steps; with --resume, more steps extend the run"""
     batch_size: int = 16
@@ -59,6 +63,9 @@ class LMConfig:
     optimizer: Annotated[OptimizerConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=OptimizerConfig
     )
+    shuffle: str | None = None
+    """documents (packed in a new order every epoch) or windows of the stored order; default: documents for
+    tokens:DIR and mixtures, windows for text in memory"""
     cross_documents: bool = False
     """let tokens see earlier documents in their window, as the authors did"""
     held_out: float = 0.02
@@ -109,6 +116,7 @@ class LMConfig:
         expect(has_weights, "lora", self.lora, "--init-from beside it")
         expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         expect_choice("remat", self.remat, REMAT)
+        expect_choice("shuffle", self.shuffle, (None, *SHUFFLES))
         peak = self.peak_tflops
         expect(peak is None or peak > 0, "peak_tflops", peak, "above 0")
         if self.mixer is not None:
@@ -122,7 +130,10 @@ class LMConfig:
 _HELD_OUT = ("held_out", "held_out_bytes", "held_out_names")
 _EVERY = ("log_every", "eval_every", "checkpoint_every")
 GROUPS = {
-    "data": ("data", "include", "tokenizer", "length", "batch_size", "cross_documents", *_HELD_OUT),
+    "data": (
+        *("data", "include", "cache", "tokenizer", "length", "batch_size", "shuffle", "cross_documents"),
+        *_HELD_OUT,
+    ),
     "model": ("preset", "init_from", "lora", "mixer", "mixer_layers", "dtype", "remat", "scan_layers"),
     "optimisation": ("steps", "accumulate", "seed", "optimizer"),
     "run": ("workdir", "recipe", "resume", *_EVERY, "keep", "bad_losses"),

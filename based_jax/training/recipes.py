@@ -1,8 +1,8 @@
 """Recipes: files of flags for `python -m train.lm --recipe FILE`.
 
 A flag is a key, with dashes or underscores, at the top of the file or below ``[flags]``. A file may also have
-`title`, `source`, `tokens` and `remarks`, for people. based_jax/recipes has one for each run of the papers,
-which is recipes/NAME.toml in every directory.
+`title`, `source`, `tokens`, `shards` and `remarks`, for people. based_jax/recipes has one for each run of the
+papers, which is recipes/NAME.toml in every directory.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from based_jax.files import read_toml
 from based_jax.grouped_help import flags
 from based_jax.validate import expect
 
-_ABOUT = {"title": str, "source": str, "tokens": int, "remarks": list}
+_ABOUT = {"title": str, "source": str, "tokens": int, "shards": str, "remarks": list}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Recipe:
     title: str = ""  # what is trained, on what
     source: str = ""  # the paper's tables that the settings are from
     tokens: int | None = None  # that the run trains on
+    shards: str = ""  # the command that makes the token shards of its flag `data`
     remarks: tuple[str, ...] = ()  # what the paper leaves open, or does and we do not
 
     @property

@@ -227,7 +227,7 @@ def test_a_glob_without_a_match_is_an_error(tmp_path):
 
 
 def test_unknown_kinds_of_files_are_an_error(tmp_path):
-    path = _write(tmp_path / "a.parquet", "x")
+    path = _write(tmp_path / "a.docx", "x")
     for spec in (path, tmp_path / "*", tmp_path):
         message = _error(str(spec), ValueError)
         assert repr(str(spec)) in message
@@ -354,3 +354,16 @@ def test_hugging_face_errors_name_the_spec(spec, expected):
 def test_hugging_face_without_the_library_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert re.search(r"'hf:tiny'.*pip install 'based-jax\[data\]'", _error("hf:tiny", ImportError))
+
+
+def test_json_is_read_where_it_is_asked_for(tmp_path):
+    """A directory of text or code has .json files that are no documents."""
+    _write(tmp_path / "package.json", b'{"name": "x"}')
+    _write(tmp_path / "a.txt", TEXT.encode())
+    _write(tmp_path / "data" / "a.json", b'[{"text": "one"}, {"text": "two"}]')
+    for spec in (tmp_path, tmp_path / "**"):
+        corpus = load_documents(str(spec))
+        assert [document.text for document in corpus.documents] == [TEXT]
+        assert corpus.left_out == {".json": 2}
+    for spec in (tmp_path / "data" / "a.json", tmp_path / "data" / "*.json"):
+        assert [document.text for document in load_documents(str(spec)).documents] == ["one", "two"]

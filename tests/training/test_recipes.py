@@ -1,14 +1,17 @@
 """The papers' runs as files."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 import based_jax as bj
 from based_jax.command import parse
+from based_jax.models import LanguageModel
 from based_jax.models.presets import GPT2_VOCAB
 from based_jax.published.parameters import PRINTED
 from based_jax.training.commands import lm
+from based_jax.training.commands.tokenize import TokenizeConfig
 from based_jax.training.recipes import read_recipe, with_recipe
 from tests.marks import release_but
 
@@ -45,6 +48,40 @@ def test_a_recipe_trains_the_printed_model_on_the_stated_tokens(path):
     assert config.preset in PRINTED
     preset = bj.presets.get(config.preset)
     assert model.replace(dtype=preset.dtype) == preset
+
+
+EVERY = pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
+
+
+@EVERY
+def test_a_dry_run_names_the_shards(path, tmp_path, monkeypatch, capsys):
+    """The programs, which the next test builds and nothing compiles, are left out."""
+    monkeypatch.chdir(tmp_path)
+    planned = []
+    for name in ("use_virtual_devices", "make_programs"):
+        monkeypatch.setattr(lm, name, lambda *_: None)
+    monkeypatch.setattr(lm, "dry_run", lambda programs, shape, segments: planned.append((shape, segments)))
+    recipe = read_recipe(path, lm.LMConfig)
+    assert lm.main(["--recipe", str(path), "--workdir", "run", "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    folder = recipe.flags["data"].removeprefix("tokens:")
+    assert lines[0] == f"data        tokens:{folder}: no token shards yet"
+    assert lines[1] == f"make them   {recipe.shards}"
+    words = shlex.split(recipe.shards)
+    assert words[:3] == ["python", "-m", "train.tokenize"]
+    made = parse(TokenizeConfig, words[3:], prog="test")
+    assert (str(made.out), made.tokenizer) == (folder, recipe.flags["tokenizer"])
+    assert made.held_out_bytes, "evaluations read the whole held-out side"
+    assert planned == [((recipe.flags["batch-size"], recipe.flags["length"]), False)]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@EVERY
+def test_the_programs_of_a_recipe_can_be_built(path):
+    config = parsed("--recipe", str(path), "--workdir", "run")
+    programs = lm.make_programs(config, LanguageModel(lm.model_config(config, GPT2_VOCAB)), None)
+    assert programs.abstract_state.params
 
 
 def test_what_is_typed_wins():

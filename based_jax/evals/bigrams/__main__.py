@@ -16,12 +16,12 @@ import numpy as np
 import tyro
 
 from based_jax import command
-from based_jax.data import Tokenizer, load_tokenizer
+from based_jax.data import Tokenizer
 from based_jax.evals.bigrams.counter import SMALLEST_MEMORY, BigramCounter
 from based_jax.evals.bigrams.table import BigramTable, merge_tables
 from based_jax.evals.options import expect_positive
 from based_jax.evals.progress import interruptible, progress
-from based_jax.evals.text import Part, TextOptions, open_text
+from based_jax.evals.text import Stretches, TextOptions, open_text, text_tokenizer
 from based_jax.files import read_json
 from based_jax.validate import expect
 from based_jax.whole_file import whole_file
@@ -42,8 +42,8 @@ class Options:
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
     merge: tuple[Path, ...] = ()
     """count files to add up, instead of --data"""
-    tokenizer: str = "byte"
-    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file"""
+    tokenizer: str | None = None
+    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file; default: of tokens:DIR, else byte"""
     memory: float = 2.0
     """GiB for counting; what does not fit waits in files beside OUT"""
     save_every: int = 100_000_000
@@ -65,7 +65,7 @@ class Place(NamedTuple):
     part: int = 0
     """parts that are done"""
     document: int = 0
-    """documents of the next part that are done"""
+    """documents of the next part, or stretches of the next shard, that are done"""
     runs: Sequence[str] = ()
     """files that hold the counts so far"""
 
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.merge:
         table = merge_tables(list(map(BigramTable.load, options.merge)), options.out, None, memory_bytes)
     else:
-        tokenizer = load_tokenizer(options.tokenizer)
+        tokenizer = text_tokenizer(options.text, options.tokenizer)
         with interruptible() as interrupted:
             limits = {"memory_bytes": memory_bytes, "save_every": options.save_every}
             table = count(options.text, tokenizer, options.out, **limits, interrupted=interrupted)
@@ -112,7 +112,7 @@ def count(
     Raises:
         ValueError: bad data, no token at all, or an interrupted count of other data.
     """
-    parts, checksum = open_text(text)
+    parts, checksum = open_text(text, tokenizer)
     scratch = _scratch(out)
     job = {"text": checksum, "tokenizer": tokenizer.name}
     job |= {"vocab_size": tokenizer.vocab_size, "eot": tokenizer.eot}
@@ -130,7 +130,7 @@ def count(
             file.write(json.dumps({"job": job, "place": place}).encode())
 
     with progress("counting", None, "tokens") as advance:
-        for part, document, ids in _documents(parts, tokenizer, place):
+        for part, document, ids in _stretches(parts, place):
             counter.add(ids)
             advance(ids.size - 1)
             if interrupted():
@@ -144,15 +144,14 @@ def count(
     return table
 
 
-def _documents(
-    parts: Sequence[Part], tokenizer: Tokenizer, place: Place
+def _stretches(
+    parts: Sequence[Callable[[], Stretches]], place: Place
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """The documents after `place` between two separators, and their own places."""
-    eot = np.full(1, tokenizer.eot, np.int32)
+    """The stretches of tokens after `place`, and their own places."""
     for part in range(place.part, len(parts)):
-        documents = parts[part]()
-        for index in range(place.document if part == place.part else 0, len(documents)):
-            yield part, index, np.concatenate([eot, tokenizer.encode(documents[index].text), eot])
+        stretches = parts[part]()
+        for index in range(place.document if part == place.part else 0, len(stretches)):
+            yield part, index, stretches[index]
 
 
 def _scratch(out: Path) -> Path:

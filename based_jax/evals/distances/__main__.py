@@ -13,7 +13,7 @@ import tyro
 from jaxtyping import Bool
 
 from based_jax import command
-from based_jax.data import PackedTokens, load_tokenizer
+from based_jax.data import PackedTokens
 from based_jax.evals.bigrams.table import BigramTable
 from based_jax.evals.distances.stop_words import read_words, stop_tokens
 from based_jax.evals.options import expect_positive, expect_writable, write_json
@@ -21,7 +21,7 @@ from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit, stream_distanc
 from based_jax.evals.perplexity.report_table import distance_lines
 from based_jax.evals.perplexity.slice_figures import draw_distances, expect_figure, read_results
 from based_jax.evals.perplexity.slices import distances
-from based_jax.evals.text import TextOptions, pack_text
+from based_jax.evals.text import TextOptions, pack_text, text_tokenizer
 from based_jax.validate import expect
 
 PROG = "python -m based_jax.evals.distances"
@@ -32,8 +32,8 @@ class Options:
     """Distances between a repeated bigram and its last occurrence in the same sequence."""
 
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
-    tokenizer: str = "byte"
-    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file"""
+    tokenizer: str | None = None
+    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file; default: of tokens:DIR, else byte"""
     length: int = 2048
     """tokens per sequence"""
     cross_documents: bool = False
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command."""
     options = command.parse(Options, argv, prog=PROG)
     table = None if options.counts is None else BigramTable.load(options.counts)
-    tokenizer = load_tokenizer(options.tokenizer)
+    tokenizer = text_tokenizer(options.text, options.tokenizer)
     left_out = None if options.stop_words is None else stop_tokens(tokenizer, read_words(options.stop_words))
     packed, _ = pack_text(options.text, tokenizer, options.max_tokens)
     settings = options.length, options.cross_documents, table, options.max_count, left_out

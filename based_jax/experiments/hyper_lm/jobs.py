@@ -37,12 +37,12 @@ class Scale:
         return [(self.learning_rate, seed) for seed in self.seeds] + swept
 
 
-def _often(held_out_bytes: int, eval_every: int, checkpoint_every: int) -> dict[str, int]:
-    every = {"eval-every": eval_every, "checkpoint-every": checkpoint_every}
-    return {"held-out-bytes": held_out_bytes, **every}
+def _often(eval_every: int, checkpoint_every: int) -> dict[str, int]:
+    return {"eval-every": eval_every, "checkpoint-every": checkpoint_every}
 
 
-_TEXT = {"data": "hf:openwebtext", "tokenizer": "gpt2", "cross-documents": True, "dtype": "bfloat16"}
+# Shards that were written with --held-out 0.0005 --held-out-bytes 4194304, see the recipes.
+_TEXT = {"data": "tokens:data/openwebtext", "tokenizer": "gpt2", "cross-documents": True, "dtype": "bfloat16"}
 
 SCALES = {
     "smoke": Scale(
@@ -53,7 +53,7 @@ SCALES = {
         tokens_per_step=128,
         steps=8,
         learning_rate=2e-3,
-        flags={"warmup": 0.1, **_often(2048, 8, 0), "log-every": 1},
+        flags={"warmup": 0.1, "held-out-bytes": 2048, **_often(8, 0), "log-every": 1},
     ),
     "cpu": Scale(
         "A small version: d 48, windows of 64 (A) and 128 (B) bytes of Python's source, 768,000 in all",
@@ -64,7 +64,7 @@ SCALES = {
         steps=3000,
         learning_rate=1e-2,
         swept=(3e-3,),
-        flags={"warmup": 0.1, **_often(32768, 500, 500), "log-every": 1},
+        flags={"warmup": 0.1, "held-out-bytes": 32768, **_often(500, 500), "log-every": 1},
     ),
     "paper": Scale(
         "The paper's size: d 768, windows of 256 (A) and 1024 (B) tokens of OpenWebText",
@@ -75,7 +75,7 @@ SCALES = {
         steps=28_000,
         learning_rate=6e-4,
         seeds=(1111,),
-        flags={**_TEXT, "warmup": 0.08, "held-out": 0.0005, **_often(4_194_304, 1000, 1000)},
+        flags={**_TEXT, "warmup": 0.08, **_often(1000, 1000)},
     ),
 }
 """The paper prints the width, the vocabulary, the windows, 28k steps of 0.16 M tokens, and a cosine with

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if run.outcome.stopped_by is not None:
         return 128 + run.outcome.stopped_by
-    mark = gzip_bits_per_byte(run.held_out)
+    mark = gzip_bits_per_byte(cast(PackedTokens, run.held_out))  # of text in memory
     plot = plot_losses(demo.workdir, mark)
     print(f"\nheld out, {run.held_out.num_bytes:,} bytes of Python source the model has not seen:")
     print(f"  based-tiny  {run.metrics['eval_bits_per_byte']:.3f} bits per byte")

@@ -19,11 +19,13 @@ from rich.console import Console
 from based_jax import data
 from based_jax.convert.pretrained import find_directory, load_pretrained, save_pretrained
 from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.data.shards.mixtures import Mixture
+from based_jax.data.streams import TokenStream
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.phases import phase
 from based_jax.profile import model_flops
 from based_jax.training.bad_loss import guard
-from based_jax.training.banner import describe_data, describe_end, describe_run, show
+from based_jax.training.banner import describe_end, describe_run, show
 from based_jax.training.devices import hosts
 from based_jax.training.devices.dry_run import dry_run, use_virtual_devices
 from based_jax.training.devices.layout import layout_table
@@ -31,6 +33,9 @@ from based_jax.training.devices.sharding import BATCH_AXES, parse_mesh
 from based_jax.training.devices.utilization import Utilization, peak_tflops
 from based_jax.training.initial_weights import start_from
 from based_jax.training.lm_config import GROUPS, LMConfig, model_config
+from based_jax.training.lm_data import data_tokenizer, open_data
+from based_jax.training.lm_metrics import held_out_metrics, tokens_per_byte
+from based_jax.training.lm_plan import plan_data, planned_vocab_size
 from based_jax.training.loop import LoopConfig, Outcome, fit, mean_loss
 from based_jax.training.low_rank import CHANGES, LowRank
 from based_jax.training.optimizer import learning_rate_schedule, make_optimizer
@@ -45,7 +50,7 @@ PROG = "python -m train.lm"
 
 # What may differ between a run and its continuation; everything else decides the losses. There may be more
 # steps, by a schedule that is the same up to the old end.
-_MAY_CHANGE = {*GROUPS["run"], *GROUPS["devices"], "steps"} - {"bad_losses"}
+_MAY_CHANGE = {*GROUPS["run"], *GROUPS["devices"], "steps", "cache"} - {"bad_losses"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Run:
 
     model: LanguageModel
     tokenizer: data.Tokenizer
-    held_out: data.PackedTokens
+    held_out: TokenStream | Mixture
     outcome: Outcome
     metrics: dict[str, float]  # held-out metrics of the final state; empty without evaluation
 
@@ -66,15 +71,15 @@ class Parts:
     model: LanguageModel
     programs: Programs
     tokenizer: data.Tokenizer
-    training: data.PackedTokens
-    held_out: data.PackedTokens
+    training: TokenStream | Mixture
+    held_out: TokenStream | Mixture
     batches: data.TrainIterator  # this process's rows
     summary: dict[str, str]  # of data and run, for people
 
     def fingerprint(self) -> dict[str, int]:
         """Return which training and held-out text it is."""
-        packed, held_out = self.training, self.held_out
-        of_training = {"crc32": packed.checksum, "tokens": len(packed), "bytes": packed.num_bytes}
+        training, held_out = self.training, self.held_out
+        of_training = {"crc32": training.checksum, "tokens": len(training), "bytes": training.num_bytes}
         return {**of_training, "held_out_crc32": held_out.checksum, "held_out_bytes": held_out.num_bytes}
 
 
@@ -83,11 +88,7 @@ def assemble(config: LMConfig) -> Parts:
     mesh = parse_mesh(config.mesh or (f"data={jax.device_count()}" if jax.process_count() > 1 else None))
     tokenizer, architecture, directory = _architecture(config)
     with phase("reading the data"):
-        corpus = data.load_documents(config.data, config.include)
-        side = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
-        training, held_out = data.split_documents(corpus.documents, fraction=config.held_out, **side)
-        packed = data.PackedTokens.from_documents(training, tokenizer)
-        packed_held_out = data.PackedTokens.from_documents(held_out, tokenizer)
+        training, held_out, summary = open_data(config, tokenizer)
     model = LanguageModel(architecture)
     programs, taken = make_programs(config, model, mesh), None
     if directory is not None:
@@ -95,21 +96,20 @@ def assemble(config: LMConfig) -> Parts:
         expected = f"a checkpoint with all of the model's arrays, but it has {taken.summary()}"
         expect(config.lora is None or not taken.fresh, "lora", config.lora, expected)
     share = _share(config, programs, architecture.max_length)
-    batches = data.train_iterator(packed, seed=config.seed, **share)
+    batches = data.train_iterator(training, seed=config.seed, shuffle=config.shuffle, **share)
     sizes = None if mesh is None else dict(mesh.shape)
-    of_run = describe_run(config, architecture, packed, packed_held_out, sizes, taken)
-    summary = describe_data(corpus) | of_run
+    summary |= describe_run(config, architecture, training, held_out, sizes, taken)
     if config.lora is not None:
         changes = programs.abstract_state.params[CHANGES]
         count = sum(leaf.size for leaf in jax.tree.leaves(changes))
         summary["trained"] = f"{count:,} parameters: rank {config.lora} in {len(changes)} maps"
-    return Parts(model, programs, tokenizer, packed, packed_held_out, batches, summary)
+    return Parts(model, programs, tokenizer, training, held_out, batches, summary)
 
 
 def _architecture(config: LMConfig) -> tuple[data.Tokenizer, ModelConfig, Path | None]:
     """Return the run's tokenizer and model, and the checkpoint that it begins with, if there is one."""
     if config.init_from is None:
-        tokenizer = data.load_tokenizer(config.tokenizer or "byte")
+        tokenizer = data_tokenizer(config)
         return tokenizer, model_config(config, tokenizer.vocab_size), None
     directory = find_directory(config.init_from)
     pretrained = load_pretrained(directory)[0].config
@@ -140,12 +140,12 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
     parts = assemble(config)
     if hosts.is_main():
         show(parts.summary, Console(stderr=True))
-    model, programs, packed = parts.model, parts.programs, parts.training
+    model, programs = parts.model, parts.programs
     prepare_run(config, model=model.config.to_dict(), data=parts.fingerprint(), may_change=_MAY_CHANGE)
     record_launch(config.workdir, programs.rows)
     if config.print_sharding and hosts.is_main():
         Console(stderr=True, width=120).print(layout_table(programs.abstract_state))
-    tokens_per_byte = len(packed) / packed.num_bytes
+    per_byte = tokens_per_byte(parts.training)
     peak = config.peak_tflops or peak_tflops(jax.devices()[0].device_kind)
     flops = config.batch_size * model_flops(model.config, model.config.max_length)
     use = Utilization(flops, peak and peak * len(programs.rows.device_set))
@@ -154,7 +154,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         speed = values["tokens_per_second"]
         return {
             **{name: values[name] for name in ("loss", "auxiliary_loss") if name in values},
-            "bits_per_byte": values["loss"] / math.log(2) * tokens_per_byte,
+            **({} if per_byte is None else {"bits_per_byte": values["loss"] / math.log(2) * per_byte}),
             "perplexity": math.exp(min(values["loss"], 700.0)),
             **{name: values[name] for name in ("grad_norm", "learning_rate")},
             "tokens_per_second": speed,
@@ -162,13 +162,12 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         }
 
     def evaluate(state: TrainState) -> dict[str, float]:
-        batches = data.held_out_batches(parts.held_out, **_share(config, programs, model.config.max_length))
-        nats, targets = mean_loss(programs, state, batches)
-        return {
-            "eval_loss": nats / targets,
-            "eval_perplexity": math.exp(min(nats / targets, 700.0)),
-            "eval_bits_per_byte": nats / math.log(2) / parts.held_out.num_bytes,
-        }
+        share = _share(config, programs, model.config.max_length)
+
+        def measure(stream: TokenStream) -> tuple[float, float]:
+            return mean_loss(programs, state, data.held_out_batches(stream, **share))
+
+        return held_out_metrics(parts.held_out, measure)
 
     key, report = jax.random.key(config.seed), {"describe": describe, "evaluate": evaluate}
     outcome = fit(programs, key, parts.batches, config.workdir, loop, bad_losses=config.bad_losses, **report)
@@ -209,8 +208,9 @@ def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> 
 def plan(config: LMConfig) -> None:
     """`config.dry_run`: what the run would take on each device of its mesh."""
     use_virtual_devices(config.mesh)
+    show(plan_data(config), Console(width=120))
     if config.init_from is None:
-        architecture = model_config(config, data.find_vocab_size(config.tokenizer or "byte"))
+        architecture = model_config(config, planned_vocab_size(config))
     else:
         architecture = _architecture(config)[1]
     programs = make_programs(config, LanguageModel(architecture), parse_mesh(config.mesh))

@@ -141,7 +141,7 @@ def _settings(kind: type[Config], values: Any, name: str) -> Config:
         allowed = {type_ for kind_ in kinds for type_ in _JSON_TYPES.get(kind_, (kind_,))}
         expected = " or ".join(sorted(type_.__name__ for type_ in allowed))
         expect(type(value) in allowed, field, value, f"a value of type {expected}")
-        made[field] = Path(value) if hint is Path else value
+        made[field] = Path(value) if Path in kinds and value is not None else value
     return kind(**made)
 
 

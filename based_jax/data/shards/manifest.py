@@ -1,0 +1,220 @@
+"""The format of token shards, and manifest.json, which describes a directory of them.
+
+    DIR/manifest.json             this file's `Manifest`; it is written last, so one without it is unfinished
+    DIR/tokenizer.json            what `load_tokenizer(DIR)` reads
+    DIR/train/00000.tokens.npy    uint16 if the vocabulary fits, else uint32, (T,): EOT d1 EOT d2 ... dn EOT
+    DIR/train/00000.starts.npy    int64, (D,): index of each document's leading EOT in this shard
+    DIR/held_out/00000.tokens.npy, 00000.starts.npy, ...    the same of the held-out side, which may be empty
+
+Each shard is by itself a stream as `based_jax.data.packed.PackedTokens` describes it: documents are in the
+order of the sources, and none crosses into another shard.
+
+The files are NumPy's own: `np.load(path, mmap_mode="r")` is the array at once, without a copy in memory and
+without a further package; the header has dtype and shape; and Grain draws from any array at random. With
+ArrayRecord, the other format for random access, each record is decompressed and deserialized at every draw.
+"""
+
+import json
+import re
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import numpy as np
+
+from based_jax.fields import Between, expect_fields
+from based_jax.files import read_json
+from based_jax.validate import expect
+from based_jax.whole_file import whole_file
+
+FILE = "manifest.json"
+VERSION = 1
+SPLITS = ("train", "held_out")
+
+MAX_BYTES = 256 << 20  # of a manifest: a shard takes 200 bytes of it
+
+Many: TypeAlias = Annotated[int, Between(0, 2**63 - 1)]
+AtLeastOne: TypeAlias = Annotated[int, Between(1, 2**63 - 1)]
+Crc32: TypeAlias = Annotated[int, Between(0, 2**32 - 1)]
+
+_SHARD = re.compile(r"(train|held_out)/[0-9]{5,9}\.tokens\.npy")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class TokenizerRecord:
+    """Which tokenizer the ids are of."""
+
+    name: str  # as it was given; another machine has it as DIR/tokenizer.json
+    vocab_size: Annotated[int, Between(1, 2**32)]
+    eot: Annotated[int, Between(0, 2**32 - 1)]
+    sha256: str  # of DIR/tokenizer.json, in hexadecimal digits
+
+    def __post_init__(self) -> None:
+        expect(self.eot < self.vocab_size, "eot", self.eot, f"an id below vocab_size = {self.vocab_size}")
+        expect(bool(_SHA256.fullmatch(self.sha256)), "sha256", self.sha256, "64 hexadecimal digits")
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """One source, and what its files were like when they were read."""
+
+    spec: str  # as of `--data`, see `based_jax.data.sources`
+    include: str | None  # as of `--include`
+    files: Many  # 0 for a data set of the hub
+    bytes: Many  # of the files, as they are on disk
+    sha256: str  # of the files' names, sizes and times of change, or of the data set's fingerprint
+
+    def __post_init__(self) -> None:
+        expect(bool(_SHA256.fullmatch(self.sha256)), "sha256", self.sha256, "64 hexadecimal digits")
+
+
+@dataclass(frozen=True)
+class HeldOutRule:
+    """Which documents are on the held-out side, see `based_jax.data.shards.sides`."""
+
+    fraction: Annotated[float, Between(0, 1)]
+    names: str | None
+    max_bytes: AtLeastOne | None
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Two files with the same number, of the same documents."""
+
+    file: str  # relative to the directory: train/00000.tokens.npy
+    documents: AtLeastOne  # D
+    tokens: AtLeastOne  # T, of them D + 1 separators
+    bytes: Many  # UTF-8 bytes of the documents' text
+    crc32_tokens: Crc32  # of the array's bytes, little-endian, without the header
+    crc32_starts: Crc32
+
+    def __post_init__(self) -> None:
+        expect(bool(_SHARD.fullmatch(self.file)), "file", self.file, "SPLIT/NUMBER.tokens.npy")
+        least = f"at least {self.documents + 1}, the separators of {self.documents} documents"
+        expect(self.tokens > self.documents, "tokens", self.tokens, least)
+
+    @property
+    def starts_file(self) -> str:
+        return self.file.removesuffix(".tokens.npy") + ".starts.npy"
+
+
+@dataclass(frozen=True)
+class Split:
+    """The shards of one side and their sums; no shards if the side has no document."""
+
+    documents: Many
+    tokens: Many
+    bytes: Many
+    shards: tuple[Shard, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("documents", "tokens", "bytes"):
+            found, total = getattr(self, name), sum(getattr(shard, name) for shard in self.shards)
+            expect(found == total, name, found, f"{total}, the sum over the shards")
+
+    @classmethod
+    def of(cls, shards: typing.Iterable[Shard]) -> "Split":
+        """Return the split that has these shards."""
+        found = tuple(shards)
+        documents, tokens, num_bytes = (
+            sum(getattr(shard, name) for shard in found) for name in ("documents", "tokens", "bytes")
+        )
+        return cls(documents, tokens, num_bytes, found)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What manifest.json says of its directory."""
+
+    tokenizer: TokenizerRecord
+    dtype: str  # of the tokens: "uint16" or "uint32"
+    sources: tuple[SourceRecord, ...]  # in the order of the documents
+    held_out: HeldOutRule
+    shard_tokens: AtLeastOne  # most tokens of a shard that has more than one document
+    skipped: Mapping[str, Many]  # documents and files that are in neither split, by reason
+    splits: Mapping[str, Split]  # of both `SPLITS`
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        _expect_version(self.version)
+        dtype = token_dtype(self.tokenizer.vocab_size).name
+        expect(self.dtype == dtype, "dtype", self.dtype, f"{dtype}, as of {self.tokenizer.vocab_size} tokens")
+        expect({*self.splits} == {*SPLITS}, "splits", [*self.splits], f"the objects {', '.join(SPLITS)}")
+        for name, split in self.splits.items():
+            for number, shard in enumerate(split.shards):
+                expected = shard_file(name, number)
+                expect(shard.file == expected, f"splits.{name}.shards[{number}].file", shard.file, expected)
+
+    def write(self, directory: Path) -> None:
+        """Write manifest.json, whole or not at all."""
+        content = {"version": self.version, **asdict(self)}
+        with whole_file(directory / FILE) as file:
+            file.write((json.dumps(content, indent=2) + "\n").encode())
+
+    @classmethod
+    def read(cls, directory: Path) -> "Manifest":
+        """Read the manifest of a finished directory.
+
+        Raises:
+            FileNotFoundError: no manifest.json: no token shards, or unfinished ones.
+            ValueError: another version, or anything that is not exactly a manifest; the message has the
+                file's path and the field.
+        """
+        path = directory / FILE
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{directory}: expected token shards with a {FILE}; without it there are none, or "
+                "python -m train.tokenize has not finished: run it again with the same flags"
+            )
+        content = read_json(path, max_bytes=MAX_BYTES)
+        try:
+            if (
+                isinstance(content, dict) and content.get("version") != VERSION
+            ):  # says more than a strange key
+                expect(
+                    False, "version", content.get("version"), f"{VERSION}, the version that this code reads"
+                )
+            return _parsed(cls, content, "manifest")
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def shard_file(split: str, number: int) -> str:
+    """Return the name of a shard's tokens, relative to the directory."""
+    return f"{split}/{number:05}.tokens.npy"
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """Return the dtype of the tokens: uint16 where every id fits, else uint32."""
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+
+
+def _expect_version(version: Any) -> None:
+    expect(version == VERSION, "version", version, f"{VERSION}, the version that this code reads")
+
+
+def _parsed(kind: Any, content: Any, name: str) -> Any:
+    """Return the dataclass `kind` from JSON: exactly its fields, with values of their types and ranges."""
+    expect(isinstance(content, dict), name, content, "an object")
+    names = {field.name for field in fields(kind)}
+    expect(content.keys() == names, name, sorted(content), f"the keys {', '.join(sorted(names))}")
+    hints, values = typing.get_type_hints(kind), dict[str, Any]()
+    for field, value in content.items():
+        here = f"{name}.{field}"
+        (item,) = [part for part in typing.get_args(hints[field]) if is_dataclass(part)] or [hints[field]]
+        if item is hints[field]:
+            values[field] = _parsed(item, value, here) if is_dataclass(item) else value
+        elif typing.get_origin(hints[field]) is tuple:
+            expect(isinstance(value, list), here, value, "a list")
+            values[field] = tuple(_parsed(item, entry, f"{here}[{i}]") for i, entry in enumerate(value))
+        else:
+            expect(isinstance(value, dict), here, value, "an object")
+            values[field] = {key: _parsed(item, entry, f"{here}.{key}") for key, entry in value.items()}
+    try:
+        expect_fields(kind, values)
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error

@@ -1,0 +1,284 @@
+"""Tokenize sources into a directory of token shards, from where an earlier call was interrupted."""
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from based_jax.data.shards.blocks import Position, Sources, find_sources, read_blocks
+from based_jax.data.shards.manifest import (
+    FILE,
+    MAX_BYTES,
+    HeldOutRule,
+    Manifest,
+    Split,
+    TokenizerRecord,
+    token_dtype,
+)
+from based_jax.data.shards.pool import Workers
+from based_jax.data.shards.sides import HeldOut, positions
+from based_jax.data.shards.worker import Encoded
+from based_jax.data.shards.writer import ShardWriter
+from based_jax.data.tokenizers import Tokenizer
+from based_jax.directory_lock import sole_writer
+from based_jax.files import read_json
+from based_jax.validate import expect
+from based_jax.whole_file import whole_file
+
+JOURNAL = "progress.json"
+SHARD_TOKENS = 64 << 20
+_TOKENIZER = "tokenizer.json"
+_SPOOL = "held_out.spool"  # tokens of the documents that are held out for now
+_INDEX = "held_out.index"
+_TRAIN = "train.hashes"  # with names: of every training text, to find copies of held-out ones
+_ENTRY = np.dtype([("digest", "u1", 32), ("length", "<i8"), ("size", "<i8")])
+_SECONDS = 10.0  # between two entries of the journal
+
+
+class Progress(NamedTuple):
+    """How far the work has come."""
+
+    done: int  # bytes of the sources, as they are on disk
+    total: int
+    tokens: int
+    documents: int
+
+
+def tokenize(
+    specs: Sequence[str],
+    tokenizer: Tokenizer,
+    out: Path,
+    *,
+    workers: int,
+    include: str | None = None,
+    rule: HeldOutRule,
+    shard_tokens: int = SHARD_TOKENS,
+    progress: Callable[[Progress], bool] = lambda now: True,
+) -> Manifest | None:
+    """Write token shards to `out` and return their manifest; None if `progress` returned False before.
+
+    The same arguments give the same bytes, whatever the number of workers and the interruptions.
+
+    Raises:
+        ValueError: another tokenization is in `out`, the sources have changed, or there is no document.
+        DirectoryInUse: another process writes to `out`.
+    """
+    expect(shard_tokens >= 2, "shard_tokens", shard_tokens, "at least 2")
+    together = rule.names is None or rule.max_bytes is None
+    expect(
+        together, "held_out_bytes", rule.max_bytes, "none beside held_out_names: whole documents are held out"
+    )
+    sources = find_sources(specs, include)
+    content = _content(tokenizer)
+    record = TokenizerRecord(
+        tokenizer.name, tokenizer.vocab_size, tokenizer.eot, hashlib.sha256(content).hexdigest()
+    )
+    settings = {
+        "tokenizer": asdict(record),
+        "sources": [asdict(source) for source in sources.records],
+        "held_out": asdict(rule),
+        "shard_tokens": shard_tokens,
+    }
+    with sole_writer(out):
+        if (out / FILE).exists():
+            manifest = Manifest.read(out)
+            _expect_same(out, asdict(manifest) | {"sources": [*map(asdict, manifest.sources)]}, settings)
+            _clean(out)
+            return manifest
+        state = _begin(out, settings, content)
+        with _Run(out, sources, record, rule, shard_tokens, settings, state) as run:
+            names = (rule.names or "").split(",") if rule.names else []
+            with Workers(workers, out, names, token_dtype(record.vocab_size)) as pool:
+                for block, encoded in pool.encode(read_blocks(sources.units, run.position)):
+                    run.take(encoded, [item.reason for item in block.skipped])
+                    run.position = block.end
+                    now = Progress(block.done, sources.size, run.tokens, run.documents)
+                    if not progress(now):
+                        run.save()
+                        return None
+                    run.save_now_and_then()
+            run.save()
+            return run.finish(names)
+
+
+class _Run:
+    """What is being written."""
+
+    def __init__(
+        self,
+        out: Path,
+        sources: Sources,
+        record: TokenizerRecord,
+        rule: HeldOutRule,
+        shard_tokens: int,
+        settings: dict[str, Any],
+        state: dict[str, Any],
+    ) -> None:
+        self._out, self._sources, self._record, self._rule = out, sources, record, rule
+        self._shard_tokens, self._settings = shard_tokens, settings
+        self.position = Position(*state["position"])
+        self.tokens, self.documents = state["tokens"], state["documents"]
+        self._skipped = Counter(state["skipped"])
+        self._names = set(state["names"])
+        self._train = self._writer("train", state["train"])
+        self._files = {}
+        for name in (_SPOOL, _INDEX, _TRAIN):
+            (out / name).touch()
+            file = (out / name).open("r+b")
+            file.truncate(state["files"].get(name, 0))
+            file.seek(0, os.SEEK_END)
+            self._files[name] = file
+        self._held_out = HeldOut(rule.max_bytes)
+        for entry in np.fromfile(out / _INDEX, _ENTRY):
+            self._held_out.offer(entry["digest"].tobytes(), int(entry["size"]))
+        self._saved = time.monotonic()
+
+    def __enter__(self) -> "_Run":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._train.abandon()
+        for file in self._files.values():
+            file.close()
+
+    def _writer(self, split: str, state: dict[str, Any] | None = None) -> ShardWriter:
+        dtype = token_dtype(self._record.vocab_size)
+        return ShardWriter(self._out, split, dtype, self._record.eot, self._shard_tokens, state)
+
+    def take(self, encoded: Encoded, skipped: Sequence[str]) -> None:
+        """Write a block."""
+        self._skipped.update(skipped)
+        self._skipped.update(reason for _, reason in encoded.skipped)
+        self._names.update(encoded.names)
+        self.tokens += encoded.tokens.size
+        self.documents += len(encoded.lengths)
+        held_out = encoded.named if self._rule.names else positions(encoded.digests) < self._rule.fraction
+        ends = np.cumsum(encoded.lengths)
+        first = 0
+        for i in [*np.flatnonzero(held_out), len(held_out)]:
+            if first < i:
+                stream = encoded.tokens[ends[first] - encoded.lengths[first] : ends[i - 1]]
+                self._train.append(stream, encoded.lengths[first:i], encoded.sizes[first:i])
+                if self._rule.names:
+                    hashes = np.ascontiguousarray(encoded.digests[first:i, 8:16])
+                    self._files[_TRAIN].write(hashes.tobytes())
+            if i < len(held_out):
+                digest, length, size = encoded.digests[i], int(encoded.lengths[i]), int(encoded.sizes[i])
+                accepted, reasons = self._held_out.offer(digest.tobytes(), size)
+                self._skipped.update(reasons)
+                if accepted:
+                    self._files[_SPOOL].write(encoded.tokens[ends[i] - length : ends[i]].tobytes())
+                    self._files[_INDEX].write(np.array([(digest, length, size)], _ENTRY).tobytes())
+            first = i + 1
+
+    def save_now_and_then(self) -> None:
+        if time.monotonic() - self._saved >= _SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Write the journal, from which `tokenize` goes on."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        state = {
+            "position": self.position,
+            "tokens": self.tokens,
+            "documents": self.documents,
+            "skipped": self._skipped,
+            "names": sorted(self._names),
+            "train": self._train.sync(),
+            "files": {name: file.tell() for name, file in self._files.items()},
+        }
+        _write_json(self._out / JOURNAL, {"settings": self._settings, "state": state})
+        self._saved = time.monotonic()
+
+    def finish(self, names: Sequence[str]) -> Manifest:
+        """Write the held-out side and the manifest."""
+        missing = ", ".join(sorted({*names} - self._names))
+        expect(
+            not missing, "held_out_names", missing, "names of the data, as they stand between colons there"
+        )
+        entries = np.fromfile(self._out / _INDEX, _ENTRY)
+        kept = self._held_out.kept(len(entries))
+        if names:
+            hashes = np.ascontiguousarray(entries["digest"][:, 8:16]).view("<u8")[:, 0]
+            copies = np.isin(hashes, np.fromfile(self._out / _TRAIN, "<u8"))
+            self._skipped["copy of a training document"] += int(copies.sum())
+            kept &= ~copies
+        self._train.close()
+        writer, dtype = self._writer("held_out"), token_dtype(self._record.vocab_size)
+        with (self._out / _SPOOL).open("rb") as spool:
+            for entry, is_kept in zip(entries, kept, strict=True):
+                stream = np.frombuffer(spool.read(int(entry["length"]) * dtype.itemsize), dtype)
+                if is_kept:
+                    writer.append(stream, np.asarray([entry["length"]]), np.asarray([entry["size"]]))
+        writer.close()
+        found = f"{self.documents} documents, skipped {dict(self._skipped)}"
+        expect(bool(self._train.shards), "data", found, "at least one training document with text")
+        manifest = Manifest(
+            self._record,
+            dtype.name,
+            self._sources.records,
+            self._rule,
+            self._shard_tokens,
+            dict(sorted((+self._skipped).items())),
+            {"train": Split.of(self._train.shards), "held_out": Split.of(writer.shards)},
+        )
+        manifest.write(self._out)
+        _clean(self._out)
+        return manifest
+
+
+def _begin(out: Path, settings: dict[str, Any], content: bytes) -> dict[str, Any]:
+    """Return the state to go on from: that of the journal, or the one of the beginning."""
+    if (out / JOURNAL).exists():
+        journal = read_json(out / JOURNAL, max_bytes=MAX_BYTES)
+        _expect_same(out, journal["settings"], settings)
+        _write_tokenizer(out, content)
+        return journal["state"]
+    others = [
+        path.name for path in out.iterdir() if path.name != "run.lock" and not path.name.startswith(".")
+    ]
+    expect(not others, "out", str(out), "an empty or new directory, or one that this command began")
+    state = {"position": (0, 0, 0), "tokens": 0, "documents": 0, "skipped": {}, "names": [], "train": None}
+    _write_json(out / JOURNAL, {"settings": settings, "state": state | {"files": {}}})
+    _write_tokenizer(out, content)
+    return state | {"files": {}}
+
+
+def _expect_same(out: Path, before: dict[str, Any], settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        if name == "sources" and [s["spec"] for s in before[name]] == [s["spec"] for s in value]:
+            changed = [s["spec"] for s, old in zip(value, before[name], strict=True) if s != old]
+            expect(not changed, "data", ", ".join(changed), f"the files as they were when {out} was begun")
+        else:
+            expect(before[name] == value, name, value, f"{before[name]!r}, as {out} was begun with")
+
+
+def _content(tokenizer: Tokenizer) -> bytes:
+    with tempfile.TemporaryDirectory() as scratch:
+        tokenizer.save(scratch)
+        return Path(scratch, _TOKENIZER).read_bytes()
+
+
+def _write_tokenizer(out: Path, content: bytes) -> None:
+    with whole_file(out / _TOKENIZER) as file:
+        file.write(content)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    with whole_file(path) as file:
+        file.write(json.dumps(content).encode())
+
+
+def _clean(out: Path) -> None:
+    for name in (_SPOOL, _INDEX, _TRAIN, JOURNAL):
+        (out / name).unlink(missing_ok=True)

@@ -1,0 +1,123 @@
+"""Tokenize text into shards on disk: ``python -m train.tokenize --data stdlib --tokenizer byte --out DIR``.
+
+The text is streamed: memory does not grow with it. Interrupted, the same command goes on where it was.
+"""
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from based_jax import command, data
+from based_jax.data.shards.manifest import HeldOutRule, Manifest
+from based_jax.data.shards.tokenize import SHARD_TOKENS, Progress, tokenize
+from based_jax.training.run.progress import clock, short
+from based_jax.training.run.signals import StopRequest
+from based_jax.validate import expect, expect_range
+
+PROG = "python -m train.tokenize"
+_SECONDS = 20.0  # between lines where there is no terminal
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizeConfig:
+    """Tokenize text into shards that train.lm reads in place."""
+
+    data: tuple[str, ...]
+    """sources in order: stdlib, files, directories, globs, hf:NAME, or Megatron's NAME.idx beside NAME.bin"""
+    tokenizer: str
+    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file"""
+    out: Path
+    """directory of the shards: a new one, or one that was interrupted"""
+    include: str | None = None
+    """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
+    held_out: float = 0.02
+    """share of the documents to hold out for evaluation; 0 is none"""
+    held_out_bytes: int | None = None
+    """most bytes of held-out text; what is beyond is on neither side; default: no bound"""
+    held_out_names: str | None = None
+    """hold out these files or FASTA records instead, e.g. chr8,chr9"""
+    shard_tokens: int = SHARD_TOKENS
+    """most tokens of a shard"""
+    workers: int | None = None
+    """processes that encode; default: one for each core"""
+
+    def __post_init__(self) -> None:
+        expect(bool(self.data), "data", self.data, "at least one source")
+        expect(0 <= self.held_out < 1, "held_out", self.held_out, "at least 0 and below 1")
+        expect(self.workers is None or self.workers >= 1, "workers", self.workers, "at least 1")
+        expect_range("shard_tokens", self.shard_tokens, 2)
+
+
+class _Display:
+    """One line of 80 columns on a terminal, lines now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self._live, self._begin = sys.stderr.isatty(), time.monotonic()
+        self._last = self._begin
+        self._first: Progress | None = None
+
+    def show(self, now: Progress) -> None:
+        self._first = self._first or now
+        moment = time.monotonic()
+        if moment - self._last < (0.25 if self._live else _SECONDS):
+            return
+        self._last, seconds = moment, moment - self._begin
+        rate = (now.tokens - self._first.tokens) / seconds
+        line = (
+            f"{short(now.done)}B of {short(now.total)}B  {short(now.tokens)} tokens  {short(rate)} tokens/s"
+        )
+        if done := now.done - self._first.done:
+            line += f"  {clock((now.total - now.done) * seconds / done)} left"
+        print(
+            f"\r{line[:79]:79}" if self._live else line,
+            end="" if self._live else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def end(self) -> None:
+        if self._live:
+            print(file=sys.stderr)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; the exit status is 128 + n after signal n."""
+    config = command.parse(TokenizeConfig, argv, prog=PROG)
+    display = _Display()
+    with StopRequest() as request:
+
+        def progress(now: Progress) -> bool:
+            display.show(now)
+            return request.signal is None
+
+        manifest = tokenize(
+            config.data,
+            data.load_tokenizer(config.tokenizer),
+            config.out,
+            workers=config.workers or len(os.sched_getaffinity(0)),
+            include=config.include,
+            rule=HeldOutRule(config.held_out, config.held_out_names, config.held_out_bytes),
+            shard_tokens=config.shard_tokens,
+            progress=progress,
+        )
+        display.end()
+        if manifest is None:
+            assert request.signal is not None
+            print(f"interrupted; the same command goes on from here: {config.out}", file=sys.stderr)
+            return 128 + request.signal
+    print(summary(config.out, manifest))
+    return 0
+
+
+def summary(out: Path, manifest: Manifest) -> str:
+    """Return counts of both sides, what was skipped, and the next command."""
+    lines = [f"{out}: {manifest.dtype} tokens of {manifest.tokenizer.name}"]
+    for name, split in manifest.splits.items():
+        sizes = f"{split.documents:,} documents, {split.tokens:,} tokens, {split.bytes:,} bytes of text"
+        lines.append(f"{name}: {sizes}, {len(split.shards)} shards")
+    skipped = ", ".join(f"{count:,} {reason}" for reason, count in manifest.skipped.items())
+    lines.append(f"skipped: {skipped or 'nothing'}")
+    return "\n".join([*lines, f"next: python -m train.lm --data tokens:{out}"])

@@ -1,0 +1,114 @@
+"""What a language model's run reads: text in memory, token shards in files, or a mixture of such sources."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from based_jax import data
+from based_jax.data.shards.manifest import HeldOutRule, shard_file
+from based_jax.data.shards.mixtures import Mixture, parse_mixture
+from based_jax.data.shards.reader import TokenShards
+from based_jax.data.shards.specs import (
+    TOKENS,
+    expect_no_text_flags,
+    expect_same_tokenizer,
+    load_data_tokenizer,
+    shard_directory,
+)
+from based_jax.data.shards.text_cache import PackedText, load_cached
+from based_jax.data.streams import TokenStream
+from based_jax.training.banner import describe_data, describe_shards
+from based_jax.training.lm_config import LMConfig
+from based_jax.validate import expect
+
+
+class RunData(NamedTuple):
+    """The two sides of a run's data."""
+
+    training: TokenStream | Mixture
+    held_out: TokenStream | Mixture
+    summary: dict[str, str]  # for people
+
+
+class _Source(NamedTuple):
+    """A source that is no mixture."""
+
+    training: TokenStream
+    held_out: TokenStream
+    summary: dict[str, str]
+
+
+def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
+    """Read the text that `config.data` names, or open its shards.
+
+    Raises:
+        ValueError, OSError: no such data, shards of another tokenizer, flags that do not apply to them, or no
+            held-out side for the evaluations of the run.
+    """
+    weights = parse_mixture(config.data)
+    expect_flags_apply(config)
+    if weights is None:
+        return RunData(*_open(config.data, config, tokenizer))
+    opened = [_open(spec, config, tokenizer) for spec in weights]
+    names, shares = _short_names(list(weights)), tuple(weights.values())
+    training = Mixture(names, tuple(source.training for source in opened), shares)
+    held_out = Mixture(names, tuple(source.held_out for source in opened), shares)
+    summaries = [source.summary for source in opened]
+    rows = {row: "" for summary in summaries for row in summary}
+    for row in rows:
+        rows[row] = "; ".join(
+            f"{share:.1%} {summary[row]}" if row == "data" else summary[row]
+            for share, summary in zip(training.shares, summaries, strict=True)
+            if row in summary
+        )
+    return RunData(training, held_out, rows)
+
+
+def data_tokenizer(config: LMConfig) -> data.Tokenizer:
+    """The tokenizer of a run that begins with no checkpoint: that of its shards, else `--tokenizer`."""
+    return load_data_tokenizer(sources(config), config.tokenizer)
+
+
+def sources(config: LMConfig) -> list[str]:
+    """The sources that `config.data` names."""
+    return list(parse_mixture(config.data) or [config.data])
+
+
+def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
+    if (directory := shard_directory(spec)) is not None:
+        return _open_shards(directory, config, tokenizer)
+    is_text = not Path(spec, shard_file("train", 0)).is_file()
+    expect(is_text, "data", spec, f"text; these are token shards: --data {TOKENS}{spec}")
+
+    def read() -> PackedText:
+        corpus = data.load_documents(spec, config.include)
+        side = {"max_bytes": config.held_out_bytes, "names": config.held_out_names}
+        sides = data.split_documents(corpus.documents, fraction=config.held_out, **side)
+        training, held_out = (data.PackedTokens.from_documents(side, tokenizer) for side in sides)
+        return PackedText(training, held_out, describe_data(corpus))
+
+    if config.cache is None:
+        return _Source(*read())
+    rule = HeldOutRule(config.held_out, config.held_out_names, config.held_out_bytes)
+    return _Source(*load_cached(config.cache, spec, config.include, rule, tokenizer, read))
+
+
+def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
+    training, held_out = (TokenShards.open(directory, side) for side in ("train", "held_out"))
+    expect_same_tokenizer(training, tokenizer)
+    has_sides = len(training) > 0 and (len(held_out) > 0 or config.eval_every == 0)
+    expected = "shards with a training side, and a held-out side or --eval-every 0"
+    expect(has_sides, "data", f"{TOKENS}{directory}", expected)
+    return _Source(training, held_out, describe_shards(f"{TOKENS}{directory}", training))
+
+
+def expect_flags_apply(config: LMConfig) -> None:
+    """Check that flags which say how text is read are given only where text is read."""
+    if all(map(shard_directory, sources(config))):
+        expect_no_text_flags(config, "include", "held_out", "held_out_bytes", "held_out_names", "cache")
+
+
+def _short_names(specs: Sequence[str]) -> tuple[str, ...]:
+    """The last parts of the specs' paths where these differ, else the specs."""
+    short = tuple(spec.removeprefix(TOKENS).rstrip("/").rpartition("/")[2] for spec in specs)
+    return short if len(set(short)) == len(short) and all(short) else tuple(specs)

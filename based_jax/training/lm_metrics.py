@@ -1,0 +1,35 @@
+"""Metrics of a language model's data: losses per token as bits per byte, and held-out losses by source."""
+
+import math
+from collections.abc import Callable
+
+from based_jax.data.shards.mixtures import Mixture
+from based_jax.data.streams import TokenStream
+
+
+def tokens_per_byte(stream: TokenStream | Mixture) -> float | None:
+    """Tokens that a byte of a run's text is on average; None if the bytes are not known."""
+    if not isinstance(stream, Mixture):
+        return len(stream) / stream.num_bytes if stream.num_bytes else None
+    parts = list(zip(stream.shares, stream.parts, strict=True))
+    if not all(part.num_bytes for _, part in parts):
+        return None
+    return 1 / sum(share * part.num_bytes / len(part) for share, part in parts)
+
+
+def held_out_metrics(
+    stream: TokenStream | Mixture, measure: Callable[[TokenStream], tuple[float, float]]
+) -> dict[str, float]:
+    """Loss, perplexity and bits per byte of held-out text, and the loss of each part of a mixture.
+
+    `measure` returns the sum of a stream's losses (nats) and the number of its targets.
+    """
+    parts = [measure(part) for part in (stream.parts if isinstance(stream, Mixture) else (stream,))]
+    nats, targets = (sum(values) for values in zip(*parts, strict=True))
+    metrics = {"eval_loss": nats / targets, "eval_perplexity": math.exp(min(nats / targets, 700.0))}
+    if tokens_per_byte(stream) is not None:
+        metrics["eval_bits_per_byte"] = nats / math.log(2) / stream.num_bytes
+    if isinstance(stream, Mixture):
+        each = zip(stream.names, parts, strict=True)
+        metrics |= {f"eval_loss/{name}": own / count for name, (own, count) in each}
+    return metrics

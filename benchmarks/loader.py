@@ -1,0 +1,125 @@
+"""`loader`: tokens a second of the training data, in memory or shards, and what a run from shards takes."""
+
+import math
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from rich.console import Console
+
+from based_jax.data import PackedTokens, train_iterator
+from based_jax.data.shards.reader import TokenShards
+from based_jax.data.streams import TokenStream
+from based_jax.validate import expect
+from benchmarks import loader_tables, report
+from benchmarks.flags import comma_list, expect_writable
+from benchmarks.loader_run import tokens_per_second, train, write_random_shards
+from benchmarks.machine import cores
+
+GB = 10**9
+SHUFFLES = ("windows", "documents")
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Rate of the data loader on random 16-bit tokens, and start, memory and rate of `train.lm` beside it.
+
+    The loader alone draws batches from one shard in memory and from shards in the page cache. Then
+    `python -m train.lm --preset based-tiny` runs on shards of each size, in a process of its own, with its
+    programs compiled before.
+    """
+
+    length: int = 2048
+    """Tokens per row of the loader alone; the runs have the preset's own."""
+    batch_size: int = 16
+    """Rows per batch."""
+    gigabytes: Annotated[tuple[float, ...], comma_list(float, "GB,GB,...")] = (0.01, 1.0, 10.0)
+    """Sizes of the tokens on disk, 10^9 bytes; the loader alone reads the first that is not below 1."""
+    steps: int = 30
+    """Steps of each run."""
+    samples: int = 5
+    """Stretches of which the table shows the median rate."""
+    seconds: float = 2.0
+    """Length of a stretch, in seconds."""
+    scratch: Path | None = None
+    """Directory for the shards, which are removed afterwards; default: the system's for temporary files."""
+    json: Path | None = None
+    """Write every number here, with the facts about the machine."""
+    markdown: Path | None = None
+    """Put the tables into this file, between the lines `<!-- loader -->` and `<!-- /loader -->`."""
+
+    def run(self, command: str) -> int:
+        """Measure, show, write; 0, or 130 after Ctrl-C.
+
+        Raises:
+            ValueError: a flag makes no sense.
+            OSError: the shards cannot be written.
+        """
+        self._check()
+        names = ("length", "batch_size", "gigabytes", "steps", "samples", "seconds")
+        settings = {name: getattr(self, name) for name in names}
+        results = report.new_report("loader", command, settings, [], [])
+        if (load := results["machine"]["load_average"] or 0) > cores() / 4:
+            results["notes"].append(f"The machine was not idle: load {load:g} at the start.")
+        progress = Console(stderr=True, highlight=False)
+        try:
+            self._measure(results, progress)
+            results["complete"] = True
+        except KeyboardInterrupt:
+            results["notes"].append("Interrupted: what was not reached is missing.")
+        if self.json:
+            report.save(results, self.json)
+        loader_tables.show(results)
+        if self.markdown:
+            self.markdown.write_text(loader_tables.insert(self.markdown.read_text(), results))
+        return 0 if results["complete"] else 130
+
+    def _measure(self, results: dict[str, Any], progress: Console) -> None:
+        with tempfile.TemporaryDirectory(dir=self.scratch, prefix="loader-") as folder:
+            progress.print("compiling, and keeping the programs")
+            write_random_shards(Path(folder), int(self.gigabytes[0] * GB))
+            train(Path(folder), Path(folder, "run"), 1)
+        alone = next((size for size in self.gigabytes if size >= 1), self.gigabytes[-1])
+        for size in self.gigabytes:
+            with tempfile.TemporaryDirectory(dir=self.scratch, prefix="loader-") as folder:
+                directory = Path(folder)
+                progress.print(f"writing {size:g} GB of shards to {directory}")
+                write_random_shards(directory, int(size * GB))
+                if size == alone:
+                    self._measure_alone(directory, results, progress)
+                progress.print(f"training on {size:g} GB")
+                found = train(directory, directory / "run", self.steps)
+                results["rows"].append({"kind": "run", "gigabytes": size, **found})
+
+    def _measure_alone(self, directory: Path, results: dict[str, Any], progress: Console) -> None:
+        shards = TokenShards.open(directory)
+        first = shards.shard(0)
+        in_memory = PackedTokens(np.array(first.tokens), np.array(first.starts), first.num_bytes)
+        streams: dict[str, TokenStream] = {"memory": in_memory, "shards": shards}
+        for place, stream in streams.items():
+            for shuffle in SHUFFLES:
+                for cross_documents in (False, True):
+                    sizes = {"length": self.length, "batch_size": self.batch_size, "seed": 0}
+                    how = {"shuffle": shuffle, "cross_documents": cross_documents}
+                    batches = train_iterator(stream, **sizes, **how)
+                    tokens_per_second(batches, self.seconds)  # reads the shards for the first time
+                    rates = [tokens_per_second(batches, self.seconds) for _ in range(self.samples)]
+                    batches.close()
+                    low, median, high = (float(rate) for rate in np.percentile(rates, (25, 50, 75)))
+                    row = {"kind": "loader", "place": place, **how, "tokens_per_second": median}
+                    results["rows"].append({**row, "spread": (high - low) / median})
+                    progress.print(f"{place}, {shuffle}: {median / 1e6:.3g} million tokens/s")
+
+    def _check(self) -> None:
+        for name in ("length", "batch_size", "steps", "samples"):
+            value = getattr(self, name)
+            expect(value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
+        expect(0 < self.seconds < math.inf, "--seconds", self.seconds, "more than 0 seconds")
+        sizes = self.gigabytes
+        large = bool(sizes) and all(2 * (self.length + 2) <= size * GB < math.inf for size in sizes)
+        expect(large, "--gigabytes", ",".join(map(str, sizes)), "one or more sizes above that of a window")
+        expect_writable("--json", self.json)
+        if self.markdown:
+            loader_tables.insert(self.markdown.read_text(), None)

@@ -1,0 +1,215 @@
+"""train.tokenize: every format, any number of workers, and interruptions give the same shards."""
+
+import gzip
+import itertools
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from based_jax.data import PackedTokens, load_documents, load_tokenizer, split_documents
+from based_jax.data.shards.manifest import HeldOutRule, Manifest
+from based_jax.data.shards.tokenize import JOURNAL, tokenize
+from based_jax.training.commands.tokenize import PROG, main
+from tests.commands import run_here
+from tests.conftest import ROOT
+
+TEXTS = [f"text {n} " * (n % 7 + 1) + "é\n" for n in range(40)]
+NONE = HeldOutRule(0.0, None, None)
+
+
+def _write(directory: Path, kind: str) -> Path:
+    directory.mkdir(exist_ok=True)
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+    array = json.dumps([{"text": text} for text in TEXTS]).encode()
+    contents = {"jsonl": lines, "jsonl.gz": gzip.compress(lines), "jsonl.zst": zstandard.compress(lines)}
+    contents |= {"json": array, "json.gz": gzip.compress(lines)}
+    path = directory / f"a.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.table({"text": TEXTS}), path, row_group_size=7)
+    elif kind == "txt":
+        for n, text in enumerate(TEXTS):
+            (directory / f"{n:03}.txt").write_bytes(text.encode())
+        return directory
+    elif kind == "idx":
+        _write_megatron(path, [[*text.encode(), 256] for text in TEXTS])
+    else:
+        path.write_bytes(contents[kind])
+    return path
+
+
+def _write_megatron(path: Path, documents: list[list[int]]) -> None:
+    sizes = np.array([len(ids) for ids in documents], "<i4")
+    pointers = np.concatenate([[0], np.cumsum(sizes[:-1] * 2)]).astype("<i8")
+    header = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, len(sizes), len(sizes) + 1)
+    path.write_bytes(
+        header + sizes.tobytes() + pointers.tobytes() + np.arange(len(sizes) + 1, dtype="<i8").tobytes()
+    )
+    path.with_suffix(".bin").write_bytes(np.concatenate(documents).astype("<u2").tobytes())
+
+
+def _run(
+    out: Path, spec: Path, rule: HeldOutRule = NONE, *, workers: int = 1, shard_tokens: int = 1 << 20, **more
+):
+    return tokenize(
+        [str(spec)], load_tokenizer(), out, workers=workers, rule=rule, shard_tokens=shard_tokens, **more
+    )
+
+
+def _contents(out: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*.npy"))}
+
+
+@pytest.mark.parametrize(
+    "kind", ["jsonl", "jsonl.gz", "jsonl.zst", "json", "json.gz", "parquet", "txt", "idx"]
+)
+def test_every_format_gives_the_stream_of_the_in_memory_path(tmp_path, kind):
+    manifest = _run(tmp_path / "out", _write(tmp_path / "in", kind))
+    packed = PackedTokens.from_documents(
+        load_documents(str(_write(tmp_path / "x", "txt"))).documents, load_tokenizer()
+    )
+    (shard,) = manifest.splits["train"].shards
+    tokens = np.load(tmp_path / "out" / shard.file, mmap_mode="r")
+    starts = np.load(tmp_path / "out" / shard.starts_file, mmap_mode="r")
+    assert tokens.dtype == np.uint16
+    assert starts.dtype == np.int64
+    np.testing.assert_array_equal(tokens, packed.tokens)
+    np.testing.assert_array_equal(starts, packed.starts)
+    assert (shard.documents, shard.tokens, shard.bytes) == (len(TEXTS), len(packed), packed.num_bytes)
+    assert shard.crc32_tokens == zlib.crc32(tokens.tobytes()) == packed.checksum
+    assert shard.crc32_starts == zlib.crc32(starts.tobytes())
+    assert Manifest.read(tmp_path / "out") == manifest
+
+
+def test_small_shards_whatever_the_workers_and_the_interruptions(tmp_path, monkeypatch):
+    monkeypatch.setattr("based_jax.data.shards.blocks.BLOCK", 100)
+    spec, rule = _write(tmp_path / "in", "jsonl.gz"), HeldOutRule(0.3, None, None)
+    manifest = _run(tmp_path / "a", spec, rule, shard_tokens=50)
+    assert all(s.tokens <= 50 or s.documents == 1 for s in manifest.splits["train"].shards)
+    assert any(s.tokens > 50 for s in manifest.splits["train"].shards)
+    _run(tmp_path / "b", spec, rule, shard_tokens=50, workers=3)
+    for _ in range(100):  # two blocks at a time
+        calls = [False, True]
+        if _run(tmp_path / "c", spec, rule, shard_tokens=50, progress=lambda now, c=calls: c.pop()):
+            break
+        assert (tmp_path / "c" / JOURNAL).exists()
+    assert _contents(tmp_path / "a") == _contents(tmp_path / "b") == _contents(tmp_path / "c")
+    assert Manifest.read(tmp_path / "a") == Manifest.read(tmp_path / "c")
+
+
+@pytest.mark.parametrize("max_bytes", [None, 200])
+def test_the_sides_have_no_text_in_common_and_are_those_of_the_split(tmp_path, max_bytes):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 2))
+    manifest = _run(tmp_path / "out", path, HeldOutRule(0.3, None, max_bytes))
+    train, held_out = split_documents(load_documents(str(path)).documents, fraction=0.3)
+    sides = {}
+    for name, split in manifest.splits.items():
+        (shard,) = split.shards
+        tokens = np.load(tmp_path / "out" / shard.file)
+        starts = [*np.load(tmp_path / "out" / shard.starts_file), len(tokens) - 1]
+        sides[name] = [load_tokenizer().decode(tokens[a:b]) for a, b in itertools.pairwise(starts)]
+    assert sides["train"] == [document.text for document in train]
+    expected = [document.text for document in held_out]
+    if max_bytes is not None:
+        count = np.searchsorted(np.cumsum([len(text.encode()) for text in expected]), max_bytes, side="right")
+        expected = expected[:count]
+        assert 0 < count < len(held_out)
+    assert sorted(sides["held_out"]) == sorted(expected)
+
+
+def test_bad_documents_are_counted(tmp_path):
+    path = tmp_path / "in" / "a.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(
+        b'{"text": "a"}\nnot json\n{"x": 1}\n{"text": ""}\n{"text": "\xff"}\n{"text": "\\ud800"}\n'
+    )
+    (path.parent / "b.txt.gz").write_bytes(gzip.compress(b"text" * 99)[:-5])
+    (path.parent / "c.txt").write_bytes(b"\0")
+    skipped = {
+        "binary": 1,
+        "damaged": 1,
+        "empty": 1,
+        "no text": 1,
+        "not JSON": 1,
+        "not UTF-8": 1,
+        "not Unicode": 1,
+    }
+    assert _run(tmp_path / "out", path.parent).skipped == skipped
+
+
+def test_finished_and_other_settings(tmp_path, capsys):
+    spec, out = _write(tmp_path / "in", "jsonl"), tmp_path / "out"
+    argv = ["--data", spec, "--tokenizer", "byte", "--out", out, "--workers", 1]
+    assert run_here(PROG, main, argv, capsys).status == 0
+    before = _contents(out)
+    again = run_here(PROG, main, argv, capsys)
+    assert again.status == 0
+    assert f"next: python -m train.lm --data tokens:{out}" in again.out
+    ended = run_here(PROG, main, [*argv, "--shard-tokens", 5], capsys)
+    assert ended.status == 2
+    assert "shard_tokens = 5" in ended.err
+    spec.write_bytes(spec.read_bytes() + b"\n")
+    assert "files as they were" in run_here(PROG, main, argv, capsys).err
+    assert _contents(out) == before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "x").touch()
+    ended = run_here(PROG, main, [*argv[:4], "--out", tmp_path / "other"], capsys)
+    assert ended.status == 2
+    assert "an empty or new directory" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("begin", "content", "message"),
+    [(0, b"XX", "first bytes"), (9, b"\2", "version"), (17, b"\6", "dtype"), (18, b"\xff", "its size")],
+)
+def test_a_damaged_token_index_is_refused(tmp_path, begin, content, message):
+    path = _write(tmp_path / "in", "idx")
+    data = bytearray(path.read_bytes())
+    data[begin : begin + len(content)] = content
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=message):
+        _run(tmp_path / "out", path)
+
+
+def test_ids_of_another_vocabulary_are_refused(tmp_path):
+    _write_megatron(tmp_path / "a.idx", [[1, 2, 300]])
+    with pytest.raises(ValueError, match="token ids"):
+        _run(tmp_path / "out", tmp_path / "a.idx")
+
+
+@pytest.mark.release
+def test_a_killed_command_goes_on_where_it_was(tmp_path):
+    argv = [
+        sys.executable,
+        "-m",
+        "train.tokenize",
+        "--data",
+        "stdlib",
+        "--tokenizer",
+        "byte",
+        "--workers",
+        "2",
+    ]
+    argv += ["--shard-tokens", "1000000", "--out"]
+    subprocess.run([*argv, tmp_path / "a"], cwd=ROOT, check=True, capture_output=True)
+    for seconds in (0.1, 0.4, 0.7):
+        process = subprocess.Popen([*argv, tmp_path / "b"], cwd=ROOT, stderr=subprocess.DEVNULL)
+        while not (tmp_path / "b" / JOURNAL).exists() and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(seconds)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    subprocess.run([*argv, tmp_path / "b"], cwd=ROOT, check=True, capture_output=True)
+    assert _contents(tmp_path / "a") == _contents(tmp_path / "b")

@@ -1,0 +1,225 @@
+"""Training from token shards and mixtures: exact resumes, what a run reports, and what it refuses."""
+
+import dataclasses
+import shutil
+import signal
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from based_jax.data import NucleotideTokenizer
+from based_jax.data.shards.mixtures import Mixture
+from based_jax.data.shards.reader import TokenShards
+from based_jax.training.commands import lm
+from based_jax.training.commands.tokenize import main as tokenize_main
+from based_jax.training.lm_plan import plan_data
+from based_jax.training.run.directory import parse_run, prepare_run
+from based_jax.training.run.metrics import MetricWriter, read_metrics
+from tests.data.shards.directories import write_shards
+from tests.training.runs import command, losses, start, until
+from tests.training.test_hosts import CLOSE, finish, together
+
+
+@pytest.fixture(scope="session")
+def shards(text, tmp_path_factory) -> Path:
+    """The fixture `text` in 18 shards of two documents each, and four documents held out."""
+    texts = [path.read_text() for path in sorted(text.iterdir())]
+    train = [texts[i : i + 2] for i in range(0, 36, 2)]
+    return write_shards(tmp_path_factory.mktemp("shards"), train, [texts[36:38], texts[38:]])
+
+
+@pytest.fixture(scope="session")
+def from_shards(one_layer, shards):
+    """Settings of a run: `one_layer`'s, without those that say how text is read."""
+    settings = {key: value for key, value in one_layer.items() if key != "held_out"}
+    return {**settings, "data": f"tokens:{shards}"}
+
+
+@pytest.fixture(scope="session")
+def whole(from_shards, tmp_path_factory) -> tuple[Path, lm.Run]:
+    """A run that nothing interrupted."""
+    workdir = tmp_path_factory.mktemp("whole")
+    return workdir, lm.train(lm.LMConfig(workdir=workdir, **from_shards))
+
+
+def test_a_run_from_shards_learns(whole, shards):
+    workdir, run = whole
+    lines = read_metrics(workdir / "metrics.jsonl")
+    assert lines[-1]["loss"] < lines[0]["loss"] - 1
+    assert lines[-1]["eval_loss"] < lines[0]["loss"] - 1
+    held_out = TokenShards.open(shards, "held_out")
+    targets = len(held_out) - 2  # of two shards
+    bits = lines[-1]["eval_loss"] * targets / np.log(2) / held_out.num_bytes
+    assert lines[-1]["eval_bits_per_byte"] == pytest.approx(bits)
+    assert (workdir / "model" / "tokenizer.json").read_bytes() == (shards / "tokenizer.json").read_bytes()
+    assert run.tokenizer.name == "byte"
+
+
+def resumes_bit_exactly(workdir: Path, whole: tuple[Path, lm.Run]) -> None:
+    run = lm.train(parse_run(lm.LMConfig, ["--workdir", str(workdir), "--resume"], lm.PROG))
+    assert losses(workdir) == losses(whole[0])
+    jax.tree.map(np.testing.assert_array_equal, run.outcome.state, whole[1].outcome.state)
+
+
+def test_a_run_that_was_stopped_resumes_bit_exactly(whole, from_shards, tmp_path, monkeypatch):
+    write = MetricWriter.write
+
+    def stop(writer, step, *arguments):
+        write(writer, step, *arguments)
+        if step == 7:
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricWriter, "write", stop)
+        run = lm.train(lm.LMConfig(workdir=tmp_path, **{**from_shards, "checkpoint_every": 0}))
+    assert run.outcome.stopped_by == signal.SIGTERM
+    resumes_bit_exactly(tmp_path, whole)
+
+
+@pytest.mark.slow  # as above, in a process, and without a chance to save
+def test_a_process_that_was_killed_resumes_bit_exactly(whole, from_shards, tmp_path):
+    status, rest = until(8, start(command(from_shards, tmp_path)), lambda process: process.kill())
+    assert status == -signal.SIGKILL, rest
+    resumes_bit_exactly(tmp_path, whole)
+
+
+@pytest.mark.slow
+def test_two_processes_read_what_one_reads(whole, from_shards, tmp_path):
+    finish(together(from_shards, tmp_path, 2, 1))
+    np.testing.assert_allclose(losses(tmp_path), losses(whole[0]), **CLOSE)
+
+
+def copy_of(run: Path, to: Path, data: Path, was: Path) -> Path:
+    """A copy of a run's directory that reads other data."""
+    shutil.copytree(run, to)
+    config = (to / "config.json").read_text()
+    (to / "config.json").write_text(config.replace(f"tokens:{was}", f"tokens:{data}"))
+    return to
+
+
+def test_resume_refuses_changed_shards(whole, shards, tmp_path):
+    moved = Path(shutil.copytree(shards, tmp_path / "moved"))
+    copy = copy_of(whole[0], tmp_path / "run", moved, shards)
+    config = parse_run(lm.LMConfig, ["--workdir", str(copy), "--resume"], lm.PROG)
+    original = dataclasses.replace(config, data=f"tokens:{shards}")
+    assert lm.assemble(config).fingerprint() == lm.assemble(original).fingerprint()
+    shutil.rmtree(moved)
+    write_shards(moved, [["another text " * 20]], [["held out"]])
+    with pytest.raises(ValueError, match=r"expected the same training text as in the run"):
+        lm.train(config)
+
+
+@pytest.mark.release
+def test_a_damaged_shard_stops_the_run_by_name(from_shards, shards, tmp_path):
+    damaged = Path(shutil.copytree(shards, tmp_path / "damaged"))
+    file = damaged / "train" / "00005.tokens.npy"
+    content = bytearray(file.read_bytes())
+    content[-20] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"00005\.tokens\.npy = 'CRC-32 .*the file is damaged"):
+        lm.train(lm.LMConfig(workdir=tmp_path / "run", **{**from_shards, "data": f"tokens:{damaged}"}))
+
+
+def test_the_summary_names_the_shards(from_shards, shards, tmp_path):
+    summary = lm.assemble(lm.LMConfig(workdir=tmp_path, **from_shards)).summary
+    assert summary["data"].startswith(f"tokens:{shards}: 18 shards, 36 documents, ")
+    assert summary["data"].endswith(" bytes, tokenizer byte")
+    assert summary["skipped"] == "3 empty"
+
+
+@pytest.mark.release
+def test_a_mixture_trains_and_reports_each_part(from_shards, shards, text, tmp_path):
+    data = f"tokens:{shards}=0.75,{text}=0.25"
+    settings = {**from_shards, "data": data, "held_out": 0.2, "steps": 12}
+    parts = lm.assemble(lm.LMConfig(workdir=tmp_path, **settings))
+    assert parts.summary["data"].startswith(f"75.0% tokens:{shards}: 18 shards")
+    assert f"; 25.0% {text}: 40 files" in parts.summary["data"]
+    first = next(parts.batches)["inputs"]
+    assert first.shape == (4, 32)
+    lm.train(lm.LMConfig(workdir=tmp_path, **settings))
+    line = read_metrics(tmp_path / "metrics.jsonl")[-1]
+    names = [shards.name, text.name]
+    assert isinstance(parts.held_out, Mixture)
+    sizes = [part.num_windows(1, drop_last=False) for part in parts.held_out.parts]
+    mean = sum(line[f"eval_loss/{name}"] * size for name, size in zip(names, sizes, strict=True)) / sum(sizes)
+    assert line["eval_loss"] == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"held_out": 0.3}, r"held_out = 0.3: expected no such flag with --data tokens:"),
+        ({"held_out_names": "a"}, "held_out_names = 'a': expected no such flag"),
+        ({"include": "*.rst"}, r"include = '\*.rst': expected no such flag"),
+        ({"tokenizer": "dna"}, "tokenizer = 'dna' with 6 tokens: expected that of the shards in"),
+        ({"data": "SHARDS"}, r"expected text; these are token shards: --data tokens:"),
+        ({"data": "tokens:/no/such"}, r"/no/such: expected token shards with a manifest\.json"),
+        ({"length": 100_000}, r"stream = '\d+ tokens': expected at least 100001 tokens"),
+    ],
+)
+def test_what_does_not_fit_is_one_error(from_shards, shards, change, message, tmp_path):
+    change = {name: str(shards) if value == "SHARDS" else value for name, value in change.items()}
+    with pytest.raises((ValueError, OSError), match=message):
+        lm.assemble(lm.LMConfig(workdir=tmp_path, **{**from_shards, **change}))
+
+
+def test_a_run_goes_on_with_a_cache_that_reads_no_text(finished, tmp_path, monkeypatch):
+    """The run itself had none, and its losses stay the same bit for bit."""
+    copy = Path(shutil.copytree(finished[0], tmp_path / "run"))
+    for step in ("20", "24"):
+        shutil.rmtree(copy / "checkpoints" / step, ignore_errors=True)
+    resume = ["--workdir", str(copy), "--resume", "--cache", str(tmp_path / "cache")]
+    lm.assemble(parse_run(lm.LMConfig, resume, lm.PROG))
+    monkeypatch.setattr("based_jax.data.load_documents", None)
+    lm.train(parse_run(lm.LMConfig, resume, lm.PROG))
+    assert losses(copy) == losses(finished[0])
+
+
+def test_the_cache_is_a_setting_of_the_run(one_layer, tmp_path):
+    config = lm.LMConfig(workdir=tmp_path / "run", cache=tmp_path / "cache", **one_layer)
+    prepare_run(config, model={}, data={}, may_change=())
+    resumed = parse_run(lm.LMConfig, ["--workdir", str(tmp_path / "run"), "--resume"], lm.PROG)
+    assert (resumed.cache, resumed.init_from) == (tmp_path / "cache", None)
+
+
+def test_shards_without_a_held_out_side_need_no_evaluation(from_shards, tmp_path):
+    data = write_shards(tmp_path / "a", [["some text " * 20]])
+    settings = {**from_shards, "data": f"tokens:{data}"}
+    with pytest.raises(ValueError, match="a held-out side or --eval-every 0"):
+        lm.assemble(lm.LMConfig(workdir=tmp_path, **settings))
+    lm.assemble(lm.LMConfig(workdir=tmp_path, **{**settings, "eval_every": 0}))
+
+
+@pytest.mark.release
+def test_a_run_from_what_train_tokenize_writes(from_shards, text, tmp_path):
+    """From the command to the losses; the shards have the documents of the text."""
+    out = tmp_path / "shards"
+    sizes = ["--held-out", "0.2", "--shard-tokens", "2000", "--workers", "1"]
+    assert tokenize_main(["--data", str(text), "--tokenizer", "byte", "--out", str(out), *sizes]) == 0
+    shards = TokenShards.open(out)
+    stored = [shards.shard(number) for number in range(len(shards.sizes))]
+    assert len(stored) > 3
+    decoded = [
+        shards.tokenizer.decode(part) for shard in stored for part in np.split(shard.tokens, shard.starts)[1:]
+    ]
+    assert set(decoded) <= {path.read_text() for path in text.iterdir()}
+    run = lm.train(
+        lm.LMConfig(workdir=tmp_path / "run", **{**from_shards, "data": f"tokens:{out}", "steps": 3})
+    )
+    assert np.isfinite(losses(tmp_path / "run")).all()
+    assert run.metrics["eval_loss"] > 0
+
+
+def test_a_plan_names_the_shards_or_how_to_make_them(from_shards, shards, tmp_path):
+    config = lm.LMConfig(workdir=tmp_path, **from_shards)
+    assert plan_data(config)["data"].startswith(f"tokens:{shards}: 18 shards, 36 documents")
+    missing = lm.LMConfig(workdir=tmp_path, data="tokens:a b=1,src=1", tokenizer="gpt2")
+    assert plan_data(missing) == {
+        "data": "tokens:a b: no token shards yet; src: text, to be read into memory",
+        "make them": "python -m train.tokenize --data TEXT --tokenizer gpt2 "
+        "--held-out-bytes 262144 --out 'a b'",
+    }
+    dna = write_shards(tmp_path / "dna", [["ACGT" * 20]], [["ACGT"]], NucleotideTokenizer())
+    assert lm.planned_vocab_size(lm.LMConfig(workdir=tmp_path, data=f"tokens:{dna}")) == 6
