@@ -14,14 +14,14 @@ from flax import linen as nn
 
 from based_jax import mixers
 from based_jax.convert import tables
-from based_jax.convert.authors_config import GATED_ACTIVATIONS, kind, model_config
+from based_jax.convert.authors_config import kind
 from based_jax.convert.layouts import Rules, Shapes
-from based_jax.convert.references import zoology
+from based_jax.convert.references import models, zoology, zoology_models
 from based_jax.convert.references.mixer import Meta, to_ours
 from based_jax.convert.references.ops import OPS, TorchOp
-from based_jax.models import Block, GatedMLP, LanguageModel, MixerSpec, RMSNorm
+from based_jax.models import MixerSpec
 from based_jax.ops import left_from_torch_window
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect
 
 
 class Reference(NamedTuple):
@@ -119,44 +119,12 @@ def _fraction(part: int, whole: int) -> float:
     return fraction if int(fraction * whole) == part else math.nextafter(fraction, 1.0)
 
 
-def _gated_mlp(meta: Meta, shapes: Shapes) -> nn.Module:
-    activation = meta["activation"].removeprefix("alt_")
-    expect_choice("activation", activation, tuple(GATED_ACTIVATIONS))
-    return GatedMLP(
-        d_model=meta["d_model"],
-        hidden=shapes["fc2.weight"][1],
-        activation=GATED_ACTIVATIONS[activation],
-        bias=meta.get("bias", "fc2.bias" in shapes),
-    )
-
-
-def _block(meta: Meta, shapes: Shapes) -> nn.Module:
-    expect(meta["mixer"].startswith("BaseConv"), "mixer", meta["mixer"], "BaseConv(...)")
-    expect(meta["mlp"] == "GatedMlp swiglu", "mlp", meta["mlp"], "'GatedMlp swiglu'")
-    inner, d_model = shapes["mixer.in_proj.weight"]
-    taps = shapes["mixer.conv.conv.weight"][-1]
-    return Block(
-        mixer=mixers.GatedConv(d_model, expand=inner // d_model, kernel_size=taps),
-        mlp=GatedMLP(d_model, hidden=shapes["mlp.fc2.weight"][1]),
-        norm={"rms": "rms", "layernorm": "layer"}[meta["norm"]],
-        norm_eps=meta["eps"],
-        prenorm=meta["prenorm"],
-    )
-
-
-def _authors_model(meta: Meta, shapes: Shapes) -> nn.Module:
-    return LanguageModel(model_config(meta["config"], shapes))
-
-
-def _authors_model_rules(meta: Meta) -> Rules:
-    config = model_config(meta["config"], {})
-    mixers = [tables.MIXERS[config.layer(index).mixer] for index in range(config.num_layers)]
-    names = tables.MAMBA_MODEL if kind(meta["config"]) == "mamba" else tables.AUTHORS
-    return tables.model_rules(mixers, names)
-
-
 _BASED = _mixer(_linear_attention, tables.LINEAR_ATTENTION)
 _MHA = _mixer(_mha, tables.SOFTMAX_ATTENTION)
+_GATED_MLP = Reference(models.gated_mlp, models.mlp_rules, lambda meta, shapes: shapes["fc1.weight"][1])
+_MLP = Reference(models.plain_mlp, models.mlp_rules, lambda meta, shapes: shapes["fc1.weight"][1])
+_NORM = Reference(models.norm, lambda meta: tables.NORM, lambda meta, shapes: shapes["weight"][0])
+_BLOCK = Reference(models.block, models.block_rules, lambda meta, shapes: shapes["norm1.weight"][0])
 
 REFERENCES: dict[str, Reference] = {
     "based.models.mixers.convolution.BaseConv": _mixer(_base_conv, tables.GATED_CONV),
@@ -166,30 +134,27 @@ REFERENCES: dict[str, Reference] = {
     "based.models.mixers.slide_attention.SlidingAttention": _mixer(_sliding, tables.SOFTMAX_ATTENTION),
     "based.models.mixers.mha.MHA": _MHA,
     "flash_attn.modules.mha.MHA": _MHA,
-    "based.models.mlp.GatedMlp": Reference(
-        _gated_mlp, lambda meta: tables.ALT_MLP if meta.get("mlp_type") == "alt" else tables.MLP
-    ),
-    "based.ops.triton.layer_norm.RMSNorm": Reference(
-        lambda meta, shapes: RMSNorm(eps=meta["eps"]),
-        lambda meta: tables.NORM,
-        lambda meta, shapes: shapes["weight"][0],
-    ),
-    "based.models.block.Block": Reference(
-        _block,
-        lambda meta: tables.block_rules(tables.GATED_CONV),
-        lambda meta, shapes: shapes["norm1.weight"][0],
-    ),
-    "checkpoint mamba": Reference(_authors_model, _authors_model_rules, names=tables.MAMBA_MODEL),
-    "checkpoint": Reference(_authors_model, _authors_model_rules, names=tables.AUTHORS),
+    "based.models.mlp.GatedMlp": _GATED_MLP,
+    "flash_attn.modules.mlp.GatedMlp": _GATED_MLP,
+    "based.models.mlp.Mlp": _MLP,
+    "flash_attn.modules.mlp.Mlp": _MLP,
+    "based.ops.triton.layer_norm.RMSNorm": _NORM,
+    "flash_attn.ops.triton.layer_norm.RMSNorm": _NORM,
+    "torch.nn.LayerNorm": _NORM,
+    "based.models.block.Block": _BLOCK,
+    "flash_attn.modules.block.Block": _BLOCK,
+    "flash_attn.modules.block.ParallelBlock": _BLOCK,
+    "checkpoint mamba": Reference(models.authors_model, models.authors_model_rules, names=tables.MAMBA_MODEL),
+    "checkpoint": Reference(models.authors_model, models.authors_model_rules, names=tables.AUTHORS),
     **{name: _mixer(*mixer) for name, mixer in zoology.MIXERS.items()},
-    "zoology.mixers.mlp.MLP": Reference(zoology.mlp, lambda meta: tables.MLP),
-    "zoology.mixers.mlp.GLU": Reference(zoology.glu, lambda meta: zoology.GLU),
+    "zoology.mixers.mlp.MLP": Reference(zoology_models.mlp, lambda meta: tables.MLP),
+    "zoology.mixers.mlp.GLU": Reference(zoology_models.glu, lambda meta: zoology_models.GLU),
     "zoology.model.LanguageModel": Reference(
-        zoology.language_model, zoology.language_model_rules, names=tables.ZOOLOGY
+        zoology_models.language_model, zoology_models.language_model_rules, names=tables.ZOOLOGY
     ),
     "training trace of a zoology language model": Reference(
-        lambda meta, shapes: zoology.language_model(meta["model"], shapes),
-        lambda meta: zoology.language_model_rules(meta["model"]),
+        lambda meta, shapes: zoology_models.language_model(meta["model"], shapes),
+        lambda meta: zoology_models.language_model_rules(meta["model"]),
         names=tables.ZOOLOGY,
     ),
     **{f"op {op}": Reference(lambda meta, shapes: TorchOp(meta["op"]), lambda meta: ()) for op in OPS},

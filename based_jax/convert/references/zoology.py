@@ -1,16 +1,12 @@
-"""Zoology's mixers and its small language models, as the reference fixtures describe them.
-
-The model is the pre-norm one with LayerNorms, a plain MLP (GELU) and a tied head; a mixer is known by the
-import path of its class and the keywords that it was built with.
-"""
+"""Zoology's mixers, as the reference fixtures describe them: by class and keywords."""
 
 from typing import Any
 
-from based_jax.convert.layouts import Rules, Shapes, dense, linear, rekeyed, renamed, vector
+from based_jax.convert.layouts import renamed
 from based_jax.convert.references import convolutions, delta, recurrences, selection
 from based_jax.convert.references.mixer import Meta, TorchMixer, to_ours
-from based_jax.convert.tables import LINEAR_ATTENTION, SOFTMAX_ATTENTION, ZOOLOGY, model_rules
-from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig
+from based_jax.convert.tables import LINEAR_ATTENTION, SOFTMAX_ATTENTION
+from based_jax.models import MixerSpec
 from based_jax.validate import expect, expect_choice
 
 FEATURE_MAPS = {
@@ -60,63 +56,3 @@ MIXERS: dict[str, TorchMixer] = {
     **selection.MIXERS,
 }
 """By import path."""
-
-
-GLU: Rules = (
-    linear(("fc1.weight", "fc2.weight"), "in_proj/kernel"),  # fc3(fc1(x) * gelu(fc2(x)))
-    vector(("fc1.bias", "fc2.bias"), "in_proj/bias"),
-    *dense("fc3", "out"),
-)
-
-
-def mlp(meta: Meta, shapes: Shapes) -> MLP:
-    """Their MLP."""
-    return MLP(d_model=meta["d_model"], hidden=shapes["fc1.weight"][0])
-
-
-def glu(meta: Meta, shapes: Shapes) -> GatedMLP:
-    """Their gated MLP."""
-    return GatedMLP(meta["d_model"], hidden=shapes["fc1.weight"][0], activation="gelu", bias=True)
-
-
-def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
-    """The model that a fixture's meta describes; the MLP's width is read off its weights."""
-    layers = _layers(meta)
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(layers)]
-    vocab_size, d_model = shapes[ZOOLOGY.embedding]
-    return LanguageModel(
-        ModelConfig(
-            vocab_size=meta.get("vocab_size", vocab_size),
-            d_model=d_model,
-            schedule="".join(letters[index % len(layers)] for index in range(meta["n_layers"])),
-            mixers={letter: spec for letter, (spec, _) in zip(letters, layers, strict=True)},
-            mlp="plain",
-            mlp_hidden=shapes[f"{ZOOLOGY.layer(0)}.{ZOOLOGY.mlp}.fc1.weight"][0],
-            mlp_activation="gelu",
-            mlp_bias=True,
-            norm="layer",
-            norm_eps=meta.get("layer_norm_epsilon", 1e-5),
-            max_positions=meta.get("max_position_embeddings", 0),
-            pad_vocab_multiple=meta.get("pad_vocab_size_multiple", 1),
-        )
-    )
-
-
-def language_model_rules(meta: Meta) -> Rules:
-    """The layout of `language_model`'s parameters."""
-    rules = [rules for _, rules in _layers(meta)]
-    return model_rules([rules[index % len(rules)] for index in range(meta["n_layers"])], ZOOLOGY)
-
-
-def _layers(meta: Meta) -> list[tuple[MixerSpec, Rules]]:
-    """The mixers that the layers take in turn. Their Hybrid keeps its own below the key `mixer`."""
-    hybrid = meta.get("hybrid_configs")
-    layers = []
-    for config in hybrid or [meta.get("mixer", {})]:
-        name = config.get("name")
-        expect_choice("mixer of a zoology language model", name, tuple(MIXERS))
-        rules = MIXERS[name].rules
-        if hybrid:
-            rules = rekeyed(rules, "mixer.{}".format)
-        layers.append((MIXERS[name].spec(config.get("kwargs", {})), rules))
-    return layers
