@@ -170,8 +170,8 @@ def _mamba_attention(config: ModelConfig) -> dict[str, Any]:
     entry = {
         "causal": True,
         "num_heads": heads,
-        "num_heads_kv": kv_heads,
-        "head_dim": width,
+        "num_heads_kv": None if kv_heads == heads else kv_heads,
+        "head_dim": None if width == config.d_model / heads else width,
         "softmax_scale": first.scale,
         "qkv_proj_bias": first.qkv_bias,
         "out_proj_bias": first.out_bias,
