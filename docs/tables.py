@@ -100,15 +100,17 @@ def presets_page() -> str:
         if name in PRINTED:
             printed = PRINTED[name]
             off = count / (printed.millions * 1e6) - 1
-            cells += [f"{printed.millions:,.6g} M", f"{off:+.1%}", printed.source, printed.remark]
+            cells += [f"{printed.millions:,.6g} M", f"{off:+.1%}", printed.source]
+            cells += [printed.remark, printed.settings]
         else:
-            cells += ["", "", "ours", "bytes, for a laptop's CPU"]
+            cells += ["", "", "ours", "bytes, for a laptop's CPU", ""]
         rows.append(cells)
-    head = ["preset", "layers", "d_model", "parameters", "printed", "difference", "source", "why"]
+    head = ["preset", "layers", "d_model", "parameters", "printed", "difference", "source", "why", "settings"]
     return _page(
         "Presets",
         "`bj.presets.get(NAME)`. Counts are of `bj.param_count`, a tied embedding counted once; printed ones "
-        "are the papers', or the released checkpoint's where there is one.",
+        "are the papers', or the released checkpoint's where there is one. The last column has the printed "
+        "hyperparameters that a preset does not have, with the reason; all others are as printed.",
         _table(head, rows, right=(2, 3, 4, 5)),
     )
 

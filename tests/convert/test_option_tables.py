@@ -1,4 +1,4 @@
-"""The tables of the authors' options: well formed, true of our code, complete for what the converter reads."""
+"""The tables of the authors' options: well formed, true of our code, complete for what is read."""
 
 import ast
 import dataclasses
