@@ -43,7 +43,7 @@ def spaced(layers: int, count: int = HYBRID_LAYERS) -> list[int]:
 
 def hybrids(presets: Mapping[str, ModelConfig]) -> dict[str, ModelConfig]:
     """Zoology's models with three layers of attention, of the presets without them."""
-    found = {}
+    found: dict[str, ModelConfig] = {}
     for base, sizes in _BASE_CONV_HYBRIDS.items():
         model, stem = presets[base], base.rpartition("-")[0]
         for selection, millions in sizes.items():

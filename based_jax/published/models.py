@@ -44,7 +44,7 @@ _ZOOLOGY = {
     "RWKV": "rwkv4",
 }
 
-_ABLATIONS = {
+_ABLATIONS: dict[tuple[Any, ...], str] = {
     ("Taylor", 16, 64, "yes", "yes"): "based-360m-decay",
     ("Performer", 16, 64, "yes", "yes"): "based-360m-performer16",
     ("CosFormer", 16, 64, "yes", "yes"): "based-360m-cosformer16",
