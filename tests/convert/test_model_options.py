@@ -156,6 +156,15 @@ def test_their_defaults():
     assert dict(config.layer(0).options) == options
 
 
+def test_entries_that_only_flash_attention_reads():
+    more = {"window_size": [2, 0], "mlp_multiple_of": 16, "activation_function": "swiglu"}
+    attn = model_config(BASE | more, {})
+    assert (attn.layer(0).mixer, attn.mlp_hidden) == ("sliding_window", 16)
+    conv = {"_target_": "based.models.mixers.convolution.BaseConv"}
+    based = model_config(BASE | more | {"alt_mixer": conv, "alt_mixer_layers": [1]}, {})
+    assert (based.layer(0).mixer, based.layer(1).mixer, based.mlp_hidden) == ("attention", "gated_conv", 256)
+
+
 def test_second_names_of_entries():
     config = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "n_positions": 16}
     renamed = model_config({"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16}, {})
