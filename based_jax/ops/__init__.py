@@ -74,13 +74,17 @@ from based_jax.ops.diagonal_ssm import diagonal_ssm as diagonal_ssm
 from based_jax.ops.diagonal_ssm import discretize_bilinear as discretize_bilinear
 from based_jax.ops.diagonal_ssm import init_diagonal_ssm_state as init_diagonal_ssm_state
 from based_jax.ops.feature_maps import FEATURE_MAPS as FEATURE_MAPS
+from based_jax.ops.feature_maps import FLOOR as FLOOR
+from based_jax.ops.feature_maps import FLOORED as FLOORED
 from based_jax.ops.feature_maps import IDENTITY as IDENTITY
 from based_jax.ops.feature_maps import TAYLOR as TAYLOR
 from based_jax.ops.feature_maps import FeatureMap as FeatureMap
 from based_jax.ops.feature_maps import all_poly_map as all_poly_map
 from based_jax.ops.feature_maps import cosformer_features as cosformer_features
+from based_jax.ops.feature_maps import feature_map as feature_map
 from based_jax.ops.feature_maps import orthogonal_features as orthogonal_features
 from based_jax.ops.feature_maps import performer_map as performer_map
+from based_jax.ops.feature_maps import scaled as scaled
 from based_jax.ops.feature_maps import symmetric_taylor_features as symmetric_taylor_features
 from based_jax.ops.feature_maps import symmetric_taylor_size as symmetric_taylor_size
 from based_jax.ops.feature_maps import symmetric_to_full as symmetric_to_full

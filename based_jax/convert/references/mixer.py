@@ -1,10 +1,11 @@
 """What the families of torch mixers share: the entry of their tables, and RWKV's blend."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from based_jax.convert.layouts import Rule, Rules, same
 from based_jax.models import MixerSpec
+from based_jax.validate import expect_choice
 
 Meta = Mapping[str, Any]
 
@@ -41,6 +42,12 @@ def to_ours(
         return MixerSpec(mixer, found)
 
     return spec
+
+
+def expect_only(name: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Check that a mapping has no other keys than these."""
+    for key in given:
+        expect_choice(f"key of {name}", key, tuple(known))
 
 
 def blend(letter: str) -> Rule:

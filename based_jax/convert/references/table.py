@@ -17,6 +17,7 @@ from based_jax.convert import tables
 from based_jax.convert.authors_config import GATED_ACTIVATIONS, kind, model_config
 from based_jax.convert.layouts import Rules, Shapes
 from based_jax.convert.references import zoology
+from based_jax.convert.references.linear_attention import linear_attention
 from based_jax.convert.references.mixer import Meta, to_ours
 from based_jax.convert.references.ops import OPS, TorchOp
 from based_jax.models import Block, GatedMLP, LanguageModel, MixerSpec, RMSNorm
@@ -67,17 +68,9 @@ def _mixer(spec: Callable[[Meta], MixerSpec], rules: Rules, dropped: tuple[str, 
     return Reference(build, lambda meta: rules, dropped=dropped)
 
 
-_sizes = {"expand": ("expand_proj", 4), "kernel_size": ("kernel_size", 3)}
+_sizes = {"expand": ("expand_proj", 2), "kernel_size": ("kernel_size", 3)}
 _base_conv = to_ours("gated_conv", **_sizes, bias=("use_bias", True), conv_bias=("conv_bias", False))
 _short_convolution = to_ours("short_conv", kernel_size="kernel_size", bias=("conv_bias", False))
-
-
-def _linear_attention(meta: Meta) -> MixerSpec:
-    heads, width = meta["num_heads"], meta["d_model"]
-    head_dim = meta.get("head_dim") or width // heads
-    expect(head_dim * heads == width, "head_dim", head_dim, f"d_model / num_heads = {width} / {heads}")
-    names = {"num_heads": "num_heads", "feature_dim": "feature_dim", "eps": ("eps", 1e-12)}
-    return to_ours("linear_attention", **names)(meta)
 
 
 def _sliding(meta: Meta) -> MixerSpec:
@@ -155,7 +148,7 @@ def _authors_model_rules(meta: Meta) -> Rules:
     return tables.model_rules(mixers, names)
 
 
-_BASED = _mixer(_linear_attention, tables.LINEAR_ATTENTION)
+_BASED = _mixer(linear_attention, tables.LINEAR_ATTENTION)
 _MHA = _mixer(_mha, tables.SOFTMAX_ATTENTION)
 
 REFERENCES: dict[str, Reference] = {
