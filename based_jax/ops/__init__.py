@@ -71,7 +71,9 @@ from based_jax.ops.diagonal_scan import init_diagonal_scan_state as init_diagona
 from based_jax.ops.diagonal_scan import selective_scan as selective_scan
 from based_jax.ops.diagonal_ssm import DiagonalSSMState as DiagonalSSMState
 from based_jax.ops.diagonal_ssm import diagonal_ssm as diagonal_ssm
+from based_jax.ops.diagonal_ssm import diagonal_ssm_kernel as diagonal_ssm_kernel
 from based_jax.ops.diagonal_ssm import discretize_bilinear as discretize_bilinear
+from based_jax.ops.diagonal_ssm import discretize_hold as discretize_hold
 from based_jax.ops.diagonal_ssm import init_diagonal_ssm_state as init_diagonal_ssm_state
 from based_jax.ops.feature_maps import FEATURE_MAPS as FEATURE_MAPS
 from based_jax.ops.feature_maps import FLOOR as FLOOR

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from based_jax.convert.layouts import Layout, Rule, Rules, dense, linear, same, taps, vector
-from based_jax.convert.references.mixer import Meta, TorchMixer
+from based_jax.convert.layouts import Rules, dense, linear, same, taps, vector
+from based_jax.convert.references.mixer import Meta, TorchMixer, beside_unused
 from based_jax.models import MixerSpec
 from based_jax.validate import expect
 
@@ -17,19 +17,10 @@ HEADS: Rules = (
 )
 
 
-def _beside_unused(key: str, unused: str, path: str) -> Rule:
-    """A vector, beside a torch vector of the same size that nothing reads: dropped here, zeros there."""
-
-    def to_torch(leaves: list[Any], count: int) -> list[Any]:
-        return [leaves[0], leaves[0].__array_namespace__().zeros_like(leaves[0])]
-
-    return Rule((key, unused), (path,), Layout(lambda tensors, shapes: tensors[:1], to_torch))
-
-
 GATED: Rules = (
     *HEADS,
     linear("a_proj.weight", "step/kernel"),
-    _beside_unused("A_log", "D", "A_log"),
+    beside_unused("A_log", "D", "A_log"),
     vector("dt_bias", "dt_bias"),
 )
 

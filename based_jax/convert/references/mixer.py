@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from based_jax.convert.layouts import Rule, Rules, same
+from based_jax.convert.layouts import Layout, Rule, Rules, same
 from based_jax.models import MixerSpec
 from based_jax.validate import expect_choice
 
@@ -15,9 +15,18 @@ class TorchMixer(NamedTuple):
 
     spec: Callable[[Meta], MixerSpec]
     """the keywords it was built with, to our mixer and its options"""
-    rules: Rules
-    dropped: tuple[str, ...] = ()
+    rules: Rules | Callable[[Meta], Rules]
+    """or what makes them of the keywords"""
+    dropped: tuple[str, ...] | Callable[[Meta], tuple[str, ...]] = ()
     """torch keys that we have no use for: constants, and second names of shared tensors"""
+
+    def rules_for(self, meta: Meta) -> Rules:
+        """The layout of the parameters of one that was built with these keywords."""
+        return self.rules(meta) if callable(self.rules) else self.rules
+
+    def dropped_for(self, meta: Meta) -> tuple[str, ...]:
+        """Its torch keys that we have no use for."""
+        return self.dropped(meta) if callable(self.dropped) else self.dropped
 
 
 def to_ours(
@@ -48,6 +57,15 @@ def expect_only(name: str, given: Mapping[str, Any], known: Iterable[str]) -> No
     """Check that a mapping has no other keys than these."""
     for key in given:
         expect_choice(f"key of {name}", key, tuple(known))
+
+
+def beside_unused(key: str, unused: str, path: str) -> Rule:
+    """A vector, beside a torch vector of the same size that nothing reads: dropped here, zeros there."""
+
+    def to_torch(leaves: list[Any], count: int) -> list[Any]:
+        return [leaves[0], leaves[0].__array_namespace__().zeros_like(leaves[0])]
+
+    return Rule((key, unused), (path,), Layout(lambda tensors, shapes: tensors[:1], to_torch))
 
 
 def blend(letter: str) -> Rule:

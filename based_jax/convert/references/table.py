@@ -18,7 +18,7 @@ from based_jax.convert.authors_config import GATED_ACTIVATIONS, kind, model_conf
 from based_jax.convert.layouts import Rules, Shapes
 from based_jax.convert.references import zoology
 from based_jax.convert.references.linear_attention import linear_attention
-from based_jax.convert.references.mixer import Meta, to_ours
+from based_jax.convert.references.mixer import Meta, TorchMixer, to_ours
 from based_jax.convert.references.ops import OPS, TorchOp
 from based_jax.models import Block, GatedMLP, LanguageModel, MixerSpec, RMSNorm
 from based_jax.ops import left_from_torch_window
@@ -36,7 +36,7 @@ class Reference(NamedTuple):
     """channels of its input"""
     names: tables.Names | None = None
     """of a language model"""
-    dropped: tuple[str, ...] = ()
+    dropped: Callable[[Meta], tuple[str, ...]] = lambda meta: ()
     """torch keys that we have no use for"""
 
 
@@ -60,12 +60,12 @@ def module_name(meta: Meta) -> str:
     return str(meta.get("module", "a meta that names no module"))
 
 
-def _mixer(spec: Callable[[Meta], MixerSpec], rules: Rules, dropped: tuple[str, ...] = ()) -> Reference:
+def _mixer(mixer: TorchMixer) -> Reference:
     def build(meta: Meta, shapes: Shapes) -> nn.Module:
-        mixer, options = dataclasses.astuple(spec(meta))
-        return mixers.make(mixer, d_model=meta["d_model"], **options)
+        name, options = dataclasses.astuple(mixer.spec(meta))
+        return mixers.make(name, d_model=meta["d_model"], **options)
 
-    return Reference(build, lambda meta: rules, dropped=dropped)
+    return Reference(build, mixer.rules_for, dropped=mixer.dropped_for)
 
 
 _sizes = {"expand": ("expand_proj", 2), "kernel_size": ("kernel_size", 3)}
@@ -148,17 +148,22 @@ def _authors_model_rules(meta: Meta) -> Rules:
     return tables.model_rules(mixers, names)
 
 
-_BASED = _mixer(linear_attention, tables.LINEAR_ATTENTION)
-_MHA = _mixer(_mha, tables.SOFTMAX_ATTENTION)
+_BASED = TorchMixer(linear_attention, tables.LINEAR_ATTENTION)
+_MHA = TorchMixer(_mha, tables.SOFTMAX_ATTENTION)
 
-REFERENCES: dict[str, Reference] = {
-    "based.models.mixers.convolution.BaseConv": _mixer(_base_conv, tables.GATED_CONV),
-    "based ShortConvolution": _mixer(_short_convolution, tables.SHORT_CONV),
+MIXERS: dict[str, TorchMixer] = {
+    "based.models.mixers.convolution.BaseConv": TorchMixer(_base_conv, tables.GATED_CONV),
+    "based ShortConvolution": TorchMixer(_short_convolution, tables.SHORT_CONV),
     "based.models.mixers.linear_attention.LinearAttention": _BASED,
     "based LinearAttention": _BASED,
-    "based.models.mixers.slide_attention.SlidingAttention": _mixer(_sliding, tables.SOFTMAX_ATTENTION),
+    "based.models.mixers.slide_attention.SlidingAttention": TorchMixer(_sliding, tables.SOFTMAX_ATTENTION),
     "based.models.mixers.mha.MHA": _MHA,
     "flash_attn.modules.mha.MHA": _MHA,
+    **zoology.MIXERS,
+}
+
+REFERENCES: dict[str, Reference] = {
+    **{name: _mixer(mixer) for name, mixer in MIXERS.items()},
     "based.models.mlp.GatedMlp": Reference(
         _gated_mlp, lambda meta: tables.ALT_MLP if meta.get("mlp_type") == "alt" else tables.MLP
     ),
@@ -174,7 +179,6 @@ REFERENCES: dict[str, Reference] = {
     ),
     "checkpoint mamba": Reference(_authors_model, _authors_model_rules, names=tables.MAMBA_MODEL),
     "checkpoint": Reference(_authors_model, _authors_model_rules, names=tables.AUTHORS),
-    **{name: _mixer(*mixer) for name, mixer in zoology.MIXERS.items()},
     "zoology.mixers.mlp.MLP": Reference(zoology.mlp, lambda meta: tables.MLP),
     "zoology.mixers.mlp.GLU": Reference(zoology.glu, lambda meta: zoology.GLU),
     "zoology.model.LanguageModel": Reference(

@@ -85,9 +85,9 @@ def _layers(meta: Meta) -> list[tuple[MixerSpec, Rules]]:
         config = configs[index % len(configs)]
         name = config.get("name")
         expect_choice("mixer of a zoology language model", name, tuple(MIXERS))
-        rules = MIXERS[name].rules
+        given = {"d_model": meta["d_model"], "layer_idx": index, **config.get("kwargs", {})}
+        rules = MIXERS[name].rules_for(given)
         if hybrid:
             rules = rekeyed(rules, "mixer.{}".format)
-        given = {"d_model": meta["d_model"], "layer_idx": index, **config.get("kwargs", {})}
         layers.append((MIXERS[name].spec(given), rules))
     return layers
