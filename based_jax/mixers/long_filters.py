@@ -182,7 +182,7 @@ class SineFilter(nn.Module):
         slow, fast = -math.log(0.01) / self.slow, -math.log(0.01) / self.fast
 
         def rates(key: Array | None, shape: tuple[int, ...]) -> Array:
-            return jnp.asarray(np.linspace(slow, fast, *shape), self.dtype)
+            return jnp.asarray(np.linspace(slow, fast, shape[0]), self.dtype)
 
         shape = (self.channels,)
         return self.param("decay", named(rates, "embed"), shape) if self.learned_decay else rates(None, shape)

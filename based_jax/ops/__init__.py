@@ -114,6 +114,7 @@ from based_jax.ops.long_conv import long_conv as long_conv
 from based_jax.ops.norm import l2_norm as l2_norm
 from based_jax.ops.norm import layer_norm as layer_norm
 from based_jax.ops.norm import rms_norm as rms_norm
+from based_jax.ops.nystrom import PINVERSES as PINVERSES
 from based_jax.ops.nystrom import LandmarkState as LandmarkState
 from based_jax.ops.nystrom import init_landmark_state as init_landmark_state
 from based_jax.ops.nystrom import iterative_pinv as iterative_pinv

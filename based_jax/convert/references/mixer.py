@@ -1,5 +1,6 @@
 """What the families of torch mixers share: the entry of their tables, and RWKV's blend."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -57,6 +58,13 @@ def expect_only(name: str, given: Mapping[str, Any], known: Iterable[str]) -> No
     """Check that a mapping has no other keys than these."""
     for key in given:
         expect_choice(f"key of {name}", key, tuple(known))
+
+
+def rotary_fraction(meta: Meta, head_dim: int) -> float:
+    """The share of a head's channels that `rotary_emb_dim` turns; int(share * head_dim) gives it back."""
+    channels = meta.get("rotary_emb_dim", 0)
+    share = channels / head_dim
+    return share if int(share * head_dim) == channels else math.nextafter(share, 1.0)
 
 
 def beside_unused(key: str, unused: str, path: str) -> Rule:

@@ -18,7 +18,7 @@ from based_jax.convert.authors_config import GATED_ACTIVATIONS, kind, model_conf
 from based_jax.convert.layouts import Rules, Shapes
 from based_jax.convert.references import zoology
 from based_jax.convert.references.linear_attention import linear_attention
-from based_jax.convert.references.mixer import Meta, TorchMixer, to_ours
+from based_jax.convert.references.mixer import Meta, TorchMixer, rotary_fraction, to_ours
 from based_jax.convert.references.ops import OPS, TorchOp
 from based_jax.models import Block, GatedMLP, LanguageModel, MixerSpec, RMSNorm
 from based_jax.ops import left_from_torch_window
@@ -98,18 +98,12 @@ def _heads(meta: Meta) -> dict[str, Any]:
     return {
         "num_heads": heads,
         "num_kv_heads": meta.get("num_heads_kv") or heads,
-        "rotary_fraction": _fraction(meta.get("rotary_emb_dim", 0), head_dim),
+        "rotary_fraction": rotary_fraction(meta, head_dim),
         "rotary_base": meta.get("rotary_base", meta.get("rotary_emb_base", 10000.0)),
         "rotary_interleaved": meta.get("rotary_interleaved", meta.get("rotary_emb_interleaved", False)),
         "qkv_bias": meta.get("qkv_proj_bias", meta.get("bias", False)),
         "out_bias": meta.get("out_proj_bias", meta.get("bias", False)),
     }
-
-
-def _fraction(part: int, whole: int) -> float:
-    """part / whole, rounded so that int(fraction * whole) is part again."""
-    fraction = part / whole
-    return fraction if int(fraction * whole) == part else math.nextafter(fraction, 1.0)
 
 
 def _gated_mlp(meta: Meta, shapes: Shapes) -> nn.Module:

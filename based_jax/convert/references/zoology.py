@@ -15,7 +15,10 @@ from based_jax.validate import expect_choice
 _WITHOUT_ROTARY = {"rotary_fraction": 0.0, "out_bias": True}
 _attention = to_ours("attention", _WITHOUT_ROTARY, num_heads=("num_heads", 1), qkv_bias=("bias", True))
 _sliding_window = to_ours(  # of block_size + 1 keys
-    "sliding_window", {"num_heads": 1, "qkv_bias": True, **_WITHOUT_ROTARY}, left="block_size"
+    "sliding_window",
+    {"num_heads": 1, **_WITHOUT_ROTARY},
+    left=("block_size", 256),
+    qkv_bias=("bias", True),
 )
 
 MIXERS: dict[str, TorchMixer] = {
