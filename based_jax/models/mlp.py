@@ -17,11 +17,15 @@ from based_jax.mixers.contract import Projection
 from based_jax.typing import Array, Float
 from based_jax.validate import expect_choice
 
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "sigmoid": jax.nn.sigmoid,
+    "relu": jax.nn.relu,
+    "squared_relu": lambda x: jnp.square(jax.nn.relu(x)),
 }
+"""By name; "gelu" is exact, "gelu_tanh" its approximation."""
 
 
 class MLP(nn.Module):
@@ -30,8 +34,10 @@ class MLP(nn.Module):
     Attributes:
         d_model: width of input and output.
         hidden: width between.
-        activation: "silu", "gelu" (exact) or "sigmoid".
+        activation: one of `ACTIVATIONS`.
         bias: biases of both maps.
+        out_bias: of the second map alone; None takes `bias`.
+        d_out: width of the output; None is d_model.
     """
 
     d_model: int
@@ -41,20 +47,24 @@ class MLP(nn.Module):
     dtype: Any = jnp.float32
     init_std: float = 0.02
     out_init_std: float | None = None
+    out_bias: bool | None = None
+    d_out: int | None = None
 
     gated: ClassVar[bool] = False
 
     @nn.compact
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        expect_choice("activation", self.activation, tuple(_ACTIVATIONS))
-        act = _ACTIVATIONS[self.activation]
+        expect_choice("activation", self.activation, tuple(ACTIVATIONS))
+        act = ACTIVATIONS[self.activation]
         options: dict[str, Any] = {"bias": self.bias, "dtype": self.dtype}
         # Value and gate lie on an axis of their own, so that `mlp` can be sharded.
         features, axes = ((2, self.hidden), (None, "mlp")) if self.gated else ((self.hidden,), ("mlp",))
         inner = Projection(features, ("embed", *axes), name="in_proj", init_std=self.init_std, **options)(x)
         inner = inner[..., 0, :] * act(inner[..., 1, :]) if self.gated else act(inner)
         out_std = self.init_std if self.out_init_std is None else self.out_init_std
-        return Projection((self.d_model,), ("mlp", "embed"), name="out", init_std=out_std, **options)(inner)
+        options |= {} if self.out_bias is None else {"bias": self.out_bias}
+        width = (self.d_model if self.d_out is None else self.d_out,)
+        return Projection(width, ("mlp", "embed"), name="out", init_std=out_std, **options)(inner)
 
 
 class GatedMLP(MLP):

@@ -44,11 +44,6 @@ def test_width_is_read_off_the_weights():
     assert model_config(config, shapes).mlp_hidden == 4480
 
 
-def test_models_that_are_not_here():
-    with pytest.raises(ValueError, match="prenorm"):
-        model_config(BASED_360M | {"prenorm": False}, {})
-
-
 MAMBA = {"d_model": 1024, "n_layer": 46, "ssm_cfg": {"dt_rank": "auto"}, "pad_vocab_size_multiple": 16}
 
 
@@ -70,8 +65,8 @@ def test_mamba_options():
     ("changes", "message"),
     [
         ({"ssm_cfg": {"bias": True}}, r"ssm_cfg\.bias = True"),
-        ({"d_intermediate": 64}, "d_intermediate = 64"),
-        ({"tie_embeddings": False}, "tie_embeddings = False"),
+        ({"ssm_cfg": {"conv_bias": False}}, r"ssm_cfg\.conv_bias = False"),
+        ({"attn_layer_idx": [0], "attn_cfg": {"mlp_dim": 256}}, r"attn_cfg\.mlp_dim = 256"),
     ],
 )
 def test_mamba_models_that_are_not_here(changes, message):

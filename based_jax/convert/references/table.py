@@ -14,15 +14,16 @@ from flax import linen as nn
 
 from based_jax import mixers
 from based_jax.convert import tables
-from based_jax.convert.authors_config import GATED_ACTIVATIONS, kind, model_config
+from based_jax.convert.authors_config import kind
 from based_jax.convert.layouts import Rules, Shapes
-from based_jax.convert.references import zoology
+from based_jax.convert.references import models, zoology, zoology_models
+from based_jax.convert.references.arguments import expect_arguments
 from based_jax.convert.references.linear_attention import linear_attention
 from based_jax.convert.references.mixer import Meta, TorchMixer, rotary_fraction, to_ours
 from based_jax.convert.references.ops import OPS, TorchOp
-from based_jax.models import Block, GatedMLP, LanguageModel, MixerSpec, RMSNorm
+from based_jax.models import MixerSpec
 from based_jax.ops import left_from_torch_window
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect
 
 
 class Reference(NamedTuple):
@@ -41,10 +42,12 @@ class Reference(NamedTuple):
 
 
 def find(meta: Meta) -> Reference:
-    """The entry for a fixture."""
+    """The entry for a fixture, whose words must be arguments of its class; see `arguments`."""
     name = module_name(meta)
     for known, reference in REFERENCES.items():
         if re.match(rf"{re.escape(known)}\b", name):
+            if reference.names is None:  # a model's config has a check of its own
+                expect_arguments(known, meta)
             return reference
     raise ValueError(f"module = {name!r}: expected one of {', '.join(REFERENCES)}")
 
@@ -89,61 +92,33 @@ def _mha(meta: Meta) -> MixerSpec:
 
 def _heads(meta: Meta) -> dict[str, Any]:
     """Options of a packed-projection attention, whatever the spelling of its hyperparameters."""
-    expect(meta.get("causal", True), "causal", meta.get("causal"), "true")
+    unread = {"causal": True, "cross_attn": False, "dwconv": False, "use_alibi": False}
+    for name, value in {**unread, "rotary_emb_scale_base": None}.items():
+        expect(meta.get(name, value) == value, name, meta.get(name), f"{value}")
     heads = meta["num_heads"]
     head_dim = meta["d_model"] // heads
-    scale, usual = meta.get("softmax_scale"), "head_dim**-0.5"
-    fits = scale in (None, usual) or math.isclose(float(scale), head_dim**-0.5)
-    expect(fits, "softmax_scale", scale, usual)
+    options: dict[str, Any] = {"dropout": meta["dropout"]} if meta.get("dropout") else {}
+    scale = meta.get("softmax_scale")
+    if scale is not None and scale != "head_dim**-0.5" and not math.isclose(scale, head_dim**-0.5):
+        options["scale"] = scale
     return {
+        **options,
         "num_heads": heads,
         "num_kv_heads": meta.get("num_heads_kv") or heads,
         "rotary_fraction": rotary_fraction(meta, head_dim),
         "rotary_base": meta.get("rotary_base", meta.get("rotary_emb_base", 10000.0)),
         "rotary_interleaved": meta.get("rotary_interleaved", meta.get("rotary_emb_interleaved", False)),
-        "qkv_bias": meta.get("qkv_proj_bias", meta.get("bias", False)),
-        "out_bias": meta.get("out_proj_bias", meta.get("bias", False)),
+        "qkv_bias": meta.get("qkv_proj_bias", meta.get("bias", True)),
+        "out_bias": meta.get("out_proj_bias", meta.get("bias", True)),
     }
-
-
-def _gated_mlp(meta: Meta, shapes: Shapes) -> nn.Module:
-    activation = meta["activation"].removeprefix("alt_")
-    expect_choice("activation", activation, tuple(GATED_ACTIVATIONS))
-    return GatedMLP(
-        d_model=meta["d_model"],
-        hidden=shapes["fc2.weight"][1],
-        activation=GATED_ACTIVATIONS[activation],
-        bias=meta.get("bias", "fc2.bias" in shapes),
-    )
-
-
-def _block(meta: Meta, shapes: Shapes) -> nn.Module:
-    expect(meta["mixer"].startswith("BaseConv"), "mixer", meta["mixer"], "BaseConv(...)")
-    expect(meta["mlp"] == "GatedMlp swiglu", "mlp", meta["mlp"], "'GatedMlp swiglu'")
-    inner, d_model = shapes["mixer.in_proj.weight"]
-    taps = shapes["mixer.conv.conv.weight"][-1]
-    return Block(
-        mixer=mixers.GatedConv(d_model, expand=inner // d_model, kernel_size=taps),
-        mlp=GatedMLP(d_model, hidden=shapes["mlp.fc2.weight"][1]),
-        norm={"rms": "rms", "layernorm": "layer"}[meta["norm"]],
-        norm_eps=meta["eps"],
-        prenorm=meta["prenorm"],
-    )
-
-
-def _authors_model(meta: Meta, shapes: Shapes) -> nn.Module:
-    return LanguageModel(model_config(meta["config"], shapes))
-
-
-def _authors_model_rules(meta: Meta) -> Rules:
-    config = model_config(meta["config"], {})
-    mixers = [tables.MIXERS[config.layer(index).mixer] for index in range(config.num_layers)]
-    names = tables.MAMBA_MODEL if kind(meta["config"]) == "mamba" else tables.AUTHORS
-    return tables.model_rules(mixers, names)
 
 
 _BASED = TorchMixer(linear_attention, tables.LINEAR_ATTENTION)
 _MHA = TorchMixer(_mha, tables.SOFTMAX_ATTENTION)
+_GATED_MLP = Reference(models.gated_mlp, models.mlp_rules, lambda meta, shapes: shapes["fc1.weight"][1])
+_MLP = Reference(models.plain_mlp, models.mlp_rules, lambda meta, shapes: shapes["fc1.weight"][1])
+_NORM = Reference(models.norm, lambda meta: tables.NORM, lambda meta, shapes: shapes["weight"][0])
+_BLOCK = Reference(models.block, models.block_rules, lambda meta, shapes: shapes["norm1.weight"][0])
 
 MIXERS: dict[str, TorchMixer] = {
     "based.models.mixers.convolution.BaseConv": TorchMixer(_base_conv, tables.GATED_CONV),
@@ -158,30 +133,31 @@ MIXERS: dict[str, TorchMixer] = {
 
 REFERENCES: dict[str, Reference] = {
     **{name: _mixer(mixer) for name, mixer in MIXERS.items()},
-    "based.models.mlp.GatedMlp": Reference(
-        _gated_mlp, lambda meta: tables.ALT_MLP if meta.get("mlp_type") == "alt" else tables.MLP
-    ),
-    "based.ops.triton.layer_norm.RMSNorm": Reference(
-        lambda meta, shapes: RMSNorm(eps=meta["eps"]),
-        lambda meta: tables.NORM,
-        lambda meta, shapes: shapes["weight"][0],
-    ),
-    "based.models.block.Block": Reference(
-        _block,
-        lambda meta: tables.block_rules(tables.GATED_CONV),
-        lambda meta, shapes: shapes["norm1.weight"][0],
-    ),
-    "checkpoint mamba": Reference(_authors_model, _authors_model_rules, names=tables.MAMBA_MODEL),
-    "checkpoint": Reference(_authors_model, _authors_model_rules, names=tables.AUTHORS),
-    "zoology.mixers.mlp.MLP": Reference(zoology.mlp, lambda meta: tables.MLP),
-    "zoology.mixers.mlp.GLU": Reference(zoology.glu, lambda meta: zoology.GLU),
+    "based.models.mlp.GatedMlp": _GATED_MLP,
+    "flash_attn.modules.mlp.GatedMlp": _GATED_MLP,
+    "based.models.mlp.Mlp": _MLP,
+    "flash_attn.modules.mlp.Mlp": _MLP,
+    "based.ops.triton.layer_norm.RMSNorm": _NORM,
+    "flash_attn.ops.triton.layer_norm.RMSNorm": _NORM,
+    "torch.nn.LayerNorm": _NORM,
+    "based.models.block.Block": _BLOCK,
+    "flash_attn.modules.block.Block": _BLOCK,
+    "flash_attn.modules.block.ParallelBlock": _BLOCK,
+    "checkpoint mamba": Reference(models.authors_model, models.authors_model_rules, names=tables.MAMBA_MODEL),
+    "checkpoint": Reference(models.authors_model, models.authors_model_rules, names=tables.AUTHORS),
+    "zoology.mixers.mlp.MLP": Reference(zoology_models.mlp, lambda meta: tables.MLP),
+    "zoology.mixers.mlp.GLU": Reference(zoology_models.glu, lambda meta: zoology_models.GLU),
     "zoology.model.LanguageModel": Reference(
-        zoology.language_model, zoology.language_model_rules, names=tables.ZOOLOGY
+        zoology_models.language_model,
+        zoology_models.language_model_rules,
+        names=tables.ZOOLOGY,
+        dropped=zoology_models.language_model_dropped,
     ),
     "training trace of a zoology language model": Reference(
-        lambda meta, shapes: zoology.language_model(meta["model"], shapes),
-        lambda meta: zoology.language_model_rules(meta["model"]),
+        lambda meta, shapes: zoology_models.language_model(meta["model"], shapes),
+        lambda meta: zoology_models.language_model_rules(meta["model"]),
         names=tables.ZOOLOGY,
+        dropped=lambda meta: zoology_models.language_model_dropped(meta["model"]),
     ),
     **{f"op {op}": Reference(lambda meta, shapes: TorchOp(meta["op"]), lambda meta: ()) for op in OPS},
 }
