@@ -2,10 +2,13 @@
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import based_jax as bj
+from based_jax.convert.options.check import tables as options_of_theirs
+from based_jax.convert.options.option import Option
 from based_jax.mixers.contract import MixerSummary
 from based_jax.published.parameters import PRINTED
 from based_jax.reports.measured import Results
@@ -97,17 +100,59 @@ def presets_page() -> str:
         if name in PRINTED:
             printed = PRINTED[name]
             off = count / (printed.millions * 1e6) - 1
-            cells += [f"{printed.millions:,.6g} M", f"{off:+.1%}", printed.source, printed.remark]
+            cells += [f"{printed.millions:,.6g} M", f"{off:+.1%}", printed.source]
+            cells += [printed.remark, printed.settings]
         else:
-            cells += ["", "", "ours", "bytes, for a laptop's CPU"]
+            cells += ["", "", "ours", "bytes, for a laptop's CPU", ""]
         rows.append(cells)
-    head = ["preset", "layers", "d_model", "parameters", "printed", "difference", "source", "why"]
+    head = ["preset", "layers", "d_model", "parameters", "printed", "difference", "source", "why", "settings"]
     return _page(
         "Presets",
         "`bj.presets.get(NAME)`. Counts are of `bj.param_count`, a tied embedding counted once; printed ones "
-        "are the papers', or the released checkpoint's where there is one.",
+        "are the papers', or the released checkpoint's where there is one. The last column has the printed "
+        "hyperparameters that a preset does not have, with the reason; all others are as printed.",
         _table(head, rows, right=(2, 3, 4, 5)),
     )
+
+
+MANY = 8
+"""So many ignored options with one reason between them share a line."""
+
+
+def options_page() -> str:
+    """Every option of the authors' code, from the converter's tables."""
+    found = options_of_theirs()
+    counts = Counter(option.status for options in found.values() for option in options.values())
+    parts = [
+        "Checkpoints and modules of the authors' code are read by [`load_pretrained`](checkpoints.md) and "
+        "`convert.from_torch`. This page lists every argument of their constructors and every entry of their "
+        "configs, in their order: its default there, what it is called here, and what becomes of it. "
+        "`bj.mixers.options(NAME)` and `help(bj.ModelConfig)` explain our names.",
+        "- same, renamed: equal numbers, under this name.\n"
+        "- ignored: it changes no number there either.\n"
+        "- refused: another value than the default raises an error with the reason that is given here.",
+        "An entry of a config that no table has is ignored there too, and is logged as such; where their "
+        "code refuses it (Mamba's configs), so do we. "
+        f"Of {sum(counts.values())} options, {counts['same']} are the same, {counts['renamed']} renamed, "
+        f"{counts['ignored']} ignored and {counts['refused']} refused.",
+    ]
+    for path, options in sorted(found.items()):
+        shared = Counter(option.note for option in options.values() if option.status == "ignored")
+        many = [note for note, count in shared.items() if count >= MANY]
+        rows = [_option_cells(option) for option in options.values() if option.note not in many]
+        head = ["option", "default", "ours", "status", "note"]
+        parts += [f"## `{path}`", *([_table(head, rows)] if rows else [])]
+        for note in many:
+            names = ", ".join(f"`{option.name}`" for option in options.values() if option.note == note)
+            parts.append(f"Ignored ({note}): {names}.")
+    return _page("Options of the authors' code", *parts)
+
+
+def _option_cells(option: Option) -> list[str]:
+    ours = ", ".join(f"`{name}`" for name in option.ours.split(", ") if name)
+    default = f"`{option.default}`" if option.default else "required"
+    cells = [f"`{option.name}`", default, ours, option.status, option.note]
+    return [cell.replace("|", "\\|") for cell in cells]
 
 
 def results_page() -> str:
@@ -117,6 +162,7 @@ def results_page() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "mixers.md": mixers_page,
+    "options.md": options_page,
     "presets.md": presets_page,
     "results.md": results_page,
 }

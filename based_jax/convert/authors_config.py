@@ -152,7 +152,7 @@ def _mlp_hidden(config: Config, is_gated: bool) -> int:
         wanted = int(2 * d_model * number(config, "ff_mult", 2) / 3)
     else:
         wanted = int(8 * d_model / 3) if inner is None else inner
-    multiple = size(config, "mlp_multiple_of", 256)
+    multiple = 256 if kind(config) == "based" else size(config, "mlp_multiple_of", 256)
     return math.ceil(wanted / multiple) * multiple
 
 

@@ -61,7 +61,8 @@ def _sliding_window(config: Config, options: Config, shapes: Shapes, index: int)
 
 
 def _attention(config: Config, options: Config, shapes: Shapes, index: int) -> MixerSpec:
-    window = config.get("window_size") or (-1, -1)
+    is_based = any(config.get(slot) for slot in SLOTS)  # whose code does not read the window
+    window = (-1, -1) if is_based else config.get("window_size") or (-1, -1)
     is_pair = isinstance(window, list | tuple) and len(window) == 2 and all(type(n) is int for n in window)
     fits = is_pair and window[0] >= -1 and window[1] in (-1, 0)
     expect(fits, "window_size", window, "[left, -1] or [left, 0], left at least -1: attention is causal")

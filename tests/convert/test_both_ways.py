@@ -74,6 +74,9 @@ THEIRS = sorted(
     for name in bj.presets.names()
     if {spec.mixer for spec in bj.presets.get(name).mixers.values()}
     <= {"attention", "gated_conv", "linear_attention", "mamba", "sliding_window"}
+    and not any(
+        {"decay", "feature_map"} & spec.options.keys() for spec in bj.presets.get(name).mixers.values()
+    )
 )
 
 

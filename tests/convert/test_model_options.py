@@ -16,7 +16,7 @@ from tests.convert import numpy_gpt
 from tests.convert.test_both_ways import assert_same_model
 from tests.convert.torch_files import same
 from tests.marks import release_but
-from tests.tolerances import FLOAT32, assert_close
+from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, assert_close
 
 BASE = {
     "n_embd": 8,
@@ -75,6 +75,33 @@ def test_logits(case, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again, params)
 
 
+@pytest.mark.parametrize("case", release_but(CORE[:1], CORE))
+def test_gradients(case):
+    """Along one random direction, against central differences of the float64 logits."""
+    config = BASE | CASES[case]
+    meta, tensors = {"kind": "attn", "config": config}, numpy_gpt.drawn(config)
+    model, params = from_torch(meta, tensors)
+    rng = np.random.default_rng(5)
+    cotangent = rng.normal(size=numpy_gpt.logits(config, tensors, TOKENS).shape)
+
+    @jax.jit
+    def gradient(params):
+        return jax.grad(lambda params: (model.apply(params, TOKENS)[0] * cotangent).sum())(params)
+
+    ours = to_torch(meta, jax.device_get(gradient(params)))
+    assert ours.keys() == tensors.keys()
+    way = {name: rng.normal(size=tensor.shape) for name, tensor in tensors.items()}
+    sides = [
+        (
+            numpy_gpt.logits(config, {n: t + step * way[n] for n, t in tensors.items()}, TOKENS) * cotangent
+        ).sum()
+        for step in (1e-5, -1e-5)
+    ]
+    scale = sum(np.abs(ours[name] * way[name]).sum() for name in way)
+    found = sum((ours[name] * way[name]).sum() for name in way)
+    assert abs(found - (sides[0] - sides[1]) / 2e-5) < FLOAT32_GRADIENT * scale
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_both_ways(case):
     config = model_config(BASE | CASES[case], {})
@@ -127,6 +154,15 @@ def test_their_defaults():
     assert (config.embed_dropout, config.residual_dropout, config.residual_in_fp32) == (0.1, 0.1, False)
     options = {"num_heads": 2, "rotary_fraction": 0.0, "qkv_bias": True, "out_bias": True, "dropout": 0.1}
     assert dict(config.layer(0).options) == options
+
+
+def test_entries_that_only_flash_attention_reads():
+    more = {"window_size": [2, 0], "mlp_multiple_of": 16, "activation_function": "swiglu"}
+    attn = model_config(BASE | more, {})
+    assert (attn.layer(0).mixer, attn.mlp_hidden) == ("sliding_window", 16)
+    conv = {"_target_": "based.models.mixers.convolution.BaseConv"}
+    based = model_config(BASE | more | {"alt_mixer": conv, "alt_mixer_layers": [1]}, {})
+    assert (based.layer(0).mixer, based.layer(1).mixer, based.mlp_hidden) == ("attention", "gated_conv", 256)
 
 
 def test_second_names_of_entries():

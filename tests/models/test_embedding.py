@@ -89,3 +89,7 @@ def test_narrow_embeddings_train_and_decode():
     assert model.output_embedding(params).shape == (12, 4)
     logits, _ = model.apply(params, TOKENS)
     assert_close(hidden @ model.output_embedding(params).T, logits, FLOAT32)
+    made = np.asarray(bj.generate(model, params, TOKENS, max_new_tokens=4))
+    whole = np.concatenate([np.asarray(TOKENS), made], axis=1)
+    logits = np.asarray(model.apply(params, whole[:, :-1])[0])
+    assert np.array_equal(logits[:, 7:].argmax(-1), made)

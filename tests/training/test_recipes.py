@@ -1,5 +1,6 @@
 """The papers' runs as files."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import based_jax as bj
 from based_jax.command import parse
 from based_jax.models.presets import GPT2_VOCAB
 from based_jax.published.parameters import PRINTED
+from based_jax.published.tables import names, table
 from based_jax.training.commands import lm
 from based_jax.training.recipes import read_recipe, with_recipe
 from tests.marks import release_but
@@ -22,11 +24,12 @@ def parsed(*flags: str) -> lm.LMConfig:
 
 
 def test_the_papers_runs_are_all_there():
-    names = {path.stem for path in RECIPES}
+    stems = {path.stem for path in RECIPES}
     for model in ("based", "attn", "mamba"):
         for run in ("360m-10b", "360m-30b", "1b-10b", "1b-50b"):
-            assert f"{model}-{run}" in names
-    assert {name for name in bj.presets.names() if name.startswith("zoology-")} <= names
+            assert f"{model}-{run}" in stems
+    assert {name for name in bj.presets.names() if name.startswith("zoology-")} <= stems
+    assert {f"{name}-10b" for name in bj.presets.names() if name.startswith("based-360m-")} <= stems
 
 
 @pytest.mark.parametrize(
@@ -45,6 +48,19 @@ def test_a_recipe_trains_the_printed_model_on_the_stated_tokens(path):
     assert config.preset in PRINTED
     preset = bj.presets.get(config.preset)
     assert model.replace(dtype=preset.dtype) == preset
+
+
+def test_printed_commands_are_the_recipes():
+    """A command of docs/results.md that trains a model of the Pile takes its recipe, and adds data alone."""
+    lines = {
+        line for name in names() for line in table(name).measure if "train.lm" in line and "pile/" in line
+    }
+    assert lines
+    for line in lines:
+        flags = dict(re.findall(r"--([\w-]+) (\S+)", line))
+        assert set(flags) == {"recipe", "data", "workdir"}, line
+        assert Path(flags["recipe"]).stem.startswith(Path(flags["workdir"]).name)
+        assert FOLDER / Path(flags["recipe"]).name in RECIPES
 
 
 def test_what_is_typed_wins():
