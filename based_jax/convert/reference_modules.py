@@ -50,7 +50,8 @@ def from_torch(meta: Meta, state_dict: Mapping[str, Any]) -> tuple[nn.Module, Pa
         inputs = jnp.zeros((1, 1), jnp.int32)
     else:
         inputs = jnp.zeros((1, 1, reference.width(meta, shapes)), jnp.float32)
-    state_dict = {key: tensor for key, tensor in state_dict.items() if key not in reference.dropped}
+    dropped = reference.dropped(meta)
+    state_dict = {key: tensor for key, tensor in state_dict.items() if key not in dropped}
     expect_weights(state_dict)
     return module, to_params(reference.rules(meta), state_dict, shapes_of(module, inputs))
 

@@ -5,13 +5,13 @@ that they were built with. Blocks are pre-norm with LayerNorms whose epsilon is 
 root-mean-square norm and a mixer.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from based_jax.convert import tables
 from based_jax.convert.entries import Config, number, size
 from based_jax.convert.layouts import Rules, Shapes, dense, linear, rekeyed, vector
 from based_jax.convert.options.check import expect_known
+from based_jax.convert.references.arguments import expect_arguments
 from based_jax.convert.references.mixer import Meta
 from based_jax.convert.references.zoology import MIXERS
 from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig
@@ -44,6 +44,7 @@ BLOCK_MIXERS = {
 """The mixer of blocks that have no other, whatever class the config names."""
 
 BLOCK_EPS = 1e-5
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MODEL = "zoology.config.ModelConfig"
 
 
@@ -75,8 +76,9 @@ def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
     """
     entries = {_ENTRIES.get(name, name): meta[name] for name in meta if name not in _DESCRIPTION}
     expect_known(MODEL, entries, "config")
-    layers, names = _layers(meta), _names(meta)
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(layers)]
+    specs, names = [spec for spec, _ in _layers(meta)], _names(meta)
+    kinds = [spec for index, spec in enumerate(specs) if spec not in specs[:index]]
+    expect(len(kinds) <= len(_LETTERS), "n_layers", len(kinds), f"at most {len(_LETTERS)} different mixers")
     vocab_size, d_model = shapes[names.embedding]
     is_mamba = names is MAMBA_BLOCKS
     positions = shapes.get(f"{names.backbone}.embeddings.position_embeddings.weight", (0,))[0]
@@ -85,8 +87,8 @@ def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
         ModelConfig(
             vocab_size=size(meta, "vocab_size", vocab_size),
             d_model=d_model,
-            schedule="".join(letters[index % len(layers)] for index in range(meta["n_layers"])),
-            mixers={letter: spec for letter, (spec, _) in zip(letters, layers, strict=True)},
+            schedule="".join(_LETTERS[kinds.index(spec)] for spec in specs),
+            mixers=dict(zip(_LETTERS, kinds, strict=False)),
             **_mlp(meta, names, shapes),
             norm="rms" if is_mamba else "layer",
             norm_eps=BLOCK_EPS,
@@ -116,9 +118,17 @@ _DESCRIPTION = {
 
 def language_model_rules(meta: Meta) -> Rules:
     """The layout of `language_model`'s parameters."""
-    rules, names = [rules for _, rules in _layers(meta)], _names(meta)
-    ordered = [rules[index % len(rules)] for index in range(meta["n_layers"])]
-    return tables.model_rules(ordered, names, _state_mixer(meta)[1])
+    rules = [rules for _, rules in _layers(meta)]
+    return tables.model_rules(rules, _names(meta), _state_mixer(meta)[1])
+
+
+def language_model_dropped(meta: Meta) -> tuple[str, ...]:
+    """Torch keys of the layers' mixers that we have no use for."""
+    names, dropped = _names(meta), []
+    for index, (name, keywords, prefix) in enumerate(_configs(meta)):
+        below = f"{names.layer(index)}.{names.mixer}.{prefix}"
+        dropped += [f"{below}{key}" for key in MIXERS[name].dropped_for(keywords)]
+    return tuple(dropped)
 
 
 def _names(meta: Meta) -> tables.Names:
@@ -154,22 +164,26 @@ def _mlp(meta: Meta, names: tables.Names, shapes: Shapes) -> dict[str, Any]:
 
 
 def _layers(meta: Meta) -> list[tuple[MixerSpec, Rules]]:
-    """The mixers that the layers take in turn. Their Hybrid keeps its own below the key `mixer`."""
+    """Each layer's mixer, and its layout."""
+    layers = []
+    for name, keywords, prefix in _configs(meta):
+        rules = rekeyed(MIXERS[name].rules_for(keywords), (prefix + "{}").format)
+        layers.append((MIXERS[name].spec(keywords), rules))
+    return layers
+
+
+def _configs(meta: Meta) -> list[tuple[str, Config, str]]:
+    """Class, keywords and prefix of the keys of each layer's mixer. Hybrid takes its own in turn."""
     given = meta.get("sequence_mixer", meta.get("mixer", {}))
     hybrid = meta.get("hybrid_configs")
     if str(given.get("name")).endswith(".Hybrid"):
         hybrid = given.get("kwargs", {}).get("configs")
-    layers = []
-    for config in hybrid or [given]:
+    configs, found = hybrid or [given], []
+    for index in range(meta["n_layers"]):
+        config = configs[index % len(configs)]
         name = str(BLOCK_MIXERS.get(meta.get("block_type", ""), config.get("name")))
         expect_choice("mixer of a zoology language model", name, tuple(MIXERS))
-        rules = MIXERS[name].rules
-        if hybrid:
-            rules = rekeyed(rules, "mixer.{}".format)
-        layers.append((MIXERS[name].spec(_keywords(config, meta)), rules))
-    expect(len(layers) <= 26, "hybrid_configs", len(layers), "at most 26 mixers")
-    return layers
-
-
-def _keywords(config: Config, meta: Meta) -> Mapping[str, Any]:
-    return {"d_model": meta["d_model"], **config.get("kwargs", {})}
+        keywords = {"d_model": meta["d_model"], "layer_idx": index, **config.get("kwargs", {})}
+        expect_arguments(name, keywords)
+        found.append((name, keywords, "mixer." if hybrid else ""))
+    return found
