@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import jax
+
 import based_jax as bj
 from based_jax.convert.options.check import tables as options_of_theirs
 from based_jax.convert.options.option import Option
@@ -60,6 +62,8 @@ def mixers_page() -> str:
         "equation",
         "training",
         "state, floats",
+        "counted, bytes",
+        "held, bytes",
         "decoding",
         "causal",
         "packing",
@@ -71,10 +75,12 @@ def mixers_page() -> str:
         info = bj.mixers.info(name)
         answers = ["yes" if answer else "no" for answer in (info.causal, info.packing)]
         parity = ", ".join(f"`{case}`" for case in PARITY.get(name, ())) or "float64 loops in the tests"
-        math = [
-            f"`{text}`" for text in (info.row.equation, info.row.training, info.row.state, info.row.decoding)
-        ]
-        rows.append([f"`{name}`", *math, *answers, parity, info.row.source])
+        row = info.row
+        equation, training, state, decoding = (
+            f"`{text}`" for text in (row.equation, row.training, row.state, row.decoding)
+        )
+        sizes = [f"{count:,}" for count in _state_bytes(name)]
+        rows.append([f"`{name}`", equation, training, state, *sizes, decoding, *answers, parity, row.source])
     return _page(
         "Mixers",
         "Every mixer can be a layer of every model: `bj.mixers.make(NAME, d_model=...)`, or a letter of a "
@@ -83,10 +89,42 @@ def mixers_page() -> str:
         "NystromFormer, ScatterBrain and the selections that are not causal (`causal=False`, `hard=True`: "
         "the authors') take whole rows, and say so.",
         _paragraph(MixerSummary.__doc__),
-        _table(head, rows),
-        "What their states really allocate is in [benchmarks](benchmarks.md); the papers' counts for their "
+        "Bytes are of one row of "
+        f"{STATE_LENGTH:,} tokens in float32, d_model = {STATE_WIDTH} and the other options at their "
+        "defaults: four for each float that `state_size` counts by the papers' formulas, and what "
+        "`init_state` holds, with caches, positions and counters.",
+        _table(head, rows, right=(4, 5)),
+        "What states of other sizes allocate is in [benchmarks](benchmarks.md); the papers' counts for their "
         "synthetic models, beside ours, in [results](results.md#zoology-the-authors-repository).",
+        "## Mixers of Zoology's code that are not here",
+        _table(["class", "reason"], [[f"`{name}`", reason] for name, reason in NOT_HERE.items()]),
+        'Mega\'s moving averages, the `ema` kernel of its H3, are an option of `h3`: `kernel="ema"`.',
     )
+
+
+STATE_WIDTH, STATE_LENGTH = 128, 1024
+
+
+def _state_bytes(name: str) -> tuple[int, int]:
+    """What `state_size` counts, and what `init_state` holds."""
+    mixer = bj.mixers.make(name, d_model=STATE_WIDTH)
+    state = jax.eval_shape(lambda: mixer.init_state(1, STATE_LENGTH))
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    return 4 * mixer.state_size(STATE_LENGTH), held
+
+
+NOT_HERE = {
+    "zoology.mixers.deepseek_nsa.SparseAttention": "NSA, native sparse attention: its sliding branch is "
+    "built without a causal mask, so that later tokens are seen, and rows must be whole blocks. A causal one "
+    "would be another mixer than the one that was measured.",
+    "zoology.mixers.ttt": "TTT, test-time training: the state is the weights of an inner model, updated once "
+    "for each mini-batch of 16 or 32 tokens, so that outputs depend on where mini-batches begin. Rows cut "
+    "anywhere, packed or padded, would not give the same numbers.",
+    "zoology.mixers.mra": "MRA-2: not causal, a CUDA kernel alone computes it, and the class fails in the "
+    "repository as it stands.",
+    "zoology.mixers.scatterbrain_new.ScatterBrain": "reads a name that nothing defines; `scatterbrain` "
+    "is the class that works.",
+}
 
 
 def presets_page() -> str:

@@ -140,7 +140,7 @@ def _h3(meta: Meta) -> MixerSpec:
     fast = meta.get("use_fast_fftconv", False)
     expect(not fast, "use_fast_fftconv", fast, "False: the other fails there")
     options: dict[str, Any] = {"d_state": meta.get("d_state", 64), "head_dim": meta.get("head_dim", 1)}
-    options["l_max"] = meta["l_max"]
+    options["l_max"] = longest = meta.get("l_max")
     given = meta.get("kernel_args", {})
     if not isinstance(given, Mapping):  # in words
         return MixerSpec("h3", options)
@@ -152,7 +152,7 @@ def _h3(meta: Meta) -> MixerSpec:
     options["kernel"] = STATE_KERNELS[mode]
     if mode == "ema":
         options["tied_steps"] = given.get("dt_tie", False)
-        options["l_max"] = min(meta["l_max"], given.get("l_max") or meta["l_max"])
+        options["l_max"] = min(filter(None, (longest, given.get("l_max"))), default=None)
     if mode == "diag":
         named = ((ours, name) for name, ours in STATE_KERNEL.items() if name in given and ours)
         options |= {ours: given[name] for ours, name in named}

@@ -1,15 +1,24 @@
 """Recurrences with a diagonal state (Mamba, RWKV-4) and with a matrix per head (GLA, Mamba-2, RWKV-5)."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from based_jax.convert.layouts import Rules, dense, linear, same, taps, vector
-from based_jax.convert.references.mixer import Meta, TorchMixer, blend, to_ours
+from based_jax.convert.references.mixer import Meta, TorchMixer, blend
 from based_jax.convert.tables import MAMBA
 from based_jax.models import MixerSpec
 from based_jax.validate import expect, expect_choice
 
-_DEPTH = {"layer": ("layer_idx", 0), "num_layers": ("n_layer", 12)}
+
+def _depth(meta: Meta) -> dict[str, Any]:
+    """The layer's place among `n_layer`, which initial values alone depend on; there it may be outside."""
+    count = meta.get("n_layer", 12)
+    return {"layer": min(max(meta.get("layer_idx") or 0, 0), count - 1), "num_layers": count}
+
+
+def _rwkv4(mixer: str) -> Callable[[Meta], MixerSpec]:
+    return lambda meta: MixerSpec(mixer, _depth(meta))
 
 
 def _mamba(meta: Meta) -> MixerSpec:
@@ -129,7 +138,8 @@ def _rwkv5(meta: Meta) -> MixerSpec:
     divisor = meta.get("head_size_divisor", 8)
     expect(divisor == 8, "head_size_divisor", divisor, "8")
     size = str(meta.get("head_size", 64)).split()[0]  # fixtures add where it comes from
-    return to_ours("rwkv5", {"head_size": int(size)}, norm_eps=("groupnorm_eps", 1e-5), **_DEPTH)(meta)
+    options = {"head_size": int(size), "norm_eps": meta.get("groupnorm_eps", 1e-5)}
+    return MixerSpec("rwkv5", options | _depth(meta))
 
 
 RWKV5: Rules = (
@@ -146,10 +156,8 @@ MIXERS: dict[str, TorchMixer] = {
     "zoology.mixers.gla.GatedLinearAttention": TorchMixer(_gla, _gla_rules),
     "zoology.mixers.mamba2.Mamba2": TorchMixer(_mamba2, _mamba2_rules),
     "zoology.mixers.mamba.Mamba": TorchMixer(_mamba, MAMBA),
-    "zoology.mixers.rwkv.RWKVTimeMixer": TorchMixer(to_ours("rwkv4", **_DEPTH), RWKV4_TIME_MIX),
-    "zoology.mixers.rwkv.RWKVStateMixer": TorchMixer(
-        to_ours("rwkv_channel_mix", **_DEPTH), RWKV4_CHANNEL_MIX
-    ),
+    "zoology.mixers.rwkv.RWKVTimeMixer": TorchMixer(_rwkv4("rwkv4"), RWKV4_TIME_MIX),
+    "zoology.mixers.rwkv.RWKVStateMixer": TorchMixer(_rwkv4("rwkv_channel_mix"), RWKV4_CHANNEL_MIX),
     "zoology.mixers.rwkv5.RWKVTimeMixer": TorchMixer(_rwkv5, RWKV5),
 }
 """By import path."""

@@ -62,7 +62,9 @@ def _scatterbrain(meta: Meta) -> MixerSpec:
     expect(kv_heads == heads, "num_heads_kv", kv_heads, f"{heads}, as num_heads: others fail there")
     xpos = meta.get("rotary_emb_scale_base")
     expect(xpos is None, "rotary_emb_scale_base", xpos, "None: xPos is not supported")
-    options: dict[str, Any] = {"causal": False, "num_heads": heads, "left": meta["window_size"]}
+    window = meta.get("window_size", (-1, -1))
+    expect(isinstance(window, int), "window_size", window, "a number of keys: pairs fail there")
+    options: dict[str, Any] = {"causal": False, "num_heads": heads, "left": window}
     options["feature_dim"] = meta.get("feature_dim", 24) // 2 * 2  # half of them, rounded down, twice
     options["rotary_fraction"] = rotary_fraction(meta, meta["d_model"] // heads)
     options["rotary_base"] = float(meta.get("rotary_emb_base", 10000.0))

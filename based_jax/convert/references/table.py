@@ -77,7 +77,7 @@ _short_convolution = to_ours("short_conv", kernel_size="kernel_size", bias=("con
 
 
 def _sliding(meta: Meta) -> MixerSpec:
-    left = left_from_torch_window(meta["window_size"])
+    left = left_from_torch_window(meta.get("window_size", 128))
     expect(meta.get("window_left", left) == left, "window_left", meta.get("window_left"), f"{left}")
     return MixerSpec("sliding_window", {"left": left, **_heads(meta)})
 
