@@ -41,6 +41,7 @@ States: TypeAlias = Annotated[
     int, Between(1, MAX_STATES)
 ]  # of a channel, features of a key: tabulated squared
 Repeats: TypeAlias = Annotated[int, Between(1, MAX_REPEATS)]  # how often something is done: taps, orders
+Layers: TypeAlias = Annotated[int, Between(0, MAX_REPEATS)]  # layers inside a mixer, perhaps none
 Epsilon: TypeAlias = Annotated[float, Between(0, 1)]  # what keeps a division from zero
 Share: TypeAlias = Annotated[float, Between(0, 1)]  # a part of something
 Positive: TypeAlias = Annotated[float, Between(sys.float_info.min, 1e12)]  # a base, rate or frequency

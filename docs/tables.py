@@ -2,10 +2,15 @@
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import jax
+
 import based_jax as bj
+from based_jax.convert.options.check import tables as options_of_theirs
+from based_jax.convert.options.option import Option
 from based_jax.mixers.contract import MixerSummary
 from based_jax.published.parameters import PRINTED
 from based_jax.reports.measured import Results
@@ -57,6 +62,8 @@ def mixers_page() -> str:
         "equation",
         "training",
         "state, floats",
+        "counted, bytes",
+        "held, bytes",
         "decoding",
         "causal",
         "packing",
@@ -68,10 +75,12 @@ def mixers_page() -> str:
         info = bj.mixers.info(name)
         answers = ["yes" if answer else "no" for answer in (info.causal, info.packing)]
         parity = ", ".join(f"`{case}`" for case in PARITY.get(name, ())) or "float64 loops in the tests"
-        math = [
-            f"`{text}`" for text in (info.row.equation, info.row.training, info.row.state, info.row.decoding)
-        ]
-        rows.append([f"`{name}`", *math, *answers, parity, info.row.source])
+        row = info.row
+        equation, training, state, decoding = (
+            f"`{text}`" for text in (row.equation, row.training, row.state, row.decoding)
+        )
+        sizes = [f"{count:,}" for count in _state_bytes(name)]
+        rows.append([f"`{name}`", equation, training, state, *sizes, decoding, *answers, parity, row.source])
     return _page(
         "Mixers",
         "Every mixer can be a layer of every model: `bj.mixers.make(NAME, d_model=...)`, or a letter of a "
@@ -80,10 +89,42 @@ def mixers_page() -> str:
         "NystromFormer, ScatterBrain and the selections that are not causal (`causal=False`, `hard=True`: "
         "the authors') take whole rows, and say so.",
         _paragraph(MixerSummary.__doc__),
-        _table(head, rows),
-        "What their states really allocate is in [benchmarks](benchmarks.md); the papers' counts for their "
+        "Bytes are of one row of "
+        f"{STATE_LENGTH:,} tokens in float32, d_model = {STATE_WIDTH} and the other options at their "
+        "defaults: four for each float that `state_size` counts by the papers' formulas, and what "
+        "`init_state` holds, with caches, positions and counters.",
+        _table(head, rows, right=(4, 5)),
+        "What states of other sizes allocate is in [benchmarks](benchmarks.md); the papers' counts for their "
         "synthetic models, beside ours, in [results](results.md#zoology-the-authors-repository).",
+        "## Mixers of Zoology's code that are not here",
+        _table(["class", "reason"], [[f"`{name}`", reason] for name, reason in NOT_HERE.items()]),
+        'Mega\'s moving averages, the `ema` kernel of its H3, are an option of `h3`: `kernel="ema"`.',
     )
+
+
+STATE_WIDTH, STATE_LENGTH = 128, 1024
+
+
+def _state_bytes(name: str) -> tuple[int, int]:
+    """What `state_size` counts, and what `init_state` holds."""
+    mixer = bj.mixers.make(name, d_model=STATE_WIDTH)
+    state = jax.eval_shape(lambda: mixer.init_state(1, STATE_LENGTH))
+    held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    return 4 * mixer.state_size(STATE_LENGTH), held
+
+
+NOT_HERE = {
+    "zoology.mixers.deepseek_nsa.SparseAttention": "NSA, native sparse attention: its sliding branch is "
+    "built without a causal mask, so that later tokens are seen, and rows must be whole blocks. A causal one "
+    "would be another mixer than the one that was measured.",
+    "zoology.mixers.ttt": "TTT, test-time training: the state is the weights of an inner model, updated once "
+    "for each mini-batch of 16 or 32 tokens, so that outputs depend on where mini-batches begin. Rows cut "
+    "anywhere, packed or padded, would not give the same numbers.",
+    "zoology.mixers.mra": "MRA-2: not causal, a CUDA kernel alone computes it, and the class fails in the "
+    "repository as it stands.",
+    "zoology.mixers.scatterbrain_new.ScatterBrain": "reads a name that nothing defines; `scatterbrain` "
+    "is the class that works.",
+}
 
 
 def presets_page() -> str:
@@ -97,17 +138,59 @@ def presets_page() -> str:
         if name in PRINTED:
             printed = PRINTED[name]
             off = count / (printed.millions * 1e6) - 1
-            cells += [f"{printed.millions:,.6g} M", f"{off:+.1%}", printed.source, printed.remark]
+            cells += [f"{printed.millions:,.6g} M", f"{off:+.1%}", printed.source]
+            cells += [printed.remark, printed.settings]
         else:
-            cells += ["", "", "ours", "bytes, for a laptop's CPU"]
+            cells += ["", "", "ours", "bytes, for a laptop's CPU", ""]
         rows.append(cells)
-    head = ["preset", "layers", "d_model", "parameters", "printed", "difference", "source", "why"]
+    head = ["preset", "layers", "d_model", "parameters", "printed", "difference", "source", "why", "settings"]
     return _page(
         "Presets",
         "`bj.presets.get(NAME)`. Counts are of `bj.param_count`, a tied embedding counted once; printed ones "
-        "are the papers', or the released checkpoint's where there is one.",
+        "are the papers', or the released checkpoint's where there is one. The last column has the printed "
+        "hyperparameters that a preset does not have, with the reason; all others are as printed.",
         _table(head, rows, right=(2, 3, 4, 5)),
     )
+
+
+MANY = 8
+"""So many ignored options with one reason between them share a line."""
+
+
+def options_page() -> str:
+    """Every option of the authors' code, from the converter's tables."""
+    found = options_of_theirs()
+    counts = Counter(option.status for options in found.values() for option in options.values())
+    parts = [
+        "Checkpoints and modules of the authors' code are read by [`load_pretrained`](checkpoints.md) and "
+        "`convert.from_torch`. This page lists every argument of their constructors and every entry of their "
+        "configs, in their order: its default there, what it is called here, and what becomes of it. "
+        "`bj.mixers.options(NAME)` and `help(bj.ModelConfig)` explain our names.",
+        "- same, renamed: equal numbers, under this name.\n"
+        "- ignored: it changes no number there either.\n"
+        "- refused: another value than the default raises an error with the reason that is given here.",
+        "An entry of a config that no table has is ignored there too, and is logged as such; where their "
+        "code refuses it (Mamba's configs), so do we. "
+        f"Of {sum(counts.values())} options, {counts['same']} are the same, {counts['renamed']} renamed, "
+        f"{counts['ignored']} ignored and {counts['refused']} refused.",
+    ]
+    for path, options in sorted(found.items()):
+        shared = Counter(option.note for option in options.values() if option.status == "ignored")
+        many = [note for note, count in shared.items() if count >= MANY]
+        rows = [_option_cells(option) for option in options.values() if option.note not in many]
+        head = ["option", "default", "ours", "status", "note"]
+        parts += [f"## `{path}`", *([_table(head, rows)] if rows else [])]
+        for note in many:
+            names = ", ".join(f"`{option.name}`" for option in options.values() if option.note == note)
+            parts.append(f"Ignored ({note}): {names}.")
+    return _page("Options of the authors' code", *parts)
+
+
+def _option_cells(option: Option) -> list[str]:
+    ours = ", ".join(f"`{name}`" for name in option.ours.split(", ") if name)
+    default = f"`{option.default}`" if option.default else "required"
+    cells = [f"`{option.name}`", default, ours, option.status, option.note]
+    return [cell.replace("|", "\\|") for cell in cells]
 
 
 def results_page() -> str:
@@ -117,6 +200,7 @@ def results_page() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "mixers.md": mixers_page,
+    "options.md": options_page,
     "presets.md": presets_page,
     "results.md": results_page,
 }

@@ -79,7 +79,7 @@ def load_classifier(
     model = SequenceClassifier(body.config, len(classes), pooling)
     head = read_state_dict(Path(directory) / HEAD)
     shapes = {name: array.shape for name, array in head.items()}
-    wanted = {"weight": (len(classes), body.config.d_model), "bias": (len(classes),)}
+    wanted = {"weight": (len(classes), body.config.embed_width), "bias": (len(classes),)}
     expect(shapes == wanted, str(Path(directory) / HEAD), shapes, f"{wanted}")
     ours = {"kernel": np.ascontiguousarray(head["weight"].T), "bias": head["bias"]}
     return model, {"params": {"backbone": params["params"], "head": ours}}, classes

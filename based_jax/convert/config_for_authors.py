@@ -1,17 +1,21 @@
 """A `ModelConfig` to the config.json from which the authors' loaders build the same model.
 
 The inverse of `authors_config`. Their GPT has room for three different mixers, and gives all its softmax
-layers the same heads, rotary positions and biases; their Mamba has Mamba layers only. What has no effect on
+layers the same heads, rotary positions and biases; their Mamba has Mamba and attention. What has no effect on
 the numbers of a trained model and no entry there is dropped: how a Mamba is initialised, `dtype`, `remat`,
 and which implementation computes a mixer.
 """
 
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
 
 from based_jax import mixers
-from based_jax.convert.authors_config import GATED_ACTIVATIONS, SLOTS, SSM_OPTIONS
+from based_jax.convert.authors_config import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
+from based_jax.convert.authors_layers import SLOTS
+from based_jax.convert.authors_mamba import MLP_MULTIPLE as MAMBA_MLP_MULTIPLE
+from based_jax.convert.authors_mamba import SSM_OPTIONS
 from based_jax.convert.tables import MAMBA_MODEL, names_of
 from based_jax.mixers.contract import head_layout
 from based_jax.models import ModelConfig
@@ -32,24 +36,24 @@ _SOFTMAX_OPTIONS = {
     "num_kv_heads": "n_head_kv",
     **{name: name.replace("_", "_emb_") for name in ("rotary_fraction", "rotary_base", "rotary_interleaved")},
     **{name: name.replace("_", "_proj_") for name in ("qkv_bias", "out_bias")},
+    "dropout": "attn_pdrop",
 }
 """Our options of softmax layers to their entries."""
-_ACTIVATIONS = {ours: theirs for theirs, ours in GATED_ACTIVATIONS.items()}
+_ACTIVATIONS = {
+    "gated": {ours: theirs for theirs, ours in GATED_ACTIVATIONS.items()},
+    "plain": {ours: theirs for theirs, ours in reversed(PLAIN_ACTIVATIONS.items())},
+}
 
 # What else their code reads, as in the configs that they trained with.
 _GPT: dict[str, Any] = {
     "model_type": "gpt2",
     "architectures": ["GPTLMHeadModel"],
-    "residual_in_fp32": True,
     "use_flash_attn": True,
     "fused_mlp": False,
     "fused_bias_fc": True,
     "fused_dropout_add_ln": True,
     "reorder_and_upcast_attn": False,
     "scale_attn_by_inverse_layer_idx": False,
-    "tie_word_embeddings": True,
-    "attn_pdrop": 0,
-    "resid_pdrop": 0,
 }
 
 
@@ -59,14 +63,25 @@ def config_for_authors(config: ModelConfig) -> dict[str, Any]:
     Raises:
         ValueError: a part of the model, or an option of a layer, that the authors' code cannot build.
     """
-    _expect(config.tie_embeddings, "tie_embeddings", config.tie_embeddings, "True")
     _expect(config.final_norm in (None, config.norm), "final_norm", config.final_norm, repr(config.norm))
+    for name, only in (
+        ("final_norm_eps", (None, config.norm_eps)),
+        ("positions", ("learned",)),
+        ("embed_init", ("default",)),
+        ("freeze_embedding", (False,)),
+        ("drop_path", (0.0,)),
+    ):
+        value = getattr(config, name)
+        _expect(value in only, name, value, repr(only[-1]))
     return _mamba(config) if names_of(config) is MAMBA_MODEL else _gpt(config)
 
 
 def _gpt(config: ModelConfig) -> dict[str, Any]:
-    _expect(config.mlp == "gated", "mlp", config.mlp, "'gated', or 'none' with mamba in every layer")
-    fits = config.mlp_hidden % MLP_MULTIPLE == 0
+    expected = "'gated', 'plain', or 'none' with mamba in every layer"
+    _expect(config.mlp in _ACTIVATIONS, "mlp", config.mlp, expected)
+    activation, known = config.mlp_activation, _ACTIVATIONS[config.mlp]
+    _expect(activation in known, "mlp_activation", activation, f"one of {', '.join(known)} if {config.mlp}")
+    fits = config.mlp == "plain" or config.mlp_hidden % MLP_MULTIPLE == 0
     _expect(fits, "mlp_hidden", config.mlp_hidden, f"a multiple of {MLP_MULTIPLE}")
     return {
         "n_embd": config.d_model,
@@ -76,27 +91,44 @@ def _gpt(config: ModelConfig) -> dict[str, Any]:
         "max_position_embeddings": config.max_positions,
         "vocab_size": config.vocab_size,
         "pad_vocab_size_multiple": config.pad_vocab_multiple,
-        "activation_function": _ACTIVATIONS[config.mlp_activation],
+        "activation_function": known[activation],
         "mlp_fc1_bias": config.mlp_bias,
-        "mlp_fc2_bias": config.mlp_bias,
+        "mlp_fc2_bias": config.mlp_bias if config.mlp_out_bias is None else config.mlp_out_bias,
         "rms_norm": config.norm == "rms",
         "layer_norm_epsilon": config.norm_eps,
         "initializer_range": config.init_std,
         "embd_pdrop": config.embed_dropout,
+        "resid_pdrop": config.residual_dropout,
+        "residual_in_fp32": config.residual_in_fp32 and config.block != "postnorm",
+        "tie_word_embeddings": config.tie_embeddings,
         **_GPT,
+        **_BLOCKS[config.block],
+        **({} if config.embed_dim is None else {"word_embed_proj_dim": config.embed_dim}),
         **_softmax_entries(config),
         **_mixer_entries(config),
     }
 
 
+_BLOCKS: dict[str, dict[str, Any]] = {
+    "prenorm": {},
+    "postnorm": {"prenorm": False},
+    "parallel": {"parallel_block": True},
+    "parallel_tied": {"parallel_block": True, "parallel_block_tied_norm": True},
+}
+
+
 def _mamba(config: ModelConfig) -> dict[str, Any]:
-    _expect(config.norm_eps == 1e-5, "norm_eps", config.norm_eps, "1e-05")
-    _expect(config.max_positions == 0, "max_positions", config.max_positions, "0")
+    for name, only in (
+        *(("norm_eps", 1e-5), ("max_positions", 0), ("embed_dim", None)),
+        *(("embed_dropout", 0.0), ("residual_dropout", 0.0)),
+    ):
+        _expect(getattr(config, name) == only, name, getattr(config, name), repr(only))
     default = mixers.make("mamba", d_model=config.d_model)
+    layers = [i for i in range(config.num_layers) if config.layer(i).mixer == "mamba"]
     ssm = {}
     for theirs, ours in SSM_OPTIONS.items():
-        first = getattr(_module(config, 0), ours)
-        for index in range(config.num_layers):
+        first = getattr(_module(config, layers[0]), ours)
+        for index in layers:
             _expect_in(config, index, ours, getattr(_module(config, index), ours), first)
         if first != getattr(default, ours):
             ssm[theirs] = first
@@ -106,11 +138,48 @@ def _mamba(config: ModelConfig) -> dict[str, Any]:
         "vocab_size": config.vocab_size,
         "ssm_cfg": ssm,
         "rms_norm": config.norm == "rms",
-        "residual_in_fp32": True,
+        "residual_in_fp32": config.residual_in_fp32,
         "fused_add_norm": True,
         "pad_vocab_size_multiple": config.pad_vocab_multiple,
         "n_positions": config.max_length,
+        **_mamba_mlp(config),
+        **_mamba_attention(config),
+        **({} if config.tie_embeddings else {"tie_embeddings": False}),
     }
+
+
+def _mamba_mlp(config: ModelConfig) -> dict[str, Any]:
+    if config.mlp == "none":
+        return {}
+    fits = config.mlp_hidden % MAMBA_MLP_MULTIPLE == 0
+    _expect(fits, "mlp_hidden", config.mlp_hidden, f"a multiple of {MAMBA_MLP_MULTIPLE}")
+    _expect(config.mlp_activation == "silu", "mlp_activation", config.mlp_activation, "'silu'")
+    _expect(not (config.mlp_bias or config.mlp_out_bias), "mlp_bias", True, "no bias")
+    return {"d_intermediate": config.mlp_hidden}
+
+
+def _mamba_attention(config: ModelConfig) -> dict[str, Any]:
+    layers = [i for i in range(config.num_layers) if config.layer(i).mixer == "attention"]
+    if not layers:
+        return {}
+    first = _module(config, layers[0])
+    for index in layers[1:]:
+        _expect(_module(config, index) == first, f"layer {index}", config.layer(index), "as the others")
+    _expect_in(config, layers[0], "dropout", first.dropout, 0.0)
+    heads, kv_heads, width = first.layout
+    entry = {
+        "causal": True,
+        "num_heads": heads,
+        "num_heads_kv": None if kv_heads == heads else kv_heads,
+        "head_dim": None if width == config.d_model / heads else width,
+        "softmax_scale": first.scale,
+        "qkv_proj_bias": first.qkv_bias,
+        "out_proj_bias": first.out_bias,
+        "rotary_emb_dim": first.rotary_dim,
+        "rotary_emb_base": first.rotary_base,
+        "rotary_emb_interleaved": first.rotary_interleaved,
+    }
+    return {"attn_layer_idx": layers, "attn_cfg": entry}
 
 
 def _mixer_entries(config: ModelConfig) -> dict[str, Any]:
@@ -184,17 +253,34 @@ def _softmax_entries(config: ModelConfig) -> dict[str, Any]:
         if config.layer(index).mixer not in _SOFTMAX:
             continue
         module = _module(config, index)
-        heads, kv_heads, _ = head_layout(config.d_model, module.num_heads, module.num_kv_heads)
+        heads, kv_heads, width = module.layout
+        _expect_in(config, index, "head_dim", width, config.d_model // heads)
         options: dict[str, Any] = {"num_heads": heads, "num_kv_heads": kv_heads}
         options |= {option: getattr(module, option) for option in list(_SOFTMAX_OPTIONS)[2:]}
         found = found or options
         for option, value in options.items():
             _expect_in(config, index, option, value, found[option])
     if not found:
-        return {"n_head": 1}
+        return {"n_head": 1, "attn_pdrop": 0}
     if found["num_kv_heads"] == found["num_heads"]:
         del found["num_kv_heads"]
-    return {_SOFTMAX_OPTIONS[option]: value for option, value in found.items()}
+    return {_SOFTMAX_OPTIONS[option]: value for option, value in found.items()} | _scale_entries(config)
+
+
+def _scale_entries(config: ModelConfig) -> dict[str, Any]:
+    """The entries that give every softmax layer its scale."""
+    layers = [i for i in range(config.num_layers) if config.layer(i).mixer in _SOFTMAX]
+    modules = [_module(config, index) for index in layers]
+    usual = modules[0].layout[2] ** -0.5
+    scales = [usual if module.scale is None else module.scale for module in modules]
+    for weights, inverse in itertools.product((True, False), (False, True)):
+        start = usual if weights else 1.0
+        if scales == [start / (index + 1) if inverse else start for index in layers]:
+            entries = {} if weights else {"scale_attn_weights": False}
+            return entries | {"scale_attn_by_inverse_layer_idx": inverse}
+    expected = f"{usual:.6g} or 1 in every softmax layer, or this divided by the layer's number"
+    _expect(False, "scale", scales, expected)
+    return {}
 
 
 def _module(config: ModelConfig, index: int) -> Any:

@@ -13,7 +13,7 @@ by hand; their `from_pretrained_hf` needs the authors' form.
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from based_jax.convert.config_for_authors import config_for_authors
 from based_jax.convert.layouts import Rules, Shapes, flatten, to_tensors
 from based_jax.convert.reference_modules import drop_tied_head, to_params
 from based_jax.convert.state_dict import WEIGHT_FILES, expect_keys, read_state_dict, write_safetensors
-from based_jax.convert.tables import mixer_rules, model_rules, names_of
+from based_jax.convert.tables import mixer_rules, mlp_rules, model_rules, names_of
 from based_jax.convert.torch_file.writer import write_torch_file
 from based_jax.files import read_json
 from based_jax.models import LanguageModel, ModelConfig
@@ -72,9 +72,9 @@ def load_pretrained(
     with _naming(directory / CONFIG):  # a mixer knows first whether its options fit
         _expect_outline(model_config, shapes)
         ours = language_model_shapes(model_config)
-    rules = language_model_rules(model_config)
+    rules = language_model_rules(model_config, shapes)
     if model_config.tie_embeddings:
-        tensors = drop_tied_head(tensors, names_of(model_config))
+        tensors = drop_tied_head(tensors, names_of(model_config, shapes))
     params = to_params(rules, tensors, ours)
     return LanguageModel(model_config), params
 
@@ -135,15 +135,19 @@ def state_dict(model: LanguageModel, params: Params) -> dict[str, np.ndarray]:
     return {names.head: tensors[names.embedding], **tensors}
 
 
-def language_model_rules(config: ModelConfig) -> Rules:
-    """The layout of any language model, of registered mixers without a table too."""
-    paths = language_model_shapes(config)
+def language_model_rules(config: ModelConfig, keys: Collection[str] = ()) -> Rules:
+    """The layout of any language model, of registered mixers without a table too.
+
+    Args:
+        keys: of the checkpoint that is read, which may be in one of several layouts.
+    """
+    paths, names = language_model_shapes(config), names_of(config, keys)
     layers = []
     for index in range(config.num_layers):
         prefix = f"layers_{index}/mixer/"
         own = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
-        layers.append(mixer_rules(config.layer(index).mixer, own))
-    return model_rules(layers, names_of(config))
+        layers.append(mixer_rules(config.layer(index).mixer, own, names))
+    return model_rules(layers, names, mlp_rules(keys))
 
 
 def language_model_shapes(config: ModelConfig) -> Shapes:
@@ -197,8 +201,8 @@ def parse_config(config: Mapping[str, Any], shapes: Shapes, directory: Path) -> 
 
 def _expect_outline(config: ModelConfig, shapes: Shapes) -> None:
     """Compare what is known before a layer is traced: the embedding's shape and the number of layers."""
-    names = names_of(config)
-    wanted = (config.padded_vocab_size, config.d_model)
+    names = names_of(config, shapes)
+    wanted = (config.padded_vocab_size, config.embed_width)
     expect_keys({names.embedding: shapes.get(names.embedding, wanted)}, {names.embedding: wanted})
     layers = names.layers(shapes)
     numbers = {str(index) for index in range(config.num_layers)}

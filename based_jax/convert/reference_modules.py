@@ -4,18 +4,20 @@ Which modules are known, and how each becomes ours, says `references.table`.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
 from based_jax.convert.layouts import Rules, Shapes, flatten, shapes_of, to_tensors, to_tree, torch_shapes
+from based_jax.convert.legacy import with_norms_before
 from based_jax.convert.references.mixer import Meta
 from based_jax.convert.references.ops import TorchOp
 from based_jax.convert.references.table import find
 from based_jax.convert.state_dict import expect_keys, expect_weights
 from based_jax.convert.tables import Names
+from based_jax.models import LanguageModel
 from based_jax.typing import Params
 
 
@@ -36,17 +38,20 @@ def from_torch(meta: Meta, state_dict: Mapping[str, Any]) -> tuple[nn.Module, Pa
             misshapen tensors, or tensors that are no weights (`expect_weights`), named; an untied head.
     """
     reference = find(meta)
-    shapes = {key: tuple(tensor.shape) for key, tensor in state_dict.items()}
+    shapes = {key: tuple(tensor.shape) for key, tensor in with_norms_before(state_dict).items()}
     module = reference.build(meta, shapes)
     if isinstance(module, TorchOp):
         expect_keys(shapes, {})
         return module, {"params": {}}
     if reference.names is not None:
-        state_dict = drop_tied_head(state_dict, reference.names)
+        state_dict = with_norms_before(state_dict)
+        if cast(LanguageModel, module).config.tie_embeddings:
+            state_dict = drop_tied_head(state_dict, reference.names)
         inputs = jnp.zeros((1, 1), jnp.int32)
     else:
         inputs = jnp.zeros((1, 1, reference.width(meta, shapes)), jnp.float32)
-    state_dict = {key: tensor for key, tensor in state_dict.items() if key not in reference.dropped}
+    dropped = reference.dropped(meta)
+    state_dict = {key: tensor for key, tensor in state_dict.items() if key not in dropped}
     expect_weights(state_dict)
     return module, to_params(reference.rules(meta), state_dict, shapes_of(module, inputs))
 

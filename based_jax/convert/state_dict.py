@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from based_jax.convert.legacy import with_norms_before
 from based_jax.convert.torch_file.instructions import CheckpointError
 from based_jax.convert.torch_file.reader import load_torch_file
 from based_jax.files import MAX_BYTES, parse_json, read_json
@@ -44,8 +45,8 @@ _SHOWN = 10
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """The weights of a checkpoint, by the names of the torch modules.
 
-    A leading `model.` is stripped; entries with "metrics" in their name, `*.rotary_emb.inv_freq` and
-    `transformer.decay.decay` are dropped.
+    A leading `model.` is stripped, and norms of older checkpoints are renamed (`legacy`); entries with
+    "metrics" in their name, `*.rotary_emb.inv_freq` and `transformer.decay.decay` are dropped.
 
     Args:
         path: a file (.safetensors, .bin, .pt, .pth, or an .index.json beside its shards), or a directory,
@@ -78,7 +79,7 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
         expect_weights(weights)
     except CheckpointError as error:
         raise CheckpointError(f"{file}: {error}") from None
-    return weights
+    return with_norms_before(weights)
 
 
 def expect_weights(tensors: Mapping[str, Any]) -> None:

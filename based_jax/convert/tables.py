@@ -4,9 +4,9 @@ Tables list optional parts too (biases); `layouts.select` keeps what a module ha
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
-from based_jax.convert.layouts import Rule, Rules, dense, linear, same, taps, under, vector
+from based_jax.convert.layouts import Rule, Rules, dense, linear, renamed, same, taps, under, vector
 from based_jax.models import ModelConfig
 
 GATED_CONV: Rules = (
@@ -33,7 +33,7 @@ SOFTMAX_ATTENTION: Rules = (
 )
 
 MAMBA: Rules = (
-    linear("in_proj.weight", "in_proj/kernel"),  # rows [convolved branch | gate]
+    *dense("in_proj", "in_proj"),  # rows [convolved branch | gate]
     taps("conv1d.weight", "conv_kernel"),
     vector("conv1d.bias", "conv_bias"),
     linear("x_proj.weight", "x_proj/kernel"),  # rows [dt | B | C]
@@ -41,7 +41,7 @@ MAMBA: Rules = (
     vector("dt_proj.bias", "dt_bias"),
     same("A_log", "A_log"),
     same("D", "D"),
-    linear("out_proj.weight", "out/kernel"),
+    *dense("out_proj", "out"),
 )
 
 SHORT_CONV: Rules = (taps("conv.weight", "kernel"), vector("conv.bias", "bias"))
@@ -67,6 +67,8 @@ ALT_MLP: Rules = (
     *dense("fc2", "out"),
 )
 
+MAMBA_ATTENTION: Rules = renamed(SOFTMAX_ATTENTION, "Wqkv", "in_proj")
+
 NORM: Rules = (vector("weight", "scale"), vector("bias", "bias"))
 
 
@@ -83,6 +85,8 @@ class Names:
     word_embedding: str = "embeddings.word_embeddings"
     head: str = "lm_head.weight"
     """the head; a tied one is the embedding once more"""
+    attention: Rules = SOFTMAX_ATTENTION
+    """tensors of its softmax attention"""
 
     @property
     def embedding(self) -> str:
@@ -100,37 +104,59 @@ class Names:
 
 
 AUTHORS = Names()
-MAMBA_MODEL = Names("backbone", norm="norm", final_norm="norm_f", word_embedding="embedding")
+MAMBA_MODEL = Names(
+    "backbone", norm="norm", final_norm="norm_f", word_embedding="embedding", attention=MAMBA_ATTENTION
+)
 ZOOLOGY = Names(backbone="backbone", mixer="sequence_mixer", mlp="state_mixer")
 
 
-def names_of(config: ModelConfig) -> Names:
-    """What the authors' code calls a model's parts; Mamba models come from another code base."""
+def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
+    """What the authors' code calls a model's parts; Mamba models come from another code base.
+
+    Args:
+        keys: of a checkpoint, which decide where its embedding is among them.
+    """
+    for names in (AUTHORS, MAMBA_MODEL):
+        if names.embedding in keys:
+            return names
     mixers = {config.layer(index).mixer for index in range(config.num_layers)}
-    return MAMBA_MODEL if config.mlp == "none" and mixers == {"mamba"} else AUTHORS
+    is_mamba = "mamba" in mixers and mixers <= {"mamba", "attention"} and config.block == "prenorm"
+    return MAMBA_MODEL if is_mamba and config.mlp in ("none", "gated") else AUTHORS
 
 
-def block_rules(mixer: Iterable[Rule], names: Names = AUTHORS) -> Rules:
+def mlp_rules(keys: Iterable[str]) -> Rules:
+    """The rules of the MLPs in a checkpoint with these keys."""
+    return ALT_MLP if any(".mlp.fc3." in key for key in keys) else MLP
+
+
+def block_rules(mixer: Iterable[Rule], names: Names = AUTHORS, mlp: Rules = MLP) -> Rules:
     """A residual block around a mixer with the given rules."""
     return (
         *under(NORM, names.norm, "norm1"),
         *under(mixer, names.mixer, "mixer"),
         *under(NORM, "norm2", "norm2"),
-        *under(MLP, names.mlp, "mlp"),
+        *under(mlp, names.mlp, "mlp"),
     )
 
 
-def model_rules(mixers: Sequence[Iterable[Rule]], names: Names = AUTHORS) -> Rules:
+def model_rules(mixers: Sequence[Iterable[Rule]], names: Names = AUTHORS, mlp: Rules = MLP) -> Rules:
     """A language model, given each layer's mixer rules; a tied head is not among them."""
-    positions = f"{names.backbone}.embeddings.position_embeddings.weight"
-    ends = {names.embedding: "embedding", positions: "position_embedding", names.head: "head"}
-    rules: list[Rule] = [same(*pair) for pair in ends.items()]
+    embeddings = f"{names.backbone}.embeddings"
+    rules: list[Rule] = [
+        same(names.embedding, "embedding"),
+        same(f"{embeddings}.position_embeddings.weight", "position_embedding"),
+        same(names.head, "head"),
+        linear(f"{embeddings}.project_in.weight", "project_in/kernel"),
+        linear("project_out.weight", "project_out/kernel"),
+    ]
     for index, mixer in enumerate(mixers):
-        rules += under(block_rules(mixer, names), names.layer(index), f"layers_{index}")
+        rules += under(block_rules(mixer, names, mlp), names.layer(index), f"layers_{index}")
     rules += under(NORM, f"{names.backbone}.{names.final_norm}", "final_norm")
     return tuple(rules)
 
 
-def mixer_rules(name: str, paths: Iterable[str]) -> Rules:
+def mixer_rules(name: str, paths: Iterable[str] = (), names: Names = AUTHORS) -> Rules:
     """The rules of a registered mixer. Without a table, its own paths with dots, arrays as they are."""
+    if name == "attention":
+        return names.attention
     return MIXERS[name] if name in MIXERS else tuple(same(path.replace("/", "."), path) for path in paths)

@@ -220,7 +220,7 @@ def _read(
     before = 0
     if prefix is not None:
         before = len(prefix.tokens)
-        expect_array("prefix.hidden", prefix.hidden, (1, config.d_model), "floating")
+        expect_array("prefix.hidden", prefix.hidden, (1, config.embed_width), "floating")
         expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")
     most = INT32_MAX - before - length
     expect(total <= most, "max_new_tokens", total, f"at most {most} after {before + length} tokens")
@@ -273,7 +273,7 @@ def begin(model, batch, capacity):
 
     Compiled, because two leaves may be one array otherwise, which cannot be donated.
     """
-    hidden = jnp.zeros((batch, model.config.d_model), model.config.jnp_dtype)
+    hidden = jnp.zeros((batch, model.config.embed_width), model.config.jnp_dtype)
     return _progress(model.init_state(batch, capacity), hidden)
 
 

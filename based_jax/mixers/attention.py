@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import register
-from based_jax.mixers.softmax_heads import SoftmaxHeads
+from based_jax.mixers.softmax_heads import SoftmaxAttention
 
 
 @register("attention")
-class Attention(SoftmaxHeads):
+class Attention(SoftmaxAttention):
     """Full attention. Its state grows with the text: `init_state` needs `max_length`."""
 
     row: ClassVar[MixerSummary] = MixerSummary(

@@ -12,10 +12,10 @@ import jax
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import MAX_REPEATS, Between, Length
+from based_jax.fields import MAX_REPEATS, Between
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary
-from based_jax.mixers.long_filters import convolve
+from based_jax.mixers.contract import MixerSummary
+from based_jax.mixers.long_filters import LongFilters
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
@@ -24,15 +24,12 @@ LONG = -1
 
 
 @register("base_conv")
-class BaseConv(Mixer):
+class BaseConv(LongFilters):
     """Gated convolution without an output projection.
 
     Attributes:
         kernel_size: taps of a short convolution; -1 is a long one.
-        l_max: taps of a long convolution; inputs that are longer ago are not seen.
-        implicit: make the long filter by an MLP over the position instead of learning each tap.
         use_act: SiLU on both factors.
-        implementation: of `ops.long_conv`.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -44,10 +41,7 @@ class BaseConv(Mixer):
     )
 
     kernel_size: Annotated[int, Between(LONG, MAX_REPEATS)] = 3
-    l_max: Length = 1024
-    implicit: bool = True
     use_act: bool = False
-    implementation: str | None = None
 
     @property
     def is_long(self) -> bool:
@@ -60,7 +54,7 @@ class BaseConv(Mixer):
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         gate = self.linear(self.d_model, "embed", "mlp", bias=True, name="projection")(x)
         if self.is_long:
-            conv, state = convolve(self, x, state, context)
+            conv, state = self.convolve(x, state, context)
         else:
             taps, bias = self.conv_params(self.kernel_size, self.d_model, "embed")
             conv, state = context.run(ops.short_conv, x, taps, bias, initial_state=state)

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Epsilon, Repeats, Size
+from based_jax.fields import Epsilon, Factor, Repeats, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, head_layout, named, ones, uniform
+from based_jax.mixers.contract import Mixer, named, ones, uniform
 from based_jax.typing import Array, Float, State
+from based_jax.validate import expect_divisible
 
 
 class DeltaState(NamedTuple):
@@ -25,7 +26,7 @@ class DeltaHeads(Mixer):
 
     Attributes:
         num_heads: heads H; default 2 (Zoology), 1 if d_model is odd.
-        expand_v: value channels over query/key channels.
+        expand_k, expand_v: key and value channels of all heads together over d_model, rounded.
         kernel_size: taps of the short convolutions of q, k and v.
         use_gate: gate the normed output with silu(x W_g).
         norm_eps: of the output's root-mean-square norm per head.
@@ -33,7 +34,8 @@ class DeltaHeads(Mixer):
     """
 
     num_heads: Size | None = None
-    expand_v: Repeats = 1
+    expand_k: Factor = 1.0
+    expand_v: Factor = 1.0
     kernel_size: Repeats = 4
     use_gate: bool = False
     norm_eps: Epsilon = 1e-5
@@ -43,8 +45,12 @@ class DeltaHeads(Mixer):
     def layout(self) -> tuple[int, int, int]:
         """Heads, key and value channels per head."""
         default = 2 if self.d_model % 2 == 0 else 1
-        heads, _, width = head_layout(self.d_model, default if self.num_heads is None else self.num_heads)
-        return heads, width, width * self.expand_v
+        heads = default if self.num_heads is None else self.num_heads
+        sizes = [max(round(factor * self.d_model), 1) for factor in (self.expand_k, self.expand_v)]
+        for name, size in zip("kv", sizes, strict=True):
+            expect_divisible(f"expand_{name} * d_model", size, "num_heads", heads)
+        key_size, value_size = (size // heads for size in sizes)
+        return heads, key_size, value_size
 
     def queries_and_keys(
         self, q: Float[Array, "B N H K"], k: Float[Array, "B N H K"]

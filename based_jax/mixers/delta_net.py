@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from based_jax import ops
 from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.delta_heads import DeltaHeads
 from based_jax.mixers.registry import register
 from based_jax.typing import Array
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect_choice
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
@@ -26,9 +27,6 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 """f by name; "elu" is elu + 1, which is positive."""
 
-SUM_EPS = 1e-6
-"""Keys that a relu has left empty stay zero."""
-
 
 @register("delta_net")
 class DeltaNet(DeltaHeads):
@@ -36,7 +34,9 @@ class DeltaNet(DeltaHeads):
 
     Attributes:
         qk_activation: f, "silu", "relu", "elu" (elu + 1) or "identity".
-        qk_norm: "l2" (unit length), or "sum" (entries that sum to 1; needs entries >= 0, "relu" or "elu").
+        qk_norm: "l2" (unit length), or "sum" (entries that sum to 1): of "silu" and "identity" the sum has no
+            sign and may vanish, and keys and state are then as large as in Zoology's code.
+        use_beta: False sets beta to 1.
         allow_neg_eigval: beta up to 2 rather than 1: the state's transition can have eigenvalue -1.
     """
 
@@ -50,19 +50,23 @@ class DeltaNet(DeltaHeads):
 
     qk_activation: str = "silu"
     qk_norm: str = "l2"
+    use_beta: bool = True
     allow_neg_eigval: bool = False
 
     def queries_and_keys(self, q: Array, k: Array) -> tuple[Array, Array]:
         expect_choice("qk_activation", self.qk_activation, tuple(ACTIVATIONS))
         expect_choice("qk_norm", self.qk_norm, ("l2", "sum"))
-        fits = self.qk_norm == "l2" or self.qk_activation in ("relu", "elu")
-        expect(fits, "qk_activation", self.qk_activation, "'relu' or 'elu' with qk_norm = 'sum'")
         q, k = (ACTIVATIONS[self.qk_activation](x) for x in (q, k))
         if self.qk_norm == "l2":
             return ops.l2_norm(q), ops.l2_norm(k)
-        q, k = (x / (x.sum(-1, keepdims=True) + SUM_EPS) for x in (q, k))
+        sums = (x.sum(-1, keepdims=True) for x in (q, k))
+        # Keys that a relu has left empty stay zero.
+        q, k = (x / jnp.where(total == 0, 1, total) for x, total in zip((q, k), sums, strict=True))
         return q, k
 
     def gates(self, x: Array) -> tuple[Array, None]:
-        beta = jax.nn.sigmoid(self.per_head(x, "beta"))
+        if self.use_beta:
+            beta = jax.nn.sigmoid(self.per_head(x, "beta"))
+        else:
+            beta = jnp.ones((*x.shape[:2], self.layout()[0]), self.wide)
         return (2 * beta if self.allow_neg_eigval else beta), None

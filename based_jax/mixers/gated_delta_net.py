@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax import ops
-from based_jax.fields import Repeats
+from based_jax.fields import Factor
 from based_jax.mixers.contract import MixerSummary, log_uniform_steps, named
 from based_jax.mixers.delta_heads import DeltaHeads
 from based_jax.mixers.registry import register
@@ -28,7 +28,7 @@ class GatedDeltaNet(DeltaHeads):
     The parameter D of the torch code is read by nothing and does not exist here.
 
     Attributes:
-        expand_v: value channels over query/key channels.
+        expand_v: value channels of all heads together over d_model, rounded.
         use_gate: gate the normed output with silu(x W_g).
     """
 
@@ -40,7 +40,7 @@ class GatedDeltaNet(DeltaHeads):
         source="Yang et al. 2024b; Zoology's code",
     )
 
-    expand_v: Repeats = 2
+    expand_v: Factor = 2.0
     use_gate: bool = True
 
     def queries_and_keys(self, q: Array, k: Array) -> tuple[Array, Array]:

@@ -1,11 +1,13 @@
 """What GLA and RetNet share: heads of a linear recurrence, normed one by one and gated on the way out.
 
-q, k, v = x W_q, x W_k, x W_v;   y = (norm(recurrence(q, k, v)) * silu(x W_g)) W_o
+q, k, v = x W_q, x W_k, x W_v;   y = (norm(recurrence(q, k, v)) * f(x W_g)) W_o,   f = silu
 """
 
 import math
+from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
@@ -13,7 +15,22 @@ from based_jax.fields import Epsilon, Factor, Size
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer
 from based_jax.typing import Array, Float, State
-from based_jax.validate import expect_divisible
+from based_jax.validate import expect_choice, expect_divisible
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": jax.nn.gelu,  # the tanh approximation, as fla's
+    "identity": lambda x: x,
+    "relu": jax.nn.relu,
+    "sigmoid": jax.nn.sigmoid,
+    "silu": jax.nn.silu,
+    "square_relu": lambda x: jnp.square(jax.nn.relu(x)),
+}
+
+
+def activation(option: str, name: str) -> Callable[[Array], Array]:
+    """The activation that an option names."""
+    expect_choice(option, name, tuple(ACTIVATIONS))
+    return ACTIVATIONS[name]
 
 
 class GatedHeads(Mixer):
@@ -23,6 +40,7 @@ class GatedHeads(Mixer):
         num_heads: heads H; the default always divides.
         expand_k, expand_v: key and value channels of all heads together over d_model, rounded.
         norm_eps: of the norm per head.
+        gate_activation: f of the output gate, a name of `ACTIVATIONS`; None for no gate.
         chunk_size: tokens per chunk; the result does not depend on it.
         implementation: of `ops.linear_recurrence`.
     """
@@ -31,6 +49,7 @@ class GatedHeads(Mixer):
     expand_k: Factor = 1.0
     expand_v: Factor = 1.0
     norm_eps: Epsilon = 1e-5
+    gate_activation: str | None = "silu"
     chunk_size: Size | None = None
     implementation: str | None = None
 
@@ -62,8 +81,11 @@ class GatedHeads(Mixer):
     @nn.nowrap
     def read_out(self, y: Float[Array, "B N H V"], x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         """Gate the normed heads and map them back."""
-        gate = self.to_heads(*y.shape[-2:], name="gate")(x)
-        return self.to_output("heads", "head_dim", name="out")(y * jax.nn.silu(gate))
+        if self.gate_activation is not None:
+            y = y * activation("gate_activation", self.gate_activation)(
+                self.to_heads(*y.shape[-2:], name="gate")(x)
+            )
+        return self.to_output("heads", "head_dim", name="out")(y)
 
     def state_size(self, length: int) -> int:
         """d_k d_v per head (specs of Zoology 3.14 and 3.15)."""

@@ -7,19 +7,22 @@
 W_1 maps to 16 channels only. Dividing by 16 keeps gates near 1 at initialisation.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Factor, Positive, Repeats, Size
+from based_jax.fields import Between, Factor, Positive, Repeats, Size
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import MixerSummary, named, ones, uniform
-from based_jax.mixers.gated_heads import GatedHeads
+from based_jax.mixers.gated_heads import GatedHeads, activation
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
+from based_jax.validate import expect_divisible
+
+LogGate = Annotated[float, Between(-1e12, 0)]
 
 
 class GLAState(NamedTuple):
@@ -37,6 +40,10 @@ class GLA(GatedHeads):
         num_heads: heads H; default 4 (fewer where 4 does not divide).
         gate_low_rank_dim: channels between x and its gates.
         gate_logit_normalizer: divides the gates' logarithms.
+        least_log_gate: None, or their lower bound.
+        num_kv_heads: heads of k, v and the gates, a divisor of num_heads; default as many.
+        qk_activation: of q and k, a name of `gated_heads.ACTIVATIONS`.
+        norm_affine: scale the normed outputs.
         kernel_size: taps of short convolutions of q, k and v, each followed by silu; None for none.
     """
 
@@ -51,25 +58,49 @@ class GLA(GatedHeads):
     expand_k: Factor = 0.5
     gate_low_rank_dim: Size = 16
     gate_logit_normalizer: Positive = 16.0
+    least_log_gate: LogGate | None = None
+    num_kv_heads: Size | None = None
+    qk_activation: str = "identity"
+    norm_affine: bool = True
     kernel_size: Repeats | None = None
 
     def most_heads(self) -> int:
         return 4
 
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys, values and gates."""
+        heads, _, _ = self.layout()
+        if self.num_kv_heads is None:
+            return heads
+        expect_divisible("num_heads", heads, "num_kv_heads", self.num_kv_heads)
+        return self.num_kv_heads
+
     @nn.compact
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         heads, key_size, value_size = self.layout()
-        sizes = {"q": key_size, "k": key_size, "v": value_size}
-        q, k, v = (self.to_heads(heads, size, name=name)(x) for name, size in sizes.items())
+        kv_heads = self.kv_heads
+        q = self.to_heads(heads, key_size, name="q")(x)
+        axes = ("embed", "kv_heads", "head_dim")
+        sizes = {"k": key_size, "v": value_size}
+        k, v = (self.linear((kv_heads, size), *axes, name=name)(x) for name, size in sizes.items())
         conv = None
         if self.kernel_size is not None:
             (q, k, v), conv = self._convolve((q, k, v), self.kernel_size, state and state.conv, context)
+        q, k = (activation("qk_activation", self.qk_activation)(a) for a in (q, k))
         low = self.linear(self.gate_low_rank_dim, "embed", None, name="decay_in")(x)
-        axes, options = (None, "heads", "head_dim"), {"bias": True, "dtype": self.wide}
-        logits = self.linear((heads, key_size), *axes, **options, name="decay_out")(low)
+        options = {"bias": True, "dtype": self.wide}
+        logits = self.linear((kv_heads, key_size), None, *axes[1:], **options, name="decay_out")(low)
         log_decay = jax.nn.log_sigmoid(logits) / self.gate_logit_normalizer
+        if self.least_log_gate is not None:
+            log_decay = jnp.maximum(log_decay, self.least_log_gate)
+        if kv_heads < heads:
+            k, v, log_decay = (jnp.repeat(a, heads // kv_heads, axis=2) for a in (k, v, log_decay))
         y, memory = self.recur(q, k, v, log_decay, state and state.memory, context)
-        y = ops.rms_norm(y, self.param("norm_scale", ones("head_dim"), (value_size,)), self.norm_eps)
+        scale = jnp.ones(value_size)
+        if self.norm_affine:
+            scale = self.param("norm_scale", ones("head_dim"), (value_size,))
+        y = ops.rms_norm(y, scale, self.norm_eps)
         return self.read_out(y, x), GLAState(memory, conv)
 
     @nn.nowrap
@@ -92,7 +123,7 @@ class GLA(GatedHeads):
         heads, key_size, value_size = self.layout()
         conv = None
         if self.kernel_size is not None:
-            channels = heads * (2 * key_size + value_size)
+            channels = heads * key_size + self.kv_heads * (key_size + value_size)
             conv = ops.init_short_conv_state(batch_size, channels, self.kernel_size, dtype)
         memory = ops.init_linear_recurrence_state(batch_size, heads, key_size, value_size, self.wide)
         return GLAState(memory, conv)

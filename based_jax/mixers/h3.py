@@ -5,23 +5,25 @@
     out = concat_heads(y) W_o + b_o
 
 A head has p channels, so that k v^T is p x p, and one S4D of d_state / 2 complex modes for all its entries:
-A_n = -exp(r_n) + i w_n, discretised by the bilinear rule with step dt.
+A_n = -exp(r_n) + i w_n, discretised by the bilinear rule with step dt. Zoology's code offers other kernels in
+its place: `state_kernels`.
 """
 
-import math
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Positive, Size, States
+from based_jax.fields import Length, Positive, Size, States
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary, named, uniform
+from based_jax.mixers.contract import Mixer, MixerSummary, named
 from based_jax.mixers.registry import register
+from based_jax.mixers.state_kernels import moving_averages, s4d, shift_taps
 from based_jax.typing import Array, Float, State
-from based_jax.validate import expect, expect_divisible
+from based_jax.validate import expect, expect_choice, expect_divisible
+
+KERNELS = ("diagonal", "ema", "shift")
 
 
 class H3State(NamedTuple):
@@ -29,7 +31,8 @@ class H3State(NamedTuple):
 
     shift: ops.LongConvState
     """the last d_state keys"""
-    ssm: ops.DiagonalSSMState
+    ssm: ops.DiagonalSSMState | ops.LongConvState
+    """the last inputs where the kernel ends: a shift, or `l_max` taps"""
 
 
 @register("h3")
@@ -37,8 +40,18 @@ class H3(Mixer):
     """H3 with a shift and a diagonal state space.
 
     Attributes:
-        d_state: taps of the shift, and twice the modes of the diagonal state space; even.
+        d_state: taps of the shift, and twice the modes of the diagonal state space.
         head_dim: channels per head p.
+        kernel: the second state space: "diagonal" (S4D), "ema" (Mega's d_state moving averages, Ma et al.
+            2022, section 3.2) or "shift" (as the first one).
+        l_max: None, or the taps after which the kernels end, as in Zoology's parallel form; the state then
+            has as many inputs.
+        discretization: "bilinear" or "zoh" (zero-order hold) of the diagonal state space.
+        rate_form: what makes the rates of r: "exp", "none", "relu", "sigmoid" or "softplus".
+        real: leave out the frequencies w.
+        bandlimit: None, or twice the largest frequency dt |w| / (2 pi) of a mode that takes part.
+        num_ssms: None for one A and B per head; or so many, that heads take in turn.
+        tied_steps: one step of "ema" per channel, not per average.
         dt_min, dt_max: range of the initial steps, drawn log-uniformly.
         implementation: of `ops.diagonal_ssm` and `ops.long_conv`.
     """
@@ -53,6 +66,14 @@ class H3(Mixer):
 
     d_state: States = 64
     head_dim: Size = 1
+    kernel: str = "diagonal"
+    l_max: Length | None = None
+    discretization: str = "bilinear"
+    rate_form: str = "exp"
+    real: bool = False
+    bandlimit: Positive | None = None
+    num_ssms: Size | None = None
+    tied_steps: bool = False
     dt_min: Positive = 1e-3
     dt_max: Positive = 1e-1
     implementation: str | None = None
@@ -61,7 +82,9 @@ class H3(Mixer):
     def heads(self) -> int:
         """Number of heads."""
         expect_divisible("d_model", self.d_model, "head_dim", self.head_dim)
-        expect(self.d_state % 2 == 0, "d_state", self.d_state, "even and at least 2")
+        expect_choice("kernel", self.kernel, KERNELS)
+        least = 2 if self.kernel == "diagonal" else 1
+        expect(self.d_state >= least, "d_state", self.d_state, f"at least {least}")
         return self.d_model // self.head_dim
 
     @nn.compact
@@ -70,67 +93,60 @@ class H3(Mixer):
         heads, head_dim = self.heads, self.head_dim
         q, k, v = (self.to_heads(heads, head_dim, bias=True, name=name)(x) for name in "qkv")
         options: dict[str, Any] = {"implementation": self.implementation}
-        taps, skip = self._shift()
+        taps = shift_taps(self, self.d_model, self.d_state, "shift_", "embed")[: self.l_max]
+        skip = self.param("shift_skip", named(nn.initializers.normal(1.0), "embed"), (self.d_model,))
         k = k.reshape(batch, length, width)
         k, shift = context.run(
             ops.long_conv, k, taps, skip=skip, initial_state=state and state.shift, **options
         )
-        log_a, weight, skip = self._diagonal()
         kv = k.reshape(v.shape)[..., None] * v[..., None, :]
-        options |= {"initial_state": state and state.ssm, "skip": skip}
-        y, ssm = context.run(
-            ops.diagonal_ssm, kv.reshape(batch, length, heads, head_dim**2), log_a, weight, **options
-        )
+        skip = self.param("skip", named(nn.initializers.normal(1.0), "heads"), (heads,))
+        options |= {"initial_state": state and state.ssm}
+        y, ssm = self._second(kv.reshape(batch, length, heads, head_dim**2), skip, context, options)
         # As the authors order the channels: heads last.
         y = jnp.einsum("bnha,bnhac->bnch", q, y.reshape(kv.shape))
         return self.to_output("head_dim", "heads", bias=True, name="out")(y), H3State(shift, ssm)
 
     @nn.nowrap
-    def _shift(self) -> tuple[Array, Array]:
-        """Taps (d_state, D) of the shift, and D1."""
-        shape = (self.d_model, self.d_state)
+    def _second(
+        self, kv: Float[Array, "B N H V"], skip: Float[Array, " H"], context: Context, options: dict[str, Any]
+    ) -> tuple[Float[Array, "B N H V"], State]:
+        """Entries of k v^T after the second state space."""
+        taps = self._ending_kernel()
+        if taps is None:
+            return context.run(ops.diagonal_ssm, kv, *self._modes(), skip=skip, **options)
+        taps, skip = (jnp.repeat(a, kv.shape[-1], axis=-1) for a in (taps, skip))
+        flat = kv.reshape(*kv.shape[:2], -1)
+        y, state = context.run(ops.long_conv, flat, taps, skip=skip, **options)
+        return y.reshape(kv.shape), state
 
-        def present(key: Array, shape: tuple[int, ...]) -> Array:
-            return jnp.zeros(shape).at[:, 0].set(1)
+    @nn.nowrap
+    def _ending_kernel(self) -> Float[Array, "T H"] | None:
+        """The kernel of the second state space where it ends, else None."""
+        if self.kernel == "shift":
+            return shift_taps(self, self.heads, self.d_state, "", "heads")[: self.l_max]
+        if self.l_max is None:
+            return None
+        return ops.diagonal_ssm_kernel(*self._modes(), self.l_max)
 
-        b = self.param("shift_b", named(present, "embed", None), shape)
-        c = self.param("shift_c", named(uniform(self.d_state**-0.5), "embed", None), shape)
-        skip = self.param("shift_skip", named(nn.initializers.normal(1.0), "embed"), (self.d_model,))
-        # The correlation of c with b is a convolution of c backwards.
-        taps = ops.long_conv(c.T[None, ::-1].astype(self.wide), b.T.astype(self.wide))[0, ::-1]
-        return taps, skip
-
-    def _diagonal(self) -> tuple[Array, Array, Array]:
-        """log_a and weight (H, modes) of the diagonal state space, and D2."""
-        heads, modes = self.heads, self.d_state // 2
-        axes = ("heads", None)
-
-        def log_steps(key: Array, shape: tuple[int, ...]) -> Array:
-            return jax.random.uniform(key, shape, minval=math.log(self.dt_min), maxval=math.log(self.dt_max))
-
-        def frequencies(key: Array, shape: tuple[int, ...]) -> Array:
-            return jnp.broadcast_to(math.pi * jnp.arange(shape[1], dtype=jnp.float32), shape)
-
-        def ones(key: Array, shape: tuple[int, ...]) -> Array:
-            return jnp.zeros(shape).at[..., 0].set(1)
-
-        log_dt = self.param("log_dt", named(log_steps, "heads"), (heads,))
-        rate = self.param("log_rate", named(nn.initializers.constant(math.log(0.5)), *axes), (heads, modes))
-        frequency = self.param("frequency", named(frequencies, *axes), (heads, modes))
-        pairs = (heads, modes, 2)
-        b = self.param("b", named(ones, *axes, None), pairs)
-        c = self.param("c", named(nn.initializers.normal(math.sqrt(0.5)), *axes, None), pairs)
-        skip = self.param("skip", named(nn.initializers.normal(1.0), "heads"), (heads,))
-
-        a = jnp.stack([-jnp.exp(rate), frequency], axis=-1)
-        a, b, c, dt = (z.astype(self.wide) for z in (a, b, c, jnp.exp(log_dt)))
-        return *ops.discretize_bilinear(a, b, c, dt), skip
+    @nn.nowrap
+    def _modes(self) -> tuple[Float[Array, "H S 2"], Float[Array, "H S 2"]]:
+        if self.kernel == "ema":
+            return moving_averages(self, self.heads, self.d_state, self.tied_steps)
+        ranges: dict[str, Any] = {"dt_min": self.dt_min, "dt_max": self.dt_max, "num_ssms": self.num_ssms}
+        form = {"discretization": self.discretization, "rate_form": self.rate_form}
+        return s4d(self, self.heads, self.d_state // 2, self.real, self.bandlimit, **form, **ranges)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
-        return H3State(
-            ops.init_long_conv_state(batch_size, self.d_state, self.d_model, dtype),
-            ops.init_diagonal_ssm_state(batch_size, self.heads, self.head_dim**2, self.d_state // 2),
-        )
+        entries = self.head_dim**2
+        shifted = min(self.d_state, self.l_max or self.d_state)
+        kept = shifted if self.kernel == "shift" else self.l_max
+        if kept is None:
+            modes = self.d_state if self.kernel == "ema" else self.d_state // 2
+            ssm = ops.init_diagonal_ssm_state(batch_size, self.heads, entries, modes, self.wide)
+        else:
+            ssm = ops.init_long_conv_state(batch_size, kept, self.heads * entries, dtype)
+        return H3State(ops.init_long_conv_state(batch_size, shifted, self.d_model, dtype), ssm)
 
     def state_size(self, length: int) -> int:
         """d d_state (Based, appendix E.2), which counts neither the shift nor the p x p entries of a head."""

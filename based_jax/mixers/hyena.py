@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Length, Positive, Repeats, Size
+from based_jax.fields import AtLeastZero, Layers, Length, Positive, Repeats, Size
 from based_jax.mixers.context import Context, find_stream
 from based_jax.mixers.contract import Mixer, MixerSummary, named
 from based_jax.mixers.long_filters import SineFilter, taps_needed
@@ -43,9 +43,14 @@ class Hyena(Mixer):
         kernel_size: taps of the short convolution.
         emb_dim, filter_order, num_inner_mlps: features of a position, hidden units and inner layers of the
             filters' MLP.
+        linear_filter: a linear map of a position's features instead of the MLP.
         sine_frequency: its initial frequency; the papers' language models have 14.
         fast_decay, slow_decay: shares of l_max after which the fixed decay is 0.01, for the last and the
-            first channel; the papers' language models have slow 1.2.
+            first channel; the papers' language models have slow 1.2, and 1e12 for both is no decay.
+        decay_floor: added to the decay.
+        normalize_filter: divide each tap by the sum of its channels' magnitudes.
+        learned_positions, learned_decay: whether a position's features and the decays are trained.
+        skip_term: add D_i v x_i.
         implementation: of `ops.long_conv`.
     """
 
@@ -63,10 +68,16 @@ class Hyena(Mixer):
     kernel_size: Repeats = 3
     emb_dim: Repeats = 3
     filter_order: Size = 64
-    num_inner_mlps: Repeats = 2
+    num_inner_mlps: Layers = 2
+    linear_filter: bool = False
     sine_frequency: Positive = 1.0
     fast_decay: Positive = 0.3
     slow_decay: Positive = 1.5
+    decay_floor: AtLeastZero = 0.0
+    normalize_filter: bool = False
+    learned_positions: bool = True
+    learned_decay: bool = False
+    skip_term: bool = True
     implementation: str | None = None
 
     @property
@@ -95,7 +106,9 @@ class Hyena(Mixer):
         long: list[State] = []
         for index, (gate, kernel, skip) in enumerate(zip(gates[:-1], filters, skips, strict=True)):
             product = gate * v
-            options = {"skip": jnp.repeat(skip, head_dim**2), "implementation": self.implementation}
+            options: dict[str, Any] = {"implementation": self.implementation}
+            if skip is not None:
+                options["skip"] = jnp.repeat(skip, head_dim**2)
             options |= {"initial_state": state and state.long[index]}
             kernel = jnp.repeat(kernel, head_dim**2, axis=1)
             y, kept = context.run(ops.long_conv, product.reshape(batch, length, -1), kernel, **options)
@@ -109,15 +122,21 @@ class Hyena(Mixer):
         return y, HyenaState(short, tuple(long))
 
     @nn.nowrap
-    def _filters(self, taps: int) -> tuple[list[Array], list[Array]]:
+    def _filters(self, taps: int) -> tuple[list[Array], list[Array] | list[None]]:
         """Kernels (taps, H) and skips (H,) of each long convolution."""
         heads, count = self.d_model // self.head_dim, self.order - 1
-        options: dict[str, Any] = {"order": self.filter_order, "inner_layers": self.num_inner_mlps}
+        order = None if self.linear_filter else self.filter_order
+        options: dict[str, Any] = {"order": order, "inner_layers": self.num_inner_mlps}
         options |= {"sine_frequency": self.sine_frequency, "fast": self.fast_decay, "slow": self.slow_decay}
+        options |= {"floor": self.decay_floor, "normalize": self.normalize_filter}
+        options |= {"learned_positions": self.learned_positions, "learned_decay": self.learned_decay}
         options |= {"dtype": self.wide, "init_std": self.init_std, "name": "filter"}
         make = SineFilter(heads * count, self.l_max, self.emb_dim, **options)
+        kernels = jnp.split(make(taps), count, axis=1)
+        if not self.skip_term:
+            return kernels, [None] * count
         skip = self.param("skip", named(nn.initializers.normal(1.0), "embed"), (heads * count,))
-        return jnp.split(make(taps), count, axis=1), jnp.split(skip, count)
+        return kernels, jnp.split(skip, count)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         slots = self.l_max if max_length is None else min(max_length, self.l_max)

@@ -17,7 +17,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from based_jax import ops
-from based_jax.fields import Epsilon, Size, States
+from based_jax.fields import Epsilon, Positive, Share, Size, States
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, MixerSummary, head_layout, named, project
 from based_jax.mixers.registry import register
@@ -31,18 +31,24 @@ FEATURE_MAPS = (*ops.FEATURE_MAPS, "cosformer", "performer", "all_poly")
 
 @register("linear_attention")
 class LinearAttention(Mixer):
-    """Linear attention with a feature map, Taylor's by default; no positions (but cosformer's).
+    """Linear attention with a feature map, Taylor's by default, without positions (but cosformer's).
 
     Attributes:
         num_heads: heads H; default d_model / 64.
+        head_dim: value channels per head; default d_model / num_heads, which must be whole then.
         feature_dim: query/key channels per head (the paper's d').
         eps: added to the normaliser.
         decay: "none", "fixed" (gamma), or "gated" (gamma and the gate g).
         decay_const: exponent of gamma for head 0.
         feature_map: name of the map; the normaliser of "identity" and "all_poly" may vanish.
+        feature_scale: factor of queries and keys before the map; 1 for maps that are not in
+            `ops.FEATURE_MAPS`.
+        feature_floor: least feature of the maps in `ops.FLOORED`.
         num_features: F of "performer" (default 256) and "all_poly" (default `feature_dim`).
         max_length: M of "cosformer", tokens of the longest document; None is the call's own length, as in the
             authors' code, and takes whole rows only: no state, segments, padding or positions.
+        rotary_fraction: share of the channels of queries and keys that rotary embeddings turn.
+        rotary_base: base of the rotary wavelengths.
         learned_map: whether the projections of "all_poly" are trained. Those of "performer" never are.
         implementation: of `ops.taylor_attention` and, for one token, `ops.taylor_step`; of
             `ops.linear_attention` for other maps.
@@ -57,18 +63,31 @@ class LinearAttention(Mixer):
     )
 
     num_heads: Size | None = None
+    head_dim: Size | None = None
     feature_dim: States = 16
     eps: Epsilon = 1e-12
     decay: str = "none"
     decay_const: float = -3.0
     feature_map: str = "taylor"
+    feature_scale: Positive = 1.0
+    feature_floor: Epsilon = ops.FLOOR
     num_features: Size | None = None
     max_length: Size | None = None
+    rotary_fraction: Share = 0.0
+    rotary_base: Positive = 10000.0
     learned_map: bool = True
     implementation: str | None = None
 
-    def setup(self) -> None:
+    @nn.nowrap
+    def layout(self) -> tuple[int, int]:
+        """Heads, and value channels per head."""
+        if self.head_dim is not None and self.num_heads is not None:
+            return self.num_heads, self.head_dim
         heads, _, head_dim = head_layout(self.d_model, self.num_heads)
+        return heads, self.head_dim or head_dim
+
+    def setup(self) -> None:
+        heads, head_dim = self.layout()
         expect_choice("decay", self.decay, DECAYS)
         shape = (self.feature_size, self.feature_dim)
         self.q, self.k = self.to_heads(heads, self.feature_dim), self.to_heads(heads, self.feature_dim)
@@ -85,13 +104,18 @@ class LinearAttention(Mixer):
             self.poly_squares = self.param("poly_squares", init, shape)
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
-        heads, _, _ = head_layout(self.d_model, self.num_heads)
+        heads, _ = self.layout()
         log_decay = None
         if self.decay != "none":
             log_decay = ops.fixed_log_decay(heads, self.decay_const)[None, None]
         q, k, v = project(x, self.q, self.k, self.v)
+        if rotary_dim := int(self.rotary_fraction * self.feature_dim):
+            rotate: dict[str, Any] = {"dim": rotary_dim, "base": self.rotary_base}
+            q, k = (ops.rotary(features, context.positions, **rotate) for features in (q, k))
         options: dict[str, Any] = {"eps": self.eps, "implementation": self.implementation}
         is_taylor = self.feature_map == "taylor"
+        if is_taylor and self.feature_scale != 1:
+            q, k = self.feature_scale * q, self.feature_scale * k
         if is_taylor and context.is_plain_step and log_decay is None:
             y, state = ops.taylor_step(q[:, 0], k[:, 0], v[:, 0], state, **options)
             y = y[:, None]
@@ -118,7 +142,8 @@ class LinearAttention(Mixer):
         if self.feature_map == "all_poly":
             weights = self.poly_linear, self.poly_squares
             return ops.all_poly_map(*(weights if self.learned_map else lax.stop_gradient(weights)))
-        return ops.FEATURE_MAPS[self.feature_map]
+        phi = ops.feature_map(self.feature_map, self.feature_floor)
+        return phi if self.feature_scale == 1 else ops.scaled(phi, self.feature_scale)
 
     def _cosformer_positions(self, length: int, state: State, context: Context) -> Positions:
         positions = context.positions if context.has_positions else None
@@ -143,6 +168,11 @@ class LinearAttention(Mixer):
         expect_choice("feature_map", name, FEATURE_MAPS)
         is_allowed = self.learned_map or name == "all_poly"
         expect(is_allowed, "learned_map", False, f"True for feature_map = {name!r}")
+        is_plain = name in ops.FEATURE_MAPS
+        expect(is_plain or self.feature_scale == 1, "feature_scale", self.feature_scale, f"1 for {name!r}")
+        is_default = self.feature_floor == ops.FLOOR
+        has_floor = name in ops.FLOORED
+        expect(has_floor or is_default, "feature_floor", self.feature_floor, f"{ops.FLOOR} for {name!r}")
         if name in ("performer", "all_poly"):
             return count or (256 if name == "performer" else width)
         expected = f"None for feature_map = {name!r}, whose number is fixed"
@@ -153,7 +183,7 @@ class LinearAttention(Mixer):
         return ops.FEATURE_MAPS[name].size(width)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
-        heads, _, head_dim = head_layout(self.d_model, self.num_heads)
+        heads, head_dim = self.layout()
         self._expect_max_length(self.feature_map != "cosformer" or self.max_length is not None, "a state")
         return ops.init_linear_attention_state(batch_size, heads, self.feature_size, head_dim)
 
@@ -162,6 +192,6 @@ class LinearAttention(Mixer):
 
         Zoology counts d' features of Performer's map, however many it has, and so does this.
         """
-        heads, _, head_dim = head_layout(self.d_model, self.num_heads)
+        heads, head_dim = self.layout()
         size = self.feature_dim if self.feature_map == "performer" else self.feature_size
         return heads * (head_dim + 1) * size

@@ -11,23 +11,19 @@ import jax
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Length
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, MixerSummary
-from based_jax.mixers.long_filters import convolve
+from based_jax.mixers.contract import MixerSummary
+from based_jax.mixers.long_filters import LongFilters
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
 
 
 @register("long_conv")
-class LongConv(Mixer):
+class LongConv(LongFilters):
     """Long convolution. Its state is the last inputs: `max_length` of them, or `l_max` if that is less.
 
     Attributes:
-        l_max: taps; inputs that are longer ago are not seen.
-        implicit: make the filter by an MLP over the position.
         project: gelu and an output projection after it, as in the papers' language models.
-        implementation: of `ops.long_conv`.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -38,14 +34,12 @@ class LongConv(Mixer):
         source="Fu et al. 2023; Zoology's code",
     )
 
-    l_max: Length = 1024
     implicit: bool = False
     project: bool = False
-    implementation: str | None = None
 
     @nn.compact
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
-        y, state = convolve(self, x, state, context)
+        y, state = self.convolve(x, state, context)
         if self.project:
             y = self.to_output("mlp", bias=True, name="out")(jax.nn.gelu(y, approximate=False))
         return y, state

@@ -9,7 +9,6 @@
 All return (taps, channels), tap 0 first, for the first `taps` of `l_max` positions.
 """
 
-import functools
 import math
 from typing import Any
 
@@ -19,8 +18,9 @@ import numpy as np
 from flax import linen as nn
 
 from based_jax import ops
+from based_jax.fields import Layers, Length, Positive, Repeats, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Projection, named
+from based_jax.mixers.contract import Mixer, Projection, named
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
@@ -30,16 +30,60 @@ def taps_needed(l_max: int, length: int, state: ops.LongConvState | None) -> int
     return min(l_max, length + (0 if state is None else state.inputs.shape[1]))
 
 
-def convolve(
-    mixer: Any, x: Float[Array, "B N D"], state: State, context: Context
-) -> tuple[Float[Array, "B N D"], State]:
-    """h * x + x by a mixer's filter h of `l_max` taps, learned as it is or, if `implicit`, made by an MLP."""
-    make = functools.partial(MLPFilter, init_std=mixer.init_std) if mixer.implicit else ExplicitFilter
-    h = make(mixer.d_model, mixer.l_max, dtype=mixer.wide, name="filter")
-    taps = h(taps_needed(mixer.l_max, x.shape[1], state))
-    options = {"initial_state": state, "implementation": mixer.implementation}
-    y, state = context.run(ops.long_conv, x, taps, **options)
-    return y + x, state
+class LongFilters(Mixer):
+    """What BaseConv and LongConv share: a filter of `l_max` taps per channel.
+
+    Attributes:
+        l_max: taps of a long convolution; inputs that are longer ago are not seen.
+        implicit: make the long filter by an MLP over the position instead of learning each tap.
+        emb_dim, filter_order: features of a position, and hidden units of the MLP.
+        sine_frequency: None for Zoology's MLP; a number for Hyena's filter with sines of this initial
+            frequency. The papers' language models have 14, with filter_order 64 and slow_decay 1.2.
+        num_inner_mlps: inner layers of Hyena's filter.
+        fast_decay, slow_decay: shares of l_max after which the fixed decay of Hyena's filter is 0.01, for the
+            last and the first channel.
+        implementation: of `ops.long_conv`.
+    """
+
+    l_max: Length = 1024
+    implicit: bool = True
+    emb_dim: Repeats = 3
+    filter_order: Size = 16
+    sine_frequency: Positive | None = None
+    num_inner_mlps: Layers = 2
+    fast_decay: Positive = 0.3
+    slow_decay: Positive = 1.5
+    implementation: str | None = None
+
+    @nn.nowrap
+    def convolve(
+        self, x: Float[Array, "B N D"], state: State, context: Context
+    ) -> tuple[Float[Array, "B N D"], State]:
+        """h * x + x."""
+        options = {"initial_state": state, "implementation": self.implementation}
+        y, state = context.run(
+            ops.long_conv, x, self._taps(taps_needed(self.l_max, x.shape[1], state)), **options
+        )
+        return y + x, state
+
+    @nn.nowrap
+    def _taps(self, count: int) -> Float[Array, "T E"]:
+        sizes = self.d_model, self.l_max
+        options: dict[str, Any] = {"dtype": self.wide, "name": "filter"}
+        if not self.implicit:
+            expect(
+                self.sine_frequency is None,
+                "sine_frequency",
+                self.sine_frequency,
+                "None for an explicit filter",
+            )
+            return ExplicitFilter(*sizes, **options)(count)
+        options |= {"emb_dim": self.emb_dim, "init_std": self.init_std}
+        if self.sine_frequency is None:
+            return MLPFilter(*sizes, hidden=self.filter_order, **options)(count)
+        options |= {"order": self.filter_order, "inner_layers": self.num_inner_mlps}
+        options |= {"sine_frequency": self.sine_frequency, "fast": self.fast_decay, "slow": self.slow_decay}
+        return SineFilter(*sizes, **options)(count)
 
 
 def position_features(l_max: int, emb_dim: int) -> np.ndarray:
@@ -86,20 +130,27 @@ class SineFilter(nn.Module):
     """Hyena's filter: an MLP with learned positions and one learned frequency per unit, and a fixed decay.
 
     Attributes:
-        order: hidden units.
+        order: hidden units; None for a linear map of the positions instead of an MLP.
         inner_layers: hidden layers after the first.
         sine_frequency: initial frequency, 1 in Zoology's code and 14 in the papers' language models.
         fast, slow: the decay reaches 0.01 after this share of l_max, for the last and the first channel.
+        floor: added to the decay.
+        normalize: divide each tap by the sum of its channels' magnitudes.
+        learned_positions, learned_decay: whether they are trained.
     """
 
     channels: int
     l_max: int
     emb_dim: int = 3
-    order: int = 64
+    order: int | None = 64
     inner_layers: int = 2
     sine_frequency: float = 1.0
     fast: float = 0.3
     slow: float = 1.5
+    floor: float = 0.0
+    normalize: bool = False
+    learned_positions: bool = True
+    learned_decay: bool = False
     dtype: Any = jnp.float32
     init_std: float = 0.02
 
@@ -107,16 +158,34 @@ class SineFilter(nn.Module):
     def __call__(self, taps: int) -> Float[Array, "T E"]:
         options: dict[str, Any] = {"dtype": self.dtype, "init_std": self.init_std}
         hidden = _positions(self, self.l_max, self.emb_dim)[:taps]
+        if not self.learned_positions:
+            hidden = jax.lax.stop_gradient(hidden)
+        if self.order is not None:
+            hidden = self._sines(hidden, self.order, options)
+        h = Projection((self.channels,), (None, "embed"), name="out", **options)(hidden)
+        time = jnp.asarray(np.linspace(0, 1, self.l_max)[:taps, None], self.dtype)
+        h = h * (jnp.exp(-time * jnp.abs(self._rates())) + self.floor)
+        return h / jnp.sum(jnp.abs(h), axis=-1, keepdims=True) if self.normalize else h
+
+    @nn.nowrap
+    def _sines(self, hidden: Array, order: int, options: dict[str, Any]) -> Array:
         init = nn.initializers.constant(self.sine_frequency)
-        frequency = self.param("frequency", named(init, None), (self.order,)).astype(self.dtype)
+        frequency = self.param("frequency", named(init, None), (order,)).astype(self.dtype)
         for layer in range(self.inner_layers + 1):
             name = "in_proj" if layer == 0 else f"inner_{layer - 1}"
-            hidden = Projection((self.order,), (None, None), bias=True, name=name, **options)(hidden)
+            hidden = Projection((order,), (None, None), bias=True, name=name, **options)(hidden)
             hidden = jnp.sin(frequency * hidden)
-        h = Projection((self.channels,), (None, "embed"), name="out", **options)(hidden)
+        return hidden
+
+    @nn.nowrap
+    def _rates(self) -> Float[Array, " E"]:
         slow, fast = -math.log(0.01) / self.slow, -math.log(0.01) / self.fast
-        time = np.linspace(0, 1, self.l_max)[:taps, None]
-        return h * jnp.asarray(np.exp(-time * np.linspace(slow, fast, self.channels)), self.dtype)
+
+        def rates(key: Array | None, shape: tuple[int, ...]) -> Array:
+            return jnp.asarray(np.linspace(slow, fast, shape[0]), self.dtype)
+
+        shape = (self.channels,)
+        return self.param("decay", named(rates, "embed"), shape) if self.learned_decay else rates(None, shape)
 
 
 def _positions(module: nn.Module, l_max: int, emb_dim: int) -> Float[Array, "L F"]:

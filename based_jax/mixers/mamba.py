@@ -20,6 +20,7 @@ from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, MixerSummary, log_uniform_steps, named, ones, uniform
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
+from based_jax.validate import expect_choice
 
 
 class MambaState(NamedTuple):
@@ -40,6 +41,9 @@ class Mamba(Mixer):
         dt_rank: rank of the map to the step sizes; default d_model / 16, rounded up.
         dt_min, dt_max: at initialisation step sizes are log-uniform between these, and at least `dt_floor`.
         dt_floor: the least step size at initialisation.
+        dt_init, dt_scale: "random" draws the map to the step sizes from U(-b, b), "constant" sets it to b,
+            b = dt_scale / sqrt(dt_rank).
+        bias, conv_bias: biases of the outer projections and of the convolution.
         num_layers: None initialises the projections as all mixers here do. The papers' Mamba models, of this
             many layers, keep torch's default for them, a variance of 1 / (3 fan_in) whatever `init_std` and
             `out_init_std` say, and divide the output projection by sqrt(num_layers).
@@ -61,6 +65,10 @@ class Mamba(Mixer):
     dt_min: Positive = 0.001
     dt_max: Positive = 0.1
     dt_floor: Positive = 1e-4
+    dt_init: str = "random"
+    dt_scale: Positive = 1.0
+    bias: bool = False
+    conv_bias: bool = True
     num_layers: Size | None = None
     implementation: str | None = None
 
@@ -78,9 +86,10 @@ class Mamba(Mixer):
             in_std, map_std = ((3 * fan_in) ** -0.5 for fan_in in (self.d_model, channels))
             out_std = map_std / self.num_layers**0.5
 
-        inner = self.linear((2, channels), "embed", None, "mlp", init_std=in_std, name="in_proj")(x)
+        options: dict[str, Any] = {"init_std": in_std, "bias": self.bias}
+        inner = self.linear((2, channels), "embed", None, "mlp", **options, name="in_proj")(x)
         u, z = inner[..., 0, :], inner[..., 1, :]
-        taps, bias = self.conv_params(self.d_conv, channels, "mlp")
+        taps, bias = self.conv_params(self.d_conv, channels, "mlp", self.conv_bias)
         if context.is_plain_step:
             u, conv = ops.short_conv_step(inner[:, 0], taps, state.conv, bias)
             u = u[:, None]
@@ -91,14 +100,17 @@ class Mamba(Mixer):
         maps = self.linear(rank + 2 * states, "mlp", None, init_std=map_std, name="x_proj")(u)
         low, B, C = jnp.split(maps, [rank, rank + states], axis=-1)
         steps = log_uniform_steps(self.dt_min, self.dt_max, self.dt_floor)
-        dt_kernel = self.param("dt_kernel", named(uniform(rank**-0.5), None, "mlp"), (rank, channels))
+        expect_choice("dt_init", self.dt_init, ("random", "constant"))
+        bound = self.dt_scale * rank**-0.5
+        init = uniform(bound) if self.dt_init == "random" else nn.initializers.constant(bound)
+        dt_kernel = self.param("dt_kernel", named(init, None, "mlp"), (rank, channels))
         dt_bias = self.param("dt_bias", named(steps, "mlp"), (channels,))
         dt = jax.nn.softplus((low @ dt_kernel.astype(self.dtype)).astype(self.wide) + dt_bias)
         A = -jnp.exp(self.param("A_log", named(_init_A_log, "mlp", None), (channels, states)))
         D = self.param("D", ones("mlp"), (channels,))
         options = {"initial_state": state and state.ssm, "implementation": self.implementation}
         y, ssm = context.run(ops.selective_scan, u, dt, A, B, C, D, **options)
-        y = self.to_output("mlp", init_std=out_std, name="out")(y * jax.nn.silu(z))
+        y = self.to_output("mlp", init_std=out_std, bias=self.bias, name="out")(y * jax.nn.silu(z))
         return y, MambaState(conv, ssm)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:

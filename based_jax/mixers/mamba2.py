@@ -5,7 +5,7 @@
     out = (RMSNorm(y * silu(z)) * scale) W_out
 
 A, D and dt are one number per head of x; the heads of a group share B and C, and are normed together, after
-the gate.
+the gate. Fewer channels than E may go through the heads; the others are z_0 * x_0, gated by silu alone.
 """
 
 from typing import Any, ClassVar
@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Epsilon, Repeats, Size, States
+from based_jax.fields import AtLeastZero, Epsilon, Positive, Repeats, Size, States
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, MixerSummary, default_heads, log_uniform_steps, named, ones
 from based_jax.mixers.mamba import MambaState
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
-from based_jax.validate import expect_divisible
+from based_jax.validate import expect, expect_divisible
 
 
 @register("mamba2")
@@ -34,7 +34,15 @@ class Mamba2(Mixer):
         num_groups: pairs of B and C, each shared by neighbouring heads.
         d_conv: taps of the convolution.
         expand: channels over d_model.
-        norm_eps: of the root-mean-square norm, which takes each group by itself.
+        ssm_channels: channels in heads; default all of them.
+        norm: the root-mean-square norm, which takes each group by itself.
+        norm_before_gate: norm before the gate, not after it.
+        norm_eps: of the norm.
+        skip_per_channel: D is one number per channel, not per head.
+        bias, conv_bias: biases of the outer projections and of the convolution.
+        dt_least, dt_most: bounds of the step sizes; None for no upper one.
+        decay_min, decay_max: range of -A at initialisation.
+        dt_min, dt_max, dt_floor: of the step sizes at initialisation, see `Mamba`.
         num_layers: None initialises the projections as all mixers here do; otherwise as the papers' Mamba
             models of this many layers, see `Mamba`.
         chunk_size: tokens per chunk (256 in Mamba-2's code); the result does not depend on it.
@@ -54,7 +62,20 @@ class Mamba2(Mixer):
     num_groups: Size = 1
     d_conv: Repeats = 4
     expand: Repeats = 2
+    ssm_channels: Size | None = None
+    norm: bool = True
+    norm_before_gate: bool = False
     norm_eps: Epsilon = 1e-5
+    skip_per_channel: bool = False
+    bias: bool = False
+    conv_bias: bool = True
+    dt_least: AtLeastZero = 0.0
+    dt_most: Positive | None = None
+    decay_min: Positive = 1.0
+    decay_max: Positive = 16.0
+    dt_min: Positive = 0.001
+    dt_max: Positive = 0.1
+    dt_floor: Positive = 1e-4
     num_layers: Size | None = None
     chunk_size: Size | None = None
     implementation: str | None = None
@@ -62,11 +83,14 @@ class Mamba2(Mixer):
     @nn.nowrap
     def layout(self) -> tuple[int, int]:
         """Heads, and channels per head."""
-        channels = self.expand * self.d_model
+        channels = inner = self.expand * self.d_model
+        if self.ssm_channels is not None:
+            channels = self.ssm_channels
+            expect(channels <= inner, "ssm_channels", channels, f"at most expand * d_model = {inner}")
         if self.head_dim is None:
             heads = default_heads(channels)
         else:
-            expect_divisible("expand * d_model", channels, "head_dim", self.head_dim)
+            expect_divisible("channels in heads", channels, "head_dim", self.head_dim)
             heads = channels // self.head_dim
         expect_divisible("heads", heads, "num_groups", self.num_groups)
         return heads, channels // heads
@@ -78,34 +102,63 @@ class Mamba2(Mixer):
         in_std, out_std = self.init_std, self.out_std
         if self.num_layers is not None:
             in_std = (3 * self.d_model) ** -0.5
-            out_std = (3 * channels * self.num_layers) ** -0.5
+            out_std = (3 * self.expand * self.d_model * self.num_layers) ** -0.5
         lead = x.shape[:2]
 
-        inner = self.linear((2, channels), "embed", None, "mlp", init_std=in_std, name="in_proj")(x)
-        maps = self.linear((2, groups, states), "embed", None, None, None, init_std=in_std, name="maps")(x)
-        steps = self.linear(heads, "embed", "heads", init_std=in_std, name="step")(x)
+        options: dict[str, Any] = {"init_std": in_std, "bias": self.bias}
+        inner = self.linear((2, channels), "embed", None, "mlp", **options, name="in_proj")(x)
+        maps = self.linear((2, groups, states), "embed", None, None, None, **options, name="maps")(x)
+        steps = self.linear(heads, "embed", "heads", **options, name="step")(x)
 
         z, u = inner[..., 0, :], inner[..., 1, :]
         u = jnp.concatenate([u, maps.reshape(*lead, -1)], axis=-1)
-        taps, bias = self.conv_params(self.d_conv, u.shape[-1], "mlp")
+        taps, bias = self.conv_params(self.d_conv, u.shape[-1], "mlp", self.conv_bias)
         u, conv = context.run(ops.short_conv, u, taps, bias, initial_state=state and state.conv)
         u, B, C = jnp.split(jax.nn.silu(u), [channels, channels + groups * states], axis=-1)
         u = u.reshape(*lead, heads, head_dim).astype(self.wide)
         B, C = (a.reshape(*lead, groups, states) for a in (B, C))
 
-        dt_bias = self.param("dt_bias", named(log_uniform_steps(), "heads"), (heads,))
-        dt = jax.nn.softplus(steps.astype(self.wide) + dt_bias)
-        A = -jnp.exp(self.param("A_log", named(_init_A_log, "heads"), (heads,)))
-        D = self.param("D", ones("heads"), (heads,))
-        options: dict[str, Any] = {"chunk_size": self.chunk_size, "implementation": self.implementation}
-        options |= {"scale": 1.0, "initial_state": state and state.ssm}
-        y, ssm = context.run(ops.linear_recurrence, C, B, u * dt[..., None], dt * A, **options)
-        y = (y + D[:, None] * u).reshape(*lead, groups, -1).astype(self.dtype)
+        dt, A = self._steps_and_decay(steps)
+        shape, axes = (
+            ((heads, head_dim), ("heads", None)) if self.skip_per_channel else ((heads,), ("heads",))
+        )
+        D = self.param("D", ones(*axes), shape).reshape(heads, -1)
+        how: dict[str, Any] = {"chunk_size": self.chunk_size, "implementation": self.implementation}
+        how |= {"scale": 1.0, "initial_state": state and state.ssm}
+        y, ssm = context.run(ops.linear_recurrence, C, B, u * dt[..., None], dt * A, **how)
+        y = (y + D.reshape(heads, -1) * u).reshape(*lead, channels).astype(self.dtype)
+        y = self._gated(y, jax.nn.silu(z))
+        if beside := self.expand * self.d_model - channels:
+            rest = self.linear((2, beside), "embed", None, "mlp", **options, name="mlp")(x)
+            y = jnp.concatenate([jax.nn.silu(rest[..., 0, :]) * rest[..., 1, :], y], axis=-1)
+        y = self.to_output("mlp", init_std=out_std, bias=self.bias, name="out")(y)
+        return y, MambaState(conv, ssm)
 
-        y = y * jax.nn.silu(z).reshape(y.shape)
-        scale = self.param("norm_scale", ones(None, "mlp"), (groups, channels // groups))
-        y = ops.rms_norm(y, scale, self.norm_eps).reshape(*lead, channels)
-        return self.to_output("mlp", init_std=out_std, name="out")(y), MambaState(conv, ssm)
+    @nn.nowrap
+    def _steps_and_decay(
+        self, steps: Float[Array, "B N H"]
+    ) -> tuple[Float[Array, "B N H"], Float[Array, " H"]]:
+        """dt and A."""
+        heads, _ = self.layout()
+        bias = log_uniform_steps(self.dt_min, self.dt_max, self.dt_floor)
+        dt = jax.nn.softplus(steps.astype(self.wide) + self.param("dt_bias", named(bias, "heads"), (heads,)))
+
+        def decays(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+            return jnp.log(jax.random.uniform(key, shape, dtype, self.decay_min, self.decay_max))
+
+        dt = jnp.clip(dt, self.dt_least or None, self.dt_most)
+        return dt, -jnp.exp(self.param("A_log", named(decays, "heads"), (heads,)))
+
+    @nn.nowrap
+    def _gated(self, y: Float[Array, "B N E"], gate: Float[Array, "B N E"]) -> Float[Array, "B N E"]:
+        """Heads after their norm and their gate."""
+        if not self.norm:
+            return y * gate
+        groups = self.num_groups
+        scale = self.param("norm_scale", ones(None, "mlp"), (groups, y.shape[-1] // groups))
+        y = y if self.norm_before_gate else y * gate
+        normed = ops.rms_norm(y.reshape(*y.shape[:2], *scale.shape), scale, self.norm_eps).reshape(y.shape)
+        return normed * gate if self.norm_before_gate else normed
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         heads, head_dim = self.layout()
@@ -119,8 +172,3 @@ class Mamba2(Mixer):
         """2 d d_state for expand = 2 (Zoology's code); the convolution's inputs are not counted."""
         heads, head_dim = self.layout()
         return heads * head_dim * self.d_state
-
-
-def _init_A_log(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-    """-A uniform between 1 and 16."""
-    return jnp.log(jax.random.uniform(key, shape, dtype, 1.0, 16.0))

@@ -9,13 +9,16 @@ the whole row into pieces, later tokens included. The causal one, the default, i
 
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
+
 from based_jax import ops
 from based_jax.fields import Length, Repeats, Share, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, head_layout
+from based_jax.mixers.contract import MixerSummary, head_layout, named, uniform
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import SoftmaxHeads, expect_max_length
 from based_jax.typing import Array, Float, State
+from based_jax.validate import expect, expect_choice
 
 
 @register("nystrom")
@@ -28,6 +31,9 @@ class Nystrom(SoftmaxHeads):
         l_max: tokens of the longest row; the causal form's pieces are l_max / m tokens long, rounded up. A
             longer row has more landmarks.
         iterations: steps towards the pseudo-inverse of Zoology's form.
+        pinverse: how Zoology's form inverts, see `ops.nystrom_attention`.
+        conv_kernel_size: None, or the odd number of taps of a convolution of the values, later ones included,
+            that Zoology's form adds to its outputs.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -44,17 +50,37 @@ class Nystrom(SoftmaxHeads):
     causal: bool = True  # pyright: ignore[reportIncompatibleVariableOverride]
     l_max: Length = 1024
     iterations: Repeats = 6
+    pinverse: str = "iterative"
+    conv_kernel_size: Repeats | None = None
 
     @property
     def piece(self) -> int:
         """Tokens per landmark of the causal form."""
         return -(-self.l_max // self.num_landmarks)
 
+    def setup(self) -> None:
+        super().setup()
+        expect_choice("pinverse", self.pinverse, ops.PINVERSES)
+        size = self.conv_kernel_size
+        if size is None:
+            return
+        expect(not self.causal, "conv_kernel_size", size, "None with causal = True")
+        expect(size % 2 == 1, "conv_kernel_size", size, "an odd number")
+        self.conv_kernel = self.param("conv_kernel", named(uniform(size**-0.5), None), (size,))
+
+    def _around(self, v: Float[Array, "B N H V"]) -> Float[Array, "B N H V"]:
+        """Values convolved with taps around each token, one number per tap."""
+        reach, length = len(self.conv_kernel) // 2, v.shape[1]
+        padded = jnp.pad(v, ((0, 0), (reach, reach), (0, 0), (0, 0)))
+        taps = self.conv_kernel.astype(v.dtype)
+        return sum((tap * padded[:, i : i + length] for i, tap in enumerate(taps)), jnp.zeros_like(v))
+
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         q, k, v = self.equal_heads(x, state, context)
         if not self.causal:
-            y = ops.nystrom_attention(q, k, v, num_landmarks=self.num_landmarks, iterations=self.iterations)
-            return self.out(y), None
+            how: dict[str, Any] = {"iterations": self.iterations, "pinverse": self.pinverse}
+            y = ops.nystrom_attention(q, k, v, num_landmarks=self.num_landmarks, **how)
+            return self.out(y if self.conv_kernel_size is None else y + self._around(v)), None
         options: dict[str, Any] = {"piece": self.piece, "implementation": self.implementation}
         y, state = context.run(ops.landmark_attention, q, k, v, initial_state=state, **options)
         return self.out(y), state

@@ -39,6 +39,7 @@ class RWKV7(RWKVMemory):
         removal_init: initial k_k, 0.85 in RWKV-7's code. From Zoology's 0 it never moves, and nothing is ever
             erased: kk enters in pairs, so that its gradient is zero there.
         norm_eps: of the group norm, times head_dim.
+        norm_affine: scale and shift the normed outputs.
         implementation: of `ops.generalized_delta_rule`.
     """
 
@@ -57,6 +58,7 @@ class RWKV7(RWKVMemory):
     rate_rank: Size = 16
     removal_init: Share = 0.85
     norm_eps: Epsilon = 1e-5
+    norm_affine: bool = True
     implementation: str | None = None
 
     @nn.compact
@@ -87,7 +89,9 @@ class RWKV7(RWKVMemory):
         rule = (r, k, v, -removal, removal * rate, log_decay)
         y, memory = context.run(ops.generalized_delta_rule, *rule, **options)
 
-        scale, bias = per_channel("norm_scale", 1.0), per_channel("norm_bias", 0.0)
+        scale, bias = jnp.ones(shape), jnp.zeros(shape)
+        if self.norm_affine:
+            scale, bias = per_channel("norm_scale", 1.0), per_channel("norm_bias", 0.0)
         y = ops.layer_norm(y, scale, bias, self.norm_eps * width)
         own = jnp.sum(r * k * per_channel("bonus", 0.0), axis=-1, keepdims=True)
         return self.to_output(*HEADS, name="out")((y + own * v) * gate), RWKVMemoryState(shift, memory)

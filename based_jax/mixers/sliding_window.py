@@ -10,11 +10,11 @@ from typing import ClassVar
 from based_jax.fields import Count
 from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.registry import register
-from based_jax.mixers.softmax_heads import SoftmaxHeads
+from based_jax.mixers.softmax_heads import SoftmaxAttention
 
 
 @register("sliding_window")
-class SlidingWindow(SoftmaxHeads):
+class SlidingWindow(SoftmaxAttention):
     """Sliding-window attention with a ring buffer of left + 1 keys.
 
     Attributes:

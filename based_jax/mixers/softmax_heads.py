@@ -9,8 +9,9 @@ from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Positive, Share, Size
+from based_jax.mixers.attention_dropout import dropped_attention
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer, head_layout, project
+from based_jax.mixers.contract import Mixer, default_heads, head_layout, project
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect
 
@@ -45,14 +46,24 @@ class SoftmaxHeads(Mixer):
         return getattr(self, "left", None)
 
     @property
+    def layout(self) -> tuple[int, int, int]:
+        """Query heads, key/value heads and channels per head."""
+        return head_layout(self.d_model, self.num_heads, self.num_kv_heads)
+
+    @property
+    def factor(self) -> float | None:
+        """Factor of the scores; None is the root of 1 / channels per head."""
+        return None
+
+    @property
     def rotary_dim(self) -> int:
         """Channels per head whose frequencies are used (an odd number turns one more, see `ops.rotary`)."""
-        _, _, head_dim = head_layout(self.d_model, self.num_heads)
+        _, _, head_dim = self.layout
         dim = int(self.rotary_fraction * head_dim)
         return dim - 1 if dim % 2 and dim == head_dim else dim
 
     def setup(self) -> None:
-        heads, kv_heads, head_dim = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
+        heads, kv_heads, head_dim = self.layout
         self.q = self.to_heads(heads, head_dim, bias=self.qkv_bias)
         axes = ("embed", "kv_heads", "head_dim")
         self.k, self.v = (self.linear((kv_heads, head_dim), *axes, bias=self.qkv_bias) for _ in range(2))
@@ -76,6 +87,7 @@ class SoftmaxHeads(Mixer):
             y, state = ops.window_step(
                 *(q[:, 0], k[:, 0], v[:, 0]),
                 state,
+                scale=self.factor,
                 positions=None if positions is None else jnp.broadcast_to(positions, len(x)),
                 rotary_dim=self.rotary_dim or None,
                 rotary_base=self.rotary_base,
@@ -84,7 +96,8 @@ class SoftmaxHeads(Mixer):
             )
             return self.out(y[:, None]), state
         q, k = self.rotated(q, k, context)
-        options = {"left": self.reach, "allowed": allowed, "implementation": self.implementation}
+        options: dict[str, Any] = {"left": self.reach, "scale": self.factor, "allowed": allowed}
+        options["implementation"] = self.implementation
         y, state = context.run(ops.softmax_attention, q, k, v, initial_state=state, **options)
         return self.out(y), state
 
@@ -118,13 +131,51 @@ class SoftmaxHeads(Mixer):
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         slots = expect_max_length(max_length) if self.reach is None else self.reach + 1
-        _, kv_heads, head_dim = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
+        _, kv_heads, head_dim = self.layout
         return ops.init_kv_cache(batch_size, slots, kv_heads, head_dim, head_dim, dtype)
 
     def state_size(self, length: int) -> int:
         """2 d min(N, w) with a window of w keys, 2 d N without (Based, appendix E.2)."""
-        _, kv_heads, head_dim = head_layout(self.d_model, self.num_heads, self.num_kv_heads)
+        _, kv_heads, head_dim = self.layout
         return 2 * kv_heads * head_dim * (length if self.reach is None else min(length, self.reach + 1))
+
+
+class SoftmaxAttention(SoftmaxHeads):
+    """Softmax attention with everything that the authors' attention classes leave open.
+
+    Attributes:
+        head_dim: channels per head; default d_model / num_heads, which then must divide.
+        scale: factor of the scores; default the root of 1 / channels per head.
+        dropout: of the attention weights, in calls without a state, where `apply` is given a "dropout" key.
+    """
+
+    head_dim: Size | None = None
+    scale: Positive | None = None
+    dropout: Share = 0.0
+
+    @property
+    def is_pure(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """A function of parameters and inputs alone, if nothing is dropped."""
+        return self.dropout == 0
+
+    @property
+    def layout(self) -> tuple[int, int, int]:
+        if self.head_dim is None:
+            return head_layout(self.d_model, self.num_heads, self.num_kv_heads)
+        heads = default_heads(self.d_model) if self.num_heads is None else self.num_heads
+        return head_layout(heads * self.head_dim, heads, self.num_kv_heads)
+
+    @property
+    def factor(self) -> float | None:
+        return self.scale
+
+    def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
+        if not self.dropout or context.has_state or not self.has_rng("dropout"):
+            return self.attend(x, state, context)
+        q, k = self.rotated(self.q(x), self.k(x), context)
+        options: dict[str, Any] = {"left": self.reach, "scale": self.scale, "rate": self.dropout}
+        y = dropped_attention(q, k, self.v(x), context, **options, key=self.make_rng("dropout"))
+        return self.out(y), None
 
 
 def expect_max_length(max_length: int | None) -> int:

@@ -1,10 +1,13 @@
-"""A residual block: a sequence mixer, then an MLP, each after a norm.
+"""A residual block: a sequence mixer and an MLP, with norms in one of four places.
 
-    residual = residual + h;  residual = residual + mixer(norm1(residual));  h = mlp(norm2(residual))
+    prenorm         r = r + drop(h);  r = r + drop(mixer(norm1(r)));  h = mlp(norm2(r))
+    postnorm        a = norm1(drop(mixer(h)) + h);  h = norm2(drop(mlp(a)) + a)
+    parallel        r = r + h;  h = drop(mixer(norm1(r))) + drop(mlp(norm2(r)))
+    parallel_tied   the same with one norm, norm2 = norm1
 
-or, without an MLP (Mamba, RWKV), residual = residual + h;  h = mixer(norm1(residual)).
-The residual stream is carried beside the branch output h and stays in float32: with a bfloat16 model the
-sum over dozens of layers would otherwise lose the small contributions.
+or, without an MLP (Mamba, RWKV), r = r + h;  h = mixer(norm1(r)), and h = norm1(mixer(h) + h). All but the
+second carry the residual stream r beside the branch's output h. It stays in float32: with a bfloat16 model
+the sum over dozens of layers would otherwise lose the small contributions.
 """
 
 from typing import Any
@@ -14,14 +17,18 @@ from flax import linen as nn
 
 from based_jax.mixers.contract import Mixer
 from based_jax.models.mlp import MLP, IdentityMLP
+from based_jax.models.noise import Drop
 from based_jax.models.norm import make_norm
 from based_jax.ops.core.context_parallel import keep_tokens
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.typing import Array, Float, State
+from based_jax.validate import expect, expect_choice
+
+BLOCKS = ("prenorm", "postnorm", "parallel", "parallel_tied")
 
 
 class Block(nn.Module):
-    """Pre-norm block around any mixer and MLP.
+    """Residual block around any mixer and MLP (flash-attention's Block and ParallelBlock).
 
     Attributes:
         mixer: an unbound mixer.
@@ -29,8 +36,11 @@ class Block(nn.Module):
         norm: "rms" or "layer".
         norm_eps: epsilon of the norms.
         dtype: dtype in which mixer and MLP see the stream.
-        prenorm: False gives the authors' post-norm block, h = norm2(mlp(a) + a), a = norm1(mixer(h) + h),
-            which carries no residual.
+        kind: one of `BLOCKS`; those called parallel need an MLP.
+        dropout1: of the branch that is added first: h in a prenorm block, the mixer's output in the others.
+        dropout2: of the branch that is added second.
+        drop_path: probability with which a row loses a whole branch; not in parallel blocks.
+        residual_in_fp32: keep the stream in float32 where `dtype` is narrower.
     """
 
     mixer: Mixer
@@ -38,12 +48,26 @@ class Block(nn.Module):
     norm: str = "rms"
     norm_eps: float = 1e-5
     dtype: Any = jnp.float32
-    prenorm: bool = True
+    kind: str = "prenorm"
+    dropout1: float = 0.0
+    dropout2: float = 0.0
+    drop_path: float = 0.0
+    residual_in_fp32: bool = True
 
     def setup(self) -> None:
+        expect_choice("kind", self.kind, BLOCKS)
+        expect(self.mlp is not None or not self.is_parallel, "mlp", None, f"an MLP in a {self.kind} block")
+        expect(not (self.drop_path and self.is_parallel), "drop_path", self.drop_path, f"0 if {self.kind}")
         self.norm1 = make_norm(self.norm, self.norm_eps, self.dtype)
-        if self.mlp is not None:
+        if self.mlp is not None and self.kind != "parallel_tied":
             self.norm2 = make_norm(self.norm, self.norm_eps, self.dtype)
+        self.drop1 = Drop(self.dropout1, self.drop_path)
+        self.drop2 = Drop(self.dropout2, self.drop_path)
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether mixer and MLP see the same stream."""
+        return self.kind.startswith("parallel")
 
     def __call__(
         self,
@@ -56,25 +80,34 @@ class Block(nn.Module):
 
         Args:
             h: output of the previous block (or the embedding).
-            residual: the stream before h was added; None for the first block.
+            residual: the stream before h was added; None for the first block, and in post-norm models.
             context: further arguments of the mixer.
 
         Returns:
-            h: (B, N, D), not yet added to the stream; the float32 residual stream; the mixer's state.
+            h: (B, N, D), not yet added to the stream; the stream, None in a post-norm block; the mixer's
+            state.
         """
-        if not self.prenorm:
-            if self.mlp is None:
-                raise ValueError("mlp = None: expected an MLP in a post-norm block")
-            mixed, state = self.mixer(h, state, **context)
-            h = self.norm1(mixed + h)
-            return self.norm2(self.mlp(h) + h), None, state
-        wide = accumulation_dtype(h)
-        residual = keep_tokens(h.astype(wide) if residual is None else residual + h.astype(wide))
+        if self.kind == "postnorm":
+            return self._postnorm(h, state, context)
+        wide = accumulation_dtype(h) if self.residual_in_fp32 else jnp.dtype(self.dtype)
+        h = (h if self.is_parallel else self.drop1(h)).astype(wide)
+        residual = keep_tokens(h if residual is None else residual + h)
         if state is not None and h.shape[1] == 1:
             # A norm is a number where the stream is, whose search is one kernel with the sum before it.
             context["are_numbers"] = jnp.isfinite(residual).all(axis=-1)
-        mixed, state = self.mixer(self.norm1(residual), state, **context)
+        x = self.norm1(residual)
+        mixed, state = self.mixer(x, state, **context)
         if self.mlp is None:
             return mixed, residual, state
-        residual = keep_tokens(residual + mixed.astype(wide))
+        if self.is_parallel:
+            inner = self.mlp(x if self.kind == "parallel_tied" else self.norm2(residual))
+            return self.drop1(mixed).astype(wide) + self.drop2(inner).astype(wide), residual, state
+        residual = keep_tokens(residual + self.drop2(mixed).astype(wide))
         return self.mlp(self.norm2(residual)), residual, state
+
+    def _postnorm(
+        self, h: Float[Array, "B N D"], state: State | None, context: dict[str, Any]
+    ) -> tuple[Float[Array, "B N D"], None, State | None]:
+        mixed, state = self.mixer(h, state, **context)
+        h = self.norm1(self.drop1(mixed) + h)
+        return (h if self.mlp is None else self.norm2(self.drop2(self.mlp(h)) + h)), None, state

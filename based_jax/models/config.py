@@ -10,11 +10,14 @@ from flax.core import FrozenDict
 
 from based_jax.fields import AtLeastZero, Count, Epsilon, Share, Size, expect_fields
 from based_jax.mixers.registry import expect_options
+from based_jax.models.block import BLOCKS
+from based_jax.models.mlp import ACTIVATIONS
 from based_jax.validate import expect, expect_choice, nearest
 
-ACTIVATIONS = ("silu", "gelu", "sigmoid")
 MLPS = ("gated", "plain", "identity", "none")
 NORMS = ("rms", "layer")
+POSITIONS = ("learned", "sinusoidal")
+EMBEDDINGS = ("default", "normal", "spherical")
 REMAT = ("none", "dots", "block")
 MAX_LAYERS = 1024
 
@@ -58,13 +61,28 @@ class ModelConfig:
         mlp_hidden: width inside the MLP; 0, or anything, where there is none.
         mlp: gated (SwiGLU and relatives), plain, identity (the second norm alone, as in Zoology's synthetic
             models), or none: a block is then a norm and a mixer, as Mamba's.
-        mlp_activation: activation of the gate, or of a plain MLP: silu, gelu (exact) or sigmoid.
+        mlp_activation: activation of the gate, or of a plain MLP: silu, gelu (exact), gelu_tanh, sigmoid,
+            relu or squared_relu.
         mlp_bias: biases in the MLP.
+        mlp_out_bias: of its output map alone; None takes `mlp_bias`.
+        block: where a block has its norms: prenorm, postnorm, parallel (mixer and MLP side by side) or
+            parallel_tied (the same with one norm); see `based_jax.models.block`.
         norm: rms or layer.
         norm_eps: epsilon of every norm.
-        final_norm: norm after the last block; None takes `norm`.
-        embed_dropout: dropout of the embeddings, wherever `apply` is given a "dropout" key.
-        max_positions: rows of a learned position embedding, which then limits the length; 0 for none.
+        final_norm: norm after the last block; None takes `norm`. Post-norm models have none.
+        final_norm_eps: its epsilon; None takes `norm_eps`.
+        embed_dropout: dropout of the embeddings, wherever `apply` is given a "dropout" key. In post-norm
+            models, of the first mixer's output, as flash-attention has it.
+        residual_dropout: dropout of every branch before it is added to the stream.
+        drop_path: probability with which a row loses a whole branch, the embedding too (stochastic depth).
+        residual_in_fp32: keep the stream in float32 where `dtype` is narrower.
+        max_positions: rows of a position embedding, which then limits the length; 0 for none.
+        positions: that embedding: learned or sinusoidal.
+        embed_dim: width of the token embedding, with a linear map to d_model and another one back; None for
+            d_model and no such maps.
+        embed_init: the token embedding at first: default (normal with `init_std`), normal (with 1), or
+            spherical (rows of norm 1).
+        freeze_embedding: no gradients of the token embedding.
         tie_embeddings: whether the output head is the embedding; otherwise it has a matrix of its own.
         pad_vocab_multiple: the embedding's rows are a multiple of this.
         init_std: standard deviation of the weights; maps back into the residual stream take it divided by
@@ -74,7 +92,8 @@ class ModelConfig:
         remat: what the backward pass recomputes: "none", "block" everything inside each block, or "dots" all
             but the products with weights, which are kept.
         scan_layers: run layers that repeat as one loop where there is no state: a smaller program, and on a
-            CPU the only way in which `remat` saves much; not for mixers with noise or losses of their own.
+            CPU the only way in which `remat` saves much; not for blocks or mixers with noise, nor for mixers
+            with losses of their own.
 
     Raises:
         ValueError: a value of another type or outside the range of its annotation (`based_jax.fields`), more
@@ -89,11 +108,21 @@ class ModelConfig:
     mlp: str = "gated"
     mlp_activation: str = "silu"
     mlp_bias: bool = False
+    mlp_out_bias: bool | None = None
+    block: str = "prenorm"
     norm: str = "rms"
     norm_eps: Epsilon = 1e-5
     final_norm: str | None = None
+    final_norm_eps: Epsilon | None = None
     embed_dropout: Share = 0.0
+    residual_dropout: Share = 0.0
+    drop_path: Share = 0.0
+    residual_in_fp32: bool = True
     max_positions: Count = 0
+    positions: str = "learned"
+    embed_dim: Size | None = None
+    embed_init: str = "default"
+    freeze_embedding: bool = False
     tie_embeddings: bool = True
     pad_vocab_multiple: Size = 8
     init_std: AtLeastZero = 0.02
@@ -115,10 +144,24 @@ class ModelConfig:
         is_known = set(self.schedule) <= set(self.mixers)
         expect(is_known, "schedule", self.schedule, f"letters among {sorted(self.mixers)}")
         expect_choice("mlp", self.mlp, MLPS)
-        expect_choice("mlp_activation", self.mlp_activation, ACTIVATIONS)
+        expect_choice("mlp_activation", self.mlp_activation, tuple(ACTIVATIONS))
         expect_choice("norm", self.norm, NORMS)
-        expect_choice("final_norm", self.final_norm, (None, *NORMS))
-        expect(self.embed_dropout < 1, "embed_dropout", self.embed_dropout, "from 0 to below 1")
+        expect_choice("block", self.block, BLOCKS)
+        choices = (None,) if self.block == "postnorm" else (None, *NORMS)
+        expect_choice("final_norm", self.final_norm, choices)
+        expect_choice("positions", self.positions, POSITIONS)
+        expect_choice("embed_init", self.embed_init, EMBEDDINGS)
+        for name in ("embed_dropout", "residual_dropout", "drop_path"):
+            expect(getattr(self, name) < 1, name, getattr(self, name), "from 0 to below 1")
+        if self.block.startswith("parallel"):
+            has_mlp = self.mlp not in ("identity", "none")
+            expect(has_mlp, "mlp", self.mlp, f"gated or plain in blocks of the kind {self.block}")
+            expect(self.drop_path == 0, "drop_path", self.drop_path, f"0 with block = {self.block!r}")
+        expect(
+            not (self.scan_layers and self.is_noisy), "scan_layers", True, "False with dropout in the blocks"
+        )
+        is_fixed = self.freeze_embedding and self.tie_embeddings
+        expect(not is_fixed, "freeze_embedding", True, "False with a tied head, which would not learn either")
         expect_choice("remat", self.remat, REMAT)
         expect_choice("dtype", self.dtype, ("float32", "bfloat16", "float16", "float64"))
 
@@ -131,6 +174,23 @@ class ModelConfig:
     def padded_vocab_size(self) -> int:
         """Rows of the embedding."""
         return -(-self.vocab_size // self.pad_vocab_multiple) * self.pad_vocab_multiple
+
+    @property
+    def embed_width(self) -> int:
+        """Columns of the embedding, and of the head."""
+        return self.d_model if self.embed_dim is None else self.embed_dim
+
+    @property
+    def stream_dtype(self) -> Any:
+        """Dtype of the residual stream."""
+        wide = jnp.promote_types(self.jnp_dtype, jnp.float32)
+        return wide if self.residual_in_fp32 else self.jnp_dtype
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether training drops parts of residual branches, inside the blocks."""
+        embed = self.embed_dropout > 0 and self.block == "postnorm"
+        return embed or self.residual_dropout > 0 or self.drop_path > 0
 
     @property
     def residual_init_std(self) -> float:

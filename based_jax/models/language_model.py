@@ -7,19 +7,22 @@ It keeps the mixers' contract one floor up: `logits, state = model.apply(params,
 import functools
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import lax
 
 from based_jax import mixers, ops
 from based_jax.mixers.context import find_stream
-from based_jax.mixers.contract import Mixer, named
+from based_jax.mixers.contract import Mixer, Projection, named
 from based_jax.mixers.module import Module
 from based_jax.models.block import Block
 from based_jax.models.config import ModelConfig
+from based_jax.models.embedding import INITIALIZERS, rows, sinusoids
 from based_jax.models.mlp import make_mlp
+from based_jax.models.noise import Drop
 from based_jax.models.norm import make_norm
 from based_jax.models.scan import find_repeats, run_repeats
 from based_jax.ops.core.context_parallel import keep_tokens
@@ -43,29 +46,29 @@ class LanguageModel(Module):
     def setup(self) -> None:
         config = self.config
 
-        def table(name: str, rows: int, axis: str | None) -> Array:
-            init = named(nn.initializers.normal(config.init_std), axis, "embed")
-            return self.param(name, init, (rows, config.d_model))
+        def table(name: str, size: tuple[int, int], axis: str | None, init: Any) -> Array:
+            return self.param(name, named(init, axis, "embed"), size)
 
-        self.embedding = table("embedding", config.padded_vocab_size, "vocab")
+        normal, size = nn.initializers.normal(config.init_std), (config.padded_vocab_size, config.embed_width)
+        self.embedding = table("embedding", size, "vocab", INITIALIZERS.get(config.embed_init, normal))
         if not config.tie_embeddings:
-            self.head = table("head", config.padded_vocab_size, "vocab")
-        if config.max_positions:
-            self.position_embedding = table("position_embedding", config.max_positions, None)
-        block = rematerialised(config.remat)
-        mlp: dict[str, Any] = {"d_model": config.d_model, "hidden": config.mlp_hidden}
-        mlp |= {"activation": config.mlp_activation, "bias": config.mlp_bias, "dtype": config.jnp_dtype}
-        mlp |= {"init_std": config.init_std, "out_init_std": config.residual_init_std}
-        norm: dict[str, Any] = {"norm": config.norm, "norm_eps": config.norm_eps, "dtype": config.jnp_dtype}
-        self.layers = [
-            block(mixer=make_mixer(config, index), mlp=make_mlp(config.mlp, **mlp), **norm)
-            for index in range(config.num_layers)
-        ]
+            self.head = table("head", size, "vocab", normal)
+        if config.max_positions and config.positions == "learned":
+            size = (config.max_positions, config.d_model)
+            self.position_embedding = table("position_embedding", size, None, normal)
+        if config.embed_dim is not None:
+            maps: dict[str, Any] = {"dtype": config.jnp_dtype, "init_std": config.init_std}
+            self.project_in = Projection((config.d_model,), (None, "embed"), **maps)
+            self.project_out = Projection((config.embed_dim,), ("embed", None), **maps)
+        self.layers = [make_block(config, index) for index in range(config.num_layers)]
         for index, layer in enumerate(self.layers):
             expected = f"False with {config.layer(index).mixer}, which draws noise or has a loss of its own"
             expect(layer.mixer.is_pure or not config.scan_layers, "scan_layers", True, expected)
-        self.final_norm = make_norm(config.final_norm or config.norm, config.norm_eps, config.jnp_dtype)
-        self.dropout = nn.Dropout(config.embed_dropout)
+        if config.block != "postnorm":
+            eps = config.norm_eps if config.final_norm_eps is None else config.final_norm_eps
+            self.final_norm = make_norm(config.final_norm or config.norm, eps, config.jnp_dtype)
+        self.dropout = Drop(0.0 if config.block == "postnorm" else config.embed_dropout)
+        self.final_dropout = Drop(config.residual_dropout if config.block == "prenorm" else 0.0)
 
     def __call__(
         self,
@@ -105,9 +108,9 @@ class LanguageModel(Module):
         positions: Positions | None = None,
         mask: Mask | None = None,
     ) -> tuple[Float[Array, "B N D"], State | None]:
-        """The final norm's output, for callers that need logits at few positions only; see `unembed`.
+        """What `unembed` takes, for callers that need logits at few positions only: the final norm's output.
 
-        With `rngs={"dropout": key}` given to `apply`, the config's `embed_dropout` is in force.
+        With `rngs={"dropout": key}` given to `apply`, the config's dropouts and `drop_path` are in force.
         """
         expect_array("tokens", tokens, ("B", "N"), "integer")
         expected = f"None or the {self.config.num_layers} layers' states from init_state"
@@ -115,25 +118,29 @@ class LanguageModel(Module):
         expect(is_known, "state", type(state).__name__, expected)
         if positions is not None:
             expect_array("positions", positions, (None, tokens.shape[1]), "integer")
-        dtype = self.config.jnp_dtype
-        h = _rows(self.embedding, tokens, self.config.vocab_size)
-        if self.config.max_positions:
+        config, dtype = self.config, self.config.jnp_dtype
+        table = lax.stop_gradient(self.embedding) if config.freeze_embedding else self.embedding
+        h = rows(table, tokens, config.vocab_size)
+        if config.embed_dim is not None:
+            h = self.project_in(h)
+        if config.max_positions:
             index = positions
             if index is None:
                 stream = None if state is None else find_stream(state[0])
                 index = ops.advance(stream, len(tokens), tokens.shape[1], segment_ids, mask)[0].positions
             # Padding may lie beyond the table, and its NaN would reach every token.
             index = index if mask is None else jnp.where(mask, index, 0)
-            h += _rows(self.position_embedding, index, len(self.position_embedding))
-        is_training = self.has_rng("dropout")
-        h = keep_tokens(cast(Array, self.dropout(h.astype(dtype), deterministic=not is_training)))
+            h += rows(self.position_table(), index)
+        h = keep_tokens(self.dropout(h.astype(dtype)))
+        if config.block.startswith("parallel"):
+            h = h.astype(config.stream_dtype)  # as the blocks return it
         residual: Any = None
         states: list[State] = []
         context: dict[str, Any] = {"segment_ids": segment_ids, "positions": positions, "mask": mask}
         context["tokens"] = tokens
         loop, period = range(0), 1
-        if self.config.scan_layers and state is None and not self.is_initializing():
-            loop, period = find_repeats(self.config.schedule)
+        if config.scan_layers and state is None and not self.is_initializing():
+            loop, period = find_repeats(config.schedule)
         for number, layer in enumerate(self.layers):
             if number in loop:
                 if number == loop.start:
@@ -143,8 +150,18 @@ class LanguageModel(Module):
             layer_state = None if state is None else state[number]
             h, residual, layer_state = layer(h, residual, layer_state, **context)
             states.append(layer_state)
-        h = self.final_norm(residual + h.astype(residual.dtype))
+        if config.block != "postnorm":
+            h = self.final_norm(residual + self.final_dropout(h).astype(residual.dtype))
+        if config.embed_dim is not None:
+            h = self.project_out(h)
         return h, None if state is None else tuple(states)
+
+    def position_table(self) -> Float[Array, "positions D"]:
+        """The position embedding, learned or not."""
+        if self.config.positions == "learned":
+            return self.position_embedding
+        wide = jnp.promote_types(self.config.jnp_dtype, jnp.float32)
+        return sinusoids(self.config.max_positions, self.config.d_model, wide)
 
     def unembed(self, hidden: Float[Array, "... D"]) -> Float[Array, "... vocab"]:
         """Logits of hidden vectors, accumulated in float32 (float64 for a float64 model)."""
@@ -193,6 +210,28 @@ def rematerialised(remat: str) -> type[Block]:
     return nn.remat(Block, policy=policies[remat])
 
 
+def make_block(config: ModelConfig, index: int) -> Block:
+    """The unbound block of layer `index`."""
+    mlp: dict[str, Any] = {"d_model": config.d_model, "hidden": config.mlp_hidden}
+    mlp |= {"activation": config.mlp_activation, "bias": config.mlp_bias, "out_bias": config.mlp_out_bias}
+    mlp |= {"init_std": config.init_std, "out_init_std": config.residual_init_std, "dtype": config.jnp_dtype}
+    # The first branch of a pre-norm model is the embedding, which has a dropout of its own.
+    first = 0.0 if config.block == "prenorm" else config.embed_dropout
+    is_first = index == 0 and not config.block.startswith("parallel")
+    return rematerialised(config.remat)(
+        mixer=make_mixer(config, index),
+        mlp=make_mlp(config.mlp, **mlp),
+        norm=config.norm,
+        norm_eps=config.norm_eps,
+        dtype=config.jnp_dtype,
+        kind=config.block,
+        dropout1=first if is_first else config.residual_dropout,
+        dropout2=config.residual_dropout,
+        drop_path=config.drop_path,
+        residual_in_fp32=config.residual_in_fp32,
+    )
+
+
 def make_mixer(config: ModelConfig, index: int) -> Mixer:
     """The unbound mixer of layer `index`, initialised as the config says.
 
@@ -205,12 +244,6 @@ def make_mixer(config: ModelConfig, index: int) -> Mixer:
         alike = [i for i in range(config.num_layers) if config.layer(i).mixer == spec.mixer]
         options |= {"layer": alike.index(index), "num_layers": len(alike)}
     return mixers.make(spec.mixer, d_model=config.d_model, **{**options, **spec.options})
-
-
-def _rows(table: Float[Array, "rows D"], index: Int[Array, "..."], count: int) -> Float[Array, "... D"]:
-    """The rows with these numbers, NaN outside [0, count); `jnp.take` alone would wrap negative ones."""
-    index = jnp.where((index >= 0) & (index < count), index, len(table))
-    return jnp.take(table, index, axis=0, mode="fill", fill_value=jnp.nan)
 
 
 @functools.lru_cache(maxsize=64)

@@ -23,8 +23,10 @@ class MLP(nn.Module):
     Attributes:
         d_model: width of input and output.
         hidden: width between.
-        activation: "silu", "gelu" (exact) or "sigmoid".
+        activation: one of `ACTIVATIONS`.
         bias: biases of both maps.
+        out_bias: of the second map alone; None takes `bias`.
+        d_out: width of the output; None is d_model.
     """
 
     d_model: int
@@ -34,6 +36,8 @@ class MLP(nn.Module):
     dtype: Any = jnp.float32
     init_std: float = 0.02
     out_init_std: float | None = None
+    out_bias: bool | None = None
+    d_out: int | None = None
 
     gated: ClassVar[bool] = False
 
@@ -48,7 +52,9 @@ class MLP(nn.Module):
         inner = Projection(features, ("embed", *axes), **into)(x)
         inner = inner if self.gated else ACTIVATIONS[self.activation](inner)
         out_std = self.init_std if self.out_init_std is None else self.out_init_std
-        return Projection((self.d_model,), ("mlp", "embed"), name="out", init_std=out_std, **options)(inner)
+        options |= {} if self.out_bias is None else {"bias": self.out_bias}
+        width = (self.d_model if self.d_out is None else self.d_out,)
+        return Projection(width, ("mlp", "embed"), name="out", init_std=out_std, **options)(inner)
 
 
 class GatedMLP(MLP):

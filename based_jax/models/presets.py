@@ -7,13 +7,15 @@ docs/presets.md.
 Based's Table 4 has three models of the human genome (HG38) and prints their sizes only. The shapes under
 "hg38-" are ours: they reach the printed sizes by the conventions of the other tables. Based has Table 7's
 order of layers, its 16 heads and MLP width of 2; attention has 64 channels per head and the MLP width of 4
-that Table 8 prints; Mamba is many narrow layers, as in Table 9.
+that Table 8 prints; Mamba is many narrow layers, as in Table 9. Zoology's Table 6 has two models of 1.4b and
+prints no shape either: those here have 2,048 channels, and as many layers as give the size.
 """
 
 import functools
 from collections.abc import Mapping
 from typing import Any
 
+from based_jax.models import variants
 from based_jax.models.config import MixerSpec, ModelConfig
 from based_jax.ops.softmax_attention import left_from_paper_window
 from based_jax.validate import expect_choice
@@ -107,7 +109,7 @@ def _tiny(schedule: str, mixers: Mapping[str, MixerSpec]) -> ModelConfig:
 def _presets() -> dict[str, ModelConfig]:
     """Make all presets, at first use: checking their options takes longer than importing most modules."""
     based_1b = _based(1792, "CLSCC" * 5 + "C" + "CLSCCC" + "CLSC")
-    return {
+    found = {
         "based-360m": _based(1024, "CLSCC" * 5 + "CC"),
         "based-1b": based_1b,
         "based-1b-50b": based_1b,
@@ -122,11 +124,13 @@ def _presets() -> dict[str, ModelConfig]:
         "zoology-attention-73m": _transformer(704, layers=6, num_heads=8, mlp_hidden=2048, rotary=1.0),
         "zoology-attention-125m": _transformer(768, layers=12, num_heads=12, mlp_hidden=2048, rotary=1.0),
         "zoology-attention-360m": _transformer(1024, layers=24, num_heads=16, mlp_hidden=2816, rotary=1.0),
+        "zoology-attention-1400m": _transformer(2048, layers=25, num_heads=16, mlp_hidden=5632, rotary=1.0),
         "zoology-base-conv-168m": _base_conv(864, 30),
         "zoology-base-conv-354m": _base_conv(1080, 48),
         "zoology-hyena-72m": _hyena(736, 8),
         "zoology-hyena-158m": _hyena(864, 18),
         "zoology-hyena-358m": _hyena(1024, 36),
+        "zoology-hyena-1400m": _hyena(2048, 38),
         "zoology-h3-72m": _h3(720, 8),
         "zoology-h3-168m": _h3(864, 19),
         "zoology-h3-357m": _h3(1024, 33),
@@ -144,6 +148,7 @@ def _presets() -> dict[str, ModelConfig]:
         "based-tiny": _tiny("CLSCLSC", _based_mixers(4, 8, 32)),
         "attn-tiny": _tiny("A" * 7, {"A": MixerSpec("attention", {"num_heads": 4, "rotary_fraction": 0.5})}),
     }
+    return found | variants.hybrids(found) | variants.ablations(found["based-360m"])
 
 
 def names() -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def run_repeats(
     h: Float[Array, "B N D"],
     residual: Float[Array, "B N D"] | None,
     **context: Any,
-) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"]]:
+) -> tuple[Float[Array, "B N D"], Float[Array, "B N D"] | None]:
     """What calling the bound `blocks` one after the other gives, without states.
 
     Args:
@@ -63,5 +63,7 @@ def run_repeats(
             h, residual, _ = outputs
         return (h, residual), None
 
-    start = jnp.zeros(h.shape, accumulation_dtype(h)) if residual is None else residual
-    return lax.scan(body, (h, start), stacked)[0]
+    if residual is None and turn[0].kind != "postnorm":
+        wide = accumulation_dtype(h) if turn[0].residual_in_fp32 else h.dtype
+        residual = jnp.zeros(h.shape, wide)
+    return lax.scan(body, (h, residual), stacked)[0]

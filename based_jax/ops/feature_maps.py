@@ -2,24 +2,31 @@
 
 Zoology's study of maps (its code; Based, figure 3). x is a query or key of K channels:
 
-===========  =====================================================================================  =======
-name         phi(x)                                                                                 F
-===========  =====================================================================================  =======
-taylor       see below                                                                              153 (16)
-relu         max(x, 1e-12)                                                                          K
-pos_elu      elu(x) + 1                                                                             K
-square       x^2                                                                                    K
-squared_map  x^2 / sqrt(2)                                                                          K
-identity     x                                                                                      K
-exp_dim      exp([x, -x]), exponents at least 1e-12                                                 2 K
-softmax_dim  [softmax(x), softmax(-x)]                                                              2 K
-cosformer    [r sin a, r cos a], r = relu(x), a = pi t / (2 M) for token t = 1..M                   2 K
-performer    exp(W x' - |x'|^2 / 2) / sqrt(F), x' = x / K^(1/4), W random and orthogonal            any
-all_poly     ((P x)^2 + R x^2) / sqrt(2), P and R learned                                           any
-===========  =====================================================================================  =======
+============  ====================================================================================  =======
+name          phi(x)                                                                                F
+============  ====================================================================================  =======
+taylor        see below                                                                             153 (16)
+relu          max(x, e)                                                                             K
+pos_elu       elu(x) + 1                                                                            K
+square        x^2                                                                                   K
+squared_map   x^2 / sqrt(2)                                                                         K
+identity      x                                                                                     K
+full_space    max([x, -x], e)                                                                       2 K
+exp_dim       exp(max([x, -x], e))                                                                  2 K
+exp_half      exp(x)                                                                                K
+exp_max       exp(max([z, -z], e)), z = x - max(x)                                                  2 K
+exp_max_half  exp(x - max(x))                                                                       K
+softmax_dim   max([softmax(x), softmax(-x)], e)                                                     2 K
+softmax_half  max(softmax(x), e)                                                                    K
+exp_sum       softmax(|x|), each entry in its place for x >= 0 or the one for x < 0, and e in both  2 K
+exp_sum_half  softmax(|x|) where x >= 0, else e                                                     K
+cosformer     [r sin a, r cos a], r = relu(x), a = pi t / (2 M) for token t = 1..M                  2 K
+performer     exp(W x' - |x'|^2 / 2) / sqrt(F), x' = x / K^(1/4), W random and orthogonal           any
+all_poly      ((P x)^2 + R x^2) / sqrt(2), P and R learned                                          any
+============  ====================================================================================  =======
 
-With identity and all_poly the sum that normalises has no sign and may vanish: outputs are then as large as
-1 / eps. All others are >= 0 (cosformer: for tokens less than M apart).
+e is 1e-12 by default. With identity and all_poly the sum that normalises has no sign and may vanish: outputs
+are then as large as 1 / eps. All others are >= 0 (cosformer: for tokens less than M apart).
 
 The second-order Taylor map (Based, section 4.1 and its code, which scale by the feature width):
 
@@ -31,6 +38,7 @@ once and loses its 1/sqrt(2): 1 + K + K (K + 1) / 2 features (153 instead of 273
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -45,11 +53,11 @@ from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
 FLOOR = 1e-12
-"""The authors' lower bound of relu, exp_dim and softmax_dim: no sum of features is 0."""
+"""The authors' lower bound e: no sum of features is 0."""
 
 LARGEST_EXPONENT = 30.0
-"""exp_dim goes no further (1e13), so that no input overflows float32. The smallest feature is 1: what such a
-feature would add to it beyond this is not resolved anyway."""
+"""The exponentials go no further (1e13), so that no input overflows float32. Of exp_dim and exp_max the
+smallest feature is 1: what such a feature would add to it beyond this is not resolved anyway."""
 
 
 class FeatureMap(NamedTuple):
@@ -132,12 +140,26 @@ def _pos_elu(x: Float[Array, "... K"]) -> Float[Array, "... K"]:
     return jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x)))
 
 
-def _exp_dim(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-    return jnp.exp(jnp.clip(jnp.concatenate([x, -x], axis=-1), FLOOR, LARGEST_EXPONENT))
+def _exp(x: Float[Array, "... K"]) -> Float[Array, "... K"]:
+    return jnp.exp(jnp.minimum(x, LARGEST_EXPONENT))
 
 
-def _softmax_dim(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-    return jnp.maximum(jnp.concatenate([jax.nn.softmax(x), jax.nn.softmax(-x)], axis=-1), FLOOR)
+def _both_signs(floor: float, x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+    return jnp.maximum(jnp.concatenate([x, -x], axis=-1), floor)
+
+
+def _below_largest(x: Float[Array, "... K"]) -> Float[Array, "... K"]:
+    return x - x.max(axis=-1, keepdims=True)
+
+
+def _softmax_dim(floor: float, x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+    return jnp.maximum(jnp.concatenate([jax.nn.softmax(x), jax.nn.softmax(-x)], axis=-1), floor)
+
+
+def _exp_sum(floor: float, x: Float[Array, "... K"]) -> Float[Array, "... F"]:
+    """Both places of a channel side by side, as in the authors' code."""
+    sides = jnp.stack([x >= 0, x < 0], axis=-1) * jax.nn.softmax(jnp.abs(x))[..., None]
+    return jnp.maximum(sides.reshape(*x.shape[:-1], -1), floor)
 
 
 TAYLOR = FeatureMap(symmetric_taylor_features, taylor_similarity, symmetric_taylor_size)
@@ -155,17 +177,58 @@ def _map(
 IDENTITY = _map(lambda x: x, similarity=lambda products, width: products)
 """Also for queries and keys that are already mapped."""
 
-FEATURE_MAPS: dict[str, FeatureMap] = {
+_WITHOUT_FLOOR: dict[str, FeatureMap] = {
     "taylor": TAYLOR,
-    "relu": _map(lambda x: jnp.maximum(x, FLOOR)),
     "pos_elu": _map(_pos_elu),
     "square": _map(lambda x: x * x),
     "squared_map": _map(lambda x: x * x * 2**-0.5),
     "identity": IDENTITY,
-    "exp_dim": _map(_exp_dim, lambda width: 2 * width),
-    "softmax_dim": _map(_softmax_dim, lambda width: 2 * width),
+    "exp_half": _map(_exp),
+    "exp_max_half": _map(lambda x: _exp(_below_largest(x))),
 }
-"""The maps that are functions of x alone, by name."""
+
+_WITH_FLOOR: dict[str, tuple[Callable[[float, Array], Array], int]] = {
+    "relu": (lambda floor, x: jnp.maximum(x, floor), 1),
+    "full_space": (_both_signs, 2),
+    "exp_dim": (lambda floor, x: _exp(_both_signs(floor, x)), 2),
+    "exp_max": (lambda floor, x: _exp(_both_signs(floor, _below_largest(x))), 2),
+    "softmax_dim": (_softmax_dim, 2),
+    "softmax_half": (lambda floor, x: jnp.maximum(jax.nn.softmax(x), floor), 1),
+    "exp_sum": (_exp_sum, 2),
+    "exp_sum_half": (lambda floor, x: jnp.maximum((x >= 0) * jax.nn.softmax(jnp.abs(x)), floor), 1),
+}
+"""phi and F / K."""
+
+FLOORED = tuple(_WITH_FLOOR)
+"""The names of the maps that have a lower bound e."""
+
+
+def feature_map(name: str, floor: float = FLOOR) -> FeatureMap:
+    """Return the map of this name that is a function of x alone, with e = `floor` if it is in `FLOORED`."""
+    if name not in _WITH_FLOOR:
+        return _WITHOUT_FLOOR[name]
+    features, ratio = _WITH_FLOOR[name]
+    return FeatureMap(Partial(features, floor), None, Partial(operator.mul, ratio))
+
+
+FEATURE_MAPS: dict[str, FeatureMap] = {name: feature_map(name) for name in (*_WITHOUT_FLOOR, *_WITH_FLOOR)}
+"""The maps that are functions of x alone, by name, with the authors' floor."""
+
+
+def scaled(phi: FeatureMap, scale: float) -> FeatureMap:
+    """Return the map x -> phi(scale x); a temperature of `scale` in Zoology's code."""
+    similarity = phi.similarity and Partial(_scaled_similarity, phi.similarity, scale)
+    return FeatureMap(Partial(_scaled_features, phi.features, scale), similarity, phi.size)
+
+
+def _scaled_features(features: Callable[[Array], Array], scale: float, x: Array) -> Array:
+    return features(scale * x)
+
+
+def _scaled_similarity(
+    similarity: Callable[[Array, int], Array], scale: float, products: Array, width: int
+) -> Array:
+    return similarity(scale**2 * products, width)
 
 
 def performer_map(projection: Float[Array, "F K"]) -> FeatureMap:

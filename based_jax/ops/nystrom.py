@@ -41,7 +41,9 @@ from based_jax.ops.softmax_attention import (
     softmax_attention,
 )
 from based_jax.typing import Array, Bool, Float, Int
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_choice
+
+PINVERSES = ("iterative", "shared", "svd")
 
 
 @jax.tree_util.register_dataclass
@@ -84,6 +86,7 @@ def nystrom_attention(
     *,
     num_landmarks: int,
     iterations: int = 6,
+    pinverse: str = "iterative",
 ) -> Float[Array, "B N H V"]:
     """Nystrom attention with the masks of Zoology's code: NOT causal where N > num_landmarks.
 
@@ -91,6 +94,8 @@ def nystrom_attention(
         q, k, v: queries, keys, values of whole rows.
         num_landmarks: m; with m >= N this is exact causal attention.
         iterations: steps towards the pseudo-inverse.
+        pinverse: "iterative", "shared" (iterative, with one first guess for all rows of the batch: they
+            depend on each other, slightly) or "svd" (`jax.numpy.linalg.pinv`).
 
     Returns:
         y: (B, N, H, V) in the dtype of v.
@@ -98,27 +103,36 @@ def nystrom_attention(
     length = expect_qkv(q, k, v).length
     expect(num_landmarks >= 1, "num_landmarks", num_landmarks, "at least 1")
     expect(iterations >= 1, "iterations", iterations, "at least 1")
+    expect_choice("pinverse", pinverse, PINVERSES)
     if num_landmarks >= length:
         return softmax_attention(q, k, v)
     dtype = accumulation_dtype(v)
     q, k, values = (x.astype(dtype).swapaxes(1, 2) for x in (q * q.shape[-1] ** -0.5, k, v))
     q_mean, k_mean = _piece_means(q, num_landmarks), _piece_means(k, num_landmarks)
     readout = _lower_softmax(q_mean, k) @ values
-    inverse = iterative_pinv(_lower_softmax(q_mean, k_mean), iterations)
+    matrix = _lower_softmax(q_mean, k_mean)
+    if pinverse == "svd":
+        inverse = jnp.linalg.pinv(matrix)
+    else:
+        inverse = iterative_pinv(matrix, iterations, shared=pinverse == "shared")
     y = _lower_softmax(q, k_mean) @ (inverse @ readout)
     return y.swapaxes(1, 2).astype(v.dtype)
 
 
 @compiled
-def iterative_pinv(matrix: Float[Array, "*lead M M"], iterations: int = 6) -> Float[Array, "*lead M M"]:
+def iterative_pinv(
+    matrix: Float[Array, "*lead M M"], iterations: int = 6, *, shared: bool = False
+) -> Float[Array, "*lead M M"]:
     """Approximate pseudo-inverse of non-negative matrices whose rows sum to 1 (Razavi et al. 2014).
 
-    The first guess is the transpose over the largest column sum. Full precision: on a GPU the default for
-    float32 products keeps 10 bits, which the iteration would have to correct for again.
+    The first guess is the transpose over the largest column sum, of this matrix or, if `shared`, of all. Full
+    precision: on a GPU the default for float32 products keeps 10 bits, which the iteration would have to
+    correct for again.
     """
     product = functools.partial(jnp.matmul, precision="highest")
     unit = jnp.eye(matrix.shape[-1], dtype=matrix.dtype)
-    z = matrix.swapaxes(-1, -2) / matrix.sum(-2).max(-1)[..., None, None]
+    largest = matrix.sum(-2).max() if shared else matrix.sum(-2).max(-1)[..., None, None]
+    z = matrix.swapaxes(-1, -2) / largest
     for _ in range(iterations):
         kz = product(matrix, z)
         z = product(z / 4, 13 * unit - product(kz, 15 * unit - product(kz, 7 * unit - kz)))

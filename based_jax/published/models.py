@@ -1,5 +1,7 @@
 """Which preset a row of a published table is, and whose evaluation fills it."""
 
+from typing import Any
+
 from based_jax.models import presets
 from based_jax.published.tables import Row, Table
 
@@ -31,20 +33,43 @@ _DNA = {"Transformer++": "hg38-attention-46m", "Based": "hg38-based-49m", "Mamba
 _ZOOLOGY = {
     "Attention": "attention",
     "BaseConv": "base-conv",
+    "BaseConv + full attention": "base-conv-full",
+    **{f"BaseConv + {name} selection": f"base-conv-{name}" for name in ("learned", "programmatic", "random")},
     "H3": "h3",
     "Hyena": "hyena",
     "Hyena, w = 14": "hyena",
+    **{f"Hyena + sliding window {width}": f"hyena-window{width}" for width in (64, 256)},
     "Long Conv": "long-conv",
     "RetNet (128)": "retnet",
     "RWKV": "rwkv4",
 }
+
+_ABLATIONS: dict[tuple[Any, ...], str] = {
+    ("Taylor", 16, 64, "yes", "yes"): "based-360m-decay",
+    ("Performer", 16, 64, "yes", "yes"): "based-360m-performer16",
+    ("CosFormer", 16, 64, "yes", "yes"): "based-360m-cosformer16",
+    ("CosFormer", 64, 64, "yes", "yes"): "based-360m-cosformer64",
+    ("Taylor", 32, 64, "yes", "yes"): "based-360m-taylor32",
+    ("Taylor", 24, 64, "yes", "yes"): "based-360m-taylor24",
+    ("Taylor", 8, 64, "yes", "yes"): "based-360m-taylor8",
+    ("Taylor", 16, 64, "yes", "no"): "based-360m",
+    ("Taylor", 16, 0, "yes", "yes"): "based-360m-no-window",
+    ("Taylor", 16, 64, "no", "yes"): "based-360m-no-conv",
+    ("Taylor", 24, 0, "no", "yes"): "based-360m-linear24",
+    ("Taylor", 16, 128, "yes", "yes"): "based-360m-window128",
+}
+"""By feature map, width, window, convolutions and decay."""
 
 
 def preset_of(table: Table, row: Row) -> str | None:
     """The preset with the row's shape; None without one."""
     model = str(row.get("model", ""))
     if table.name.startswith("zoology_table"):
-        name = f"zoology-{_ZOOLOGY.get(model)}-{row.get('parameters')}m"
+        size: Any = row.get("parameters")
+        size = 1000 * size if table.name == "zoology_table_6" else size  # printed in billions
+        name = f"zoology-{_ZOOLOGY.get(model)}-{size:.0f}m" if size else None
+    elif table.name == "based_table_6":
+        name = _ABLATIONS.get(tuple(row.get(key) for key in table.key))
     elif table.name in ("based_table_4", "based_table_5"):
         name = _DNA.get(model)
     elif table.name == "based_table_3":

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import tyro
@@ -10,11 +10,13 @@ import tyro
 from based_jax import mixers
 from based_jax.data.shards.batches import SHUFFLES
 from based_jax.files import read_json
+from based_jax.mixers.registry import expect_options
 from based_jax.models import ModelConfig, presets
 from based_jax.models.config import REMAT
 from based_jax.models.scan import find_repeats
 from based_jax.training.bad_loss import BadLossConfig
 from based_jax.training.devices.hosts import HostsConfig
+from based_jax.training.mixer_options import parse_options, split_options
 from based_jax.training.optimizer import OptimizerConfig
 from based_jax.training.recipes import find_file
 from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, expect_ranges
@@ -39,6 +41,8 @@ class LMConfig:
     """with --init-from: train changes of this rank of the blocks' maps, and nothing else"""
     mixer: str | None = None
     """instead of the preset's mixers: mamba, hyena, ... (based_jax.mixers.names())"""
+    mixer_options: str | None = None
+    """options of --mixer (based_jax.mixers.options(NAME)), e.g. d_state=32,expand=1"""
     mixer_layers: str | None = None
     """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
     data: str = "stdlib"
@@ -123,8 +127,18 @@ class LMConfig:
             expect_choice("mixer", self.mixer, mixers.names())
         are_numbers = all(layer.strip().isdigit() for layer in (self.mixer_layers or "0").split(","))
         expect(are_numbers, "mixer_layers", self.mixer_layers, "numbers of layers such as 0,3")
-        alone = self.mixer is None and self.mixer_layers is not None
-        expect(not alone, "mixer_layers", self.mixer_layers, "--mixer beside it")
+        for name in ("mixer_layers", "mixer_options"):
+            alone = self.mixer is None and getattr(self, name) is not None
+            expect(not alone, name, getattr(self, name), "--mixer beside it")
+        if self.mixer is not None:
+            expect_options(self.mixer, self.options_of_mixer)
+
+    @property
+    def options_of_mixer(self) -> dict[str, Any]:
+        """`mixer_options` by name."""
+        text = self.mixer_options
+        pairs = [] if text is None else split_options(text)
+        return parse_options("mixer_options", text or "", pairs, "name=value[,name=value]")
 
 
 _HELD_OUT = ("held_out", "held_out_bytes", "held_out_names")
@@ -134,7 +148,10 @@ GROUPS = {
         *("data", "include", "cache", "tokenizer", "length", "batch_size", "shuffle", "cross_documents"),
         *_HELD_OUT,
     ),
-    "model": ("preset", "init_from", "lora", "mixer", "mixer_layers", "dtype", "remat", "scan_layers"),
+    "model": (
+        *("preset", "init_from", "lora", "mixer", "mixer_options", "mixer_layers", "dtype", "remat"),
+        "scan_layers",
+    ),
     "optimisation": ("steps", "accumulate", "seed", "optimizer"),
     "run": ("workdir", "recipe", "resume", *_EVERY, "keep", "bad_losses"),
     "devices": ("mesh", "print_sharding", "dry_run", "peak_tflops", "hosts"),
@@ -159,7 +176,7 @@ def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | No
         model = find_preset(config.preset or DEFAULT_PRESET)
     if config.mixer is not None:
         layers = config.mixer_layers and [int(layer) for layer in config.mixer_layers.split(",")]
-        model = model.with_mixer(config.mixer, layers or None)
+        model = model.with_mixer(config.mixer, layers or None, **config.options_of_mixer)
     can_scan = not config.scan_layers or bool(find_repeats(model.schedule)[0])
     expected = f"False with the schedule {model.schedule}, which repeats nothing"
     expect(can_scan, "scan_layers", True, expected)

@@ -72,9 +72,11 @@ def test_authors_to_native_to_authors(name, tmp_path, capsys):
 THEIRS = sorted(
     name
     for name in bj.presets.names()
-    if bj.presets.get(name).mlp != "plain"
-    and {spec.mixer for spec in bj.presets.get(name).mixers.values()}
+    if {spec.mixer for spec in bj.presets.get(name).mixers.values()}
     <= {"attention", "gated_conv", "linear_attention", "mamba", "sliding_window"}
+    and not any(
+        {"decay", "feature_map"} & spec.options.keys() for spec in bj.presets.get(name).mixers.values()
+    )
 )
 
 
@@ -152,7 +154,18 @@ MAMBA = bj.presets.get("mamba-360m")
         (HYBRID.replace(schedule="C", mlp_hidden=100), "mlp_hidden = 100: expected a multiple of 256"),
         (HYBRID.replace(schedule="C", mlp="none"), "mlp = 'none'"),
         (HYBRID.replace(schedule="C", final_norm="rms"), "final_norm = 'rms': expected 'layer'"),
-        (HYBRID.replace(schedule="C", tie_embeddings=False), "tie_embeddings = False"),
+        (HYBRID.replace(schedule="C", positions="sinusoidal"), "positions = 'sinusoidal'"),
+        (HYBRID.replace(schedule="C", drop_path=0.1), "drop_path = 0.1"),
+        (
+            HYBRID.replace(schedule="C", mlp_activation="relu"),
+            "mlp_activation = 'relu': expected one of silu",
+        ),
+        (HYBRID.replace(schedule="C", mlp="plain", mlp_activation="silu"), "mlp_activation = 'silu'"),
+        (changed("A", scale=0.3).replace(schedule="XX"), "scale = .*: expected 0.707107 or 1"),
+        (
+            changed("A", head_dim=4).replace(schedule="X"),
+            r"head_dim of layer 0 \(attention\) = 4: expected 2",
+        ),
         (HYBRID.with_mixer("h3", [1]), "mixer of layer 1 = 'h3': expected one of gated_conv"),
         (MAMBA.with_mixer("mamba", [3], d_state=8), r"d_state of layer 3 \(mamba\) = 8: expected 16"),
         (MAMBA.replace(norm_eps=1e-6), "norm_eps = 1e-06"),

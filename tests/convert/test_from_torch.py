@@ -10,7 +10,12 @@ from based_jax.convert import from_torch, to_torch
 from tests.arrays import normals
 from tests.tolerances import assert_close
 
-META = {"module": "based.models.mixers.convolution.BaseConv", "d_model": 4, "kernel_size": 2}
+META = {
+    "module": "based.models.mixers.convolution.BaseConv",
+    "d_model": 4,
+    "kernel_size": 2,
+    "expand_proj": 4,
+}
 
 
 def test_unknown_module():

@@ -18,9 +18,10 @@ from tests.marks import release_but, slow_but
 WIDTH = 12
 CASES = {
     "attention": {"num_heads": 3, "rotary_fraction": 0.5},
+    "attention-wide": {"num_heads": 2, "head_dim": 5, "scale": 0.3, "rotary_fraction": 0.4, "dropout": 0.5},
     "attention-grouped": {"num_heads": 4, "num_kv_heads": 2, "qkv_bias": True, "out_bias": True},
     "base_conv": {"use_act": True},
-    "base_conv-long": {"kernel_size": -1, "l_max": 20},
+    "base_conv-long": {"kernel_size": -1, "l_max": 20, "sine_frequency": 14.0, "filter_order": 4},
     "bigbird": {"num_heads": 2, "block_size": 1, "l_max": 13, "rotary_fraction": 0.5},
     "blocked_window": {"num_heads": 2, "width": 5},
     "conv_basis": {"num_heads": 2, "rotary_fraction": 0.5},
@@ -30,7 +31,8 @@ CASES = {
     "gated_delta_net": {"num_heads": 3},
     "gla": {"num_heads": 3, "gate_low_rank_dim": 2, "kernel_size": 3},
     "h3": {"d_state": 6, "head_dim": 2},
-    "hyena": {"l_max": 26, "filter_order": 6},
+    "h3-ema": {"d_state": 5, "head_dim": 2, "kernel": "ema", "l_max": 9},
+    "hyena": {"l_max": 26, "filter_order": 6, "normalize_filter": True, "decay_floor": 0.1},
     "hyper_attention": {"num_heads": 2},
     "hyper_attention-window": {"num_heads": 1, "shared": False, "left": 3},
     "hyper_feature_attention": {"num_heads": 2, "orders": 2, "value_product": True},
@@ -56,11 +58,12 @@ CASES = {
     "short_conv": {"bias": True},
     "sigmoid_lookups": {"qkv_bias": False},
     "sliding_window": {"num_heads": 2, "left": 5},
+    "sliding_window-wide": {"num_heads": 2, "num_kv_heads": 1, "head_dim": 8, "scale": 1.0, "left": 4},
     "sliding_window-self": {"num_heads": 1, "left": 0, "rotary_interleaved": True},
     "sma": {"num_heads": 2, "qkv_bias": False},
 }
 
-BY_FFT = {"base_conv-long", "h3", "hyena", "long_conv"}
+BY_FFT = {"base_conv-long", "h3", "h3-ema", "hyena", "long_conv"}
 """a transform mixes all tokens, so that these are causal up to rounding"""
 
 
@@ -73,8 +76,10 @@ DIFFERENTIATED = ["attention", "blocked_window", "gated_conv", "gated_delta_net"
 """Those whose gradients are taken before a release: compiling them takes seconds. tests/parity compares the
 others' with the authors', tests/ops those of every op with float64."""
 VARIANTS = [
-    "attention-grouped", "base_conv-long", "gated_conv-long", "hyper_attention-window",
+    "attention-grouped", "attention-wide", "base_conv-long", "gated_conv-long", "h3-ema",
+    "hyper_attention-window",
     "linear_attention-cosformer", "linear_attention-decay", "linear_attention-elu", "sliding_window-self",
+    "sliding_window-wide",
 ]  # fmt: skip
 """Other numbers for the same code, tested in tests/ops."""
 PROPER = [case for case in CASES if case not in VARIANTS]

@@ -1,7 +1,8 @@
-"""H3 with heads of two channels, which no fixture has: against a loop over tokens."""
+"""H3 with heads of two channels and other state spaces, which no fixture has: against a loop over tokens."""
 
 import jax
 import numpy as np
+import pytest
 from flax.linen import meta
 
 from based_jax import mixers
@@ -14,36 +15,98 @@ def h3_by_hand(mixer, params, x):
     """One row, token by token, in float64."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     (length, width), p = x.shape, mixer.head_dim
-    heads, taps = width // p, mixer.d_state
+    heads = width // p
     q, k, v = (np.einsum("nd,dhp->nhp", x, params[n]["kernel"]) + params[n]["bias"] for n in "qkv")
 
-    b, c = params["shift_b"], params["shift_c"]
-    shift = [(b[:, : taps - lag] * c[:, lag:]).sum(1).reshape(heads, p) for lag in range(taps)]
+    shift = shift_by_hand(params["shift_b"], params["shift_c"])[: mixer.l_max].reshape(-1, heads, p)
     skip = params["shift_skip"].reshape(heads, p)
-    k = [sum(shift[s] * k[t - s] for s in range(min(t + 1, taps))) + skip * k[t] for t in range(length)]
-
-    a = -np.exp(params["log_rate"]) + 1j * params["frequency"]
-    half = np.exp(params["log_dt"])[:, None] * a / 2
-    weight = (params["b"][..., 0] + 1j * params["b"][..., 1]) * (
-        params["c"][..., 0] + 1j * params["c"][..., 1]
-    )
-    weight = weight * np.exp(params["log_dt"])[:, None] / (1 - half)
-    h, out = np.zeros((heads, p, p, taps // 2), complex), []
-    for t in range(length):
-        kv = np.einsum("ha,hc->hac", k[t], v[t])
-        h = ((1 + half) / (1 - half))[:, None, None] * h + kv[..., None]
-        y = 2 * np.einsum("hs,hacs->hac", weight, h).real + params["skip"][:, None, None] * kv
-        out.append(np.einsum("ha,hac->ch", q[t], y))  # heads last
-    return np.einsum("nch,chd->nd", out, params["out"]["kernel"]) + params["out"]["bias"]
+    k = [sum(s * k[t - lag] for lag, s in enumerate(shift) if lag <= t) + skip * k[t] for t in range(length)]
+    kv = np.einsum("nha,nhc->nhac", k, v)
+    kernel = kernel_by_hand(mixer, params, length)
+    y = [sum(kernel[lag][:, None, None] * kv[t - lag] for lag in range(t + 1)) for t in range(length)]
+    y = np.stack(y) + params["skip"][:, None, None] * kv
+    return np.einsum("nha,nhac,chd->nd", q, y, params["out"]["kernel"]) + params["out"]["bias"]
 
 
-def test_heads_of_two_channels():
-    run = runner("h3", d_model=6, d_state=4, head_dim=2)
+def shift_by_hand(b, c):
+    """Taps (S, channels): the correlation of b with c."""
+    count = b.shape[1]
+    return np.stack([(b[:, : count - lag] * c[:, lag:]).sum(1) for lag in range(count)])
+
+
+def kernel_by_hand(mixer, params, length):
+    """(N, H), in the words of Zoology's code."""
+    lags = np.arange(length)[:, None, None]
+    if mixer.kernel == "shift":
+        kernel = shift_by_hand(params["b"], params["c"])
+        kernel = np.concatenate([kernel, np.zeros((length, kernel.shape[1]))])[:length]
+    elif mixer.kernel == "ema":
+        p = sigmoid(params["ema_step"])
+        q = 1 - p * sigmoid(params["ema_decay"])
+        weight = p * params["ema_in"] * params["ema_out"] / np.sqrt(mixer.d_state)
+        kernel = (weight * q**lags).sum(-1)
+    else:
+        pairs = {name: params[name][..., 0] + 1j * params[name][..., 1] for name in "bc"}
+        rate = FORMS[mixer.rate_form](params["log_rate"])
+        a = -rate + 1j * params["frequency"] * (not mixer.real)
+        copies = mixer.heads // len(a)
+        a, b, dt = (
+            np.tile(a, (copies, 1)),
+            np.tile(pairs["b"], (copies, 1)),
+            np.exp(params["log_dt"])[:, None],
+        )
+        c = pairs["c"] * (dt * np.abs(a.imag) / (2 * np.pi) < (mixer.bandlimit or np.inf) / 2)
+        if mixer.discretization == "zoh":
+            weight, a = c * b * (np.exp(dt * a) - 1) / a, np.exp(dt * a)
+        else:
+            weight, a = c * b * dt / (1 - dt * a / 2), (1 + dt * a / 2) / (1 - dt * a / 2)
+        kernel = 2 * (weight * a**lags).sum(-1).real
+    return np.where(lags[:, 0] < (mixer.l_max or length), kernel, 0)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+FORMS = {
+    "exp": np.exp,
+    "none": lambda r: r,
+    "relu": lambda r: np.maximum(r, 0) + 1e-4,
+    "sigmoid": sigmoid,
+    "softplus": lambda r: np.log1p(np.exp(r)),
+}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"d_state": 4},
+        {"d_state": 5, "kernel": "ema", "tied_steps": True},
+        {"d_state": 6, "discretization": "zoh", "rate_form": "softplus", "num_ssms": 1, "l_max": 7},
+        *(
+            pytest.param(options, marks=pytest.mark.release)
+            for options in (
+                {"d_state": 6, "kernel": "ema", "l_max": 5},
+                {"d_state": 6, "kernel": "shift"},
+                {"d_state": 6, "kernel": "shift", "l_max": 4},
+                {"d_state": 8, "bandlimit": 0.02, "rate_form": "sigmoid"},
+                {"d_state": 4, "real": True, "rate_form": "relu", "discretization": "zoh"},
+                {"d_state": 5, "rate_form": "none"},
+            )
+        ),
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_heads_of_two_channels(options):
+    """Whole rows, and in two calls with a state between them."""
+    run = runner("h3", d_model=6, head_dim=2, **options)
     x = laws.inputs(2, 19, 6, 0)
     y, _ = run(x)
     params = meta.unbox(run.variables)["params"]
-    for row in range(2):
-        assert_close(y[row], h3_by_hand(run.mixer, params, x[row]), FLOAT32)
+    expected = np.stack([h3_by_hand(run.mixer, params, row) for row in x])
+    assert_close(y, expected, FLOAT32)
+    first, state = run(x[:, :11], run.fresh(2))
+    assert_close(np.concatenate([first, run(x[:, 11:], state)[0]], axis=1), expected, FLOAT32)
 
 
 def test_initial_state_spaces():

@@ -1,10 +1,18 @@
 """The filters of long convolutions: features of a position, and the decay of sine filters."""
 
+import functools
+
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax.linen import meta
 
 from based_jax.mixers.long_filters import SineFilter, position_features
+from based_jax.testing import laws
+from tests.arrays import normals
+from tests.mixers.built import runner
+from tests.tolerances import FLOAT32, assert_close
 
 
 def test_positions_are_time_and_waves():
@@ -29,3 +37,51 @@ def test_the_fixed_decay_reaches_a_hundredth():
     h = np.asarray(jax.jit(module.apply, static_argnums=1)({"params": params}, 101))
     np.testing.assert_allclose(h[50, 0] / h[0, 0], 0.01, rtol=1e-4)
     np.testing.assert_allclose(h[25, 2] / h[0, 2], 0.01, rtol=1e-4)
+
+
+@pytest.mark.parametrize("linear", [False, pytest.param(True, marks=pytest.mark.release)])
+def test_sine_filters_are_the_formula(linear):
+    """With learned decays, a floor and a norm, as Zoology's code has them; in float64."""
+    order = None if linear else 4
+    options = {"floor": 0.1, "normalize": True, "learned_decay": True, "inner_layers": 1, "fast": 0.2}
+    module = SineFilter(3, l_max=9, emb_dim=5, order=order, **options)
+    params = meta.unbox(normals(functools.partial(module.init, taps=2)))["params"]
+    taps = jax.jit(module.apply, static_argnums=1)({"params": params}, 7)
+
+    params = jax.tree.map(np.float64, jax.device_get(params))
+    hidden = params["embedding"][:7]
+    for name in () if linear else ("in_proj", "inner_0"):
+        layer = params[name]
+        hidden = np.sin(params["frequency"] * (hidden @ layer["kernel"] + layer["bias"]))
+    h = hidden @ params["out"]["kernel"]
+    h *= np.exp(-np.linspace(0, 1, 9)[:7, None] * np.abs(params["decay"])) + 0.1
+    assert_close(taps, h / np.abs(h).sum(-1, keepdims=True), FLOAT32)
+
+
+def test_positions_may_be_frozen():
+    module = SineFilter(2, l_max=3, order=2, learned_positions=False)
+    params = meta.unbox(normals(functools.partial(module.init, taps=2)))
+    gradients = jax.grad(lambda params: jnp.sum(module.apply(params, 3)))(params)["params"]
+    assert not np.any(gradients["embedding"])
+    assert np.any(gradients["out"]["kernel"])
+
+
+@pytest.mark.parametrize("name", ["base_conv", "long_conv"])
+def test_mixers_with_hyenas_filter(name):
+    """The papers' language models have it in BaseConv (Zoology, Table 9)."""
+    options = {"l_max": 5, "implicit": True, "sine_frequency": 14.0, "filter_order": 4, "slow_decay": 1.2}
+    options |= {"kernel_size": -1} if name == "base_conv" else {}
+    run = runner(name, d_model=2, **options)
+    params = meta.unbox(run.variables)["params"]
+    h = np.asarray(SineFilter(2, 5, order=4, slow=1.2).apply({"params": params["filter"]}, 5))
+    x = laws.inputs(1, 8, 2, 0)
+    conv = [sum(h[lag] * x[:, t - lag] for lag in range(min(t + 1, 5))) + x[:, t] for t in range(8)]
+    conv = np.stack(conv, axis=1)
+    gate = params["projection"] if name == "base_conv" else None
+    expected = conv if gate is None else conv * (x @ gate["kernel"] + gate["bias"]) + x
+    assert_close(run(x)[0], expected, FLOAT32)
+
+
+def test_an_explicit_filter_has_no_sines():
+    with pytest.raises(ValueError, match=r"sine_frequency = 1\.0: expected None for an explicit filter"):
+        runner("long_conv", d_model=2, sine_frequency=1.0)

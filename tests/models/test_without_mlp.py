@@ -58,7 +58,7 @@ def test_the_width_of_no_mlp_does_not_matter():
     assert bj.param_count(CONFIG) == bj.param_count(CONFIG.replace(mlp_hidden=64))
 
 
-def test_post_norm_blocks_need_an_mlp():
-    block = Block(mixer=bj.mixers.make("short_conv", d_model=4), mlp=None, prenorm=False)
-    with pytest.raises(ValueError, match="mlp = None: expected an MLP in a post-norm block"):
+def test_parallel_blocks_need_an_mlp():
+    block = Block(mixer=bj.mixers.make("short_conv", d_model=4), mlp=None, kind="parallel")
+    with pytest.raises(ValueError, match="mlp = None: expected an MLP in a parallel block"):
         block.init(jax.random.key(0), jnp.zeros((1, 2, 4)))

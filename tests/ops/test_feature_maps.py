@@ -104,15 +104,38 @@ def _cosformer(x, projections):
     return np.concatenate([x * np.sin(angle), x * np.cos(angle)], axis=-1)
 
 
+def _positive_part(x):
+    e = np.exp(np.abs(x) - np.abs(x).max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def _exp_sum(x, p):
+    """Both places of a channel side by side."""
+    sides = np.stack([x >= 0, x < 0], axis=-1) * _positive_part(x)[..., None]
+    return np.maximum(sides.reshape(*x.shape[:-1], -1), 1e-12)
+
+
+def _exp_max(x, p):
+    x = x - x.max(-1, keepdims=True)
+    return np.exp(np.maximum(np.concatenate([x, -x], -1), 1e-12))
+
+
 FORMULAS = {
     "all_poly": lambda x, p: ((x @ p[0].T) ** 2 + x**2 @ p[1].T) / np.sqrt(2),
     "cosformer": _cosformer,
     "exp_dim": lambda x, p: np.exp(np.maximum(np.concatenate([x, -x], -1), 1e-12)),
+    "exp_half": lambda x, p: np.exp(x),
+    "exp_max": _exp_max,
+    "exp_max_half": lambda x, p: np.exp(x - x.max(-1, keepdims=True)),
+    "exp_sum": _exp_sum,
+    "exp_sum_half": lambda x, p: np.maximum((x >= 0) * _positive_part(x), 1e-12),
+    "full_space": lambda x, p: np.maximum(np.concatenate([x, -x], -1), 1e-12),
     "identity": lambda x, p: x,
     "performer": _performer,
     "pos_elu": lambda x, p: np.where(x > 0, x, np.expm1(x)) + 1,
     "relu": lambda x, p: np.maximum(x, 1e-12),
     "softmax_dim": lambda x, p: np.concatenate([_softmax(x), _softmax(-x)], -1),
+    "softmax_half": lambda x, p: _softmax(x),
     "square": lambda x, p: x**2,
     "squared_map": lambda x, p: x**2 / np.sqrt(2),
     "taylor": lambda x, p: oracles.symmetric_taylor_features(x),
@@ -132,6 +155,24 @@ def ours(name, projections) -> ops.FeatureMap:
                 lambda x: ops.cosformer_features(x, positions, 2 * LENGTH), None, lambda width: 2 * width
             )
     return ops.FEATURE_MAPS[name]
+
+
+@pytest.mark.parametrize("name", ops.FLOORED)
+def test_floor_and_scale(name):
+    """Of a floor that most features are below; a scale is one of the inputs."""
+    x = np.random.default_rng(0).normal(size=(4, WIDTH)).astype(np.float32)
+    features = np.asarray(ops.feature_map(name).features(array(2 * x)))
+    # exp_dim and exp_max have the floor in the exponent.
+    floored = np.maximum(features, np.exp(0.9) if name in ("exp_dim", "exp_max") else 0.9)
+    assert np.any(floored != features)
+    assert_close(ops.scaled(ops.feature_map(name, 0.9), 2.0).features(array(x)), floored, FLOAT32)
+
+
+def test_a_scaled_similarity_is_that_of_the_scaled_features():
+    q, k = np.random.default_rng(1).normal(size=(2, 4, WIDTH)).astype(np.float32)
+    phi = ops.scaled(ops.TAYLOR, 1.5)
+    products = phi.features(array(q)) @ phi.features(array(k)).T
+    assert_close(phi.similarity(array(q @ k.T), WIDTH), products, FLOAT32)
 
 
 def test_every_map_has_a_formula():

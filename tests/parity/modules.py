@@ -52,11 +52,11 @@ def output(module: Any, params: Any, inputs: dict[str, Any], fixture: Fixture) -
             return module.apply(params, inputs["x"], cells=fixture.arrays["out:additive_mask"] == 0)[0]
         case Mixer():
             return module.apply(params, inputs["x"])[0]
-        case Block(prenorm=True):
+        case Block(kind="postnorm"):
+            return module.apply(params, inputs["x"])[0]
+        case Block():
             hidden, residual, _ = module.apply(params, inputs["x"], inputs.get("residual"))
             return hidden + 0.5 * residual
-        case Block():
-            return module.apply(params, inputs["x"])[0]
         case RMSNorm() | LayerNorm():
             return module.apply(params, inputs["x"] + inputs.get("residual", 0))
         case GatedMLP() | MLP():

@@ -268,6 +268,13 @@ def test_the_summary_counts_what_is_not_read(one_layer, text, tmp_path):
             "mixer_layers = 'first': expected numbers of layers",
         ),
         (["--mixer-layers", "1"], "mixer_layers = '1': expected --mixer beside it"),
+        (["--mixer-options", "a=1"], "mixer_options = 'a=1': expected --mixer beside it"),
+        (
+            ["--mixer", "mamba", "--mixer-options", "d_state"],
+            "mixer_options = 'd_state': expected name=value",
+        ),
+        (["--mixer", "mamba", "--mixer-options", "d_sate=8"], "option of mamba = 'd_sate': expected one of"),
+        (["--mixer", "mamba", "--mixer-options", "d_state=no"], "d_state = 'no': expected"),
         (["--length", "100000"], "100001"),
         (["--remat", "all"], "remat = 'all': expected one of 'none', 'dots', 'block'"),
         (["--scan-layers"], "scan_layers = True: expected False with the schedule CLS"),

@@ -1,5 +1,6 @@
 """The papers' runs as files."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from based_jax.command import parse
 from based_jax.models import LanguageModel
 from based_jax.models.presets import GPT2_VOCAB
 from based_jax.published.parameters import PRINTED
+from based_jax.published.tables import names, table
 from based_jax.training.commands import lm
 from based_jax.training.commands.tokenize import TokenizeConfig
 from based_jax.training.recipes import read_recipe, with_recipe
@@ -25,11 +27,12 @@ def parsed(*flags: str) -> lm.LMConfig:
 
 
 def test_the_papers_runs_are_all_there():
-    names = {path.stem for path in RECIPES}
+    stems = {path.stem for path in RECIPES}
     for model in ("based", "attn", "mamba"):
         for run in ("360m-10b", "360m-30b", "1b-10b", "1b-50b"):
-            assert f"{model}-{run}" in names
-    assert {name for name in bj.presets.names() if name.startswith("zoology-")} <= names
+            assert f"{model}-{run}" in stems
+    assert {name for name in bj.presets.names() if name.startswith("zoology-")} <= stems
+    assert {f"{name}-10b" for name in bj.presets.names() if name.startswith("based-360m-")} <= stems
 
 
 @pytest.mark.parametrize(
@@ -82,6 +85,19 @@ def test_the_programs_of_a_recipe_can_be_built(path):
     config = parsed("--recipe", str(path), "--workdir", "run")
     programs = lm.make_programs(config, LanguageModel(lm.model_config(config, GPT2_VOCAB)), None)
     assert programs.abstract_state.params
+
+
+def test_printed_commands_are_the_recipes():
+    """A command of docs/results.md that trains a model of the Pile takes its recipe, and adds data alone."""
+    lines = {
+        line for name in names() for line in table(name).measure if "train.lm" in line and "pile/" in line
+    }
+    assert lines
+    for line in lines:
+        flags = dict(re.findall(r"--([\w-]+) (\S+)", line))
+        assert set(flags) == {"recipe", "data", "workdir"}, line
+        assert Path(flags["recipe"]).stem.startswith(Path(flags["workdir"]).name)
+        assert FOLDER / Path(flags["recipe"]).name in RECIPES
 
 
 def test_what_is_typed_wins():

@@ -1,9 +1,14 @@
 """Zoology's convolutions and state-space convolutions: BaseConv, LongConv, Hyena, H3."""
 
-from based_jax.convert.layouts import Rules, dense, linear, same, taps, vector
-from based_jax.convert.references.mixer import Meta, TorchMixer, to_ours
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from based_jax.convert.layouts import Layout, Rule, Rules, dense, linear, same, taps, vector
+from based_jax.convert.references.mixer import Meta, TorchMixer, beside_unused, expect_only, to_ours
+from based_jax.convert.tables import SHORT_CONV
 from based_jax.models import MixerSpec
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_choice
 
 
 def _long_filter(prefix: str = "") -> Rules:
@@ -24,19 +29,49 @@ BASE_CONV: Rules = (
     *_long_filter("conv."),
 )
 
-HYENA: Rules = (
-    *dense("in_proj", "in_proj"),  # rows [x_1 | x_2 | v]
-    taps("short_filter.weight", "conv_kernel"),
-    vector("short_filter.bias", "conv_bias"),
-    vector("filter_fn.bias", "skip"),
-    same("filter_fn.pos_emb.z", "filter/embedding", ones=1),
-    same("filter_fn.implicit_filter.1.freq", "filter/frequency", ones=1),
-    *dense("filter_fn.implicit_filter.0", "filter/in_proj"),
-    *dense("filter_fn.implicit_filter.2", "filter/inner_0"),
-    *dense("filter_fn.implicit_filter.4", "filter/inner_1"),
-    linear("filter_fn.implicit_filter.6.weight", "filter/out/kernel"),
-    *dense("out_proj", "out"),
-)
+
+def _hyena_rules(meta: Meta) -> Rules:
+    inner = meta.get("num_inner_mlps", 2)
+    filters = "filter_fn.implicit_filter"
+    rules: Rules = (
+        *dense("in_proj", "in_proj"),  # rows [x_1 | x_2 | v]
+        taps("short_filter.weight", "conv_kernel"),
+        vector("short_filter.bias", "conv_bias"),
+        same("filter_fn.pos_emb.z", "filter/embedding", ones=1),
+        same("filter_fn.modulation.deltas", "filter/decay", ones=2),
+        linear("out_proj.weight", "out/kernel"),
+    )
+    if meta.get("bias", True):
+        rules += (vector("filter_fn.bias", "skip"), vector("out_proj.bias", "out/bias"))
+    else:
+        rules += (beside_unused("out_proj.bias", "filter_fn.bias", "out/bias"),)
+    if meta.get("linear_mixer", False):
+        return (*rules, linear(f"{filters}.0.weight", "filter/out/kernel"))
+    return (
+        *rules,
+        same(f"{filters}.1.freq", "filter/frequency", ones=1),
+        *dense(f"{filters}.0", "filter/in_proj"),
+        *(rule for i in range(inner) for rule in dense(f"{filters}.{2 * i + 2}", f"filter/inner_{i}")),
+        linear(f"{filters}.{2 * inner + 2}.weight", "filter/out/kernel"),
+    )
+
+
+def _hyena_dropped(meta: Meta) -> tuple[str, ...]:
+    """Constants, and second names of the one frequency."""
+    inner = meta.get("num_inner_mlps", 2)
+    names = ["filter_fn.pos_emb.t"]
+    if not meta.get("modulation_lr", 0.0):
+        names.append("filter_fn.modulation.deltas")
+    return (*names, *(f"filter_fn.implicit_filter.{2 * i + 3}.freq" for i in range(inner)))
+
+
+def _column(key: str, path: str) -> Rule:
+    """The same array on both sides, with an axis of size 1 after its own there."""
+    layout = Layout(
+        lambda tensors, shapes: [tensors[0][..., 0]], lambda leaves, count: [leaves[0][..., None]]
+    )
+    return Rule((key,), (path,), layout)
+
 
 H3: Rules = (
     *(rule for name in "qkv" for rule in dense(f"{name}_proj", name)),
@@ -48,43 +83,118 @@ H3: Rules = (
     same("kernel.kernel.A_imag", "frequency"),
     same("kernel.kernel.B", "b"),
     same("kernel.kernel.C", "c", ones=1),
+    _column("kernel.kernel.delta", "ema_step"),
+    _column("kernel.kernel.alpha", "ema_decay"),
+    _column("kernel.kernel.beta", "ema_in"),
+    same("kernel.kernel.gamma", "ema_out"),
     vector("D", "skip"),
     *dense("output_linear", "out", inputs=2),
 )
 
 
 def _base_conv(meta: Meta) -> MixerSpec:
-    options = {"kernel_size": meta.get("kernel_size", 3), "use_act": meta.get("use_act", False)}
-    if options["kernel_size"] == -1:
+    size = meta.get("kernel_size", 3)
+    if not isinstance(size, int):  # one for each layer
+        layer = meta.get("layer_idx")
+        expect(layer is not None and layer < len(size), "layer_idx", layer, f"0 to {len(size) - 1}")
+        size = size[layer]
+    options = {"kernel_size": size, "use_act": meta.get("use_act", False)}
+    if size == -1:
         options |= {"l_max": meta["l_max"], "implicit": meta.get("implicit_long_conv", True)}
     return MixerSpec("base_conv", options)
 
 
+NO_DECAY = 1e12
+"""a share of l_max after which a decay of `modulate` = False reaches 0.01"""
+
+
 def _hyena(meta: Meta) -> MixerSpec:
-    for name, value in (("order", 2), ("num_heads", 1), ("num_inner_mlps", 2)):
-        expect(meta.get(name, value) == value, name, meta.get(name), str(value))
-    widths = {name: (name,) for name in ("emb_dim", "filter_order")}
-    return to_ours("hyena", l_max="l_max", kernel_size=("short_filter_order", 3), **widths)(meta)
+    broken = {"num_heads": 1, "bidirectional": False}
+    for name, value in broken.items():
+        expect(meta.get(name, value) == value, name, meta.get(name), f"{value}: others fail there")
+    blocks = meta.get("num_blocks", 1)
+    expect(blocks == 1, "num_blocks", blocks, "1: filters wrap around within blocks, and leak")
+    options: dict[str, Any] = {
+        "l_max": meta["l_max"],
+        "kernel_size": meta.get("short_filter_order", 3),
+        "filter_order": meta.get("filter_order", 64),
+        "emb_dim": meta.get("emb_dim", 3),
+        "num_inner_mlps": meta.get("num_inner_mlps", 2),
+        "sine_frequency": float(meta.get("w", 1)),
+    }
+    if meta.get("modulate", True):
+        share = math.log(0.01) / math.log(meta.get("target", 0.01))  # ours is of a hundredth
+        options |= {"fast_decay": meta.get("fast_decay_pct", 0.3) * share}
+        options |= {"slow_decay": meta.get("slow_decay_pct", 1.5) * share}
+        options |= {"decay_floor": float(meta.get("shift", 0.0))}
+        options |= {"learned_decay": bool(meta.get("modulation_lr", 0.0))}
+    else:
+        options |= {"fast_decay": NO_DECAY, "slow_decay": NO_DECAY}
+    options |= {"linear_filter": meta.get("linear_mixer", False)}
+    options |= {"normalize_filter": meta.get("normalized", False), "skip_term": meta.get("bias", True)}
+    options |= {"learned_positions": meta.get("lr_pos_emb", 1e-5) != 0}
+    return MixerSpec("hyena", options)
 
 
+def _h3(meta: Meta) -> MixerSpec:
+    fast = meta.get("use_fast_fftconv", False)
+    expect(not fast, "use_fast_fftconv", fast, "False: the other fails there")
+    options: dict[str, Any] = {"d_state": meta.get("d_state", 64), "head_dim": meta.get("head_dim", 1)}
+    options["l_max"] = longest = meta.get("l_max")
+    given = meta.get("kernel_args", {})
+    if not isinstance(given, Mapping):  # in words
+        return MixerSpec("h3", options)
+    expect_only("kernel_args", given, (*STATE_KERNEL, *EMA_KERNEL, *STATE_KERNEL_INIT))
+    for rate in (given.get("lr"), *_values(given.get("lr"))):
+        expect(rate != 0, "kernel_args['lr']", given.get("lr"), "no 0, which freezes a parameter there")
+    mode = given.get("mode", "diag")
+    expect_choice("kernel_args['mode']", mode, tuple(STATE_KERNELS))
+    options["kernel"] = STATE_KERNELS[mode]
+    if mode == "ema":
+        options["tied_steps"] = given.get("dt_tie", False)
+        options["l_max"] = min(filter(None, (longest, given.get("l_max"))), default=None)
+    if mode == "diag":
+        named = ((ours, name) for name, ours in STATE_KERNEL.items() if name in given and ours)
+        options |= {ours: given[name] for ours, name in named}
+        form = options.get("discretization", "bilinear")
+        expect_choice("kernel_args['disc']", form, ("bilinear", "zoh"))  # dss depends on the call's length
+    return MixerSpec("h3", options)
+
+
+STATE_KERNELS = {"diag": "diagonal", "ema": "ema", "shift": "shift"}
+STATE_KERNEL = {
+    "disc": "discretization",
+    "real_type": "rate_form",
+    "bandlimit": "bandlimit",
+    "force_real": "real",
+    "n_ssm": "num_ssms",
+    "dt_min": "dt_min",
+    "dt_max": "dt_max",
+    "mode": "",
+    "lr": "",
+}
+"""Our options by their `kernel_args`."""
+STATE_KERNEL_INIT = ("measure", "rank", "deterministic", "verbose", "measure_args")
+"""`kernel_args` that initial values alone depend on."""
+EMA_KERNEL = ("dt_tie", "l_max", "efficient_bidirectional")
+"""`kernel_args` of the moving averages; the last changes nothing with the one channel that H3 has."""
+
+
+def _values(rates: Any) -> tuple[Any, ...]:
+    return tuple(rates.values()) if isinstance(rates, Mapping) else ()
+
+
+_filter = {"emb_dim": ("d_emb", 3), "filter_order": ("d_hidden", 16)}
 _long_conv = to_ours("long_conv", l_max="l_max")
-_implicit_long_conv = to_ours("long_conv", {"implicit": True}, l_max="l_max")
-_h3 = to_ours("h3", d_state=("d_state", 64), head_dim=("head_dim", 1))
+_implicit_long_conv = to_ours("long_conv", {"implicit": True}, l_max="l_max", **_filter)
+_short_conv = to_ours("short_conv", {"bias": True}, kernel_size="kernel_size")
 
 MIXERS: dict[str, TorchMixer] = {
     "zoology.mixers.base_conv.BaseConv": TorchMixer(_base_conv, BASE_CONV),
     "zoology.mixers.convolution.LongConvolution": TorchMixer(_long_conv, LONG_CONV),
     "zoology.mixers.convolution.ImplicitLongConvolution": TorchMixer(_implicit_long_conv, LONG_CONV),
+    "zoology.mixers.convolution.ShortConvolution": TorchMixer(_short_conv, SHORT_CONV),
     "zoology.mixers.h3.h3.H3": TorchMixer(_h3, H3),
-    "zoology.mixers.hyena.Hyena": TorchMixer(
-        _hyena,
-        HYENA,
-        dropped=(  # constants, and second names of the one frequency
-            "filter_fn.pos_emb.t",
-            "filter_fn.modulation.deltas",
-            "filter_fn.implicit_filter.3.freq",
-            "filter_fn.implicit_filter.5.freq",
-        ),
-    ),
+    "zoology.mixers.hyena.Hyena": TorchMixer(_hyena, _hyena_rules, _hyena_dropped),
 }
 """By import path."""

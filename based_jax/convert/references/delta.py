@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from based_jax.convert.layouts import Layout, Rule, Rules, dense, linear, same, taps, vector
-from based_jax.convert.references.mixer import Meta, TorchMixer
+from based_jax.convert.layouts import Rules, dense, linear, same, taps, vector
+from based_jax.convert.references.mixer import Meta, TorchMixer, beside_unused
 from based_jax.models import MixerSpec
 from based_jax.validate import expect
 
@@ -17,19 +17,10 @@ HEADS: Rules = (
 )
 
 
-def _beside_unused(key: str, unused: str, path: str) -> Rule:
-    """A vector, beside a torch vector of the same size that nothing reads: dropped here, zeros there."""
-
-    def to_torch(leaves: list[Any], count: int) -> list[Any]:
-        return [leaves[0], leaves[0].__array_namespace__().zeros_like(leaves[0])]
-
-    return Rule((key, unused), (path,), Layout(lambda tensors, shapes: tensors[:1], to_torch))
-
-
 GATED: Rules = (
     *HEADS,
     linear("a_proj.weight", "step/kernel"),
-    _beside_unused("A_log", "D", "A_log"),
+    beside_unused("A_log", "D", "A_log"),
     vector("dt_bias", "dt_bias"),
 )
 
@@ -56,22 +47,27 @@ RWKV7: Rules = (
 
 def _delta_net(meta: Meta) -> MixerSpec:
     options = _common(meta, use_gate=False)
-    for name, default in (("qk_activation", "silu"), ("qk_norm", "l2"), ("allow_neg_eigval", False)):
-        options[name] = meta.get(name, default)
-    options["qk_norm"] = options["qk_norm"].split()[0]  # fixtures add how it is computed
+    names = ("qk_activation", "qk_norm", "allow_neg_eigval", "use_beta")
+    options |= {name: meta[name] for name in names if name in meta}
+    if "qk_norm" in options:
+        options["qk_norm"] = options["qk_norm"].split()[0]  # fixtures add how it is computed
+    for name in ("expand_k", "expand_v"):
+        options[name] = int(meta["d_model"] * meta.get(name, 1.0)) / meta["d_model"]
     return MixerSpec("delta_net", options)
 
 
 def _gated_delta_net(meta: Meta) -> MixerSpec:
-    expand = meta.get("expand_v", 2)
-    expect(expand == int(expand), "expand_v", expand, "a whole number")
-    return MixerSpec("gated_delta_net", _common(meta, use_gate=True) | {"expand_v": int(expand)})
+    expand, heads = meta.get("expand_v", 2), meta.get("num_heads", 6)
+    expect(expand == int(expand), "expand_v", expand, "a whole number: others fail there")
+    width = meta["d_model"] // heads * heads / meta["d_model"]  # heads need not divide d_model, as there
+    options = _common(meta, use_gate=True) | {"num_heads": heads}
+    return MixerSpec("gated_delta_net", options | {"expand_k": width, "expand_v": expand * width})
 
 
 def _common(meta: Meta, use_gate: bool) -> dict[str, Any]:
-    expect(meta.get("use_short_conv", True), "use_short_conv", False, "True")
+    expect(meta.get("use_short_conv", True), "use_short_conv", False, "True: False fails there")
     return {
-        "num_heads": meta.get("num_heads", 2),
+        "num_heads": meta.get("num_heads", 4),
         "kernel_size": meta.get("conv_size", 4),
         "use_gate": meta.get("use_gate", use_gate),
         "norm_eps": meta.get("norm_eps", 1e-5),
@@ -79,19 +75,27 @@ def _common(meta: Meta, use_gate: bool) -> dict[str, Any]:
 
 
 def _rwkv7(meta: Meta) -> MixerSpec:
-    usual = {"decay": 16, "gate": 64, "a": 16}
+    usual = {"decay": 64, "gate": 128, "a": 64}
     ranks = [meta.get(f"{name}_low_rank_dim", rank) for name, rank in usual.items()]
     if "low_rank_dims" in meta:  # of decay, gate, a, and the unused v
         ranks = [int(rank) for rank in meta["low_rank_dims"].split(",")][:3]
-    expect(not meta.get("layer_idx"), "layer_idx", meta.get("layer_idx"), "0: deeper layers have a v_lora")
-    options = dict(zip(("decay_rank", "gate_rank", "rate_rank"), ranks, strict=True))
+    options: dict[str, Any] = dict(zip(("decay_rank", "gate_rank", "rate_rank"), ranks, strict=True))
+    heads = meta.get("num_heads")
+    options["head_dim"] = meta.get("head_dim", 64) if heads is None else meta["d_model"] // heads
+    options |= {"norm_eps": meta.get("norm_eps", 1e-5), "norm_affine": meta.get("elementwise_affine", True)}
     # Zoology's own start: exactly no delta rule, see the mixer.
-    return MixerSpec("rwkv7", options | {"head_dim": meta.get("head_dim", 64), "removal_init": 0.0})
+    return MixerSpec("rwkv7", options | {"removal_init": 0.0})
+
+
+def _rwkv7_dropped(meta: Meta) -> tuple[str, ...]:
+    """Deeper layers have a map for the first layer's values, which nothing passes to them."""
+    parts = ("0.weight", "2.weight", "2.bias")
+    return tuple(f"v_lora.lora.{part}" for part in parts) if meta.get("layer_idx") != 0 else ()
 
 
 MIXERS: dict[str, TorchMixer] = {
     "zoology.mixers.delta_net.DeltaNet": TorchMixer(_delta_net, HEADS),
     "zoology.mixers.gated_delta_net.GatedDeltaNet": TorchMixer(_gated_delta_net, GATED),
-    "zoology.mixers.rwkv7.RWKV7Attention": TorchMixer(_rwkv7, RWKV7),
+    "zoology.mixers.rwkv7.RWKV7Attention": TorchMixer(_rwkv7, RWKV7, _rwkv7_dropped),
 }
 """By import path."""

@@ -1,10 +1,12 @@
 """What the families of torch mixers share: the entry of their tables, and RWKV's blend."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from based_jax.convert.layouts import Rule, Rules, same
+from based_jax.convert.layouts import Layout, Rule, Rules, same
 from based_jax.models import MixerSpec
+from based_jax.validate import expect_choice
 
 Meta = Mapping[str, Any]
 
@@ -14,9 +16,18 @@ class TorchMixer(NamedTuple):
 
     spec: Callable[[Meta], MixerSpec]
     """the keywords it was built with, to our mixer and its options"""
-    rules: Rules
-    dropped: tuple[str, ...] = ()
+    rules: Rules | Callable[[Meta], Rules]
+    """or what makes them of the keywords"""
+    dropped: tuple[str, ...] | Callable[[Meta], tuple[str, ...]] = ()
     """torch keys that we have no use for: constants, and second names of shared tensors"""
+
+    def rules_for(self, meta: Meta) -> Rules:
+        """The layout of the parameters of one that was built with these keywords."""
+        return self.rules(meta) if callable(self.rules) else self.rules
+
+    def dropped_for(self, meta: Meta) -> tuple[str, ...]:
+        """Its torch keys that we have no use for."""
+        return self.dropped(meta) if callable(self.dropped) else self.dropped
 
 
 def to_ours(
@@ -41,6 +52,28 @@ def to_ours(
         return MixerSpec(mixer, found)
 
     return spec
+
+
+def expect_only(name: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Check that a mapping has no other keys than these."""
+    for key in given:
+        expect_choice(f"key of {name}", key, tuple(known))
+
+
+def rotary_fraction(meta: Meta, head_dim: int) -> float:
+    """The share of a head's channels that `rotary_emb_dim` turns; int(share * head_dim) gives it back."""
+    channels = meta.get("rotary_emb_dim", 0)
+    share = channels / head_dim
+    return share if int(share * head_dim) == channels else math.nextafter(share, 1.0)
+
+
+def beside_unused(key: str, unused: str, path: str) -> Rule:
+    """A vector, beside a torch vector of the same size that nothing reads: dropped here, zeros there."""
+
+    def to_torch(leaves: list[Any], count: int) -> list[Any]:
+        return [leaves[0], leaves[0].__array_namespace__().zeros_like(leaves[0])]
+
+    return Rule((key, unused), (path,), Layout(lambda tensors, shapes: tensors[:1], to_torch))
 
 
 def blend(letter: str) -> Rule:

@@ -1,19 +1,41 @@
 """Recurrences with a diagonal state (Mamba, RWKV-4) and with a matrix per head (GLA, Mamba-2, RWKV-5)."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
-from based_jax.convert.layouts import Rules, linear, same, taps, vector
-from based_jax.convert.references.mixer import Meta, TorchMixer, blend, to_ours
+from based_jax.convert.layouts import Rules, dense, linear, same, taps, vector
+from based_jax.convert.references.mixer import Meta, TorchMixer, blend
 from based_jax.convert.tables import MAMBA
 from based_jax.models import MixerSpec
-from based_jax.validate import expect
+from based_jax.validate import expect, expect_choice
 
-_DEPTH = {"layer": ("layer_idx", 0), "num_layers": ("n_layer", 12)}
+
+def _depth(meta: Meta) -> dict[str, Any]:
+    """The layer's place among `n_layer`, which initial values alone depend on; there it may be outside."""
+    count = meta.get("n_layer", 12)
+    return {"layer": min(max(meta.get("layer_idx") or 0, 0), count - 1), "num_layers": count}
+
+
+def _rwkv4(mixer: str) -> Callable[[Meta], MixerSpec]:
+    return lambda meta: MixerSpec(mixer, _depth(meta))
 
 
 def _mamba(meta: Meta) -> MixerSpec:
-    expect(not meta.get("bias", False), "bias", meta.get("bias"), "false")
-    return to_ours("mamba", **{name: (name,) for name in ("d_state", "d_conv", "expand")})(meta)
+    options = _given(meta, *_MAMBA, "dt_init", "dt_scale", dt_init_floor="dt_floor")
+    rank = meta.get("dt_rank", "auto")
+    if not str(rank).startswith("auto"):  # fixtures add what it comes to
+        options["dt_rank"] = int(rank)
+    return MixerSpec("mamba", options)
+
+
+_MAMBA = ("d_state", "d_conv", "expand", "bias", "conv_bias", "dt_min", "dt_max")
+
+
+def _given(meta: Meta, *names: str, **renamed: str) -> dict[str, Any]:
+    """Our options for those of these keywords that are given, some of them by another name."""
+    ours = {name: name for name in names} | renamed
+    return {ours[theirs]: value for theirs, value in meta.items() if theirs in ours}
 
 
 RWKV4_TIME_MIX: Rules = (
@@ -32,15 +54,38 @@ RWKV4_CHANNEL_MIX: Rules = (
 )
 
 
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "relu": "relu",
+    "sigmoid": "sigmoid",
+    "silu": "silu",
+    "sqrelu": "square_relu",
+    "swish": "silu",
+}
+"""Ours by fla's name; fla has others, which need a bias or are no gates."""
+
+
 def _gla(meta: Meta) -> MixerSpec:
     """Zoology's `GatedLinearAttention`."""
-    expect(meta.get("use_output_gate", True), "use_output_gate", False, "True")
-    expect(meta.get("gate_fn", "swish") == "swish", "gate_fn", meta.get("gate_fn"), "'swish'")
-    same_names = ("num_heads", "expand_k", "expand_v", "gate_low_rank_dim", "gate_logit_normalizer")
-    options: dict[str, Any] = {name: (name,) for name in same_names}
+    names = ("num_heads", "num_kv_heads", "gate_low_rank_dim", "gate_logit_normalizer", "norm_eps")
+    options = _given(meta, *names, clamp_min="least_log_gate", elementwise_affine="norm_affine")
+    for name, usual in (("expand_k", 0.5), ("expand_v", 1.0)):
+        options[name] = int(meta["d_model"] * meta.get(name, usual)) / meta["d_model"]
     if meta.get("use_short_conv", False):
-        options["kernel_size"] = ("conv_size", 4)
-    return to_ours("gla", norm_eps=("norm_eps", 1e-5), **options)(meta)
+        options["kernel_size"] = meta.get("conv_size", 4)
+    if meta.get("feature_map") is not None:
+        expect_choice("feature_map", meta["feature_map"], tuple(ACTIVATIONS))
+        options["qk_activation"] = ACTIVATIONS[meta["feature_map"]]
+    gate = meta.get("gate_fn", "swish")
+    expect_choice("gate_fn", gate, tuple(ACTIVATIONS))
+    options["gate_activation"] = ACTIVATIONS[gate] if meta.get("use_output_gate", True) else None
+    return MixerSpec("gla", options)
+
+
+def _gla_rules(meta: Meta) -> Rules:
+    is_fused = meta.get("gate_fn", "swish") == "swish" and meta.get("fuse_norm", True)
+    norm = "g_norm_swish_gate" if is_fused and meta.get("use_output_gate", True) else "g_norm"
+    return (*GLA, vector(f"{norm}.weight", "norm_scale"))
 
 
 GLA: Rules = (
@@ -50,29 +95,42 @@ GLA: Rules = (
     linear("gk_proj.1.weight", "decay_out/kernel"),
     vector("gk_proj.1.bias", "decay_out/bias"),
     linear("g_proj.weight", "gate/kernel"),
-    vector("g_norm_swish_gate.weight", "norm_scale"),
     linear("o_proj.weight", "out/kernel", inputs=2),
 )
 
 
 def _mamba2(meta: Meta) -> MixerSpec:
-    expect(not meta.get("bias", False), "bias", meta.get("bias"), "false")
-    expect(not meta.get("norm_before_gate", False), "norm_before_gate", True, "false")
-    expect(meta.get("rmsnorm", True), "rmsnorm", False, "true")
-    same_names = {name: (name,) for name in ("d_state", "d_conv", "expand", "norm_eps", "chunk_size")}
-    return to_ours("mamba2", head_dim=("headdim", 64), num_groups=("ngroups",), **same_names)(meta)
+    names = ("norm_eps", "chunk_size", "norm_before_gate", "d_state", "d_conv", "expand", "bias", "conv_bias")
+    renamed = {"rmsnorm": "norm", "d_ssm": "ssm_channels", "ngroups": "num_groups"}
+    renamed |= {"D_has_hdim": "skip_per_channel", "dt_init_floor": "dt_floor"}
+    options = {"head_dim": meta.get("headdim", 64), **_given(meta, *names, "dt_min", "dt_max", **renamed)}
+    low, high = meta.get("dt_limit", (0.0, math.inf))
+    options |= {"dt_least": low, "dt_most": None if math.isinf(high) else high}
+    if "A_init_range" in meta:
+        options |= dict(zip(("decay_min", "decay_max"), map(float, meta["A_init_range"]), strict=True))
+    return MixerSpec("mamba2", options)
+
+
+def _mamba2_rules(meta: Meta) -> Rules:
+    parts = ("in_proj", "maps", "step")  # rows [z, x | B, C | dt]
+    inner = meta.get("expand", 2) * meta["d_model"]
+    if meta.get("d_ssm") not in (None, inner):
+        parts = ("mlp", *parts)  # rows [z_0, x_0 | ...]
+    return (
+        *MAMBA2,
+        linear("in_proj.weight", [f"{part}/kernel" for part in parts]),
+        vector("in_proj.bias", [f"{part}/bias" for part in parts]),
+    )
 
 
 MAMBA2: Rules = (
-    # Rows [z, x | B, C | dt].
-    linear("in_proj.weight", ("in_proj/kernel", "maps/kernel", "step/kernel")),
     taps("conv1d.weight", "conv_kernel"),
     vector("conv1d.bias", "conv_bias"),
     vector("dt_bias", "dt_bias"),
     vector("A_log", "A_log"),
     vector("D", "D"),
     vector("norm.weight", "norm_scale"),
-    linear("out_proj.weight", "out/kernel"),
+    *dense("out_proj", "out"),
 )
 
 
@@ -80,7 +138,8 @@ def _rwkv5(meta: Meta) -> MixerSpec:
     divisor = meta.get("head_size_divisor", 8)
     expect(divisor == 8, "head_size_divisor", divisor, "8")
     size = str(meta.get("head_size", 64)).split()[0]  # fixtures add where it comes from
-    return to_ours("rwkv5", {"head_size": int(size)}, norm_eps=("groupnorm_eps", 1e-5), **_DEPTH)(meta)
+    options = {"head_size": int(size), "norm_eps": meta.get("groupnorm_eps", 1e-5)}
+    return MixerSpec("rwkv5", options | _depth(meta))
 
 
 RWKV5: Rules = (
@@ -94,13 +153,11 @@ RWKV5: Rules = (
 )
 
 MIXERS: dict[str, TorchMixer] = {
-    "zoology.mixers.gla.GatedLinearAttention": TorchMixer(_gla, GLA),
-    "zoology.mixers.mamba2.Mamba2": TorchMixer(_mamba2, MAMBA2),
+    "zoology.mixers.gla.GatedLinearAttention": TorchMixer(_gla, _gla_rules),
+    "zoology.mixers.mamba2.Mamba2": TorchMixer(_mamba2, _mamba2_rules),
     "zoology.mixers.mamba.Mamba": TorchMixer(_mamba, MAMBA),
-    "zoology.mixers.rwkv.RWKVTimeMixer": TorchMixer(to_ours("rwkv4", **_DEPTH), RWKV4_TIME_MIX),
-    "zoology.mixers.rwkv.RWKVStateMixer": TorchMixer(
-        to_ours("rwkv_channel_mix", **_DEPTH), RWKV4_CHANNEL_MIX
-    ),
+    "zoology.mixers.rwkv.RWKVTimeMixer": TorchMixer(_rwkv4("rwkv4"), RWKV4_TIME_MIX),
+    "zoology.mixers.rwkv.RWKVStateMixer": TorchMixer(_rwkv4("rwkv_channel_mix"), RWKV4_CHANNEL_MIX),
     "zoology.mixers.rwkv5.RWKVTimeMixer": TorchMixer(_rwkv5, RWKV5),
 }
 """By import path."""

@@ -14,14 +14,16 @@ from flax import linen as nn
 
 from based_jax import mixers
 from based_jax.convert import tables
-from based_jax.convert.authors_config import GATED_ACTIVATIONS, kind, model_config
+from based_jax.convert.authors_config import kind
 from based_jax.convert.layouts import Rules, Shapes
-from based_jax.convert.references import zoology
-from based_jax.convert.references.mixer import Meta, to_ours
+from based_jax.convert.references import models, zoology, zoology_models
+from based_jax.convert.references.arguments import expect_arguments
+from based_jax.convert.references.linear_attention import linear_attention
+from based_jax.convert.references.mixer import Meta, TorchMixer, rotary_fraction, to_ours
 from based_jax.convert.references.ops import OPS, TorchOp
-from based_jax.models import Block, GatedMLP, LanguageModel, MixerSpec, RMSNorm
+from based_jax.models import MixerSpec
 from based_jax.ops import left_from_torch_window
-from based_jax.validate import expect, expect_choice
+from based_jax.validate import expect
 
 
 class Reference(NamedTuple):
@@ -35,15 +37,17 @@ class Reference(NamedTuple):
     """channels of its input"""
     names: tables.Names | None = None
     """of a language model"""
-    dropped: tuple[str, ...] = ()
+    dropped: Callable[[Meta], tuple[str, ...]] = lambda meta: ()
     """torch keys that we have no use for"""
 
 
 def find(meta: Meta) -> Reference:
-    """The entry for a fixture."""
+    """The entry for a fixture, whose words must be arguments of its class; see `arguments`."""
     name = module_name(meta)
     for known, reference in REFERENCES.items():
         if re.match(rf"{re.escape(known)}\b", name):
+            if reference.names is None:  # a model's config has a check of its own
+                expect_arguments(known, meta)
             return reference
     raise ValueError(f"module = {name!r}: expected one of {', '.join(REFERENCES)}")
 
@@ -59,29 +63,21 @@ def module_name(meta: Meta) -> str:
     return str(meta.get("module", "a meta that names no module"))
 
 
-def _mixer(spec: Callable[[Meta], MixerSpec], rules: Rules, dropped: tuple[str, ...] = ()) -> Reference:
+def _mixer(mixer: TorchMixer) -> Reference:
     def build(meta: Meta, shapes: Shapes) -> nn.Module:
-        mixer, options = dataclasses.astuple(spec(meta))
-        return mixers.make(mixer, d_model=meta["d_model"], **options)
+        name, options = dataclasses.astuple(mixer.spec(meta))
+        return mixers.make(name, d_model=meta["d_model"], **options)
 
-    return Reference(build, lambda meta: rules, dropped=dropped)
+    return Reference(build, mixer.rules_for, dropped=mixer.dropped_for)
 
 
-_sizes = {"expand": ("expand_proj", 4), "kernel_size": ("kernel_size", 3)}
+_sizes = {"expand": ("expand_proj", 2), "kernel_size": ("kernel_size", 3)}
 _base_conv = to_ours("gated_conv", **_sizes, bias=("use_bias", True), conv_bias=("conv_bias", False))
 _short_convolution = to_ours("short_conv", kernel_size="kernel_size", bias=("conv_bias", False))
 
 
-def _linear_attention(meta: Meta) -> MixerSpec:
-    heads, width = meta["num_heads"], meta["d_model"]
-    head_dim = meta.get("head_dim") or width // heads
-    expect(head_dim * heads == width, "head_dim", head_dim, f"d_model / num_heads = {width} / {heads}")
-    names = {"num_heads": "num_heads", "feature_dim": "feature_dim", "eps": ("eps", 1e-12)}
-    return to_ours("linear_attention", **names)(meta)
-
-
 def _sliding(meta: Meta) -> MixerSpec:
-    left = left_from_torch_window(meta["window_size"])
+    left = left_from_torch_window(meta.get("window_size", 128))
     expect(meta.get("window_left", left) == left, "window_left", meta.get("window_left"), f"{left}")
     return MixerSpec("sliding_window", {"left": left, **_heads(meta)})
 
@@ -96,101 +92,72 @@ def _mha(meta: Meta) -> MixerSpec:
 
 def _heads(meta: Meta) -> dict[str, Any]:
     """Options of a packed-projection attention, whatever the spelling of its hyperparameters."""
-    expect(meta.get("causal", True), "causal", meta.get("causal"), "true")
+    unread = {"causal": True, "cross_attn": False, "dwconv": False, "use_alibi": False}
+    for name, value in {**unread, "rotary_emb_scale_base": None}.items():
+        expect(meta.get(name, value) == value, name, meta.get(name), f"{value}")
     heads = meta["num_heads"]
     head_dim = meta["d_model"] // heads
-    scale, usual = meta.get("softmax_scale"), "head_dim**-0.5"
-    fits = scale in (None, usual) or math.isclose(float(scale), head_dim**-0.5)
-    expect(fits, "softmax_scale", scale, usual)
+    options: dict[str, Any] = {"dropout": meta["dropout"]} if meta.get("dropout") else {}
+    scale = meta.get("softmax_scale")
+    if scale is not None and scale != "head_dim**-0.5" and not math.isclose(scale, head_dim**-0.5):
+        options["scale"] = scale
     return {
+        **options,
         "num_heads": heads,
         "num_kv_heads": meta.get("num_heads_kv") or heads,
-        "rotary_fraction": _fraction(meta.get("rotary_emb_dim", 0), head_dim),
+        "rotary_fraction": rotary_fraction(meta, head_dim),
         "rotary_base": meta.get("rotary_base", meta.get("rotary_emb_base", 10000.0)),
         "rotary_interleaved": meta.get("rotary_interleaved", meta.get("rotary_emb_interleaved", False)),
-        "qkv_bias": meta.get("qkv_proj_bias", meta.get("bias", False)),
-        "out_bias": meta.get("out_proj_bias", meta.get("bias", False)),
+        "qkv_bias": meta.get("qkv_proj_bias", meta.get("bias", True)),
+        "out_bias": meta.get("out_proj_bias", meta.get("bias", True)),
     }
 
 
-def _fraction(part: int, whole: int) -> float:
-    """part / whole, rounded so that int(fraction * whole) is part again."""
-    fraction = part / whole
-    return fraction if int(fraction * whole) == part else math.nextafter(fraction, 1.0)
+_BASED = TorchMixer(linear_attention, tables.LINEAR_ATTENTION)
+_MHA = TorchMixer(_mha, tables.SOFTMAX_ATTENTION)
+_GATED_MLP = Reference(models.gated_mlp, models.mlp_rules, lambda meta, shapes: shapes["fc1.weight"][1])
+_MLP = Reference(models.plain_mlp, models.mlp_rules, lambda meta, shapes: shapes["fc1.weight"][1])
+_NORM = Reference(models.norm, lambda meta: tables.NORM, lambda meta, shapes: shapes["weight"][0])
+_BLOCK = Reference(models.block, models.block_rules, lambda meta, shapes: shapes["norm1.weight"][0])
 
-
-def _gated_mlp(meta: Meta, shapes: Shapes) -> nn.Module:
-    activation = meta["activation"].removeprefix("alt_")
-    expect_choice("activation", activation, tuple(GATED_ACTIVATIONS))
-    return GatedMLP(
-        d_model=meta["d_model"],
-        hidden=shapes["fc2.weight"][1],
-        activation=GATED_ACTIVATIONS[activation],
-        bias=meta.get("bias", "fc2.bias" in shapes),
-    )
-
-
-def _block(meta: Meta, shapes: Shapes) -> nn.Module:
-    expect(meta["mixer"].startswith("BaseConv"), "mixer", meta["mixer"], "BaseConv(...)")
-    expect(meta["mlp"] == "GatedMlp swiglu", "mlp", meta["mlp"], "'GatedMlp swiglu'")
-    inner, d_model = shapes["mixer.in_proj.weight"]
-    taps = shapes["mixer.conv.conv.weight"][-1]
-    return Block(
-        mixer=mixers.GatedConv(d_model, expand=inner // d_model, kernel_size=taps),
-        mlp=GatedMLP(d_model, hidden=shapes["mlp.fc2.weight"][1]),
-        norm={"rms": "rms", "layernorm": "layer"}[meta["norm"]],
-        norm_eps=meta["eps"],
-        prenorm=meta["prenorm"],
-    )
-
-
-def _authors_model(meta: Meta, shapes: Shapes) -> nn.Module:
-    return LanguageModel(model_config(meta["config"], shapes))
-
-
-def _authors_model_rules(meta: Meta) -> Rules:
-    config = model_config(meta["config"], {})
-    mixers = [tables.MIXERS[config.layer(index).mixer] for index in range(config.num_layers)]
-    names = tables.MAMBA_MODEL if kind(meta["config"]) == "mamba" else tables.AUTHORS
-    return tables.model_rules(mixers, names)
-
-
-_BASED = _mixer(_linear_attention, tables.LINEAR_ATTENTION)
-_MHA = _mixer(_mha, tables.SOFTMAX_ATTENTION)
-
-REFERENCES: dict[str, Reference] = {
-    "based.models.mixers.convolution.BaseConv": _mixer(_base_conv, tables.GATED_CONV),
-    "based ShortConvolution": _mixer(_short_convolution, tables.SHORT_CONV),
+MIXERS: dict[str, TorchMixer] = {
+    "based.models.mixers.convolution.BaseConv": TorchMixer(_base_conv, tables.GATED_CONV),
+    "based ShortConvolution": TorchMixer(_short_convolution, tables.SHORT_CONV),
     "based.models.mixers.linear_attention.LinearAttention": _BASED,
     "based LinearAttention": _BASED,
-    "based.models.mixers.slide_attention.SlidingAttention": _mixer(_sliding, tables.SOFTMAX_ATTENTION),
+    "based.models.mixers.slide_attention.SlidingAttention": TorchMixer(_sliding, tables.SOFTMAX_ATTENTION),
     "based.models.mixers.mha.MHA": _MHA,
     "flash_attn.modules.mha.MHA": _MHA,
-    "based.models.mlp.GatedMlp": Reference(
-        _gated_mlp, lambda meta: tables.ALT_MLP if meta.get("mlp_type") == "alt" else tables.MLP
-    ),
-    "based.ops.triton.layer_norm.RMSNorm": Reference(
-        lambda meta, shapes: RMSNorm(eps=meta["eps"]),
-        lambda meta: tables.NORM,
-        lambda meta, shapes: shapes["weight"][0],
-    ),
-    "based.models.block.Block": Reference(
-        _block,
-        lambda meta: tables.block_rules(tables.GATED_CONV),
-        lambda meta, shapes: shapes["norm1.weight"][0],
-    ),
-    "checkpoint mamba": Reference(_authors_model, _authors_model_rules, names=tables.MAMBA_MODEL),
-    "checkpoint": Reference(_authors_model, _authors_model_rules, names=tables.AUTHORS),
-    **{name: _mixer(*mixer) for name, mixer in zoology.MIXERS.items()},
-    "zoology.mixers.mlp.MLP": Reference(zoology.mlp, lambda meta: tables.MLP),
-    "zoology.mixers.mlp.GLU": Reference(zoology.glu, lambda meta: zoology.GLU),
+    **zoology.MIXERS,
+}
+
+REFERENCES: dict[str, Reference] = {
+    **{name: _mixer(mixer) for name, mixer in MIXERS.items()},
+    "based.models.mlp.GatedMlp": _GATED_MLP,
+    "flash_attn.modules.mlp.GatedMlp": _GATED_MLP,
+    "based.models.mlp.Mlp": _MLP,
+    "flash_attn.modules.mlp.Mlp": _MLP,
+    "based.ops.triton.layer_norm.RMSNorm": _NORM,
+    "flash_attn.ops.triton.layer_norm.RMSNorm": _NORM,
+    "torch.nn.LayerNorm": _NORM,
+    "based.models.block.Block": _BLOCK,
+    "flash_attn.modules.block.Block": _BLOCK,
+    "flash_attn.modules.block.ParallelBlock": _BLOCK,
+    "checkpoint mamba": Reference(models.authors_model, models.authors_model_rules, names=tables.MAMBA_MODEL),
+    "checkpoint": Reference(models.authors_model, models.authors_model_rules, names=tables.AUTHORS),
+    "zoology.mixers.mlp.MLP": Reference(zoology_models.mlp, lambda meta: tables.MLP),
+    "zoology.mixers.mlp.GLU": Reference(zoology_models.glu, lambda meta: zoology_models.GLU),
     "zoology.model.LanguageModel": Reference(
-        zoology.language_model, zoology.language_model_rules, names=tables.ZOOLOGY
+        zoology_models.language_model,
+        zoology_models.language_model_rules,
+        names=tables.ZOOLOGY,
+        dropped=zoology_models.language_model_dropped,
     ),
     "training trace of a zoology language model": Reference(
-        lambda meta, shapes: zoology.language_model(meta["model"], shapes),
-        lambda meta: zoology.language_model_rules(meta["model"]),
+        lambda meta, shapes: zoology_models.language_model(meta["model"], shapes),
+        lambda meta: zoology_models.language_model_rules(meta["model"]),
         names=tables.ZOOLOGY,
+        dropped=lambda meta: zoology_models.language_model_dropped(meta["model"]),
     ),
     **{f"op {op}": Reference(lambda meta, shapes: TorchOp(meta["op"]), lambda meta: ()) for op in OPS},
 }

@@ -1,58 +1,26 @@
-"""Zoology's mixers and its small language models, as the reference fixtures describe them.
+"""Zoology's mixers, as the reference fixtures describe them: by class and keywords."""
 
-The model is the pre-norm one with LayerNorms, a plain MLP (GELU) and a tied head; a mixer is known by the
-import path of its class and the keywords that it was built with.
-"""
-
-from typing import Any
-
-from based_jax.convert.layouts import Rules, Shapes, dense, linear, rekeyed, renamed, vector
+from based_jax.convert.layouts import renamed
 from based_jax.convert.references import convolutions, delta, recurrences, selection
-from based_jax.convert.references.mixer import Meta, TorchMixer, to_ours
-from based_jax.convert.tables import LINEAR_ATTENTION, SOFTMAX_ATTENTION, ZOOLOGY, model_rules
-from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig
-from based_jax.validate import expect, expect_choice
-
-FEATURE_MAPS = {
-    **{name: name for name in ("all_poly", "cosformer", "identity", "performer", "pos_elu")},
-    "taylor_exp": "taylor",
-    "ExpDim": "exp_dim",
-    "ReLU": "relu",
-    "SoftmaxDim": "softmax_dim",
-    "Square": "square",
-    "SquaredMap": "squared_map",
-}
-"""Ours by their `feature_name`: a short name, or the last part of a class's path."""
-
-
-def _based(meta: Meta) -> MixerSpec:
-    name = meta.get("feature_name", "taylor_exp").rpartition(".")[2]
-    expect_choice("feature_name", name, tuple(FEATURE_MAPS))
-    heads = meta.get("num_heads", 12)
-    kv_heads = meta.get("num_key_value_heads", heads)
-    expect(kv_heads == heads, "num_key_value_heads", kv_heads, f"{heads}, as num_heads")
-    width = meta.get("feature_dim", 16)
-    options: dict[str, Any] = {"num_heads": heads, "feature_dim": width, "eps": meta.get("eps", 1e-12)}
-    if name != "taylor_exp":
-        options["feature_map"] = FEATURE_MAPS[name]
-    known = {"temp": 1.0, "fullspace": True, "input_dim": width}  # what we have no option for
-    for option, value in meta.get("feature_kwargs", {}).items():
-        if option in ("expanded_dim", "output_dim"):
-            options["num_features"] = value
-        else:
-            expect(value == known.get(option), f"feature_kwargs[{option!r}]", value, repr(known.get(option)))
-    return MixerSpec("linear_attention", options)
-
+from based_jax.convert.references.linear_attention import based
+from based_jax.convert.references.mixer import TorchMixer, to_ours
+from based_jax.convert.tables import LINEAR_ATTENTION, SOFTMAX_ATTENTION
 
 _WITHOUT_ROTARY = {"rotary_fraction": 0.0, "out_bias": True}
-_attention = to_ours("attention", _WITHOUT_ROTARY, num_heads=("num_heads", 1), qkv_bias=("bias", True))
+_attention = to_ours(
+    "attention", _WITHOUT_ROTARY, num_heads=("num_heads", 1), qkv_bias=("bias", True), dropout=("dropout",)
+)
 _sliding_window = to_ours(  # of block_size + 1 keys
-    "sliding_window", {"num_heads": 1, "qkv_bias": True, **_WITHOUT_ROTARY}, left="block_size"
+    "sliding_window",
+    {"num_heads": 1, **_WITHOUT_ROTARY},
+    left=("block_size", 256),
+    qkv_bias=("bias", True),
+    dropout=("dropout",),
 )
 
 MIXERS: dict[str, TorchMixer] = {
     "zoology.mixers.attention.MHA": TorchMixer(_attention, SOFTMAX_ATTENTION),
-    "zoology.mixers.based.Based": TorchMixer(_based, renamed(LINEAR_ATTENTION, "out_proj", "proj_o")),
+    "zoology.mixers.based.Based": TorchMixer(based, renamed(LINEAR_ATTENTION, "out_proj", "proj_o")),
     "zoology.mixers.slide_attn.SlidingAttn": TorchMixer(_sliding_window, SOFTMAX_ATTENTION),
     **convolutions.MIXERS,
     **delta.MIXERS,
@@ -60,63 +28,3 @@ MIXERS: dict[str, TorchMixer] = {
     **selection.MIXERS,
 }
 """By import path."""
-
-
-GLU: Rules = (
-    linear(("fc1.weight", "fc2.weight"), "in_proj/kernel"),  # fc3(fc1(x) * gelu(fc2(x)))
-    vector(("fc1.bias", "fc2.bias"), "in_proj/bias"),
-    *dense("fc3", "out"),
-)
-
-
-def mlp(meta: Meta, shapes: Shapes) -> MLP:
-    """Their MLP."""
-    return MLP(d_model=meta["d_model"], hidden=shapes["fc1.weight"][0])
-
-
-def glu(meta: Meta, shapes: Shapes) -> GatedMLP:
-    """Their gated MLP."""
-    return GatedMLP(meta["d_model"], hidden=shapes["fc1.weight"][0], activation="gelu", bias=True)
-
-
-def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
-    """The model that a fixture's meta describes; the MLP's width is read off its weights."""
-    layers = _layers(meta)
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(layers)]
-    vocab_size, d_model = shapes[ZOOLOGY.embedding]
-    return LanguageModel(
-        ModelConfig(
-            vocab_size=meta.get("vocab_size", vocab_size),
-            d_model=d_model,
-            schedule="".join(letters[index % len(layers)] for index in range(meta["n_layers"])),
-            mixers={letter: spec for letter, (spec, _) in zip(letters, layers, strict=True)},
-            mlp="plain",
-            mlp_hidden=shapes[f"{ZOOLOGY.layer(0)}.{ZOOLOGY.mlp}.fc1.weight"][0],
-            mlp_activation="gelu",
-            mlp_bias=True,
-            norm="layer",
-            norm_eps=meta.get("layer_norm_epsilon", 1e-5),
-            max_positions=meta.get("max_position_embeddings", 0),
-            pad_vocab_multiple=meta.get("pad_vocab_size_multiple", 1),
-        )
-    )
-
-
-def language_model_rules(meta: Meta) -> Rules:
-    """The layout of `language_model`'s parameters."""
-    rules = [rules for _, rules in _layers(meta)]
-    return model_rules([rules[index % len(rules)] for index in range(meta["n_layers"])], ZOOLOGY)
-
-
-def _layers(meta: Meta) -> list[tuple[MixerSpec, Rules]]:
-    """The mixers that the layers take in turn. Their Hybrid keeps its own below the key `mixer`."""
-    hybrid = meta.get("hybrid_configs")
-    layers = []
-    for config in hybrid or [meta.get("mixer", {})]:
-        name = config.get("name")
-        expect_choice("mixer of a zoology language model", name, tuple(MIXERS))
-        rules = MIXERS[name].rules
-        if hybrid:
-            rules = rekeyed(rules, "mixer.{}".format)
-        layers.append((MIXERS[name].spec(config.get("kwargs", {})), rules))
-    return layers

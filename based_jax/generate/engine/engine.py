@@ -332,7 +332,7 @@ class Engine:
 
 def _known(model: LanguageModel, prefix: Prefix, max_length: int) -> tuple[tuple[int, ...], Hit]:
     """A prefix's tokens, and what to go on with after them."""
-    expect_array("prefix.hidden", prefix.hidden, (1, model.config.d_model), "floating")
+    expect_array("prefix.hidden", prefix.hidden, (1, model.config.embed_width), "floating")
     expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")
     state = with_capacity(model, prefix.state, max_length)
     return tuple(np.asarray(prefix.tokens).tolist()), Hit(len(prefix.tokens), state, prefix.hidden)

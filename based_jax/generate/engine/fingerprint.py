@@ -11,7 +11,10 @@ from jax import lax
 from based_jax.models.config import ModelConfig
 from based_jax.typing import Array, Int, Params
 
-_TRAINING_ONLY = ("embed_dropout", "init_std", "max_length", "remat", "scan_layers")
+_TRAINING_ONLY = (
+    *("embed_dropout", "residual_dropout", "drop_path", "embed_init", "freeze_embedding", "init_std"),
+    *("max_length", "remat", "scan_layers"),
+)
 """fields of a config that no state depends on"""
 
 

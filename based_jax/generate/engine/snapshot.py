@@ -102,7 +102,7 @@ def save_snapshot(
         FileNotFoundError: no such directory.
     """
     expect(row_count(state) == 1, "state", f"{row_count(state)} rows", "one row")
-    expect_array("hidden", hidden, (1, model.config.d_model), "floating")
+    expect_array("hidden", hidden, (1, model.config.embed_width), "floating")
     tensors = _named(with_capacity(model, state, len(tokens)), hidden)
     stored = {name: np.asarray(tensor).view(_on_disk(tensor).dtype) for name, tensor in tensors.items()}
     expect_keys(_shapes(stored), _shapes(_wanted(model, len(tokens))))
@@ -208,7 +208,7 @@ def _wanted(model: LanguageModel, count: int) -> dict[str, jax.ShapeDtypeStruct]
 @functools.lru_cache(maxsize=32)  # tracing takes longer than reading a small file
 def _empty(config: ModelConfig, count: int) -> tuple[State, Any]:
     """Shapes and dtypes of a state of one row and of its hidden vector."""
-    hidden = jax.ShapeDtypeStruct((1, config.d_model), config.jnp_dtype)
+    hidden = jax.ShapeDtypeStruct((1, config.embed_width), config.jnp_dtype)
     return jax.eval_shape(lambda: LanguageModel(config).init_state(1, count)), hidden
 
 

@@ -14,9 +14,12 @@ from based_jax.typing import Array, Float
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "sigmoid": jax.nn.sigmoid,
+    "relu": jax.nn.relu,
+    "squared_relu": lambda x: jnp.square(jax.nn.relu(x)),
 }
-"""Of a gate or an MLP, by name."""
+"""Of a gate or an MLP, by name; "gelu" is exact, "gelu_tanh" its approximation."""
 
 
 def product(x: Float[Array, "... K"], weights: Float[Array, "K V"]) -> Float[Array, "... V"]:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from based_jax import command, mixers
 from based_jax.data.tasks import MQAR
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, mqar_backbone, param_count
+from based_jax.training.mixer_options import parse_options
 from based_jax.training.mqar.sweep import Outcome, SweepConfig, sweep
 from based_jax.training.run import directory
 from based_jax.training.run.checkpoints import say_once
@@ -195,15 +196,8 @@ def _segment(argument: str, text: str, count: int) -> tuple[int, ...]:
 def _spec(argument: str, text: str) -> MixerSpec:
     """NAME:option=value:... as a mixer with options."""
     name, *pairs = text.strip().split(":")
-    options = {}
-    for pair in pairs:
-        option, is_pair, value = pair.partition("=")
-        expect(bool(option and is_pair), argument, text, "NAME or NAME:option=value:option=value")
-        try:
-            options[option] = json.loads(value)
-        except json.JSONDecodeError:
-            options[option] = value
-    return MixerSpec(name, options)
+    expected = "NAME or NAME:option=value:option=value"
+    return MixerSpec(name, parse_options(argument, text, pairs, expected))
 
 
 def _sentence(record: dict[str, Any]) -> str:

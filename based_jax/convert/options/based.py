@@ -1,0 +1,87 @@
+"""Arguments of the mixers of Based's code, and of flash-attention's attention."""
+
+from based_jax.convert.options.option import Option
+from based_jax.convert.options.rows import D_MODEL, LAYER, TENSORS, ignored, length, refused, renamed, same
+
+_CUDA = ignored("use_cuda", "False", "without causal_conv1d nothing; with it, a bias and SiLU in the kernel")
+_SPEED = "chooses a kernel, not a number"
+
+_WIDTH = renamed("embed_dim", "", "d_model")
+_HEADS = (
+    same("num_heads"),
+    renamed("num_heads_kv", "None", "num_kv_heads"),
+    refused("cross_attn", "False", "attention to another sequence is not here"),
+    renamed("qkv_proj_bias", "True", "qkv_bias"),
+    renamed("out_proj_bias", "True", "out_bias"),
+    same("dropout", "0.0"),
+    renamed("softmax_scale", "None", "scale"),
+)
+_ROTARY = (
+    renamed("rotary_emb_dim", "0", "rotary_fraction"),
+    renamed("rotary_emb_base", "10000.0", "rotary_base"),
+    refused("rotary_emb_scale_base", "None", "xPos is not here"),
+    renamed("rotary_emb_interleaved", "False", "rotary_interleaved"),
+)
+_RUNS = (
+    ignored("fused_bias_fc", "False", _SPEED),
+    ignored("use_flash_attn", "False", _SPEED),
+    ignored("return_residual", "False", "returns the input too, which changes no number"),
+    ignored("checkpointing", "False", "memory, not numbers"),
+)
+
+_MHA = (
+    _WIDTH,
+    *_HEADS,
+    refused("causal", "True", "there the default is False; mixers here are causal"),
+    LAYER,
+    refused("dwconv", "False", "convolutions of queries, keys and values are not here"),
+    *_ROTARY,
+    refused("use_alibi", "False", "attention with linear biases is not here"),
+    renamed("window_size", "(-1, -1)", "left", "the mixer is then sliding_window"),
+    *_RUNS,
+    *TENSORS,
+)
+
+OPTIONS: dict[str, tuple[Option, ...]] = {
+    "based.models.mixers.convolution.BaseConv": (
+        D_MODEL,
+        length(),
+        same("kernel_size", "3", "config files write kernel_sizes, which nothing reads"),
+        LAYER,
+        renamed("use_bias", "True", "bias"),
+        renamed("expand_proj", "2", "expand"),
+        _CUDA,
+        ignored("kernel_sizes", "", "**kwargs takes it, nothing reads it"),
+        renamed("conv_bias", "False", "conv_bias", "as the CUDA kernel makes it"),
+    ),
+    "based.models.mixers.convolution.ShortConvolution": (
+        D_MODEL,
+        same("kernel_size"),
+        LAYER,
+        _CUDA,
+        renamed("conv_bias", "False", "bias"),
+    ),
+    "based.models.mixers.linear_attention.LinearAttention": (
+        D_MODEL,
+        renamed("feature_map", "TaylorExp", "feature_map, feature_scale", "a class of Based's or Zoology's"),
+        length("2048"),
+        same("feature_dim", "16"),
+        same("head_dim", "None"),
+        same("num_heads", "16"),
+        same("eps", "1e-12", "1e-6 with fla's kernels, whatever it is"),
+        LAYER,
+        renamed("parallel_implementation", "'quadratic'", "eps", "not 'tk', which has no normaliser"),
+    ),
+    "based.models.mixers.slide_attention.SlidingAttention": (
+        _WIDTH,
+        *_HEADS,
+        ignored("causal", "True", "set to True there"),
+        LAYER,
+        *_ROTARY,
+        *_RUNS,
+        renamed("window_size", "128", "left", "window_size // 2 past keys"),
+        *TENSORS,
+    ),
+    "based.models.mixers.mha.MHA": _MHA,
+    "flash_attn.modules.mha.MHA": _MHA,
+}

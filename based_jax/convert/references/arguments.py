@@ -1,0 +1,69 @@
+"""Which words of a meta are arguments of the class that it names: all are known, or an error."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from based_jax.convert.options.check import tables
+from based_jax.validate import expect, nearest
+
+ALIASES = {
+    "based LinearAttention": "based.models.mixers.linear_attention.LinearAttention",
+    "based ShortConvolution": "based.models.mixers.convolution.ShortConvolution",
+    "based.models.mlp.Mlp": "flash_attn.modules.mlp.Mlp",
+    "flash_attn.modules.block.Block": "based.models.block.Block",
+    "flash_attn.ops.triton.layer_norm.RMSNorm": "based.ops.triton.layer_norm.RMSNorm",
+    "torch.nn.LayerNorm": "based.ops.triton.layer_norm.RMSNorm",
+}
+"""Classes by the path of a class with the same arguments."""
+
+DESCRIPTION = (
+    # which module, and how its numbers were made
+    *("module", "kind", "description", "note", "notes", "what", "quirk", "replaced", "seed", "inputs"),
+    *("train_mode", "causal", "grads_computed_in", "generation", "params_in"),
+    # what follows from the arguments
+    *("d_model", "visible_keys", "window", "window_left", "global_tokens", "random_tokens", "d_inner"),
+    *("hidden", "key_dim", "value_dim", "expanded_size"),
+)
+"""Words of a meta that are no arguments."""
+
+_BLOCK = ("norm", "eps", "mixer", "mlp", "drop_path", "tied_norm", "parallel_block_tied_norm")
+_ROTARY = ("rotary_base", "rotary_interleaved")
+SPELLINGS = {
+    "Block": _BLOCK,
+    "GatedMlp": ("bias", "mlp_type", "ff_mult"),
+    "MHA": ("bias", *_ROTARY),
+    "Mlp": ("bias",),
+    "ParallelBlock": _BLOCK,
+    "SlidingAttention": _ROTARY,
+}
+"""Arguments of a class by the fixtures' own words."""
+
+_MEASURED = re.compile(
+    r"(err|tol|causal|min|max|measured)(32|64|_\w+)?|\w+_(bits|len|steps|seed|tokens|measured)"
+)
+
+
+def expect_arguments(path: str, given: Mapping[str, Any]) -> None:
+    """Check that a class has all arguments that it was built with, by the tables of `convert.options`.
+
+    Args:
+        path: the class as `references.table` calls it; one without a table is not checked.
+        given: arguments, and words that describe numbers (`DESCRIPTION`). Text of several words describes.
+
+    Raises:
+        ValueError: a word that is neither; it names the class's arguments.
+    """
+    name_of_class = path.rpartition(".")[2]
+    table = tables().get(ALIASES.get(path, path))
+    if table is None:
+        return
+    described = (*DESCRIPTION, *SPELLINGS.get(name_of_class, ()))
+    for name, value in given.items():
+        if name in table or name in described or _MEASURED.fullmatch(name):
+            continue
+        if isinstance(value, str) and " " in value:
+            continue
+        known = sorted(table)
+        expected = f"one of {', '.join(known)}{nearest(name, known)}"
+        expect(False, f"argument of {name_of_class}", name, expected)

@@ -1,0 +1,193 @@
+"""Blocks, MLPs, norms and language models of Based's and flash-attention's code, as fixtures describe them.
+
+An MLP is called by its class and activation ("GatedMlp swiglu"), a mixer by its class and arguments
+("BaseConv(k=3, expand_proj=2)"); sizes come from the weights.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from flax import linen as nn
+
+from based_jax import mixers
+from based_jax.convert import tables
+from based_jax.convert.authors_config import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS, kind, model_config
+from based_jax.convert.layouts import Rules, Shapes
+from based_jax.convert.references.mixer import Meta
+from based_jax.models import MLP, Block, GatedMLP, LanguageModel, LayerNorm, RMSNorm
+from based_jax.validate import expect, expect_choice
+
+NORMS = {"rms": "rms", "rmsnorm": "rms", "layernorm": "layer", "layer": "layer"}
+
+
+def gated_mlp(meta: Meta, shapes: Shapes) -> GatedMLP:
+    """GatedMlp, of either type."""
+    activation = str(meta.get("activation", "glu")).removeprefix("alt_")
+    expect_choice("activation", activation, tuple(GATED_ACTIVATIONS))
+    return GatedMLP(activation=GATED_ACTIVATIONS[activation], **_sizes("fc2", meta, shapes))
+
+
+def plain_mlp(meta: Meta, shapes: Shapes) -> MLP:
+    """Mlp; F.gelu, the default there, is the exact one."""
+    activation = str(meta.get("activation", "gelu"))
+    expect_choice("activation", activation, tuple(PLAIN_ACTIVATIONS))
+    return MLP(activation=PLAIN_ACTIVATIONS[activation], **_sizes("fc2", meta, shapes))
+
+
+def _sizes(last: str, meta: Meta, shapes: Shapes) -> dict[str, Any]:
+    out, hidden = shapes[f"{last}.weight"]
+    width = shapes["fc1.weight"][1]
+    biases = "fc1.bias" in shapes, f"{last}.bias" in shapes
+    for name, found in zip(("bias1", "bias2"), biases, strict=True):
+        wanted = meta.get(name, meta.get("bias", found))
+        expect(wanted == found, name, wanted, f"{found}, as the weights have it")
+    return {
+        "d_model": width,
+        "hidden": hidden,
+        "bias": biases[0],
+        "out_bias": None if biases[0] == biases[1] else biases[1],
+        "d_out": None if out == width else out,
+    }
+
+
+def mlp_rules(meta: Meta) -> Rules:
+    """The layout of either MLP."""
+    name = str(meta.get("activation", ""))
+    return tables.ALT_MLP if meta.get("mlp_type") == "alt" or name.startswith("alt_") else tables.MLP
+
+
+def norm(meta: Meta, shapes: Shapes) -> RMSNorm | LayerNorm:
+    """RMSNorm, or with a bias LayerNorm."""
+    return (LayerNorm if "bias" in shapes else RMSNorm)(eps=meta.get("eps", 1e-5))
+
+
+def block(meta: Meta, shapes: Shapes) -> Block:
+    """Block and ParallelBlock, around any mixer and MLP that is known here."""
+    is_parallel = "ParallelBlock" in str(meta.get("module"))
+    tied = "_tied" if meta.get("tied_norm", meta.get("parallel_block_tied_norm", False)) else ""
+    drops = [meta.get(f"drop_path{number}", 0.0) for number in (1, 2)]
+    expect(drops[0] == drops[1], "drop_path2", drops[1], f"{drops[0]}, as drop_path1")
+    expect_choice("norm", meta.get("norm", "layernorm"), tuple(NORMS))
+    return Block(
+        mixer=_mixer(meta, _below("mixer", shapes)),
+        mlp=_mlp(str(meta.get("mlp", "Mlp gelu")), _below("mlp", shapes)),
+        norm=NORMS[meta.get("norm", "layernorm")],
+        norm_eps=meta.get("eps", 1e-5),
+        kind=f"parallel{tied}" if is_parallel else "prenorm" if meta.get("prenorm", True) else "postnorm",
+        dropout1=meta.get("resid_dropout1", 0.0),
+        dropout2=meta.get("resid_dropout2", 0.0),
+        drop_path=drops[0],
+        residual_in_fp32=meta.get("residual_in_fp32", True),
+    )
+
+
+def block_rules(meta: Meta) -> Rules:
+    """The layout of a block."""
+    name, _ = _call(meta)
+    expect_choice("mixer", name, tuple(_BLOCK_MIXERS))
+    is_alt = "alt" in str(meta.get("mlp", "")).split(" ")[-1]
+    return tables.block_rules(_BLOCK_MIXERS[name][1], mlp=tables.ALT_MLP if is_alt else tables.MLP)
+
+
+def _below(part: str, shapes: Shapes) -> Shapes:
+    return {key.removeprefix(f"{part}."): s for key, s in shapes.items() if key.startswith(f"{part}.")}
+
+
+def _mlp(text: str, shapes: Shapes) -> MLP | None:
+    name, _, activation = text.partition(" ")
+    expect_choice("mlp", name, ("GatedMlp", "Mlp", "Identity", "none", "None"))
+    if name not in ("GatedMlp", "Mlp"):
+        return None
+    return {"GatedMlp": gated_mlp, "Mlp": plain_mlp}[name](
+        {"activation": activation} if activation else {}, shapes
+    )
+
+
+def _call(meta: Meta) -> tuple[str, dict[str, Any]]:
+    """Name and arguments of a mixer that is written as a call."""
+    text = str(meta.get("mixer", "MHA"))
+    found = re.fullmatch(r"(\w+)(?:\((.*)\))?", text)
+    expect(found is not None, "mixer", text, "a class with arguments: 'BaseConv(k=3, expand_proj=2)'")
+    name, arguments = (found[1], found[2] or "") if found else ("", "")
+    pairs = (part.partition("=") for part in arguments.split(",") if part.strip())
+    return name, {key.strip(): _value(value.strip()) for key, _, value in pairs}
+
+
+def _value(text: str) -> Any:
+    if text in ("True", "False", "None"):
+        return {"True": True, "False": False, "None": None}[text]
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return int(number) if number == int(number) and not re.search(r"[.e]", text) else number
+
+
+def _mixer(meta: Meta, shapes: Shapes) -> Any:
+    name, arguments = _call(meta)
+    expect_choice("mixer", name, tuple(_BLOCK_MIXERS))
+    ours, _, options = _BLOCK_MIXERS[name]
+    spec = options(arguments, shapes)
+    return mixers.make(ours, **spec)
+
+
+def _base_conv(arguments: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
+    inner, d_model = shapes["in_proj.weight"]
+    taps = shapes["conv.conv.weight"][-1]
+    return {
+        "d_model": d_model,
+        "expand": inner // d_model,
+        "kernel_size": taps,
+        "bias": "in_proj.bias" in shapes,
+        "conv_bias": "conv.conv.bias" in shapes,
+    }
+
+
+def _linear_attention(arguments: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
+    rows, d_model = shapes["proj_q.weight"]
+    width = arguments.get("feature_dim", 16)
+    return {"d_model": d_model, "num_heads": rows // width, "feature_dim": width}
+
+
+def _heads(arguments: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
+    rows, d_model = shapes["Wqkv.weight"]
+    heads = arguments.get("num_heads", max(d_model // 64, 1))
+    width = d_model // heads
+    return {
+        "d_model": d_model,
+        "num_heads": heads,
+        "num_kv_heads": (rows // width - heads) // 2,
+        "rotary_fraction": arguments.get("rotary_emb_dim", 0) / width,
+        "qkv_bias": "Wqkv.bias" in shapes,
+        "out_bias": "out_proj.bias" in shapes,
+    }
+
+
+def _sliding(arguments: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
+    return {**_heads(arguments, shapes), "left": arguments.get("window_size", 128) // 2}
+
+
+_Options = Callable[[dict[str, Any], Shapes], dict[str, Any]]
+
+_BLOCK_MIXERS: dict[str, tuple[str, Rules, _Options]] = {
+    "BaseConv": ("gated_conv", tables.GATED_CONV, _base_conv),
+    "LinearAttention": ("linear_attention", tables.LINEAR_ATTENTION, _linear_attention),
+    "MHA": ("attention", tables.SOFTMAX_ATTENTION, _heads),
+    "SlidingAttention": ("sliding_window", tables.SOFTMAX_ATTENTION, _sliding),
+}
+"""Ours, the layout and the options, by the class of a block's mixer."""
+
+
+def authors_model(meta: Meta, shapes: Shapes) -> nn.Module:
+    """The model of a checkpoint's config."""
+    return LanguageModel(model_config(meta["config"], shapes))
+
+
+def authors_model_rules(meta: Meta) -> Rules:
+    """The layout of a checkpoint."""
+    config = model_config(meta["config"], {})
+    names = tables.MAMBA_MODEL if kind(meta["config"]) == "mamba" else tables.AUTHORS
+    rules = [tables.mixer_rules(config.layer(i).mixer, names=names) for i in range(config.num_layers)]
+    is_alt = meta["config"].get("mlp_type", "base") != "base" and config.mlp == "gated"
+    return tables.model_rules(rules, names, tables.ALT_MLP if is_alt else tables.MLP)

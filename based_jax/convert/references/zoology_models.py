@@ -1,0 +1,189 @@
+"""Zoology's MLPs and its small language models, as the reference fixtures describe them.
+
+A model's mixers and its MLP ("state mixer") are known by the import paths of their classes and the keywords
+that they were built with. Blocks are pre-norm with LayerNorms whose epsilon is always 1e-5, or Mamba's: a
+root-mean-square norm and a mixer.
+"""
+
+from typing import Any
+
+from based_jax.convert import tables
+from based_jax.convert.entries import Config, number, size
+from based_jax.convert.layouts import Rules, Shapes, dense, linear, rekeyed, vector
+from based_jax.convert.options.check import expect_known
+from based_jax.convert.references.arguments import expect_arguments
+from based_jax.convert.references.mixer import Meta
+from based_jax.convert.references.zoology import MIXERS
+from based_jax.models import MLP, GatedMLP, LanguageModel, MixerSpec, ModelConfig
+from based_jax.validate import expect, expect_choice
+
+GLU: Rules = (
+    linear(("fc1.weight", "fc2.weight"), "in_proj/kernel"),  # fc3(fc1(x) * gelu(fc2(x)))
+    vector(("fc1.bias", "fc2.bias"), "in_proj/bias"),
+    *dense("fc3", "out"),
+)
+
+NO_MLP: Rules = ()
+
+ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "sigmoid": "sigmoid"}
+"""Functions of torch.nn.functional that may be given as `activation`."""
+
+STATE_MIXERS: dict[str, tuple[str, Rules]] = {
+    "zoology.mixers.mlp.MLP": ("plain", tables.MLP),
+    "zoology.mixers.mlp.GLU": ("gated", GLU),
+    "torch.nn.Identity": ("identity", NO_MLP),
+}
+"""Kind of MLP here and its layout, by import path."""
+
+MAMBA_BLOCKS = tables.Names(backbone="backbone", mixer="mixer", norm="norm")
+BLOCKS = {"TransformerBlock": tables.ZOOLOGY, "MambaBlock": MAMBA_BLOCKS, "Mamba2Block": MAMBA_BLOCKS}
+BLOCK_MIXERS = {
+    "MambaBlock": "zoology.mixers.mamba.Mamba",
+    "Mamba2Block": "zoology.mixers.mamba2.Mamba2",
+}
+"""The mixer of blocks that have no other, whatever class the config names."""
+
+BLOCK_EPS = 1e-5
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+MODEL = "zoology.config.ModelConfig"
+
+
+def activation_of(meta: Meta) -> str:
+    """Our name of an MLP's activation; fixtures describe it in words, "exact (erf) gelu"."""
+    text = str(meta.get("activation", "gelu"))
+    name = next((name for name in ACTIVATIONS if text.endswith(name)), text)
+    expect_choice("activation", name, tuple(ACTIVATIONS))
+    return ACTIVATIONS[name]
+
+
+def mlp(meta: Meta, shapes: Shapes) -> MLP:
+    """Their MLP."""
+    hidden = shapes["fc1.weight"][0]
+    return MLP(d_model=meta["d_model"], hidden=hidden, activation=activation_of(meta))
+
+
+def glu(meta: Meta, shapes: Shapes) -> GatedMLP:
+    """Their gated MLP."""
+    hidden = shapes["fc1.weight"][0]
+    return GatedMLP(meta["d_model"], hidden=hidden, activation=activation_of(meta), bias=True)
+
+
+def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
+    """The model that a fixture's meta describes; the MLP's width is read off its weights.
+
+    Raises:
+        ValueError: an option that is not here.
+    """
+    entries = {_ENTRIES.get(name, name): meta[name] for name in meta if name not in _DESCRIPTION}
+    expect_known(MODEL, entries, "config")
+    specs, names = [spec for spec, _ in _layers(meta)], _names(meta)
+    kinds = [spec for index, spec in enumerate(specs) if spec not in specs[:index]]
+    expect(len(kinds) <= len(_LETTERS), "n_layers", len(kinds), f"at most {len(_LETTERS)} different mixers")
+    vocab_size, d_model = shapes[names.embedding]
+    is_mamba = names is MAMBA_BLOCKS
+    positions = shapes.get(f"{names.backbone}.embeddings.position_embeddings.weight", (0,))[0]
+    is_fixed = not meta.get("learnable_word_embeddings", True)
+    return LanguageModel(
+        ModelConfig(
+            vocab_size=size(meta, "vocab_size", vocab_size),
+            d_model=d_model,
+            schedule="".join(_LETTERS[kinds.index(spec)] for spec in specs),
+            mixers=dict(zip(_LETTERS, kinds, strict=False)),
+            **_mlp(meta, names, shapes),
+            norm="rms" if is_mamba else "layer",
+            norm_eps=BLOCK_EPS,
+            final_norm="layer",
+            final_norm_eps=number(meta, "layer_norm_epsilon", 1e-5),
+            embed_dropout=0.0 if is_mamba else number(meta, "embed_dropout", 0.1),
+            residual_dropout=number(meta, "resid_dropout", 0.0),
+            drop_path=0.0 if is_mamba else number(meta, "drop_path", 0.0),
+            max_positions=max(size(meta, "max_position_embeddings", positions, least=-1), 0),
+            embed_init=meta.get("embedding_init_type", "default"),
+            freeze_embedding=is_fixed,
+            tie_embeddings=not is_fixed,
+            pad_vocab_multiple=size(meta, "pad_vocab_size_multiple", 1),
+        )
+    )
+
+
+_ENTRIES = {"mixer": "sequence_mixer", "hybrid_configs": "sequence_mixer"}
+"""What fixtures call entries of a config."""
+
+_DESCRIPTION = {
+    *("module", "kind", "seed", "train_mode", "err32", "causal", "grads_computed_in", "y64_mantissa_bits"),
+    *("grad_mantissa_bits", "description", "note", "notes", "what", "replaced"),
+}
+"""Keys of a meta that describe how its numbers were made, not the model."""
+
+
+def language_model_rules(meta: Meta) -> Rules:
+    """The layout of `language_model`'s parameters."""
+    rules = [rules for _, rules in _layers(meta)]
+    return tables.model_rules(rules, _names(meta), _state_mixer(meta)[1])
+
+
+def language_model_dropped(meta: Meta) -> tuple[str, ...]:
+    """Torch keys of the layers' mixers that we have no use for."""
+    names, dropped = _names(meta), []
+    for index, (name, keywords, prefix) in enumerate(_configs(meta)):
+        below = f"{names.layer(index)}.{names.mixer}.{prefix}"
+        dropped += [f"{below}{key}" for key in MIXERS[name].dropped_for(keywords)]
+    return tuple(dropped)
+
+
+def _names(meta: Meta) -> tables.Names:
+    kind = meta.get("block_type", "TransformerBlock")
+    expect_choice("block_type", kind, tuple(BLOCKS))
+    return BLOCKS[kind]
+
+
+def _state_mixer(meta: Meta) -> tuple[str, Rules, Config]:
+    """Kind of MLP, its layout and its keywords. Training traces describe it in words: "MLP hidden_mult 1"."""
+    given: Any = meta.get("state_mixer", {"name": "zoology.mixers.mlp.MLP"})
+    if isinstance(given, str):
+        given = {"name": f"zoology.mixers.mlp.{given.partition(' ')[0]}"}
+    name = str(given.get("name"))
+    name = "torch.nn.Identity" if name.rpartition(".")[2] == "Identity" else name
+    expect_choice("state_mixer", name, tuple(STATE_MIXERS))
+    kind, rules = STATE_MIXERS[name]
+    return kind, rules, given.get("kwargs", {})
+
+
+def _mlp(meta: Meta, names: tables.Names, shapes: Shapes) -> dict[str, Any]:
+    kind, _, keywords = _state_mixer(meta)
+    if names is MAMBA_BLOCKS:
+        return {"mlp": "none"}
+    if kind == "identity":
+        return {"mlp": kind}
+    return {
+        "mlp": kind,
+        "mlp_hidden": shapes[f"{names.layer(0)}.{names.mlp}.fc1.weight"][0],
+        "mlp_activation": activation_of(keywords),
+        "mlp_bias": True,
+    }
+
+
+def _layers(meta: Meta) -> list[tuple[MixerSpec, Rules]]:
+    """Each layer's mixer, and its layout."""
+    layers = []
+    for name, keywords, prefix in _configs(meta):
+        rules = rekeyed(MIXERS[name].rules_for(keywords), (prefix + "{}").format)
+        layers.append((MIXERS[name].spec(keywords), rules))
+    return layers
+
+
+def _configs(meta: Meta) -> list[tuple[str, Config, str]]:
+    """Class, keywords and prefix of the keys of each layer's mixer. Hybrid takes its own in turn."""
+    given = meta.get("sequence_mixer", meta.get("mixer", {}))
+    hybrid = meta.get("hybrid_configs")
+    if str(given.get("name")).endswith(".Hybrid"):
+        hybrid = given.get("kwargs", {}).get("configs")
+    configs, found = hybrid or [given], []
+    for index in range(meta["n_layers"]):
+        config = configs[index % len(configs)]
+        name = str(BLOCK_MIXERS.get(meta.get("block_type", ""), config.get("name")))
+        expect_choice("mixer of a zoology language model", name, tuple(MIXERS))
+        keywords = {"d_model": meta["d_model"], "layer_idx": index, **config.get("kwargs", {})}
+        expect_arguments(name, keywords)
+        found.append((name, keywords, "mixer." if hybrid else ""))
+    return found

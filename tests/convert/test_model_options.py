@@ -1,0 +1,184 @@
+"""Options of the authors' GPT, one model for each: logits against NumPy in float64, and both ways."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from based_jax.convert import from_torch, load_pretrained, save_pretrained, to_torch
+from based_jax.convert.authors_config import model_config
+from based_jax.convert.config_for_authors import config_for_authors
+from based_jax.convert.legacy import with_norms_before
+from based_jax.convert.state_dict import write_safetensors
+from tests.arrays import array
+from tests.convert import numpy_gpt
+from tests.convert.test_both_ways import assert_same_model
+from tests.convert.torch_files import same
+from tests.marks import release_but
+from tests.tolerances import FLOAT32, FLOAT32_GRADIENT, assert_close
+
+BASE = {
+    "n_embd": 8,
+    "n_head": 2,
+    "n_layer": 2,
+    "n_inner": 16,
+    "vocab_size": 11,
+    "max_position_embeddings": 0,
+    "activation_function": "relu",
+    "rms_norm": True,
+    "rotary_emb_fraction": 0.5,
+    **dict.fromkeys(("mlp_fc1_bias", "mlp_fc2_bias", "qkv_proj_bias", "out_proj_bias"), False),
+    **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
+}
+
+CASES = {
+    "inverse layer scale": {"scale_attn_by_inverse_layer_idx": True},
+    "scale one": {"scale_attn_weights": False},
+    "both scales": {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True, "n_layer": 3},
+    "nominal head width": {"head_dim": 8, "rotary_emb_fraction": 0.25},
+    "grouped, interleaved": {"n_head": 4, "n_head_kv": 2, "rotary_emb_interleaved": True, "n_embd": 16},
+    "window": {"window_size": [2, 0], "rotary_emb_base": 50.0},
+    "gelu": {"activation_function": "gelu", "mlp_fc1_bias": True},
+    "gelu_new": {"activation_function": "gelu_new", "mlp_fc2_bias": True, "n_inner": None},
+    "gelu_fast": {"activation_function": "gelu_fast"},
+    "sqrelu": {"activation_function": "sqrelu", "mlp_fc1_bias": True, "mlp_fc2_bias": True},
+    "glu": {"activation_function": "glu", "mlp_fc2_bias": True},
+    "geglu, fc3": {"activation_function": "geglu", "mlp_type": "alt", "mlp_fc1_bias": True, "ff_mult": 4},
+    "post-norm": {"prenorm": False, "rms_norm": False},
+    "post-norm, rms": {"prenorm": False, "qkv_proj_bias": True, "out_proj_bias": True},
+    "parallel": {"parallel_block": True, "rms_norm": False, "layer_norm_epsilon": 0.3},
+    "parallel, tied": {"parallel_block": True, "parallel_block_tied_norm": True},
+    "untied": {"tie_word_embeddings": False},
+    "positions": {"max_position_embeddings": 9, "rotary_emb_fraction": 0.0, "layer_norm_epsilon": 0.1},
+    "projected": {"word_embed_proj_dim": 4, "tie_word_embeddings": False},
+    "projected, tied": {"word_embed_proj_dim": 12},
+}  # fmt: skip
+CORE = ["inverse layer scale", "gelu_new", "geglu, fc3", "post-norm", "parallel, tied", "projected"]
+TOKENS = np.random.default_rng(1).integers(0, 11, (2, 9))
+
+
+@pytest.mark.parametrize("case", release_but(CORE, CASES))
+def test_logits(case, tmp_path):
+    config = BASE | CASES[case]
+    tensors = numpy_gpt.drawn(config)
+    meta = {"kind": "attn", "config": config}
+    model, params = from_torch(meta, tensors)
+    logits, _ = jax.jit(model.apply)(params, array(TOKENS, np.int32))
+    assert_close(logits, numpy_gpt.logits(config, tensors, TOKENS), FLOAT32)
+
+    same(to_torch(meta, jax.device_get(params)), tensors)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    loaded, again = load_pretrained(tmp_path)
+    assert loaded == model
+    jax.tree.map(np.testing.assert_array_equal, again, params)
+
+
+@pytest.mark.parametrize("case", release_but(CORE[:1], CORE))
+def test_gradients(case):
+    """Along one random direction, against central differences of the float64 logits."""
+    config = BASE | CASES[case]
+    meta, tensors = {"kind": "attn", "config": config}, numpy_gpt.drawn(config)
+    model, params = from_torch(meta, tensors)
+    rng = np.random.default_rng(5)
+    cotangent = rng.normal(size=numpy_gpt.logits(config, tensors, TOKENS).shape)
+
+    @jax.jit
+    def gradient(params):
+        return jax.grad(lambda params: (model.apply(params, TOKENS)[0] * cotangent).sum())(params)
+
+    ours = to_torch(meta, jax.device_get(gradient(params)))
+    assert ours.keys() == tensors.keys()
+    way = {name: rng.normal(size=tensor.shape) for name, tensor in tensors.items()}
+    sides = [
+        (
+            numpy_gpt.logits(config, {n: t + step * way[n] for n, t in tensors.items()}, TOKENS) * cotangent
+        ).sum()
+        for step in (1e-5, -1e-5)
+    ]
+    scale = sum(np.abs(ours[name] * way[name]).sum() for name in way)
+    found = sum((ours[name] * way[name]).sum() for name in way)
+    assert abs(found - (sides[0] - sides[1]) / 2e-5) < FLOAT32_GRADIENT * scale
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_both_ways(case):
+    config = model_config(BASE | CASES[case], {})
+    if case == "nominal head width":
+        with pytest.raises(ValueError, match="scale"):
+            config_for_authors(config)
+        return
+    assert_same_model(model_config(json.loads(json.dumps(config_for_authors(config))), {}), config)
+
+
+@pytest.mark.parametrize("case", ["parallel, tied", "post-norm", "projected, tied"])
+def test_native_directories(case, tmp_path):
+    config = BASE | CASES[case]
+    model, params = from_torch({"kind": "attn", "config": config}, numpy_gpt.drawn(config))
+    save_pretrained(tmp_path, model, params)
+    loaded, again = load_pretrained(tmp_path)
+    assert loaded == model
+    jax.tree.map(np.testing.assert_array_equal, again, params)
+
+
+@pytest.mark.parametrize("rms_norm", [True, False])
+def test_norms_of_older_checkpoints(rms_norm, tmp_path):
+    config = BASE | {"rms_norm": rms_norm, "n_layer": 3}
+    today = numpy_gpt.drawn(config)
+    old = {
+        "layers.0.norm1": "ln_0",
+        **{f"layers.{i}.norm2": f"layers.{i}.norm1" for i in range(3)},
+        **{f"layers.{i + 1}.norm1": f"layers.{i}.norm2" for i in range(2)},
+        "ln_f": "layers.2.norm2",
+    }
+    tensors = {}
+    for name, tensor in today.items():
+        stem, _, kind = name.removeprefix("transformer.").rpartition(".")
+        tensors[f"transformer.{old[stem]}.{kind}" if stem in old else name] = tensor
+    assert tensors.keys() != today.keys()
+    same(with_norms_before(tensors), today)
+    assert with_norms_before(today) == today
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_safetensors(tmp_path / "model.safetensors", {f"model.{n}": t for n, t in tensors.items()})
+    _, params = load_pretrained(tmp_path)
+    _, wanted = from_torch({"config": config}, today)
+    jax.tree.map(np.testing.assert_array_equal, params, wanted)
+
+
+def test_their_defaults():
+    """Of transformers' GPT2Config, where a config says nothing and there are no weights to ask."""
+    config = model_config({"n_embd": 8, "n_head": 2, "n_layer": 1}, {})
+    assert (config.norm, config.mlp, config.mlp_activation) == ("layer", "plain", "gelu_tanh")
+    assert (config.mlp_hidden, config.mlp_bias, config.max_positions) == (32, True, 1024)
+    assert (config.embed_dropout, config.residual_dropout, config.residual_in_fp32) == (0.1, 0.1, False)
+    options = {"num_heads": 2, "rotary_fraction": 0.0, "qkv_bias": True, "out_bias": True, "dropout": 0.1}
+    assert dict(config.layer(0).options) == options
+
+
+def test_entries_that_only_flash_attention_reads():
+    more = {"window_size": [2, 0], "mlp_multiple_of": 16, "activation_function": "swiglu"}
+    attn = model_config(BASE | more, {})
+    assert (attn.layer(0).mixer, attn.mlp_hidden) == ("sliding_window", 16)
+    conv = {"_target_": "based.models.mixers.convolution.BaseConv"}
+    based = model_config(BASE | more | {"alt_mixer": conv, "alt_mixer_layers": [1]}, {})
+    assert (based.layer(0).mixer, based.layer(1).mixer, based.mlp_hidden) == ("attention", "gated_conv", 256)
+
+
+def test_second_names_of_entries():
+    config = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "n_positions": 16}
+    renamed = model_config({"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16}, {})
+    assert model_config(config, {}) == renamed
+    assert renamed.max_positions == 16
+
+
+def test_a_scale_for_each_of_many_layers():
+    config = model_config(BASE | {"n_layer": 40, "scale_attn_by_inverse_layer_idx": True}, {})
+    assert [config.layer(i).options.get("scale") for i in (1, 39)] == [0.25, 0.0125]
+    assert_same_model(model_config(config_for_authors(config), {}), config)
+
+
+def test_entries_that_nothing_reads_are_reported(caplog):
+    model_config(BASE | {"rotary_fraction": 1.0, "n_ctx": 7}, {})
+    assert "config.json: 'rotary_fraction' ignored, as in the authors' code" in caplog.text
+    assert "n_ctx" not in caplog.text

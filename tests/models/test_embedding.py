@@ -1,0 +1,95 @@
+"""Token and position embeddings: how they start, what they add, and a frozen table."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import based_jax as bj
+from based_jax.models import MixerSpec
+from based_jax.models.embedding import sinusoids
+from tests.arrays import array, normals
+from tests.tolerances import FLOAT32, assert_close
+
+CONFIG = bj.ModelConfig(
+    vocab_size=12,
+    d_model=6,
+    schedule="C",
+    mixers={"C": MixerSpec("short_conv")},
+    mlp="none",
+    pad_vocab_multiple=1,
+    max_positions=9,
+    positions="sinusoidal",
+)
+TOKENS = array([[3, 1, 4, 1, 5, 9, 2, 6]], np.int32)
+
+
+@pytest.mark.parametrize("width", [6, 7])
+def test_sines_and_cosines(width):
+    table = np.asarray(sinusoids(9, width, jnp.float32))
+    for position in (0, 1, 8):
+        for channel in range(width):
+            angle = position * 10000.0 ** (-2 * (channel // 2) / width)
+            wanted = np.cos(angle) if channel % 2 else np.sin(angle)
+            assert abs(table[position, channel] - wanted) < 1e-6
+
+
+def test_fixed_positions_are_a_learned_table_that_is_not_there():
+    fixed, learned = bj.LanguageModel(CONFIG), bj.LanguageModel(CONFIG.replace(positions="learned"))
+    params = normals(learned.init, TOKENS)
+    table = params["params"].pop("position_embedding")
+    params["params"] = dict(params["params"])
+    assert set(params["params"]) == set(jax.eval_shape(fixed.init, jax.random.key(0), TOKENS)["params"])
+    filled = jax.tree.map(lambda _: sinusoids(9, 6, jnp.float32), table)
+    wanted, _ = learned.apply({"params": params["params"] | {"position_embedding": filled}}, TOKENS)
+    assert_close(fixed.apply(params, TOKENS)[0], wanted, FLOAT32)
+    # From a state on, positions go on; beyond the table there is nothing.
+    _, state = fixed.apply(params, TOKENS[:, :5], fixed.init_state(1, 12))
+    rest, state = fixed.apply(params, TOKENS[:, 5:], state)
+    assert_close(rest, wanted[:, 5:], FLOAT32)
+    last, state = fixed.apply(params, TOKENS[:, :1], state)
+    assert np.isfinite(last).all()
+    assert np.isnan(fixed.apply(params, TOKENS[:, :1], state)[0]).all()
+
+
+@pytest.mark.parametrize("kind", ["normal", "spherical"])
+def test_initial_values(kind):
+    config = CONFIG.replace(vocab_size=512, embed_init=kind, tie_embeddings=False, d_model=16)
+    params = jax.jit(bj.LanguageModel(config).init)(jax.random.key(0), TOKENS)["params"]
+    table, head = (np.asarray(jax.tree.leaves(params[name])[0]) for name in ("embedding", "head"))
+    if kind == "spherical":
+        assert_close(np.linalg.norm(table, axis=1), np.ones(512), FLOAT32)
+    else:
+        assert 0.95 < table.std() < 1.05
+    assert abs(table.mean()) < 0.02
+    assert 0.019 < head.std() < 0.021
+
+
+def test_a_frozen_table_has_no_gradient():
+    config = CONFIG.replace(freeze_embedding=True, tie_embeddings=False)
+    model, learning = bj.LanguageModel(config), bj.LanguageModel(config.replace(freeze_embedding=False))
+    params = normals(model.init, TOKENS)
+
+    def gradient(model):
+        return jax.grad(lambda params: jnp.sum(jnp.square(model.apply(params, TOKENS)[0])))(params)["params"]
+
+    frozen, learned = gradient(model), gradient(learning)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(frozen["embedding"]))
+    assert any(np.any(leaf) for leaf in jax.tree.leaves(learned["embedding"]))
+    assert_close(jax.tree.leaves(frozen["head"])[0], jax.tree.leaves(learned["head"])[0], FLOAT32)
+
+
+def test_narrow_embeddings_train_and_decode():
+    """The body's output is what the head multiplies: `hidden` has the embedding's width."""
+    config = CONFIG.replace(embed_dim=4, max_positions=0)
+    model = bj.LanguageModel(config)
+    params = normals(model.init, TOKENS)
+    hidden, _ = model.apply(params, TOKENS, method="hidden")
+    assert hidden.shape == (1, 8, 4)
+    assert model.output_embedding(params).shape == (12, 4)
+    logits, _ = model.apply(params, TOKENS)
+    assert_close(hidden @ model.output_embedding(params).T, logits, FLOAT32)
+    made = np.asarray(bj.generate(model, params, TOKENS, max_new_tokens=4))
+    whole = np.concatenate([np.asarray(TOKENS), made], axis=1)
+    logits = np.asarray(model.apply(params, whole[:, :-1])[0])
+    assert np.array_equal(logits[:, 7:].argmax(-1), made)

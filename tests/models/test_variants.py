@@ -1,0 +1,42 @@
+"""The papers' hybrids and ablations: which layers, with which options."""
+
+import pytest
+
+import based_jax as bj
+from based_jax.models import MixerSpec
+from based_jax.models.variants import spaced
+
+
+@pytest.mark.parametrize(("layers", "found"), [(4, [1, 2, 3]), (18, [4, 9, 13]), (48, [12, 24, 36])])
+def test_spaced(layers, found):
+    assert spaced(layers) == found
+
+
+@pytest.mark.parametrize("selection", ["full", "learned", "programmatic", "random"])
+def test_three_layers_select(selection):
+    """k is 256 of 2,048 tokens where it is a number, and everything else is BaseConv's model."""
+    (name,) = [n for n in bj.presets.names() if n.startswith(f"zoology-base-conv-{selection}-16")]
+    config, base = bj.presets.get(name), bj.presets.get("zoology-base-conv-168m")
+    layers = [i for i in range(30) if config.layer(i) != base.layer(i)]
+    assert layers == [7, 15, 22]
+    options = bj.mixers.make("selected_attention", d_model=864, **config.layer(7).options)
+    assert (config.layer(7).mixer, options.selection) == ("selected_attention", selection)
+    assert options.share * 2048 == 256
+    assert config.replace(schedule=base.schedule, mixers=base.mixers) == base
+
+
+def test_hyena_with_windows():
+    config = bj.presets.get("zoology-hyena-window256-159m")
+    assert [i for i in range(18) if config.layer(i).mixer == "sliding_window"] == [4, 9, 13]
+    assert config.layer(4).options["left"] == 255
+
+
+def test_ablations_differ_in_what_they_say():
+    base = bj.presets.get("based-360m")
+    row = bj.presets.get("based-360m-taylor8")
+    linear = MixerSpec("linear_attention", {"num_heads": 16, "feature_dim": 8, "decay": "gated"})
+    assert row == base.replace(mixers={**base.mixers, "L": linear})
+    for name, kinds in {"no-window": "CL", "no-conv": "LS", "linear24": "L"}.items():
+        config = bj.presets.get(f"based-360m-{name}")
+        assert set(config.schedule) == set(config.mixers) == set(kinds)
+        assert config.num_layers == 27
