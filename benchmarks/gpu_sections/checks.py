@@ -307,8 +307,8 @@ class WindowAttention(Check):
 
         def judge(compiled: jax.stages.Compiled) -> Outcome:
             results, again = (jax.block_until_ready(compiled(arrays, packing)) for _ in range(2))
-            rounded = [np.asarray(x.astype(jnp.float32), np.float64) for x in arrays]
-            expected = reference.window_attention(*rounded, starts, counts, self.left)
+            q, k, v, dy = (np.asarray(x.astype(jnp.float32), np.float64) for x in arrays)
+            expected = reference.window_attention(q, k, v, dy, starts, counts, self.left)
             wanted = dict(zip(BY_TOKEN, expected, strict=True))
             errors = {name: error_by_part(wanted[name], x) for name, x in results.items()}
             return Outcome(errors, TOLERANCES[self.dtype, highest], same_bits(results, again))
