@@ -154,6 +154,10 @@ JAX_CANDIDATES = (
         lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True),
     ),
     _jax_candidate(
+        "softmax_xla", "softmax, by query blocks (based_jax, xla)", SOFTMAX,
+        lambda q, k, v: ops.softmax_attention(q, k, v, implementation="xla"),
+    ),
+    _jax_candidate(
         "softmax_tiled", "softmax, by tiles (based_jax, tiled)", SOFTMAX,
         lambda q, k, v: ops.softmax_attention(q, k, v, implementation="tiled"),
     ),

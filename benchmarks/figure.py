@@ -22,7 +22,8 @@ STYLES = {
     "taylor_reference": Style("Taylor, quadratic (based_jax)", "#E69F00", "o", "-", 1.6),
     "torch_taylor": Style("Taylor, quadratic (torch)", "#CC79A7", "D", "-", 1.6),
     "dot_product_attention": Style("softmax (jax.nn.dot_product_attention)", "#222222", "^", "--", 1.6),
-    "softmax_tiled": Style("softmax, by tiles (based_jax)", "#0072B2", "v", "--", 1.6),
+    "softmax_xla": Style("softmax, by query blocks (based_jax)", "#0072B2", "v", "--", 1.6),
+    "softmax_tiled": Style("softmax, by tiles (based_jax)", "#56B4E9", "X", "--", 1.6),
     "torch_sdpa": Style("softmax (torch SDPA)", "#009E73", "P", "--", 1.6),
 }
 """Taylor attention in warm colours and full lines, softmax attention in cool ones and dashes."""

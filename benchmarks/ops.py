@@ -38,8 +38,8 @@ class Ops(StudyFlags):
     heads: int | None = None
     """Heads, instead of the shape's."""
     contestants: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ()
-    """Rows to measure: taylor_xla, taylor_reference, dot_product_attention, softmax_tiled, torch_taylor,
-    torch_sdpa; all that can run here if none is named."""
+    """Rows to measure: taylor_xla, taylor_reference, dot_product_attention, softmax_xla, softmax_tiled,
+    torch_taylor, torch_sdpa; all that can run here if none is named."""
     repeats: int = 7
     """Samples per case; the table shows their median and quartile range."""
 
