@@ -213,6 +213,19 @@ FAULTS = (
         "inner[..., 0, :] * act(inner[..., 1, :])", "inner[..., 1, :] * act(inner[..., 0, :])", PARITY,
     ),
     Fault(
+        "dropped attention weights are not rescaled", "based_jax/mixers/attention_dropout.py",
+        "weights / (1 - rate or 1.0), 0)", "weights, 0)", "tests/models/test_noise.py",
+    ),
+    Fault(
+        "stochastic depth drops single numbers", "based_jax/models/noise.py",
+        "broadcast_dims=(1, 2)", "broadcast_dims=()", "tests/models/test_noise.py",
+    ),
+    Fault(
+        "a branch is added to the stream twice", "based_jax/models/block.py",
+        "h if residual is None else residual + h)", "h if residual is None else residual + 2 * h)",
+        "tests/convert/test_block_options.py",
+    ),
+    Fault(
         "numbers that are none reach the arithmetic", "based_jax/mixers/contract.py",
         "numbers(x, context.mask)", "x", LAWS,
     ),
@@ -313,6 +326,15 @@ FAULTS = (
     Fault(
         "value and gate of the other MLP are swapped", "based_jax/convert/tables.py",
         '("fc3.weight", "fc1.weight")', '("fc1.weight", "fc3.weight")', PARITY,
+    ),
+    Fault(
+        "a scale by the layer counts from the second", "based_jax/convert/authors_layers.py",
+        "scale /= index + 1", "scale /= max(index, 1)", "tests/convert/test_model_options.py",
+    ),
+    Fault(
+        "norms of older checkpoints keep their numbers", "based_jax/convert/legacy.py",
+        "{layer}.norm2.{kind}", "{layer}.norm1.{kind}",
+        "tests/convert/test_model_options.py",
     ),
     Fault(
         "taps of convolutions come in the other order", "based_jax/convert/layouts.py",

@@ -16,6 +16,7 @@ from based_jax.validate import expect
 SSM_OPTIONS = {
     **{name: name for name in ("d_state", "d_conv", "expand", "dt_rank", "dt_min", "dt_max")},
     "dt_init_floor": "dt_floor",
+    **{name: name for name in ("dt_init", "dt_scale", "bias", "conv_bias")},
 }
 """Entries of their `ssm_cfg` to our Mamba's options."""
 

@@ -33,7 +33,7 @@ SOFTMAX_ATTENTION: Rules = (
 )
 
 MAMBA: Rules = (
-    linear("in_proj.weight", "in_proj/kernel"),  # rows [convolved branch | gate]
+    *dense("in_proj", "in_proj"),  # rows [convolved branch | gate]
     taps("conv1d.weight", "conv_kernel"),
     vector("conv1d.bias", "conv_bias"),
     linear("x_proj.weight", "x_proj/kernel"),  # rows [dt | B | C]
@@ -41,7 +41,7 @@ MAMBA: Rules = (
     vector("dt_proj.bias", "dt_bias"),
     same("A_log", "A_log"),
     same("D", "D"),
-    linear("out_proj.weight", "out/kernel"),
+    *dense("out_proj", "out"),
 )
 
 SHORT_CONV: Rules = (taps("conv.weight", "kernel"), vector("conv.bias", "bias"))

@@ -133,7 +133,7 @@ class H3(Mixer):
     def _modes(self) -> tuple[Float[Array, "H S 2"], Float[Array, "H S 2"]]:
         if self.kernel == "ema":
             return moving_averages(self, self.heads, self.d_state, self.tied_steps)
-        ranges = {"dt_min": self.dt_min, "dt_max": self.dt_max, "num_ssms": self.num_ssms}
+        ranges: dict[str, Any] = {"dt_min": self.dt_min, "dt_max": self.dt_max, "num_ssms": self.num_ssms}
         form = {"discretization": self.discretization, "rate_form": self.rate_form}
         return s4d(self, self.heads, self.d_state // 2, self.real, self.bandlimit, **form, **ranges)
 

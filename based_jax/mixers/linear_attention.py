@@ -110,7 +110,7 @@ class LinearAttention(Mixer):
             log_decay = ops.fixed_log_decay(heads, self.decay_const)[None, None]
         q, k, v = self.q(x), self.k(x), self.v(x)
         if rotary_dim := int(self.rotary_fraction * self.feature_dim):
-            rotate = {"dim": rotary_dim, "base": self.rotary_base}
+            rotate: dict[str, Any] = {"dim": rotary_dim, "base": self.rotary_base}
             q, k = (ops.rotary(features, context.positions, **rotate) for features in (q, k))
         options: dict[str, Any] = {"eps": self.eps, "implementation": self.implementation}
         is_taylor = self.feature_map == "taylor"

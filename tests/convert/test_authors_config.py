@@ -58,14 +58,15 @@ def test_mamba_has_the_papers_parameters():
 def test_mamba_options():
     ssm = {"d_state": 8, "dt_init_floor": 1e-3, "dt_scale": 2.0, "layer": "Mamba1", "bias": False}
     options = model_config(MAMBA | {"ssm_cfg": ssm}, {}).mixers["M"].options
-    assert dict(options) == {"num_layers": 46, "d_state": 8, "dt_floor": 1e-3}
+    wanted = {"num_layers": 46, "d_state": 8, "dt_floor": 1e-3, "dt_scale": 2.0, "bias": False}
+    assert dict(options) == wanted
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"ssm_cfg": {"bias": True}}, r"ssm_cfg\.bias = True"),
-        ({"ssm_cfg": {"conv_bias": False}}, r"ssm_cfg\.conv_bias = False"),
+        ({"ssm_cfg": {"layer": "Mamba3"}}, r"ssm_cfg\.layer = 'Mamba3'"),
+        ({"ssm_cfg": {"bias": 1}}, "bias = 1"),
         ({"attn_layer_idx": [0], "attn_cfg": {"mlp_dim": 256}}, r"attn_cfg\.mlp_dim = 256"),
     ],
 )

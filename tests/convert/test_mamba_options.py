@@ -26,7 +26,7 @@ CONFIG = {
     "n_layer": 3,
     "vocab_size": 11,
     "pad_vocab_size_multiple": 4,
-    "ssm_cfg": {"d_state": 3},
+    "ssm_cfg": {"d_state": 3, "bias": True, "conv_bias": False},
     "d_intermediate": 100,
     "attn_layer_idx": [1],
     "attn_cfg": {"causal": True, "num_heads": 2, "head_dim": 6, "rotary_emb_dim": 4, "softmax_scale": 0.7},
@@ -72,6 +72,8 @@ def test_names(tensors):
     assert tensors["backbone.embedding.weight"].shape == tensors["lm_head.weight"].shape == (12, 8)
     assert "backbone.norm_f.bias" in tensors
     assert tensors["backbone.layers.2.mixer.A_log"].shape == (16, 3)
+    assert tensors["backbone.layers.2.mixer.in_proj.bias"].shape == (32,)
+    assert "backbone.layers.2.mixer.conv1d.bias" not in tensors
 
 
 def test_logits(model, params, tensors):
@@ -94,7 +96,7 @@ def test_logits(model, params, tensors):
         return linear(f"{name}.out_proj", numpy_gpt.attention(gpt, packed, 0))
 
     def mamba(index, x):
-        mixer = bj.mixers.make("mamba", d_model=8, d_state=3, num_layers=3)
+        mixer = bj.mixers.make("mamba", d_model=8, d_state=3, num_layers=3, bias=True, conv_bias=False)
         own = params["params"][f"layers_{index}"]["mixer"]
         return np.asarray(mixer.apply({"params": own}, array(x))[0], np.float64)
 

@@ -71,7 +71,7 @@ def entries_read() -> Iterator[tuple[str, str, str]]:
         for node in ast.walk(tree):
             variable: ast.AST | None = None
             name: ast.AST | None = None
-            if isinstance(node, ast.Subscript):
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
                 variable, name = node.value, node.slice
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
                 is_get = node.func.attr == "get"

@@ -50,11 +50,11 @@ _MAMBA_MIXER: tuple[Option, ...] = (
     Option("dt_rank", "'auto'", "dt_rank", "same", ""),
     Option("dt_min", "0.001", "dt_min", "same", "initial values only"),
     Option("dt_max", "0.1", "dt_max", "same", "initial values only"),
-    Option("dt_init", "'random'", "", "ignored", "initial values only; ours are those of 'random'"),
-    Option("dt_scale", "1.0", "", "ignored", "initial values only; ours are those of 1"),
+    Option("dt_init", "'random'", "dt_init", "same", "initial values only"),
+    Option("dt_scale", "1.0", "dt_scale", "same", "initial values only"),
     Option("dt_init_floor", "1e-4", "dt_floor", "renamed", "initial values only"),
-    Option("conv_bias", "True", "", "refused", "the convolution always has a bias here"),
-    Option("bias", "False", "", "refused", "the projections have no bias here"),
+    Option("conv_bias", "True", "conv_bias", "same", ""),
+    Option("bias", "False", "bias", "same", ""),
     Option("use_fast_path", "True", "", "ignored", KERNEL),
 )
 

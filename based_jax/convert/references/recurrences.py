@@ -29,7 +29,6 @@ def _mamba(meta: Meta) -> MixerSpec:
     return MixerSpec("mamba", options)
 
 
-MAMBA_BIASES: Rules = (vector("in_proj.bias", "in_proj/bias"), vector("out_proj.bias", "out/bias"))
 _MAMBA = ("d_state", "d_conv", "expand", "bias", "conv_bias", "dt_min", "dt_max")
 
 
@@ -156,7 +155,7 @@ RWKV5: Rules = (
 MIXERS: dict[str, TorchMixer] = {
     "zoology.mixers.gla.GatedLinearAttention": TorchMixer(_gla, _gla_rules),
     "zoology.mixers.mamba2.Mamba2": TorchMixer(_mamba2, _mamba2_rules),
-    "zoology.mixers.mamba.Mamba": TorchMixer(_mamba, (*MAMBA, *MAMBA_BIASES)),
+    "zoology.mixers.mamba.Mamba": TorchMixer(_mamba, MAMBA),
     "zoology.mixers.rwkv.RWKVTimeMixer": TorchMixer(_rwkv4("rwkv4"), RWKV4_TIME_MIX),
     "zoology.mixers.rwkv.RWKVStateMixer": TorchMixer(_rwkv4("rwkv_channel_mix"), RWKV4_CHANNEL_MIX),
     "zoology.mixers.rwkv5.RWKVTimeMixer": TorchMixer(_rwkv5, RWKV5),
