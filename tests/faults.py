@@ -214,7 +214,7 @@ FAULTS = (
     ),
     Fault(
         "Mamba-2's gate is a sigmoid", "based_jax/mixers/mamba2.py",
-        "y = y * jax.nn.silu(z).reshape(y.shape)", "y = y * jax.nn.sigmoid(z).reshape(y.shape)", PARITY,
+        "y = self._gated(y, jax.nn.silu(z))", "y = self._gated(y, jax.nn.sigmoid(z))", PARITY,
     ),
     Fault(
         "RWKV-7 removes at the full rate", "based_jax/mixers/rwkv7.py",

@@ -78,8 +78,8 @@ def _rwkv(d_model: int, layers: int, time_mix: str, expand: float) -> ModelConfi
 
 
 def _base_conv(d_model: int, layers: int) -> ModelConfig:
-    """Explicit short filters (S) and implicit long ones (L) in turn."""
-    filters = {"S": {"kernel_size": 3}, "L": {"kernel_size": -1, "l_max": 2048}}
+    """Explicit short filters (S) and Hyena's implicit long ones (L) in turn (Zoology, Table 9)."""
+    filters = {"S": {"kernel_size": 3}, "L": {"kernel_size": -1, "filter_order": 64, **_LM_FILTERS}}
     mixers = {letter: MixerSpec("base_conv", options) for letter, options in filters.items()}
     return ModelConfig(GPT2_VOCAB, d_model, "SL" * (layers // 2), mixers, 2 * d_model, **_PLAIN)
 

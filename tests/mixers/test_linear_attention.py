@@ -137,6 +137,36 @@ def test_learned_and_frozen_maps(name, options, learned):
     assert np.any(gradients["q"]["kernel"].unbox())
 
 
+def test_scaled_rotated_and_uneven_heads_are_the_formula():
+    """Taylor's map of scaled queries that rotary embeddings turned; heads of 5 values in 12 channels."""
+    length, scale = 7, 1.3
+    options = {"rotary_fraction": 1.0, "rotary_base": 50.0, "feature_scale": scale}
+    run = laws.Runner(make("taylor", num_heads=2, head_dim=5, feature_dim=4, **options))
+    x = laws.inputs(1, length, WIDTH, 6)
+    weights = jax.tree.map(np.float64, nn.meta.unbox(run.variables)["params"])
+    q, k, v = (np.einsum("nd,dhk->hnk", x[0], weights[name]["kernel"]) for name in "qkv")
+    assert v.shape == (2, length, 5)
+    angle = np.arange(length)[:, None] * 50.0 ** (-np.arange(0, 4, 2) / 4)
+
+    def turned(a):
+        one, two = a[..., :2], a[..., 2:]
+        cos, sin = np.cos(angle), np.sin(angle)
+        return scale * np.concatenate([one * cos - two * sin, one * sin + two * cos], axis=-1)
+
+    s = turned(q) @ turned(k).swapaxes(1, 2) / 2
+    a = np.tril(1 + s + s**2 / 2)
+    y = np.einsum("hnv,hvd->nd", a @ v / a.sum(-1, keepdims=True), weights["out"]["kernel"])
+    assert_close(run(x)[0][0], y, FLOAT32)
+    tokens, _ = laws.stepped(run, x)
+    laws.assert_close(tokens, run(x)[0], laws.TOLERANCE)
+
+
+def test_scales_and_floors_of_maps_without_them_are_errors():
+    for name, value in (("feature_scale", 2.0), ("feature_floor", 0.1)):
+        with pytest.raises(ValueError, match=f"{name} = {value}: expected"):
+            laws.Runner(make("performer", **{name: value}))
+
+
 def test_cosformer_without_a_longest_text_is_the_authors():
     """M is the call's length, so that whole rows are all it can take."""
     x = laws.inputs(laws.ROWS, 5, WIDTH, 3)
