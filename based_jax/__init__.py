@@ -1,14 +1,20 @@
 """Recall-efficient sequence models in JAX: Based, its baselines, and the ops beneath them."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from based_jax.compat import avoid_broken_fusions, import_flax_without_rich
 
 avoid_broken_fusions()  # before anything can make an array
 import_flax_without_rich()
 
-from based_jax import convert, mixers, nnx, ops  # noqa: E402
+from based_jax import convert, mixers, ops  # noqa: E402
 from based_jax.convert import load_pretrained, save_pretrained  # noqa: E402
 from based_jax.generate import generate, stream  # noqa: E402
 from based_jax.models import LanguageModel, ModelConfig, functional, param_count, presets  # noqa: E402
+
+if TYPE_CHECKING:
+    from based_jax import nnx
 
 __version__ = "0.1.0"
 
@@ -28,3 +34,10 @@ __all__ = [
     "save_pretrained",
     "stream",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `nnx` where it is used first: flax.nnx takes its time and needs rich."""
+    if name == "nnx":
+        return importlib.import_module("based_jax.nnx")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

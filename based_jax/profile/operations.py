@@ -14,6 +14,8 @@ import jax
 from jax import lax
 from jax.extend import core
 
+from based_jax.ops.core.dispatch import on_platform
+
 _FREE = re.compile(
     "broadcast_in_dim|reshape|transpose|squeeze|slice|dynamic_slice|dynamic_update_slice|concatenate|pad|gather|"
     "convert_element_type|bitcast_convert_type|copy|copy_p|iota|stop_gradient|rev|select_n|split|name|"
@@ -52,8 +54,13 @@ class Operations:
 
 
 def count_operations(function: Callable[..., Any], *arguments: Any) -> Operations:
-    """Count a function's operations by tracing it; arguments are arrays or `jax.ShapeDtypeStruct`s."""
-    return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr)
+    """Count a function's operations by tracing it; arguments are arrays or `jax.ShapeDtypeStruct`s.
+
+    Ops are traced as for no device in particular: what they compute on a CPU or a GPU may have loops whose
+    length is known there only.
+    """
+    with on_platform("any"):
+        return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 
 def _of_jaxpr(jaxpr: Any) -> Operations:
