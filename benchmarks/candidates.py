@@ -142,23 +142,33 @@ def compile_jitted(
 
 JAX_CANDIDATES = (
     _jax_candidate(
-        "taylor_xla", "Taylor, chunked scan (based_jax, xla)", TAYLOR,
+        "taylor_xla",
+        "Taylor, chunked scan (based_jax, xla)",
+        TAYLOR,
         lambda q, k, v: ops.taylor_attention(q, k, v, implementation="xla"),
     ),
     _jax_candidate(
-        "taylor_reference", "Taylor, quadratic (based_jax, reference)", TAYLOR,
+        "taylor_reference",
+        "Taylor, quadratic (based_jax, reference)",
+        TAYLOR,
         lambda q, k, v: ops.taylor_attention(q, k, v, implementation="reference"),
     ),
     _jax_candidate(
-        "dot_product_attention", "softmax (jax.nn.dot_product_attention)", SOFTMAX,
+        "dot_product_attention",
+        "softmax (jax.nn.dot_product_attention)",
+        SOFTMAX,
         lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=True),
     ),
     _jax_candidate(
-        "softmax_xla", "softmax, by query blocks (based_jax, xla)", SOFTMAX,
+        "softmax_xla",
+        "softmax, by query blocks (based_jax, xla)",
+        SOFTMAX,
         lambda q, k, v: ops.softmax_attention(q, k, v, implementation="xla"),
     ),
     _jax_candidate(
-        "softmax_tiled", "softmax, by tiles (based_jax, tiled)", SOFTMAX,
+        "softmax_tiled",
+        "softmax, by tiles (based_jax, tiled)",
+        SOFTMAX,
         lambda q, k, v: ops.softmax_attention(q, k, v, implementation="tiled"),
     ),
-)  # fmt: skip
+)

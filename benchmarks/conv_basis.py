@@ -49,25 +49,39 @@ class ConvBasis(StudyFlags):
         """Measure, show, write; 0, or 130 after Ctrl-C. Raises ValueError for a senseless flag."""
         self._check()
         shape = replace(
-            SHAPES["cpu"], heads=self.heads, key_size=self.head_dim, value_size=self.head_dim,
+            SHAPES["cpu"],
+            heads=self.heads,
+            key_size=self.head_dim,
+            value_size=self.head_dim,
             d_model=self.heads * self.head_dim,
-        )  # fmt: skip
+        )
         lengths = sorted(set(self.lengths))
         limit = self.memory_bytes(ConvInputs.bytes_at(shape, lengths[-1]))
         settings = {
-            "batch": shape.batch, "heads": shape.heads, "head_dim": shape.value_size, "dtype": "float32",
-            "terms": sorted(set(self.terms)), "lengths": lengths, "repeats": self.repeats,
-            "seconds_budget": self.seconds, "memory_limit_gib": round(limit / GIB, 3),
-        }  # fmt: skip
+            "batch": shape.batch,
+            "heads": shape.heads,
+            "head_dim": shape.value_size,
+            "dtype": "float32",
+            "terms": sorted(set(self.terms)),
+            "lengths": lengths,
+            "repeats": self.repeats,
+            "seconds_budget": self.seconds,
+            "memory_limit_gib": round(limit / GIB, 3),
+        }
         entries = candidates(settings["terms"])
         described = [{"name": c.name, "label": c.label, "terms": terms_of(c.name)} for c in entries]
         notes: list[str] = []
         results = report.new_report("conv_basis", command, settings, described, notes)
         progress = Console(stderr=True, highlight=False)
         study = Study(
-            lambda length: ConvInputs(shape, length), entries, PASSES,
-            self.repeats, self.seconds, limit, progress.print,
-        )  # fmt: skip
+            lambda length: ConvInputs(shape, length),
+            entries,
+            PASSES,
+            self.repeats,
+            self.seconds,
+            limit,
+            progress.print,
+        )
         with always_by_fft():
             results["complete"] = study.measure(lengths, lambda: self._collect(results, study))
         if not results["complete"]:

@@ -57,9 +57,13 @@ def _attention(axes: Any, report: dict[str, Any], direction: str) -> None:
         times = series(report["rows"], name, direction)
         if times:
             axes.plot(
-                list(times), list(times.values()), color=color, marker="^" if name == EXACT else "o",
-                linestyle="--" if name == EXACT else ":" if through_anchors else "-", label=label,
-            )  # fmt: skip
+                list(times),
+                list(times.values()),
+                color=color,
+                marker="^" if name == EXACT else "o",
+                linestyle="--" if name == EXACT else ":" if through_anchors else "-",
+                label=label,
+            )
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False, fontsize=8)
 
 

@@ -36,9 +36,17 @@ from benchmarks.study import INTERRUPTED, Case, Study
 from benchmarks.timing import Timing
 
 QUICK: dict[str, Any] = {
-    "contexts": (16, 32), "context_batches": (1,), "steps": 2, "lengths": (8,), "fit_from": 8,
-    "batches": (2,), "prompt": 4, "tokens": 2, "fit": ("tiny",), "samples": 1,
-}  # fmt: skip
+    "contexts": (16, 32),
+    "context_batches": (1,),
+    "steps": 2,
+    "lengths": (8,),
+    "fit_from": 8,
+    "batches": (2,),
+    "prompt": 4,
+    "tokens": 2,
+    "fit": ("tiny",),
+    "samples": 1,
+}
 """What --quick sets."""
 
 MEMORY_DTYPE = "bfloat16"
@@ -117,12 +125,14 @@ class Decode(StudyFlags):
         configs = {name: self._config(name, dtype) for name in LABELS if name in self.models}
         described = [
             {
-                "name": name, "label": LABELS[name], "d_model": config.d_model,
+                "name": name,
+                "label": LABELS[name],
+                "d_model": config.d_model,
                 "schedule": config.schedule,
                 "parameters": param_count(self._config(with_weights_of(name), dtype)),
             }
             for name, config in configs.items()
-        ]  # fmt: skip
+        ]
         settings = self._settings(device, dtype)
         results = report.new_report("decode", command, settings, described, notes := [])
         results["memory"] = []
@@ -159,16 +169,24 @@ class Decode(StudyFlags):
         limit = device_bytes() / 2 if self.memory_limit is None else self.memory_limit * GIB
         numbers = ("contexts", "context_batches", "lengths", "batches")
         return {
-            "device": device.platform, "device_kind": device.device_kind, "dtype": dtype,
-            "size": self.presets, "quick": self.quick,
+            "device": device.platform,
+            "device_kind": device.device_kind,
+            "dtype": dtype,
+            "size": self.presets,
+            "quick": self.quick,
             "models": [name for name in LABELS if name in self.models],
             "parts": [part for part in PARTS if part in self.parts],
             **{name: sorted(set(getattr(self, name))) for name in numbers},
-            "steps": self.steps, "prefill_batch": self.prefill_batch, "prompt": self.prompt,
-            "tokens": self.tokens, "samples": self.samples, "seconds_budget": self.seconds,
-            "memory_limit_gib": round(limit / GIB, 3), "memory_gib": round(memory / GIB, 3),
+            "steps": self.steps,
+            "prefill_batch": self.prefill_batch,
+            "prompt": self.prompt,
+            "tokens": self.tokens,
+            "samples": self.samples,
+            "seconds_budget": self.seconds,
+            "memory_limit_gib": round(limit / GIB, 3),
+            "memory_gib": round(memory / GIB, 3),
             "memory_dtype": MEMORY_DTYPE,
-        }  # fmt: skip
+        }
 
     def _measure(self, configs: Mapping[str, ModelConfig], progress: Progress) -> bool:
         """Part by part, the report up to date after each value; False if the time was spent before.
@@ -181,9 +199,12 @@ class Decode(StudyFlags):
         if MEMORY in settings["parts"] and not results["memory"]:
             _say("memory: compiling one layer of each kind")
             results["memory"] = memory_rows(
-                [name for name in configs if name != CUDNN], self.fit, settings["contexts"], MEMORY_DTYPE,
+                [name for name in configs if name != CUDNN],
+                self.fit,
+                settings["contexts"],
+                MEMORY_DTYPE,
                 settings["memory_gib"] * GIB,
-            )  # fmt: skip
+            )
             progress.save()
         parts = [part for part in self._sweeps(settings) if part.name in settings["parts"]]
         if not parts:
@@ -198,11 +219,17 @@ class Decode(StudyFlags):
         }
         for part in parts:
             study = Study(
-                lambda value: value, part.candidates(list(decoders.values())), part.passes, self.samples,
-                self.seconds, settings["memory_limit_gib"] * GIB,
+                lambda value: value,
+                part.candidates(list(decoders.values())),
+                part.passes,
+                self.samples,
+                self.seconds,
+                settings["memory_limit_gib"] * GIB,
                 lambda line, part=part: _say(f"{part.name} {line}"),
-                device=jax.devices()[0], goes_on=True, past=progress.history(part.name),
-            )  # fmt: skip
+                device=jax.devices()[0],
+                goes_on=True,
+                past=progress.history(part.name),
+            )
             for value in part.values:
                 if progress.rows(part.name, value):
                     continue
@@ -239,9 +266,12 @@ class Decode(StudyFlags):
 
     def _check(self) -> None:
         self.check(
-            samples=self.samples, steps=self.steps, prefill_batch=self.prefill_batch, prompt=self.prompt,
+            samples=self.samples,
+            steps=self.steps,
+            prefill_batch=self.prefill_batch,
+            prompt=self.prompt,
             tokens=self.tokens,
-        )  # fmt: skip
+        )
         for flag in ("contexts", "context_batches", "batches"):
             shown, values = f"--{flag.replace('_', '-')}", getattr(self, flag)
             expect(len(values) > 0, shown, "", "at least one number")

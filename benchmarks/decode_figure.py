@@ -80,17 +80,33 @@ def _draw_panel(axes: Any, report: dict[str, Any], panel: Panel) -> None:
         color, marker, line = STYLES[name]
         found = series(rows, name, panel.direction, panel.key)
         axes.plot(
-            list(found), [value / panel.unit for value in found.values()], label=LABELS[name], color=color,
-            marker=marker, linestyle=line, linewidth=2, markersize=5,
-        )  # fmt: skip
-        missed = [row for row in rows if (row["contestant"], row["pass"]) == (name, panel.direction)
-                  and row["status"] == "skipped" and row["length"] <= last]  # fmt: skip
+            list(found),
+            [value / panel.unit for value in found.values()],
+            label=LABELS[name],
+            color=color,
+            marker=marker,
+            linestyle=line,
+            linewidth=2,
+            markersize=5,
+        )
+        missed = [
+            row
+            for row in rows
+            if (row["contestant"], row["pass"]) == (name, panel.direction)
+            and row["status"] == "skipped"
+            and row["length"] <= last
+        ]
         if found and missed:
             first = min(missed, key=lambda row: row["length"])
             end = max(found), found[max(found)] / panel.unit
             axes.annotate(
-                f"at {plot.count(first['length'])}: {first['reason']}", end,
-                xytext=(6, 0), textcoords="offset points", va="center", color=color, fontsize=8,
-            )  # fmt: skip
+                f"at {plot.count(first['length'])}: {first['reason']}",
+                end,
+                xytext=(6, 0),
+                textcoords="offset points",
+                va="center",
+                color=color,
+                fontsize=8,
+            )
     if panel.key != "seconds_per_token":
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")

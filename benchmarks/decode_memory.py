@@ -50,12 +50,16 @@ def memory_rows(
                 state, scratch = state_bytes(config, context), scratch_bytes(config, context)
                 rows.append(
                     {
-                        "size": size, "model": name, "context": context, "weight_bytes": weights,
-                        "state_bytes": state, "scratch_bytes": scratch[0],
+                        "size": size,
+                        "model": name,
+                        "context": context,
+                        "weight_bytes": weights,
+                        "state_bytes": state,
+                        "scratch_bytes": scratch[0],
                         "scratch_bytes_per_row": scratch[1],
                         "largest_batch": largest_batch(memory, weights, state, scratch),
                     }
-                )  # fmt: skip
+                )
     return rows
 
 

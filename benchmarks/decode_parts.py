@@ -32,11 +32,15 @@ class Part(NamedTuple):
 
         return [
             Candidate(
-                d.name, LABELS[d.name], "jax", None, partial(prepare, d),
+                d.name,
+                LABELS[d.name],
+                "jax",
+                None,
+                partial(prepare, d),
                 lacks=dict.fromkeys(self.passes, d.lacks) if d.lacks else {},
             )
             for d in decoders
-        ]  # fmt: skip
+        ]
 
     def row(self, decoders: Mapping[str, Decoder], row: dict[str, Any]) -> dict[str, Any]:
         """A case of the study with what it says of decoding; `length` is the value swept."""

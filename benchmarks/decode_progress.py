@@ -109,6 +109,11 @@ def resumed(path: Path, fresh: dict[str, Any]) -> dict[str, Any]:
     unfinished = {(row["part"], row["length"]) for row in old["rows"] if row["status"] == "interrupted"}
     rows = [row for row in old["rows"] if (row["part"], row["length"]) not in unfinished]
     return old | {
-        "rows": rows, "broken": broken, "running": None, "complete": False, "notes": fresh["notes"],
-        "command": fresh["command"], "settings": old["settings"],
-    }  # fmt: skip
+        "rows": rows,
+        "broken": broken,
+        "running": None,
+        "complete": False,
+        "notes": fresh["notes"],
+        "command": fresh["command"],
+        "settings": old["settings"],
+    }

@@ -39,9 +39,14 @@ def insert(page: str, report: dict[str, Any] | None) -> str:
 def markdown(report: dict[str, Any]) -> str:
     """Every table that there are numbers for, and the cases that were not run, with the reason."""
     blocks = [
-        _facts(report), *_contexts(report), *_prefill(report), *_batches(report), *_memory(report),
-        *_papers(report), *_missing(report),
-    ]  # fmt: skip
+        _facts(report),
+        *_contexts(report),
+        *_prefill(report),
+        *_batches(report),
+        *_memory(report),
+        *_papers(report),
+        *_missing(report),
+    ]
     return "\n\n".join(blocks) + "\n"
 
 

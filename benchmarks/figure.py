@@ -70,19 +70,33 @@ def _panel(axes: Any, report: dict[str, Any], direction: str) -> None:
         times = series(report["rows"], candidate["name"], direction)
         if times:
             axes.plot(
-                list(times), list(times.values()), label=style.label, color=style.color, marker=style.marker,
-                linestyle=style.line, linewidth=style.width, markersize=5.5, zorder=2 + style.width,
-            )  # fmt: skip
+                list(times),
+                list(times.values()),
+                label=style.label,
+                color=style.color,
+                marker=style.marker,
+                linestyle=style.line,
+                linewidth=style.width,
+                markersize=5.5,
+                zorder=2 + style.width,
+            )
     for entry in report["summary"]["growth"]:
         exponent = entry["time_exponent"]
         if (entry["contestant"], entry["pass"]) != ("taylor_xla", direction) or exponent is None:
             continue
         times = series(report["rows"], "taylor_xla", direction)
         axes.annotate(
-            f"grows as $N^{{{exponent:.2f}}}$", (max(times), times[max(times)]), xytext=(0, -34),
-            textcoords="offset points", ha="right", va="top", color=STYLES["taylor_xla"].color, fontsize=9.5,
-            path_effects=[withStroke(linewidth=3, foreground="white")], zorder=9,
-        )  # fmt: skip
+            f"grows as $N^{{{exponent:.2f}}}$",
+            (max(times), times[max(times)]),
+            xytext=(0, -34),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+            color=STYLES["taylor_xla"].color,
+            fontsize=9.5,
+            path_effects=[withStroke(linewidth=3, foreground="white")],
+            zorder=9,
+        )
 
 
 def log_axes(

@@ -100,8 +100,9 @@ class StudyFlags:
         for flag, value in given:
             expect(value is None or value >= 1, f"--{flag.replace('_', '-')}", value, "at least 1")
         for flag, value, unit in (
-            ("--seconds", self.seconds, "seconds"), ("--memory-limit", self.memory_limit, "GiB"),
-        ):  # fmt: skip
+            ("--seconds", self.seconds, "seconds"),
+            ("--memory-limit", self.memory_limit, "GiB"),
+        ):
             expect(value is None or 0 < value < math.inf, flag, value, f"more than 0 {unit}")
         expect_writable("--json", self.json)
         expect_figure("--plot", self.plot)
@@ -110,7 +111,9 @@ class StudyFlags:
         """The memory limit in bytes, once the inputs of the longest length fit into it."""
         limit = available_bytes() / 2 if self.memory_limit is None else self.memory_limit * GIB
         expect(
-            input_bytes < limit, "--lengths", max(self.lengths),
+            input_bytes < limit,
+            "--lengths",
+            max(self.lengths),
             f"a length whose inputs alone ({input_bytes / GIB:.1f} GiB) fit into the memory limit",
-        )  # fmt: skip
+        )
         return limit

@@ -64,11 +64,31 @@ def _gpu(name: str, sections: str, share: float = 1.0) -> Run:
 
 
 DECODE = (
-    "benchmarks", "decode", "--presets", "360m", "--models", "based,attention,attention_cudnn",
-    "--parts", "contexts,prefill,batches", "--contexts", "2048,32768", "--context-batches", "1",
-    "--lengths", "2048,16384", "--batches", "1,128", "--tokens", "256", "--samples", "2", "--seconds", "10",
-    "--out", "{out}",
-)  # fmt: skip
+    "benchmarks",
+    "decode",
+    "--presets",
+    "360m",
+    "--models",
+    "based,attention,attention_cudnn",
+    "--parts",
+    "contexts,prefill,batches",
+    "--contexts",
+    "2048,32768",
+    "--context-batches",
+    "1",
+    "--lengths",
+    "2048,16384",
+    "--batches",
+    "1,128",
+    "--tokens",
+    "256",
+    "--samples",
+    "2",
+    "--seconds",
+    "10",
+    "--out",
+    "{out}",
+)
 
 BACKENDS = ("pallas_kernels.backends", "--value-sizes", "64", "--out", "{out}")
 
@@ -212,9 +232,15 @@ def watched(command: Sequence[str], environment: dict[str, str], seconds: float,
         Its exit status; 124 if it was killed for its time, 130 after Ctrl-C.
     """
     process = subprocess.Popen(
-        command, env=environment, cwd=ROOT, start_new_session=True, text=True, errors="replace",
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        command,
+        env=environment,
+        cwd=ROOT,
+        start_new_session=True,
+        text=True,
+        errors="replace",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     reader = threading.Thread(target=_copy_lines, args=(process.stdout, log), daemon=True)
     reader.start()
     try:

@@ -108,9 +108,15 @@ def draw(report: dict[str, Any], path: Path) -> None:
         group = group_of([row for row in report["rows"] if row["contestant"] == name])
         width = 2.8 if family == BASED else 1.3
         axes.plot(
-            list(times), list(times.values()), color=family.color, linestyle=group.line, marker="o",
-            markersize=3.5, linewidth=width, zorder=2 + width,
-        )  # fmt: skip
+            list(times),
+            list(times.values()),
+            color=family.color,
+            linestyle=group.line,
+            marker="o",
+            markersize=3.5,
+            linewidth=width,
+            zorder=2 + width,
+        )
         lines.append((name, times, family))
         groups.add(group)
     _label(axes, lines)
@@ -126,11 +132,13 @@ def _legend(figure: Any, families: set[Family], groups: set[Group]) -> None:
 
     entries = [
         Line2D([], [], color=family.color, linewidth=2.8 if family == BASED else 1.6, label=family.label)
-        for family in FAMILIES if family in families
+        for family in FAMILIES
+        if family in families
     ] + [
         Line2D([], [], color="#555555", linestyle=group.line, label=group.label)
-        for group in GROUPS if group in groups
-    ]  # fmt: skip
+        for group in GROUPS
+        if group in groups
+    ]
     if entries:
         figure.legend(handles=entries, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
 
@@ -146,10 +154,17 @@ def _label(axes: Any, lines: list[tuple[str, dict[int, float], Family]]) -> None
     ends = [(math.log(times[last]) - low) / (high - low) for _, times, _ in whole]
     for (name, times, family), height in zip(whole, spread(ends, LABEL_GAP), strict=True):
         axes.annotate(
-            name, (last, times[last]), xytext=(1.03, height), textcoords="axes fraction",
-            color=family.color, fontsize=9, fontweight="bold" if family == BASED else "normal", va="center",
-            annotation_clip=False, arrowprops={**leader, "color": family.color, "relpos": (0, 0.5)},
-        )  # fmt: skip
+            name,
+            (last, times[last]),
+            xytext=(1.03, height),
+            textcoords="axes fraction",
+            color=family.color,
+            fontsize=9,
+            fontweight="bold" if family == BASED else "normal",
+            va="center",
+            annotation_clip=False,
+            arrowprops={**leader, "color": family.color, "relpos": (0, 0.5)},
+        )
     for name, times, family in lines:
         if max(times) < last:
             end = max(times), times[max(times)]

@@ -49,10 +49,14 @@ class Mixers(StudyFlags):
         limit = self.memory_bytes(4 * lengths[-1] * self.d_model)
         entries = [entry(name, self.d_model, lengths[-1]) for name in self.mixers or mixers.names()]
         settings = {
-            "d_model": self.d_model, "batch": 1, "dtype": "float32", "lengths": lengths,
-            "samples": self.samples, "seconds_budget": self.seconds,
+            "d_model": self.d_model,
+            "batch": 1,
+            "dtype": "float32",
+            "lengths": lengths,
+            "samples": self.samples,
+            "seconds_budget": self.seconds,
             "memory_limit_gib": round(limit / GIB, 3),
-        }  # fmt: skip
+        }
         candidates = [entry.candidate() for entry in entries]
         described = [
             {"name": entry.name, "label": candidate.label, "options": entry.options}

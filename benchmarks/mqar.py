@@ -70,17 +70,31 @@ class Mqar(Recipe):
         candidates = self._candidates(self.mixers[0])
         limit = available_bytes() / 2
         settings = {
-            "d_model": self.d_model, "vocab_size": self.vocab_size, "length": self.length,
-            "pairs": self.pairs, "batch_size": self.batch_size, "weight_decay": self.weight_decay,
-            "dropout": self.dropout, "dtype": "float32", "mixers": self.mixers, "lanes": sorted(self.lanes),
-            "steps": self.steps, "samples": self.samples, "seconds_budget": self.seconds,
+            "d_model": self.d_model,
+            "vocab_size": self.vocab_size,
+            "length": self.length,
+            "pairs": self.pairs,
+            "batch_size": self.batch_size,
+            "weight_decay": self.weight_decay,
+            "dropout": self.dropout,
+            "dtype": "float32",
+            "mixers": self.mixers,
+            "lanes": sorted(self.lanes),
+            "steps": self.steps,
+            "samples": self.samples,
+            "seconds_budget": self.seconds,
             "memory_limit_gib": round(limit / GIB, 3),
-        }  # fmt: skip
+        }
         return make_report(
-            "mqar", command, settings, candidates,
-            lambda results, progress: self._measure(results, limit, progress), mqar_tables,
-            json=self.json, markdown=self.markdown,
-        )  # fmt: skip
+            "mqar",
+            command,
+            settings,
+            candidates,
+            lambda results, progress: self._measure(results, limit, progress),
+            mqar_tables,
+            json=self.json,
+            markdown=self.markdown,
+        )
 
     def _measure(self, results: dict[str, Any], limit: float, progress: Console) -> bool:
         """One mixer after the other, the report up to date after each; False if Ctrl-C came first."""
@@ -96,10 +110,14 @@ class Mqar(Recipe):
                 workload = Workload(self, mixer)
                 study = Study(
                     lambda _, workload=workload: workload,
-                    self._candidates(mixer), (TRAIN,), self.samples, self.seconds, limit,
+                    self._candidates(mixer),
+                    (TRAIN,),
+                    self.samples,
+                    self.seconds,
+                    limit,
                     lambda line, mixer=mixer: progress.print(f"{mixer} {line}"),
                     compilers=1,
-                )  # fmt: skip
+                )
                 studies.append((mixer, study))
                 if not study.measure([self.length], collect):
                     return False

@@ -128,9 +128,13 @@ def insert(page: str, report: dict[str, Any] | None) -> str:
 
 def _markdown(report: dict[str, Any]) -> str:
     columns = (
-        "compile, s", "per model", "step, ms", "examples/s per model", "examples/s",
+        "compile, s",
+        "per model",
+        "step, ms",
+        "examples/s per model",
+        "examples/s",
         *(f"x {title}" for title in BASES.values()),
-    )  # fmt: skip
+    )
     labels = {candidate["name"]: candidate["label"] for candidate in report["contestants"]}
     rows = []
     for row in report["rows"]:

@@ -50,21 +50,39 @@ class Ops(StudyFlags):
         lengths = sorted(set(self.lengths))
         limit = self.memory_bytes(Inputs.bytes_at(shape, lengths[-1]))
         settings = {
-            "shape": self.shape, "batch": shape.batch, "heads": shape.heads, "key_size": shape.key_size,
-            "value_size": shape.value_size, "dtype": "float32", "lengths": lengths, "repeats": self.repeats,
-            "seconds_budget": self.seconds, "memory_limit_gib": round(limit / GIB, 3),
-        }  # fmt: skip
+            "shape": self.shape,
+            "batch": shape.batch,
+            "heads": shape.heads,
+            "key_size": shape.key_size,
+            "value_size": shape.value_size,
+            "dtype": "float32",
+            "lengths": lengths,
+            "repeats": self.repeats,
+            "seconds_budget": self.seconds,
+            "memory_limit_gib": round(limit / GIB, 3),
+        }
         rows = [
-            {"name": c.name, "label": c.label, "framework": c.framework, "family": c.family,
-             "query_key_channels": c.key_size(shape), "value_channels": shape.value_size}
+            {
+                "name": c.name,
+                "label": c.label,
+                "framework": c.framework,
+                "family": c.family,
+                "query_key_channels": c.key_size(shape),
+                "value_channels": shape.value_size,
+            }
             for c in candidates
-        ]  # fmt: skip
+        ]
         results = report.new_report("ops", command, settings, rows, notes)
         progress = Console(stderr=True, highlight=False)
         study = Study(
-            lambda length: Inputs(shape, length), candidates, PASSES,
-            self.repeats, self.seconds, limit, progress.print,
-        )  # fmt: skip
+            lambda length: Inputs(shape, length),
+            candidates,
+            PASSES,
+            self.repeats,
+            self.seconds,
+            limit,
+            progress.print,
+        )
         results["complete"] = study.measure(lengths, lambda: self._collect(results, study))
         if not results["complete"]:
             notes.append(INTERRUPTED)

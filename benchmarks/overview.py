@@ -52,15 +52,22 @@ def draw(scale: str, rows: list[dict[str, Any]], report: dict[str, Any], path: P
     settings, machine = report["settings"], report["machine"]
     times = {family: series(report["rows"], name, FORWARD_BACKWARD) for name, family in OPS.items()}
     panels = [
-        Panel("recall against state: models trained on MQAR", lines=lines(rows, state_bytes, frontier=True),
-              **STATE_AXIS),
         Panel(
-            "time against length: one op, forward + backward", "length (tokens)",
+            "recall against state: models trained on MQAR",
+            lines=lines(rows, state_bytes, frontier=True),
+            **STATE_AXIS,
+        ),
+        Panel(
+            "time against length: one op, forward + backward",
+            "length (tokens)",
             [Line(family, list(points.items())) for family, points in times.items()],
-            y_label="time per call", y_limits=None, y_log=True, y_tick=plot.duration,
+            y_label="time per call",
+            y_limits=None,
+            y_log=True,
+            y_tick=plot.duration,
             ticks=settings["lengths"],
         ),
-    ]  # fmt: skip
+    ]
     facts = (
         f"Left, trained here. {STUDY.about[scale]}; lines join what beats every smaller state. Right: "
         "Based's Taylor attention beside softmax attention (jax.nn.dot_product_attention and torch's), "

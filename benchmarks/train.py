@@ -63,8 +63,12 @@ class Train(Sizes):
         self._check()
         limit = available_bytes() / 2
         settings = {
-            "d_model": self.d_model, "vocab_size": self.vocab_size, "length": self.length,
-            "batch_size": self.batch_size, "steps": self.steps, "dtype": "float32",
+            "d_model": self.d_model,
+            "vocab_size": self.vocab_size,
+            "length": self.length,
+            "batch_size": self.batch_size,
+            "steps": self.steps,
+            "dtype": "float32",
             "models": {
                 name: {
                     "schedule": self.architecture(name).schedule,
@@ -72,14 +76,20 @@ class Train(Sizes):
                 }
                 for name in self.models
             },
-            "samples": self.samples, "seconds_budget": self.seconds,
+            "samples": self.samples,
+            "seconds_budget": self.seconds,
             "memory_limit_gib": round(limit / GIB, 3),
-        }  # fmt: skip
+        }
         return make_report(
-            "train", command, settings, self._candidates(),
-            lambda results, progress: self._measure(results, limit, progress), train_tables,
-            json=self.json, markdown=self.markdown,
-        )  # fmt: skip
+            "train",
+            command,
+            settings,
+            self._candidates(),
+            lambda results, progress: self._measure(results, limit, progress),
+            train_tables,
+            json=self.json,
+            markdown=self.markdown,
+        )
 
     def _measure(self, results: dict[str, Any], limit: float, progress: Console) -> bool:
         """One model after the other, the report up to date after each; False if Ctrl-C came first."""
@@ -96,10 +106,14 @@ class Train(Sizes):
                 results["agreement"] += _agreement(model, workload)
                 study = Study(
                     lambda _, workload=workload: workload,
-                    self._candidates(), (STEP,), self.samples, self.seconds, limit,
+                    self._candidates(),
+                    (STEP,),
+                    self.samples,
+                    self.seconds,
+                    limit,
                     lambda line, model=model: progress.print(f"{model} {line}"),
                     compilers=1,
-                )  # fmt: skip
+                )
                 studies.append((model, study))
                 if not study.measure([self.length], collect):
                     return False
@@ -153,8 +167,9 @@ class Train(Sizes):
         expect(self.d_model % 64 == 0, "--d-model", self.d_model, "a multiple of the heads' 64 channels")
         expect(0 < self.seconds < math.inf, "--seconds", self.seconds, "more than 0 seconds")
         for flag, values, known in (
-            ("--models", self.models, MODELS), ("--variants", self.variants, tuple(VARIANTS)),
-        ):  # fmt: skip
+            ("--models", self.models, MODELS),
+            ("--variants", self.variants, tuple(VARIANTS)),
+        ):
             for value in values:
                 expect_choice(flag, value, known)
             shown = ",".join(values)

@@ -16,9 +16,14 @@ BASES = {"jax": "based_jax", "torch": "torch", "torch_compile": "torch.compile"}
 """Candidates that the others are compared with."""
 
 COLUMNS = (
-    "compile, s", "step, ms", "±", "tokens/s", *(f"x {title}" for title in BASES.values()),
-    "scratch, MiB", "peak, MiB",
-)  # fmt: skip
+    "compile, s",
+    "step, ms",
+    "±",
+    "tokens/s",
+    *(f"x {title}" for title in BASES.values()),
+    "scratch, MiB",
+    "peak, MiB",
+)
 
 EXPLAINED = (
     "±: quartile range over median. x: tokens per second over those of that row, with the quartile ranges of "

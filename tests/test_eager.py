@@ -49,9 +49,7 @@ CALLS = {
     "cosformer_features": (lambda q: ops.cosformer_features(q, PLACES.positions, LENGTH), Q),
     "cross_entropy": (lambda x: ops.cross_entropy(x, TAPS[:3], TOKENS, X[..., 0]), X),
     "delta_rule": (lambda q: ops.delta_rule(q, K, V, BELOW_0, **CHUNKS), Q),
-    "diagonal_scan": (
-        lambda x: ops.diagonal_scan(x, Partial(_pair), Partial(jnp.multiply), **CHUNKS), X
-    ),
+    "diagonal_scan": (lambda x: ops.diagonal_scan(x, Partial(_pair), Partial(jnp.multiply), **CHUNKS), X),
     "diagonal_ssm": (lambda v: ops.diagonal_ssm(v, -jnp.abs(MODES), MODES, segment_ids=IDS), V),
     "diagonal_ssm_kernel": (lambda a: ops.diagonal_ssm_kernel(-jnp.abs(a), MODES, LENGTH), MODES),
     "discretize_bilinear": (lambda a: ops.discretize_bilinear(a, MODES, MODES, jnp.ones(HEADS)), MODES),
@@ -67,12 +65,14 @@ CALLS = {
     "landmark_attention": (lambda q: ops.landmark_attention(q, K, V, piece=2), Q),
     "layer_norm": (lambda x: ops.layer_norm(x, jnp.ones(CHANNELS)), X),
     "linear_attention": (
-        lambda q: ops.linear_attention(q, K, V, feature_map=ops.performer_map(TAPS[:, :WIDTH]), **CHUNKS), Q
+        lambda q: ops.linear_attention(q, K, V, feature_map=ops.performer_map(TAPS[:, :WIDTH]), **CHUNKS),
+        Q,
     ),
     "linear_hyper_attention": (
         lambda q: ops.linear_hyper_attention(
             q, (K, K), (V, V), feature_map=ops.hyper_taylor_map(3), normalize="sum", **CHUNKS
-        ), Q
+        ),
+        Q,
     ),
     "linear_recurrence": (lambda q: ops.linear_recurrence(q, K, V, BELOW_0, **CHUNKS), Q),
     "long_conv": (lambda x: ops.long_conv(x, TAPS, segment_ids=IDS), X),
@@ -94,7 +94,8 @@ CALLS = {
     "shifted_sum": (lambda x: ops.shifted_sum(x, jnp.ones((BATCH, 2), int), X[:, :2, 0]), X),
     "short_conv": (lambda x: ops.short_conv(x, TAPS[:3], segment_ids=IDS), X),
     "short_conv_step": (
-        lambda x: ops.short_conv_step(x[:, :2], TAPS[:3], ops.init_short_conv_state(BATCH, CHANNELS, 3)), X
+        lambda x: ops.short_conv_step(x[:, :2], TAPS[:3], ops.init_short_conv_state(BATCH, CHANNELS, 3)),
+        X,
     ),
     "softmax_attention": (lambda q: ops.softmax_attention(q, K, V, left=2, segment_ids=IDS), Q),
     "strongest_lags": (lambda x: ops.strongest_lags(x, 2), X),
@@ -116,14 +117,25 @@ CALLS = {
     ),
     "wkv": (lambda x: ops.wkv(x, X, -jnp.ones(CHANNELS), jnp.ones(CHANNELS), **CHUNKS), X),
     "zoology_scatterbrain": (lambda q: ops.zoology_scatterbrain(q, K, V, Q[0, :2, 0], left=2), Q),
-}  # fmt: skip
+}
 """Every op that takes arrays: a function of its first one, and arrays."""
 
 ON_THE_HOST = {
-    "FeatureMap", "all_poly_map", "conv_assemble", "conv_decompose", "conv_exp", "conv_matrix",
-    "conv_separation", "distinct_columns_mask", "distinct_rows_mask", "interval_mask", "performer_map",
-    "row_change_mask", "row_changes", "sketched_product_map",
-}  # fmt: skip
+    "FeatureMap",
+    "all_poly_map",
+    "conv_assemble",
+    "conv_decompose",
+    "conv_exp",
+    "conv_matrix",
+    "conv_separation",
+    "distinct_columns_mask",
+    "distinct_rows_mask",
+    "interval_mask",
+    "performer_map",
+    "row_change_mask",
+    "row_changes",
+    "sketched_product_map",
+}
 """They take arrays, and make something of them with NumPy or none at all."""
 
 
@@ -148,8 +160,12 @@ def differentiated(function, *arrays):
     if not jnp.issubdtype(jax.tree.leaves(arrays)[0].dtype, jnp.floating):
         return function(*arrays)
     y, pull = jax.vjp(function, *arrays)
-    ones = [np.ones(x.shape, x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else
-            np.zeros(x.shape, jax.dtypes.float0) for x in jax.tree.leaves(y)]  # fmt: skip
+    ones = [
+        np.ones(x.shape, x.dtype)
+        if jnp.issubdtype(x.dtype, jnp.floating)
+        else np.zeros(x.shape, jax.dtypes.float0)
+        for x in jax.tree.leaves(y)
+    ]
     return function(*arrays), pull(jax.tree.unflatten(jax.tree.structure(y), ones))
 
 
@@ -166,9 +182,11 @@ def test_every_op_that_takes_arrays_is_here():
         name
         for name in ops.__all__
         if callable(op := getattr(ops, name)) and not isinstance(op, type)
-        if any("Array" in str(p.annotation) or "TokenPositions" in str(p.annotation)
-               for p in inspect.signature(op).parameters.values())
-    }  # fmt: skip
+        if any(
+            "Array" in str(p.annotation) or "TokenPositions" in str(p.annotation)
+            for p in inspect.signature(op).parameters.values()
+        )
+    }
     assert annotated - ON_THE_HOST == set(CALLS)
 
 

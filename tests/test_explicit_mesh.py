@@ -25,14 +25,16 @@ TYPES = {"Explicit": AxisType.Explicit, "Auto": AxisType.Auto}
 OPS = ["softmax_attention", "taylor_attention"]
 MIXERS = ["gated_conv"]
 CONFIG = ModelConfig(
-    64, 16, "CLS",
+    64,
+    16,
+    "CLS",
     {
         "C": MixerSpec("gated_conv"),
         "L": MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4}),
         "S": MixerSpec("sliding_window", {"num_heads": 2, "left": 7}),
     },
     mlp_hidden=32,
-)  # fmt: skip
+)
 
 
 @pytest.mark.release

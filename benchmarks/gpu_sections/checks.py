@@ -138,8 +138,10 @@ class Attention(Check):
         q, k, v, dy = arrays
         function = functools.partial(
             pallas_kernels.taylor_attention,
-            precision=self.precision, block=self.block, backend=self.implementation,
-        )  # fmt: skip
+            precision=self.precision,
+            block=self.block,
+            backend=self.implementation,
+        )
         if not self.packed:
             y, pull_back = jax.vjp(function, q, k, v)
             return dict(zip(("y", "dq", "dk", "dv"), (y, *pull_back(dy)), strict=True))
@@ -244,9 +246,13 @@ class Window(Check):
         numbers = [*(rng.standard_normal(shape) for shape in shapes), np.array(self.lengths)]
         highest = "highest" if self.dtype == "float32" else None  # no matmul
         return _in_place(
-            functools.partial(pallas_kernels.window_step, rotary=self.rotary), self._expected, numbers,
-            [self.dtype] * 5 + ["int32"], (3, 4), TOLERANCES[self.dtype, highest],
-        )  # fmt: skip
+            functools.partial(pallas_kernels.window_step, rotary=self.rotary),
+            self._expected,
+            numbers,
+            [self.dtype] * 5 + ["int32"],
+            (3, 4),
+            TOLERANCES[self.dtype, highest],
+        )
 
     def _expected(self, q: Any, k: Any, v: Any, k_ring: Any, v_ring: Any, length: Any) -> Any:
         length = length.astype(int)
@@ -331,20 +337,33 @@ def checks() -> list[Check]:
     attention += [Attention(dtype=dtype, packed=True) for dtype in ("float32", "float16")]
     attention.append(Attention(key_size=24, dtype="float32", precision="highest"))
     steps: list[Check] = [
-        Step(), Step(state="bfloat16"), Step(dtype="float32"), Step(value_size=112), Step(value_size=256),
-        Step(key_size=8), Step(key_size=24), Step(key_size=32, dtype="float16"),
-    ]  # fmt: skip
+        Step(),
+        Step(state="bfloat16"),
+        Step(dtype="float32"),
+        Step(value_size=112),
+        Step(value_size=256),
+        Step(key_size=8),
+        Step(key_size=24),
+        Step(key_size=32, dtype="float16"),
+    ]
     windows: list[Check] = [
-        Window(), Window(rotary=Rotary(64)), Window(dtype="float32", rotary=Rotary(32)),
-        Window(slots=65), Window(slots=128, kv_heads=1, rotary=Rotary(64, interleaved=True)),
-        Window(size=112, rotary=Rotary(56)), Window(size=70, slots=16),
-    ]  # fmt: skip
+        Window(),
+        Window(rotary=Rotary(64)),
+        Window(dtype="float32", rotary=Rotary(32)),
+        Window(slots=65),
+        Window(slots=128, kv_heads=1, rotary=Rotary(64, interleaved=True)),
+        Window(size=112, rotary=Rotary(56)),
+        Window(size=70, slots=16),
+    ]
     short: list[Check] = [
-        WindowAttention(), WindowAttention(packed=True), WindowAttention(dtype="float32", packed=True),
+        WindowAttention(),
+        WindowAttention(packed=True),
+        WindowAttention(dtype="float32", packed=True),
         WindowAttention(left=127, heads=4, kv_heads=1, size=128, packed=True),
-        WindowAttention(left=15, size=112), WindowAttention(left=127, size=128, dtype="float32"),
+        WindowAttention(left=15, size=112),
+        WindowAttention(left=127, size=128, dtype="float32"),
         WindowAttention(left=0, size=20, dtype="float16"),
-    ]  # fmt: skip
+    ]
     first = [*attention[:3], steps[0], windows[0], *short[:2]]
     return [*first, *attention[3:], *steps[1:], *windows[1:], *short[2:]]
 
@@ -352,18 +371,25 @@ def checks() -> list[Check]:
 def triton_twins() -> list[Check]:
     """The jax-triton twin, forward and backward: states, padding, float32, two value tiles, large K."""
     shapes: list[dict[str, Any]] = [
-        {}, {"packed": True}, {"dtype": "float32", "precision": "highest", "packed": True},
-        {"value_size": 112, "packed": True}, {"key_size": 32},
-    ]  # fmt: skip
+        {},
+        {"packed": True},
+        {"dtype": "float32", "precision": "highest", "packed": True},
+        {"value_size": 112, "packed": True},
+        {"key_size": 32},
+    ]
     return [Attention(implementation="triton", **shape) for shape in shapes]
 
 
 def mosaic_twins() -> list[Check]:
     """The forward pass of the twin for Hopper: one block and several, two value parts, states, padding."""
     shapes: list[dict[str, Any]] = [
-        {}, {"packed": True}, {"length": 4096, "batch": 1, "heads": 1}, {"block": 256, "packed": True},
-        {"value_size": 112, "packed": True}, {"value_size": 128},
-    ]  # fmt: skip
+        {},
+        {"packed": True},
+        {"length": 4096, "batch": 1, "heads": 1},
+        {"block": 256, "packed": True},
+        {"value_size": 112, "packed": True},
+        {"value_size": 128},
+    ]
     return [Attention(implementation="mosaic", **shape) for shape in shapes]
 
 

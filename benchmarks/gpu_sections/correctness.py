@@ -89,9 +89,13 @@ def _check(check: Check, compiler: _Compiler, session: Session) -> None:
     compiled = future.result()
     outcome = program.judge(compiled)
     session.add(
-        step=check.name, what="check", status="wrong" if outcome.problem else "passed",
-        reason=outcome.problem or None, errors={name: float(e) for name, e in outcome.errors.items()},
-        tolerance=outcome.tolerance, deterministic=outcome.deterministic,
-    )  # fmt: skip
+        step=check.name,
+        what="check",
+        status="wrong" if outcome.problem else "passed",
+        reason=outcome.problem or None,
+        errors={name: float(e) for name, e in outcome.errors.items()},
+        tolerance=outcome.tolerance,
+        deterministic=outcome.deterministic,
+    )
     worst = max(outcome.errors.values())
     session.say(f"{check.name}: largest error {worst:.1e}, {outcome.problem or 'passed'}")

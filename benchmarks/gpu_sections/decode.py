@@ -99,9 +99,14 @@ def _dot_product_step(attend: Any, q: Any, k: Any, v: Any, cache: Any) -> tuple[
 
 
 def _rows(
-    session: Session, names: tuple[str, ...], one: Callable[[str], One], widths: tuple[int, ...], state: Any,
-    lead: tuple[int, int], bound: float,
-) -> list[Candidate]:  # fmt: skip
+    session: Session,
+    names: tuple[str, ...],
+    one: Callable[[str], One],
+    widths: tuple[int, ...],
+    state: Any,
+    lead: tuple[int, int],
+    bound: float,
+) -> list[Candidate]:
     """Every implementation, call by call and in a loop."""
     steps = 2 if session.sizing.quick else LOOP_STEPS
     keys = jax.random.split(jax.random.key(0), len(widths))

@@ -64,11 +64,13 @@ EXPECTATIONS = (
     Expectation("bfloat16 matmul, 8192^3", "790 TFLOP/s", _rate("matmul"), "TFLOP/s", 1e-12),
     Expectation(LARGE, "1.2 ms (0.9 to 1.9)", _seconds("forward", "B16 N32768", "pallas")),
     Expectation(
-        "the same through jax-triton", "1.6 ms (1.2 to 2.4); under 0.8 of ours take it as the default",
+        "the same through jax-triton",
+        "1.6 ms (1.2 to 2.4); under 0.8 of ours take it as the default",
         _seconds("forward", "B16 N32768", "triton"),
     ),
     Expectation(
-        "the same through Mosaic GPU (jax 0.11 or newer)", "1.2 ms (0.8 to 1.8)",
+        "the same through Mosaic GPU (jax 0.11 or newer)",
+        "1.2 ms (0.8 to 1.8)",
         _seconds("mosaic_forward", "B16 N32768", "mosaic"),
     ),
     Expectation("the same in three passes, L = 4096", "1.8 ms", _three_passes),
@@ -76,9 +78,7 @@ EXPECTATIONS = (
     Expectation("forward, B 1, N 32768, L = 2048", "0.18 ms", _seconds("blocks", "B1 N32768", "block 2048")),
     Expectation("the same, L = 1024", "0.2 ms", _seconds("blocks", "B1 N32768", "block 1024")),
     Expectation("the same, B 1, serial", "1.0 to 1.4 ms", _seconds("blocks", "B1 N32768", "serial")),
-    Expectation(
-        "forward, B 4 (64 heads), N 32768", "0.65 ms", _seconds("blocks", "B4 N32768", "default")
-    ),
+    Expectation("forward, B 4 (64 heads), N 32768", "0.65 ms", _seconds("blocks", "B4 N32768", "default")),
     Expectation("the same, B 4, serial", "1.2 ms", _seconds("blocks", "B4 N32768", "serial")),
     Expectation("forward, B 16, N 2048", "0.12 to 0.18 ms", _seconds("forward", "B16 N2048", "pallas")),
     Expectation(
@@ -89,19 +89,23 @@ EXPECTATIONS = (
         "decoding step, B 128, H 16", "40 to 50 us", _seconds("decode", "B128", "pallas loop"), "us", 1e6
     ),
     Expectation(
-        "decoding step, B 1", "4 to 6 us, bound by its launch", _seconds("decode", "B1", "pallas loop"),
-        "us", 1e6,
+        "decoding step, B 1",
+        "4 to 6 us, bound by its launch",
+        _seconds("decode", "B1", "pallas loop"),
+        "us",
+        1e6,
     ),
     Expectation(
         "largest error, bfloat16 forward, N 2048", "3e-3 of the largest value", _largest_error, "", 1
     ),
     *(
         Expectation(
-            f"`{name}` alone, B 16, H 16, N 32768, {words}", "above, at 55 %",
+            f"`{name}` alone, B 16, H 16, N 32768, {words}",
+            "above, at 55 %",
             _seconds("kernels", f"{name} {step}", name),
         )
         for name in ("outputs", "dq", "dk", "dv", "key_sums", "query_sums", "scan")
         for step, words in (("serial", "serial"), ("blocks", "L = 4096"))
         if step == "blocks" or name in ("outputs", "dq", "dk", "dv")
     ),
-)  # fmt: skip
+)

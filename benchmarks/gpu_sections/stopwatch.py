@@ -118,12 +118,19 @@ def compare(session: Session, step: str, candidates: Sequence[Candidate], **fact
         if name in medians:
             median = medians[name]
             session.add(
-                step=step, what=name, status="measured", seconds=median,
-                seconds_min=min(samples[name]), seconds_max=max(samples[name]), samples=len(samples[name]),
-                calls_per_sample=turns[name][1], ratio_to_first=None if first is None else median / first,
+                step=step,
+                what=name,
+                status="measured",
+                seconds=median,
+                seconds_min=min(samples[name]),
+                seconds_max=max(samples[name]),
+                samples=len(samples[name]),
+                calls_per_sample=turns[name][1],
+                ratio_to_first=None if first is None else median / first,
                 bound_fraction=None if candidate.bound is None else candidate.bound / median,
-                **facts, **candidate.facts,
-            )  # fmt: skip
+                **facts,
+                **candidate.facts,
+            )
             ready[name].free()
     if medians:
         shown = ", ".join(f"{n} {1e3 * s:.4g}" for n, s in sorted(medians.items(), key=lambda x: x[1]))

@@ -62,19 +62,26 @@ def targets(rows: Rows) -> list[Target]:
         if batch >= WIDE_WINDOW_BATCH
     ]
     return [
-        Target("forward, N 8192, B*H 64: best of flash-linear-attention over ours",
-               _least(_over(at_8k, peer, "pallas") for peer in PEERS), least=2),
-        Target("forward, N 8192, B*H 64: cumulative sum over ours",
-               _over(at_8k, "cumulative_sum", "pallas"), least=5),
-        Target("forward, B 16, H 16, N 32768",
-               _milliseconds(large.get("pallas")), most=2.5, unit="ms"),
-        Target("forward, B 1, H 16, N 32768",
-               _milliseconds(alone.get("pallas")), most=0.3, unit="ms"),
-        Target("backward over forward, B 16, H 16, N 32768",
-               quotient(backward(rows), large.get("pallas")), most=3.5),
+        Target(
+            "forward, N 8192, B*H 64: best of flash-linear-attention over ours",
+            _least(_over(at_8k, peer, "pallas") for peer in PEERS),
+            least=2,
+        ),
+        Target(
+            "forward, N 8192, B*H 64: cumulative sum over ours",
+            _over(at_8k, "cumulative_sum", "pallas"),
+            least=5,
+        ),
+        Target("forward, B 16, H 16, N 32768", _milliseconds(large.get("pallas")), most=2.5, unit="ms"),
+        Target("forward, B 1, H 16, N 32768", _milliseconds(alone.get("pallas")), most=0.3, unit="ms"),
+        Target(
+            "backward over forward, B 16, H 16, N 32768",
+            quotient(backward(rows), large.get("pallas")),
+            most=3.5,
+        ),
         Target("decode, B 128: share of the copy bandwidth", decode[0] if decode else None, least=0.8),
         Target("window decode, B 32 and more: xla over ours", _least(window), least=2),
-    ]  # fmt: skip
+    ]
 
 
 def backward(rows: Rows) -> float | None:

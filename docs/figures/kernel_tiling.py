@@ -120,11 +120,16 @@ def program(axes: Any) -> None:
     box(axes, 6.95, y, 1, 1, WORK, "y times\nnormaliser")
     label(7.45, "64 x 64")
     axes.text(
-        6.1, 0.72, "then, for the next 64 tokens:\n"
-        r"$S \leftarrow S + \phi(k)^T v$   (160 x 64) x (64 x 64)" "\n"
+        6.1,
+        0.72,
+        "then, for the next 64 tokens:\n"
+        r"$S \leftarrow S + \phi(k)^T v$   (160 x 64) x (64 x 64)"
+        "\n"
         "S (of all tokens before these) stays in registers;\n$\\phi$ and p never leave the program",
-        ha="center", va="center", fontsize=8,
-    )  # fmt: skip
+        ha="center",
+        va="center",
+        fontsize=8,
+    )
     axes.set_xlim(-0.1, 8.1)
     axes.set_ylim(0.1, 3.1)
 
@@ -159,8 +164,10 @@ def main() -> None:
         part.axis("off")
     axes[1].set_aspect("equal")
     colors = (
-        (TOKENS, "tokens, their products"), (STATE, "states: sums over tokens"), (WORK, "kernels, outputs"),
-    )  # fmt: skip
+        (TOKENS, "tokens, their products"),
+        (STATE, "states: sums over tokens"),
+        (WORK, "kernels, outputs"),
+    )
     keys = [Patch(facecolor=color, edgecolor=INK, label=label) for color, label in colors]
     figure.legend(handles=keys, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     facts = "Blocks are computed side by side; only the small states pass from block to block."

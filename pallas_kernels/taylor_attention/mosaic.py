@@ -26,9 +26,16 @@ SHORTEST_BLOCK = 8
 
 
 def forward(
-    q: jax.Array, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array], state: Any,
-    *, eps: float, block: int | None, return_state: bool,
-) -> tuple[jax.Array, ...]:  # fmt: skip
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    packing: Sequence[jax.Array],
+    state: Any,
+    *,
+    eps: float,
+    block: int | None,
+    return_state: bool,
+) -> tuple[jax.Array, ...]:
     """Outputs (B, N, H, V), reciprocal normalisers (B, H, N) and, on request, the final state.
 
     Args:

@@ -33,9 +33,14 @@ def key_sums(plan: Plan, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array
 
 
 def outputs(
-    plan: Plan, q: jax.Array, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array],
-    prefix: Sequence[jax.Array], return_state: bool,
-) -> tuple[jax.Array, ...]:  # fmt: skip
+    plan: Plan,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    packing: Sequence[jax.Array],
+    prefix: Sequence[jax.Array],
+    return_state: bool,
+) -> tuple[jax.Array, ...]:
     """Outputs (B, N, H, V), reciprocal normalisers (B, H, N) and, on request, the state after all tokens.
 
     Args:

@@ -33,21 +33,30 @@ ROW, COLUMN = Layout.reduce(1), Layout.reduce(0)
 
 
 def run(
-    body: Callable[..., None], *operands: jax.Array, grid: Sequence[int], out_type: Sequence[Any],
-    scratch: Mapping[str, Any], name: str,
-) -> tuple[jax.Array, ...]:  # fmt: skip
+    body: Callable[..., None],
+    *operands: jax.Array,
+    grid: Sequence[int],
+    out_type: Sequence[Any],
+    scratch: Mapping[str, Any],
+    name: str,
+) -> tuple[jax.Array, ...]:
     """Run `body(*operand refs, *output refs, **scratch refs)` once per grid point (heads, rows, blocks)."""
     options: dict[str, Any] = {}
     if is_interpreted():
         options["interpret"] = plgpu.InterpretGPUParams(detect_races=True)
     body.__name__ = name  # what profilers show
     return plgpu.kernel(
-        body, out_type=tuple(out_type), scratch_types=dict(scratch), grid=tuple(grid), grid_names=GRID,
-        num_threads=THREADS, thread_name=WARPGROUP,
+        body,
+        out_type=tuple(out_type),
+        scratch_types=dict(scratch),
+        grid=tuple(grid),
+        grid_names=GRID,
+        num_threads=THREADS,
+        thread_name=WARPGROUP,
         # Layouts and swizzles are written out, which lets a column of plain shared memory be loaded.
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
         **options,
-    )(*operands)  # fmt: skip
+    )(*operands)
 
 
 def load(ref: Any, layout: Any = Layout) -> jax.Array:

@@ -25,8 +25,10 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("conv_basis")
     (folder / "page.md").write_text(PAGE)
     flags = ["--terms", "4,1", "--lengths", "16,8", "--fit-from", "8", "--head-dim", "4", "--repeats", "2"]
-    outputs = [f"--{flag}={folder / name}" for flag, name in
-               (("json", "conv.json"), ("plot", "conv.png"), ("markdown", "page.md"))]  # fmt: skip
+    outputs = [
+        f"--{flag}={folder / name}"
+        for flag, name in (("json", "conv.json"), ("plot", "conv.png"), ("markdown", "page.md"))
+    ]
     return main(["conv_basis", *flags, *outputs]), folder
 
 

@@ -39,8 +39,10 @@ def finished(tmp_path_factory):
     """One complete run: its exit status and folder."""
     folder = tmp_path_factory.mktemp("decode")
     (folder / "page.md").write_text(PAGE)
-    outputs = [f"--{flag}={folder / name}" for flag, name in
-               (("json", "decode.json"), ("plot", "decode.png"), ("markdown", "page.md"))]  # fmt: skip
+    outputs = [
+        f"--{flag}={folder / name}"
+        for flag, name in (("json", "decode.json"), ("plot", "decode.png"), ("markdown", "page.md"))
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode, "model_config", tiny)
         patch.setattr(decode_memory, "model_config", tiny)
@@ -95,8 +97,11 @@ def test_only_a_cache_grows(result):
     }
     assert exponents[BASED] == exponents[MAMBA] == pytest.approx(0)
     assert exponents[ATTENTION] == pytest.approx(1, abs=0.1)  # beside the cache stand three counters
-    sizes = {row["length"]: row["state_bytes"] for row in result["rows"] if row["contestant"] == ATTENTION
-             and row["part"] == "contexts"}  # fmt: skip
+    sizes = {
+        row["length"]: row["state_bytes"]
+        for row in result["rows"]
+        if row["contestant"] == ATTENTION and row["part"] == "contexts"
+    }
     assert sizes[32] - sizes[16] == 16 * 2 * 8 * 4  # keys and values of 8 channels in float32
     rows = {(row["model"], row["context"]): row for row in result["memory"]}
     assert rows[ATTENTION, 32]["state_bytes"] - rows[ATTENTION, 16]["state_bytes"] == 16 * 2 * 8 * 2
@@ -225,12 +230,16 @@ def rows_of(part, direction, seconds, state=lambda n: 64):
     """Rows of synthetic times: a function of the length for every model."""
     return [
         {
-            "part": part, "contestant": name, "pass": direction, "length": length, "seconds": time(length),
+            "part": part,
+            "contestant": name,
+            "pass": direction,
+            "length": length,
+            "seconds": time(length),
             "state_bytes": state(length),
         }
         for name, time in seconds.items()
         for length in (1024, 2048, 4096, 8192)
-    ]  # fmt: skip
+    ]
 
 
 def test_exponents_and_crossover_of_synthetic_times():

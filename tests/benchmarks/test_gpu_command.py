@@ -35,8 +35,16 @@ ABSENT = ("triton", "torch", "softmax_cudnn")
 
 
 NOT_THERE = (
-    "grain", "array_record", "orbax", "tyro", "rich", "typeguard", "beartype", "safetensors", "tensorboardX",
-)  # fmt: skip
+    "grain",
+    "array_record",
+    "orbax",
+    "tyro",
+    "rich",
+    "typeguard",
+    "beartype",
+    "safetensors",
+    "tensorboardX",
+)
 """What a rented GPU machine may lack: the command needs jax, flax, numpy and jaxtyping."""
 
 
@@ -161,8 +169,11 @@ def test_a_candidate_that_fails_does_not_stop_the_others():
     dies_compiling = Candidate("b", lambda: dying(working("b").prepare()))
     compare(s, "one", [working("a"), dies_compiling, broken("c"), working("d")])
     assert sorted(rows_of(s)) == [
-        ("one", "a", "measured"), ("one", "b", "failed"), ("one", "c", "failed"), ("one", "d", "measured"),
-    ]  # fmt: skip
+        ("one", "a", "measured"),
+        ("one", "b", "failed"),
+        ("one", "c", "failed"),
+        ("one", "d", "measured"),
+    ]
 
 
 def dying(prepared: Prepared) -> Prepared:
@@ -242,8 +253,10 @@ def test_a_lost_device_ends_the_process_and_the_next_one_goes_on(tmp_path, monke
     again.run_section("forward", steps, 30)
     assert rows_of(again) == [
         ("one", "check", "passed"),
-        ("two", "b", "skipped"), ("two", "a", "measured"), ("two", "c", "measured"),
-    ]  # fmt: skip
+        ("two", "b", "skipped"),
+        ("two", "a", "measured"),
+        ("two", "c", "measured"),
+    ]
     assert again.report["rows"][1]["reason"] == BROKE
 
 
@@ -434,8 +447,14 @@ def test_targets_from_rows():
     ]
     found = [(target.value and round(target.value, 6), target.met) for target in targets(rows)]
     assert found == [
-        (1.5, False), (None, None), (2.0, True), (None, None), (3.0, True), (0.85, True), (3.0, True),
-    ]  # fmt: skip
+        (1.5, False),
+        (None, None),
+        (2.0, True),
+        (None, None),
+        (3.0, True),
+        (0.85, True),
+        (3.0, True),
+    ]
     assert all(target["measured"] is None for target in summary([])["targets"])
     shown = summary(rows)["tables"]["targets"]
     assert shown[2][1:] == ["at most 2.5 ms", "2 ms"]
@@ -466,12 +485,15 @@ def test_what_was_expected_is_found_in_rows():
     )
     found = {what: value for what, _, value in summary(rows)["tables"]["expected"] if value is not None}
     assert found == {
-        "copy, read and written": "4.2 TB/s", "forward, B 16, H 16, N 32768": "2 ms",
-        "backward alone, L = N": "6 ms", "the same in three passes, L = 4096": "3 ms",
-        "`outputs`, value tile 32 over 64": "2", "decoding step, B 1": "5 us",
+        "copy, read and written": "4.2 TB/s",
+        "forward, B 16, H 16, N 32768": "2 ms",
+        "backward alone, L = N": "6 ms",
+        "the same in three passes, L = 4096": "3 ms",
+        "`outputs`, value tile 32 over 64": "2",
+        "decoding step, B 1": "5 us",
         "largest error, bfloat16 forward, N 2048": "0.003",
         "`dq` alone, B 16, H 16, N 32768, serial": "2.1 ms",
         "`key_sums` alone, B 16, H 16, N 32768, L = 4096": "1 ms",
         "`scan` alone, B 16, H 16, N 32768, L = 4096": "1 ms",
         "`outputs` alone, B 16, H 16, N 32768, L = 4096": "1 ms",
-    }  # fmt: skip
+    }

@@ -39,9 +39,20 @@ needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="needs the wheels o
 needs_plugin = pytest.mark.skipif(not HAS_PLUGIN, reason="needs jax's CUDA plugin (extra `inspect`)")
 
 RESOURCES = Resources(
-    kernel="gram", warps=4, stages=1, registers=68, stack=0, spill_stores=0, spill_loads=0, shared=16384,
-    blocks_per_sm=7, wgmma=4, mma=0, loop=sass.Loop(114, 114, 128, 2, 2), ptxas="12.9.86",
-)  # fmt: skip
+    kernel="gram",
+    warps=4,
+    stages=1,
+    registers=68,
+    stack=0,
+    spill_stores=0,
+    spill_loads=0,
+    shared=16384,
+    blocks_per_sm=7,
+    wgmma=4,
+    mma=0,
+    loop=sass.Loop(114, 114, 128, 2, 2),
+    ptxas="12.9.86",
+)
 
 
 def _entry(case=None, **changes) -> Entry:

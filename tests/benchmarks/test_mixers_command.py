@@ -25,8 +25,10 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mixers")
     (folder / "page.md").write_text(PAGE)
     flags = ["--d-model", "8", "--lengths", "32,8,16", "--fit-from", "8", "--samples", "2"]
-    outputs = [f"--{flag}={folder / name}" for flag, name in
-               (("json", "mixers.json"), ("plot", "mixers.png"), ("markdown", "page.md"))]  # fmt: skip
+    outputs = [
+        f"--{flag}={folder / name}"
+        for flag, name in (("json", "mixers.json"), ("plot", "mixers.png"), ("markdown", "page.md"))
+    ]
     return main(["mixers", *flags, "--mixers", ",".join(NAMES), *outputs]), folder
 
 

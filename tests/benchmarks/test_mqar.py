@@ -69,9 +69,11 @@ def test_ratios_are_of_all_models_together():
     ]
     found = {(entry["contestant"], entry["other"]): entry["ratio"] for entry in mqar_tables.ratios(rows)}
     assert found == {
-        ("jax_1", "torch_labels"): 2.0, ("jax_4", "jax_1"): 1.5, ("jax_4", "torch_labels"): 3.0,
+        ("jax_1", "torch_labels"): 2.0,
+        ("jax_4", "jax_1"): 1.5,
+        ("jax_4", "torch_labels"): 3.0,
         ("torch_labels", "jax_1"): 0.5,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.slow

@@ -19,10 +19,21 @@ from tests.benchmarks.refusals import expect_one_line
 NAMES = ["taylor_xla", "dot_product_attention", "softmax_tiled"]  # the quadratic form compiles slowly
 NUMBERS = {"seconds", "spread", "seconds_min", "seconds_max", "compile_seconds"}
 BYTES = {"temp_bytes", "needed_bytes"}
-ROW_KEYS = NUMBERS | BYTES | {
-    "contestant", "pass", "length", "status", "reason",
-    "samples", "calls_per_sample", "cold", "peak_rss_bytes",
-}  # fmt: skip
+ROW_KEYS = (
+    NUMBERS
+    | BYTES
+    | {
+        "contestant",
+        "pass",
+        "length",
+        "status",
+        "reason",
+        "samples",
+        "calls_per_sample",
+        "cold",
+        "peak_rss_bytes",
+    }
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +53,18 @@ def result(finished):
 def test_the_envelope(finished, result):
     assert finished[0] == 0
     assert set(result) == {
-        "benchmark", "schema", "complete", "command", "machine", "settings", "contestants", "rows",
-        "agreement", "summary", "notes",
-    }  # fmt: skip
+        "benchmark",
+        "schema",
+        "complete",
+        "command",
+        "machine",
+        "settings",
+        "contestants",
+        "rows",
+        "agreement",
+        "summary",
+        "notes",
+    }
     assert (result["benchmark"], result["schema"], result["complete"]) == ("ops", 1, True)
     assert result["command"].startswith("python -m benchmarks ops --lengths 128,64,128")
     assert {"cpu", "cores", "jax", "python", "date"} <= set(result["machine"])

@@ -248,10 +248,13 @@ def _report(seconds: float = 1e-3) -> dict:
     fused = with_cudnn(rows, config, 2, 32, trains=True, gpu=GPUS["H200"])
     where = {"preset": "attn-360m", "program": "train", "batch": 2, "length": 32}
     summary = {
-        "tokens": 64, "floor_seconds": sum(row["floor_seconds"] for row in rows), "launches": 14,
-        "floor_seconds_with_cudnn": sum(row["floor_seconds"] for row in fused), "scratch_bytes": 1e9,
+        "tokens": 64,
+        "floor_seconds": sum(row["floor_seconds"] for row in rows),
+        "launches": 14,
+        "floor_seconds_with_cudnn": sum(row["floor_seconds"] for row in fused),
+        "scratch_bytes": 1e9,
         "host_starts": None,
-    }  # fmt: skip
+    }
     settings = {
         "gpu": "H200",
         "dtype": "bfloat16",

@@ -11,11 +11,15 @@ from based_jax.convert.authors_config import model_config
 CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 BASED_360M = {
     **json.loads((CHECKPOINTS / "based-tiny" / "config.json").read_text()),
-    "n_embd": 1024, "n_head": 16, "n_layer": 27, "n_inner": 2048,
-    "alt_mixer_layers": [1, 6, 11, 16, 21], "alt_mixer_2_layers": [2, 7, 12, 17, 22],
+    "n_embd": 1024,
+    "n_head": 16,
+    "n_layer": 27,
+    "n_inner": 2048,
+    "alt_mixer_layers": [1, 6, 11, 16, 21],
+    "alt_mixer_2_layers": [2, 7, 12, 17, 22],
     "alt_mixer": {"_target_": "x.LinearAttention", "feature_dim": 16, "num_heads": 16},
     "alt_mixer_2": {"_target_": "x.SlidingAttention", "window_size": 128, "num_heads": 16},
-}  # fmt: skip
+}
 
 
 def test_based_360m():

@@ -81,10 +81,13 @@ BLOCKS = {
     "post-norm": {"module": "flash_attn.modules.block.Block", "prenorm": False, "norm": "rms", "eps": 0.1},
     "without MLP": {"module": "based.models.block.Block", "mlp": "Identity", "norm": "layernorm"},
     "post-norm without MLP": {
-        "module": "based.models.block.Block", "mlp": "Identity", "norm": "rms", "prenorm": False,
+        "module": "based.models.block.Block",
+        "mlp": "Identity",
+        "norm": "rms",
+        "prenorm": False,
     },
     "fc3": {"module": "based.models.block.Block", "mlp": "GatedMlp alt_geglu", "norm": "rms"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BLOCKS)

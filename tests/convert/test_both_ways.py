@@ -53,8 +53,10 @@ def test_authors_to_native_to_authors(name, tmp_path, capsys):
     convert.main([str(native), str(back), "--to", "authors"])
     assert "written as  authors: config.json, pytorch_model.bin" in capsys.readouterr().out
     assert sorted(file.name for file in back.iterdir()) == [
-        "config.json", "pytorch_model.bin", "tokenizer.json",
-    ]  # fmt: skip
+        "config.json",
+        "pytorch_model.bin",
+        "tokenizer.json",
+    ]
     original = load_torch_file(CHECKPOINTS / name / "pytorch_model.bin")
     same(load_torch_file(back / "pytorch_model.bin"), original)
     before, after = read_config(source), read_config(back)

@@ -11,9 +11,13 @@ from based_jax.published import table
 PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 FAMILIES = {"attn": "Transformer++", "based": "Based", "mamba": "Mamba"}
 SIZES = {
-    "attn-1b": "1.33b", "attn-360m": "360m", "based-1b": "1.35b", "based-360m": "363m", "mamba-1b": "1.32b",
+    "attn-1b": "1.33b",
+    "attn-360m": "360m",
+    "based-1b": "1.35b",
+    "based-360m": "363m",
+    "mamba-1b": "1.32b",
     "mamba-360m": "358m",
-}  # fmt: skip
+}
 
 
 def rows() -> list[list[str]]:

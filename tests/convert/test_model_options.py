@@ -53,7 +53,7 @@ CASES = {
     "positions": {"max_position_embeddings": 9, "rotary_emb_fraction": 0.0, "layer_norm_epsilon": 0.1},
     "projected": {"word_embed_proj_dim": 4, "tie_word_embeddings": False},
     "projected, tied": {"word_embed_proj_dim": 12},
-}  # fmt: skip
+}
 CORE = ["inverse layer scale", "gelu_new", "geglu, fc3", "post-norm", "parallel, tied", "projected"]
 TOKENS = np.random.default_rng(1).integers(0, 11, (2, 9))
 

@@ -334,7 +334,7 @@ WRONG_CONFIGS: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"attn_layer_idx": [1], "attn_cfg": {"causal": True}}, "attn_cfg.num_heads = None"),
         ({"attn_layer_idx": [1], "attn_cfg": {"d_conv": 4}}, "attn_cfg.d_conv = 4: expected 0"),
     ],
-}  # fmt: skip
+}
 
 
 def test_wrong_configs(original, tmp_path):

@@ -100,11 +100,15 @@ class TestReadStateDict:
     @pytest.mark.parametrize(
         "value",
         [
-            np.float64([1, -1e300]), np.complex64([1j]), np.int8([3]), np.int64([1]), np.uint64([1 << 63]),
+            np.float64([1, -1e300]),
+            np.complex64([1j]),
+            np.int8([3]),
+            np.int64([1]),
+            np.uint64([1 << 63]),
             np.bool_([True]),
         ],
         ids=lambda value: value.dtype.name,
-    )  # fmt: skip
+    )
     @pytest.mark.parametrize("kind", ["safetensors", "bin"])
     def test_numbers_that_are_no_weights(self, tmp_path, value, kind):
         file, name = tmp_path / f"w.{kind}", "layers.0.\x1b[31mred\n"
@@ -255,10 +259,21 @@ class TestShards:
     @pytest.mark.parametrize(
         "text",
         [
-            "", "{", "[]", "3", "null", '{"weight_map": null}', '{"weight_map": {}}', '{"weight_map": ["w"]}',
-            '{"weight_map": {"w": 3}}', '{"weight_map": {"w": null}}', "{}", "[" * 100_000, "\ud800",
+            "",
+            "{",
+            "[]",
+            "3",
+            "null",
+            '{"weight_map": null}',
+            '{"weight_map": {}}',
+            '{"weight_map": ["w"]}',
+            '{"weight_map": {"w": 3}}',
+            '{"weight_map": {"w": null}}',
+            "{}",
+            "[" * 100_000,
+            "\ud800",
         ],
-    )  # fmt: skip
+    )
     def test_broken_index(self, tmp_path, text):
         (tmp_path / "model.safetensors.index.json").write_bytes(text.encode(errors="surrogatepass"))
         with pytest.raises(CheckpointError, match=r"model\.safetensors\.index\.json: .{0,300}$"):

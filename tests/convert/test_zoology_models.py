@@ -111,9 +111,14 @@ def test_mamba_blocks():
     """A root-mean-square norm and a mixer each, a LayerNorm at the end; the mixer's class is not asked."""
     meta = {**META, "block_type": "MambaBlock", "mixer": {"name": "any", "kwargs": {"d_state": 3}}}
     config = bj.ModelConfig(
-        11, 6, "MM", {"M": MixerSpec("mamba", {"d_state": 3})},
-        mlp="none", final_norm="layer", pad_vocab_multiple=1,
-    )  # fmt: skip
+        11,
+        6,
+        "MM",
+        {"M": MixerSpec("mamba", {"d_state": 3})},
+        mlp="none",
+        final_norm="layer",
+        pad_vocab_multiple=1,
+    )
     params = normals(bj.LanguageModel(config).init, array(TOKENS, np.int32))
     tensors = to_torch(meta, params)
     assert {name.partition("layers.0.")[2] for name in tensors} > {"norm.weight", "mixer.A_log"}

@@ -126,10 +126,10 @@ def test_bad_examples_are_named(tmp_path, parts, message):
         ("train.jsonl", '{"sequence": "A", "label": 1}\n{"seq\n', "train.jsonl, line 2: expected JSON"),
         ("train.jsonl", "[" * 100_000, "train.jsonl, line 1: more than 64 levels"),
         ("train.csv", "sequence,label\n" + "A" * 200_000 + ",1\n", "train.csv, line 1: expected CSV"),
-        ("train.jsonl", '[1]\n', r"train.jsonl, line 1 = \[1\]: expected a string"),
+        ("train.jsonl", "[1]\n", r"train.jsonl, line 1 = \[1\]: expected a string"),
         ("train.csv", "\n", "its train part is empty"),
     ],
-)  # fmt: skip
+)
 def test_broken_tables_are_named(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):

@@ -49,9 +49,16 @@ def test_ids_without_a_letter_are_left_out():
 
 @pytest.mark.parametrize(
     ("text", "place", "character"),
-    [("ACGX", 3, "X"), ("AC-GT", 2, "-"), ("\nA", 0, r"\\n"), ("Aé", 1, "é"), ("?", 0, r"\?"), 
-     ("A\u017f", 1, "\u017f"), ("AC\ud800", 2, r"\\ud800")],
-)  # fmt: skip
+    [
+        ("ACGX", 3, "X"),
+        ("AC-GT", 2, "-"),
+        ("\nA", 0, r"\\n"),
+        ("Aé", 1, "é"),
+        ("?", 0, r"\?"),
+        ("A\u017f", 1, "\u017f"),
+        ("AC\ud800", 2, r"\\ud800"),
+    ],
+)
 def test_what_is_no_nucleotide_is_named_with_its_place(text, place, character):
     with pytest.raises(ValueError, match=f"character {place} of a sequence = '{character}': expected a nucl"):
         DNA.encode(text)

@@ -114,10 +114,14 @@ def test_ratios_are_taken_within_a_seed():
     rows = [
         {"model": key, "seed": seed, "learning_rate": rate, "perplexity": value, "status": "finished"}
         for key, seed, rate, value in (
-            ("a-sa", 0, 0.1, 10.0), ("a-sa", 1, 0.1, 20.0), ("a-ha", 0, 0.1, 9.0), ("a-ha", 1, 0.1, 19.0),
-            ("a-ha", 2, 0.1, 1.0), ("a-ha", 0, 0.2, 5.0),
+            ("a-sa", 0, 0.1, 10.0),
+            ("a-sa", 1, 0.1, 20.0),
+            ("a-ha", 0, 0.1, 9.0),
+            ("a-ha", 1, 0.1, 19.0),
+            ("a-ha", 2, 0.1, 1.0),
+            ("a-ha", 0, 0.2, 5.0),
         )
-    ]  # fmt: skip
+    ]
     rows.append({"model": "a-ha", "seed": 3, "learning_rate": 0.1, "status": "failed"})
     assert sorted(report.over(rows, one, baseline, 0.1)) == [pytest.approx(0.9), pytest.approx(0.95)]
 

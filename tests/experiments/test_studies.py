@@ -132,9 +132,16 @@ def test_a_frontier_joins_what_beats_all_before_it():
 def tiny():
     """A study of one model that trains and one that cannot."""
     flags = {
-        "d_model": 8, "vocab_size": 16, "length": 8, "pairs": 2, "examples": 64, "test_examples": 32,
-        "epochs": 1, "batch_size": 32, "learning_rates": "1e-2,1e-3",
-    }  # fmt: skip
+        "d_model": 8,
+        "vocab_size": 16,
+        "length": 8,
+        "pairs": 2,
+        "examples": 64,
+        "test_examples": 32,
+        "epochs": 1,
+        "batch_size": 32,
+        "learning_rates": "1e-2,1e-3",
+    }
     jobs = [Job("Attention", "d 8", "attention", flags), Job("Based", "d 8", "based", {**flags, "pairs": 5})]
     return dataclasses.replace(mqar_tradeoff.STUDY, jobs=dict.fromkeys(study.SCALES, jobs))
 

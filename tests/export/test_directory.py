@@ -47,8 +47,10 @@ def test_manifest_says_what_the_programs_take(plain):
     assert values["state"]["0/k"]["shape"] == ["b", LENGTH, 2, 8]
     assert manifest["programs"]["decode"]["arguments"] == ["params", "state", "token", "active"]
     assert {entry["file"] for entry in manifest["programs"].values()} | {
-        "weights.safetensors", "manifest.json", "run.py",
-    } == {path.name for path in plain.directory.iterdir()}  # fmt: skip
+        "weights.safetensors",
+        "manifest.json",
+        "run.py",
+    } == {path.name for path in plain.directory.iterdir()}
 
 
 @pytest.mark.parametrize("name", ["decode.jaxexport", "weights.safetensors"])

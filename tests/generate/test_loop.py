@@ -97,8 +97,18 @@ def test_prefill_in_chunks_changes_nothing(hybrid, greedy, chunk):
 
 def test_lengths_inside_a_bucket_share_one_result(hybrid, greedy):
     assert [bucket(n) for n in (1, 16, 17, 21, 33, 64, 65, 128, 129, 1000, 1024)] == [
-        16, 16, 32, 32, 48, 64, 80, 128, 160, 1024, 1024
-    ]  # fmt: skip
+        16,
+        16,
+        32,
+        32,
+        48,
+        64,
+        80,
+        128,
+        160,
+        1024,
+        1024,
+    ]
     assert all(
         n <= bucket(n) <= max(16, 1.25 * n + 16) and bucket(bucket(n)) == bucket(n) for n in range(1, 5000)
     )

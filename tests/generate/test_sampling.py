@@ -231,15 +231,31 @@ def test_keys_differ_between_rows_and_steps():
 @pytest.mark.parametrize(
     "options",
     [
-        {"temperature": -0.1}, {"temperature": float("nan")}, {"temperature": float("inf")},
-        {"temperature": "hot"}, {"temperature": None}, {"top_k": 0}, {"top_k": 2.5}, {"top_k": True},
-        {"top_p": 0.0}, {"top_p": 1.1}, {"top_p": float("nan")}, {"min_p": 0.0}, {"min_p": 1.5},
-        {"repetition_penalty": 0.0}, {"repetition_penalty": float("inf")}, {"repetition_penalty": True},
-        {"presence_penalty": float("nan")}, {"frequency_penalty": "much"}, {"temperature": 10**400},
-        {"repetition_penalty": 1e-308}, {"repetition_penalty": 10**400}, {"frequency_penalty": -(10**400)},
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"temperature": "hot"},
+        {"temperature": None},
+        {"top_k": 0},
+        {"top_k": 2.5},
+        {"top_k": True},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_p": float("nan")},
+        {"min_p": 0.0},
+        {"min_p": 1.5},
+        {"repetition_penalty": 0.0},
+        {"repetition_penalty": float("inf")},
+        {"repetition_penalty": True},
+        {"presence_penalty": float("nan")},
+        {"frequency_penalty": "much"},
+        {"temperature": 10**400},
+        {"repetition_penalty": 1e-308},
+        {"repetition_penalty": 10**400},
+        {"frequency_penalty": -(10**400)},
     ],
     ids=lambda options: str(options)[:40],
-)  # fmt: skip
+)
 def test_sampler_names_the_wrong_setting(options):
     (name, value), *_ = options.items()
     with pytest.raises(ValueError, match=f"^{name} = {value!r}: expected "):

@@ -70,9 +70,17 @@ def expected(simple):
 
 def run(simple, draft_params, steps=STEPS, prompts=PROMPTS, stop_tokens=NEVER, **options):
     return speculate(
-        simple.model, simple.params, simple.model, draft_params, prompts, steps,
-        draft_tokens=DRAFTS, stop_tokens=stop_tokens, pad_token=-1, **options,
-    )  # fmt: skip
+        simple.model,
+        simple.params,
+        simple.model,
+        draft_params,
+        prompts,
+        steps,
+        draft_tokens=DRAFTS,
+        stop_tokens=stop_tokens,
+        pad_token=-1,
+        **options,
+    )
 
 
 def test_a_draft_that_is_the_model_is_always_right(simple, expected):
@@ -121,9 +129,14 @@ def test_a_row_depends_on_its_own_key_and_settings_only(simple, stranger, expect
     assert together.tokens[1].tolist() == expected[1].tolist()
     others = [[9, 9, 9], PROMPTS[2], [1], PROMPTS[0]]
     moved = run(
-        simple, stranger, prompts=others, rng=keys[jnp.array([1, 2, 3, 0])],
-        temperature=[1, 1.2, 0.1, 0.8], top_k=[3, 20, None, None], top_p=[0.2, 0.95, None, 0.95],
-    )  # fmt: skip
+        simple,
+        stranger,
+        prompts=others,
+        rng=keys[jnp.array([1, 2, 3, 0])],
+        temperature=[1, 1.2, 0.1, 0.8],
+        top_k=[3, 20, None, None],
+        top_p=[0.2, 0.95, None, 0.95],
+    )
     assert moved.tokens[1].tolist() == together.tokens[2].tolist()
     assert moved.tokens[3].tolist() == together.tokens[0].tolist()
 

@@ -25,9 +25,15 @@ def report(
     machine = {"device": H200, "platform": "gpu", "jax": "0.11.2", "date": f"{date}T10:00:00+00:00"}
     settings = {"quick": False, "interpret": False}
     return {
-        "benchmark": benchmark, "schema": SCHEMA, "complete": True, "command": "", "machine": machine,
-        "settings": settings, "rows": rows, **extra,
-    }  # fmt: skip
+        "benchmark": benchmark,
+        "schema": SCHEMA,
+        "complete": True,
+        "command": "",
+        "machine": machine,
+        "settings": settings,
+        "rows": rows,
+        **extra,
+    }
 
 
 def gpu(forward: float, date: str = "2026-11-24", section: str = "forward") -> dict[str, Any]:
@@ -213,8 +219,9 @@ def test_from_the_interpreter_into_the_tables(tree, tmp_path):
     done = run_module("pallas_kernels.adopt", str(tmp_path / "out"), *flags)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in (tree / "benchmarks/results/cpu").iterdir()) == [
-        "backends.json", "tune.json",
-    ]  # fmt: skip
+        "backends.json",
+        "tune.json",
+    ]
 
 
 def test_one_line_and_status_2(tmp_path, capsys):

@@ -36,8 +36,10 @@ def made(wins, sizes=SIZES):
 @given(st.sets(st.sampled_from(SIZES)), st.integers(1, 3000), st.integers(1, 60_000))
 def test_a_size_goes_with_the_largest_measured_one_below_it(wins, rows, length):
     table = choices.with_backends([], made(wins), H200)
-    below = [max((n for n in sizes if n <= value), default=0) for sizes, value in
-             ((ROWS_AND_HEADS, rows), (LENGTHS, length))]  # fmt: skip
+    below = [
+        max((n for n in sizes if n <= value), default=0)
+        for sizes, value in ((ROWS_AND_HEADS, rows), (LENGTHS, length))
+    ]
     facts = {"rows_and_heads": rows, "length": length}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "backends", lambda op: table)

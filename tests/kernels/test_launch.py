@@ -15,9 +15,15 @@ def run(body, *arrays, shape, grid=(1,)):
     """`body` on whole arrays."""
     out = jax.ShapeDtypeStruct(shape, jnp.float32)
     return launch(
-        body, *arrays, grid=grid, in_specs=[whole(x) for x in arrays], out_specs=whole(out), out_shape=out,
-        warps=1, name="test",
-    )  # fmt: skip
+        body,
+        *arrays,
+        grid=grid,
+        in_specs=[whole(x) for x in arrays],
+        out_specs=whole(out),
+        out_shape=out,
+        warps=1,
+        name="test",
+    )
 
 
 def test_interpreted_is_scoped():
@@ -53,10 +59,15 @@ def test_masked_elements_are_not_read():
 
     with interpreted():
         y = launch(
-            body, jnp.arange(5.0), grid=(1,), in_specs=[pl.BlockSpec((8,), lambda i: (0,))],
-            out_specs=pl.BlockSpec((8,), lambda i: (0,)), out_shape=jax.ShapeDtypeStruct((8,), jnp.float32),
-            warps=1, name="test",
-        )  # fmt: skip
+            body,
+            jnp.arange(5.0),
+            grid=(1,),
+            in_specs=[pl.BlockSpec((8,), lambda i: (0,))],
+            out_specs=pl.BlockSpec((8,), lambda i: (0,)),
+            out_shape=jax.ShapeDtypeStruct((8,), jnp.float32),
+            warps=1,
+            name="test",
+        )
     assert y.tolist() == [0, 1, 2, 3, 4, 2, 2, 2]
 
 

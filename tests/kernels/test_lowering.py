@@ -58,10 +58,15 @@ def _run(body, *arrays, size):
     """One program of `body`, from whole arrays to a vector."""
     shape = jax.ShapeDtypeStruct((size,), jnp.float32)
     return launch(
-        body, *arrays,
-        grid=(1,), in_specs=[whole(x) for x in arrays], out_specs=whole(shape), out_shape=shape,
-        warps=1, name="bad",
-    )  # fmt: skip
+        body,
+        *arrays,
+        grid=(1,),
+        in_specs=[whole(x) for x in arrays],
+        out_specs=whole(shape),
+        out_shape=shape,
+        warps=1,
+        name="bad",
+    )
 
 
 def _twice(x_ref, out_ref):

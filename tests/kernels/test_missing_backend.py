@@ -140,9 +140,15 @@ def test_a_kernel_without_gradients_takes_those_of_plain_jax(monkeypatch):
 
     def loss(q, k, v, state, ids, mask, implementation):
         y, state = ops.taylor_attention(
-            q, k, v, initial_state=state, return_state=True, segment_ids=ids, mask=mask,
+            q,
+            k,
+            v,
+            initial_state=state,
+            return_state=True,
+            segment_ids=ids,
+            mask=mask,
             implementation=implementation,
-        )  # fmt: skip
+        )
         return jnp.sum(jnp.sin(y)) + jnp.sum(state.kv * state.kv)
 
     gradients = jax.jit(jax.grad(loss, (0, 1, 2)), static_argnums=6)

@@ -78,8 +78,11 @@ def test_wrong_and_failing_candidates_are_refused(tmp_path, measured):
     assert found.run()
     saved = json.loads((tmp_path / "r.json").read_text())
     assert statuses(saved) == {
-        ("N4", "a"): MEASURED, ("N4", "wrong"): REFUSED, ("N4", "fails"): REFUSED, ("N4", "b"): MEASURED,
-    }  # fmt: skip
+        ("N4", "a"): MEASURED,
+        ("N4", "wrong"): REFUSED,
+        ("N4", "fails"): REFUSED,
+        ("N4", "b"): MEASURED,
+    }
     rows = {row["candidate"]: row for row in saved["rows"]}
     assert rows["wrong"]["reason"].startswith("results differ by 0.0")
     assert rows["fails"]["reason"] == "RuntimeError: out of shared memory"
@@ -93,8 +96,11 @@ def test_without_a_reference_nothing_is_measured(reference, tmp_path, measured):
     found, _ = toys(tmp_path / "r.json", {"N4": [reference, "a", "b"], "N8": ["a"]})
     assert found.run()
     assert statuses(found.report) == {
-        ("N4", reference): REFUSED, ("N4", "a"): REFUSED, ("N4", "b"): REFUSED, ("N8", "a"): MEASURED,
-    }  # fmt: skip
+        ("N4", reference): REFUSED,
+        ("N4", "a"): REFUSED,
+        ("N4", "b"): REFUSED,
+        ("N8", "a"): MEASURED,
+    }
     assert "the present choice does not run" in found.report["rows"][-2]["reason"]
 
 
@@ -147,8 +153,11 @@ def test_what_compiles_long_holds_nobody_up(tmp_path, monkeypatch):
     monkeypatch.setattr(found, "_compile", lambda *which: slow if which == (0, 1) else compile_it(*which))
     assert found.run()
     assert [(row["case"], row["candidate"]) for row in found.report["rows"]] == [
-        ("N4", "a"), ("N8", "a"), ("N8", "b"), ("N4", "b"),
-    ]  # fmt: skip
+        ("N4", "a"),
+        ("N8", "a"),
+        ("N8", "b"),
+        ("N4", "b"),
+    ]
 
 
 def test_a_suspect_that_does_not_compile_is_left_out(tmp_path, measured, monkeypatch):
@@ -249,8 +258,12 @@ def test_what_ends_a_process_is_left_out_and_nothing_is_measured_again(tmp_path)
     assert status == [-signal.SIGKILL, -signal.SIGKILL, DEVICE_LOST, 0]
     saved = json.loads((tmp_path / "r.json").read_text())
     assert {name: status for (_, name), status in statuses(saved).items()} == {
-        "present": MEASURED, "innocent": MEASURED, "crashes": BROKEN, "hangs": BROKEN, "last": MEASURED,
-    }  # fmt: skip
+        "present": MEASURED,
+        "innocent": MEASURED,
+        "crashes": BROKEN,
+        "hangs": BROKEN,
+        "last": MEASURED,
+    }
     reasons = {row["candidate"]: row.get("reason") for row in saved["rows"]}
     assert reasons["crashes"] == BROKE
     assert reasons["hangs"] == "did not end within 2 s"

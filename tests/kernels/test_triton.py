@@ -125,9 +125,13 @@ def check_attention() -> None:
         given: dict[str, Any] = {"starts": problem.starts} if "segments" in options else {}
         given |= {"counts": problem.counts} if "padded" in options else {}
         call = functools.partial(
-            taylor_attention, return_state=True, block=128, precision=case.precision, backend="triton",
+            taylor_attention,
+            return_state=True,
+            block=128,
+            precision=case.precision,
+            backend="triton",
             **{name: jnp.asarray(x) for name, x in given.items()},
-        )  # fmt: skip
+        )
         initial = (kv, z) if "state" in options else None
         function = lambda q, k, v, state, call=call: call(q, k, v, initial_state=state)  # noqa: E731
         (y, state), pull = jax.vjp(function, q, k, v, initial)
@@ -233,10 +237,13 @@ def test_both_passes_fit_every_family_of_gpus(device_kind):
 
 
 OTHERS = [
-    (8, 64, "bfloat16", "NVIDIA B200"), (24, 64, "bfloat16", "NVIDIA H200"),
-    (32, 64, "bfloat16", "NVIDIA H200"), (16, 112, "bfloat16", "NVIDIA A100"),
-    (16, 64, "float32", "NVIDIA L40S"), (16, 64, "float16", "NVIDIA H200"),
-]  # fmt: skip
+    (8, 64, "bfloat16", "NVIDIA B200"),
+    (24, 64, "bfloat16", "NVIDIA H200"),
+    (32, 64, "bfloat16", "NVIDIA H200"),
+    (16, 112, "bfloat16", "NVIDIA A100"),
+    (16, 64, "float32", "NVIDIA L40S"),
+    (16, 64, "float16", "NVIDIA H200"),
+]
 
 
 @needs_compiler

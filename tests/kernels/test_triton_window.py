@@ -41,9 +41,14 @@ def check_steps() -> None:
         outputs = []
         for t in range(window.STEPS):
             y, *rings = window_step(
-                *(jnp.asarray(x[t]) for x in tokens), *map(jnp.asarray, rings), jnp.asarray(drawn.seen + t),
-                start=jnp.asarray(drawn.start), rotary=shape.rotary, variant=shape.variant, backend="triton",
-            )  # fmt: skip
+                *(jnp.asarray(x[t]) for x in tokens),
+                *map(jnp.asarray, rings),
+                jnp.asarray(drawn.seen + t),
+                start=jnp.asarray(drawn.start),
+                rotary=shape.rotary,
+                variant=shape.variant,
+                backend="triton",
+            )
             outputs.append(np.asarray(y))
         tolerance = window.TOLERANCES[shape.dtype]
         if shape.rotary:
@@ -99,9 +104,14 @@ def arguments(
 
 
 SIZES = [
-    {}, {"dtype": "float32"}, {"kv_heads": 4}, {"slots": 129, "kv_heads": 1, "size": 128}, {"size": 112},
-    {"slots": 16, "size": 70}, {"heads": 8, "kv_heads": 8, "size": 256},
-]  # fmt: skip
+    {},
+    {"dtype": "float32"},
+    {"kv_heads": 4},
+    {"slots": 129, "kv_heads": 1, "size": 128},
+    {"size": 112},
+    {"slots": 16, "size": 70},
+    {"heads": 8, "kv_heads": 8, "size": 256},
+]
 
 OTHER_GPUS = ["NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090", "NVIDIA B200"]
 

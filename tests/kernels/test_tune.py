@@ -142,9 +142,8 @@ def test_the_headline_comes_first_and_what_runs_on_request_last():
     )
     names = [f"{case.kernel} {case.shape}" for case in cases]
     assert names[:6] == [
-        f"{kernel} K16 V64 bfloat16"
-        for kernel in ("outputs", "dq", "dk", "dv", "key_sums", "query_sums")
-    ]  # fmt: skip
+        f"{kernel} K16 V64 bfloat16" for kernel in ("outputs", "dq", "dk", "dv", "key_sums", "query_sums")
+    ]
     assert all(name.endswith("K16 V64 bfloat16 packed") for name in names[6:12])
     others = {case.op for case in cases[12:62]}
     assert others == {"taylor_step", "window_attention", "window_step", "conv_step", "row_products"}
@@ -216,9 +215,12 @@ def test_what_does_not_run_makes_its_like_come_last():
 
 def row(shape: str, variant: Variant, ratio: float | None, size: int = 4) -> dict:
     found = {
-        "op": "toy", "case": f"toy/gram {shape}", "candidate": str(variant), "when": {"size": size},
+        "op": "toy",
+        "case": f"toy/gram {shape}",
+        "candidate": str(variant),
+        "when": {"size": size},
         "variant": asdict(variant),
-    }  # fmt: skip
+    }
     if ratio is None:
         return found | {"status": "refused", "reason": "no"}
     return found | {"status": "measured", "seconds": 2.0 * ratio, "reference_seconds": 2.0}

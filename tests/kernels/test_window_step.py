@@ -188,9 +188,13 @@ def test_positions_and_scale_can_be_given(seed):
     drawn = text(rng, "plain", shape, np.zeros(3, np.int32), 0)
     q, k, v = (steps_of(x, drawn, "float32")[0] for x in (drawn.q, drawn.k, drawn.v))
     _, k_ring, v_ring = decode(
-        *(x[None] for x in (q, k, v)), *rings(drawn, shape), drawn.seen, drawn.start,
-        rotary=shape.rotary, variant=None,
-    )  # fmt: skip
+        *(x[None] for x in (q, k, v)),
+        *rings(drawn, shape),
+        drawn.seen,
+        drawn.start,
+        rotary=shape.rotary,
+        variant=None,
+    )
     position = np.asarray([0, 5, 40], np.int32)
     q_turned, k_turned = (
         oracles.rotary(np.asarray(x, np.float64)[:, None], position[:, None], 8, 10000.0, False)

@@ -36,12 +36,17 @@ def gram(x: jax.Array, y: jax.Array, *, variant: Variant) -> jax.Array:
 
     tokens = pl.BlockSpec((None, length, SIZE), lambda i: (i, 0, 0))
     return launch(
-        body, x, y,
-        grid=(batch,), in_specs=[tokens, tokens],
+        body,
+        x,
+        y,
+        grid=(batch,),
+        in_specs=[tokens, tokens],
         out_specs=pl.BlockSpec((None, SIZE, SIZE), lambda i: (i, 0, 0)),
         out_shape=jax.ShapeDtypeStruct((batch, SIZE, SIZE), jnp.float32),
-        warps=variant.warps, stages=variant.stages, name="gram",
-    )  # fmt: skip
+        warps=variant.warps,
+        stages=variant.stages,
+        name="gram",
+    )
 
 
 def case(variant: Variant | None = None, length: int = 512) -> Case:

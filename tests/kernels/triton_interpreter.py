@@ -26,9 +26,16 @@ def interpreted_triton() -> Iterator[None]:
 
 
 def _launch(
-    kernel: Any, *operands: Any, grid: Any, out_shape: Any, aliases: Any = None, name: str, warps: int,
-    stages: int = 1, **constants: Any,
-) -> tuple[Any, ...]:  # fmt: skip
+    kernel: Any,
+    *operands: Any,
+    grid: Any,
+    out_shape: Any,
+    aliases: Any = None,
+    name: str,
+    warps: int,
+    stages: int = 1,
+    **constants: Any,
+) -> tuple[Any, ...]:
     """As `triton_launch.launch`; elements that no program writes are NaN, as in Pallas' interpreter."""
     import torch
 

@@ -75,19 +75,35 @@ BY_FFT = {"base_conv-long", "h3", "h3-ema", "hyena", "long_conv"}
 
 
 KINDS = [
-    "attention", "bigbird", "blocked_window", "gated_conv", "gated_delta_net", "h3", "hyper_attention",
-    "linear_attention", "mamba2", "rwkv5", "sigmoid_lookups",
-]  # fmt: skip
+    "attention",
+    "bigbird",
+    "blocked_window",
+    "gated_conv",
+    "gated_delta_net",
+    "h3",
+    "hyper_attention",
+    "linear_attention",
+    "mamba2",
+    "rwkv5",
+    "sigmoid_lookups",
+]
 """One of each kind of state. Every case obeys the laws in every run; what takes further programs, these."""
 DIFFERENTIATED = ["attention", "blocked_window", "gated_conv", "gated_delta_net", "hyper_attention", "mamba2"]
 """Those whose gradients are taken before a release: compiling them takes seconds. tests/parity compares the
 others' with the authors', tests/ops those of every op with float64."""
 VARIANTS = [
-    "attention-grouped", "attention-wide", "base_conv-long", "gated_conv-long", "h3-ema",
+    "attention-grouped",
+    "attention-wide",
+    "base_conv-long",
+    "gated_conv-long",
+    "h3-ema",
     "hyper_attention-window",
-    "linear_attention-cosformer", "linear_attention-decay", "linear_attention-elu", "sliding_window-self",
+    "linear_attention-cosformer",
+    "linear_attention-decay",
+    "linear_attention-elu",
+    "sliding_window-self",
     "sliding_window-wide",
-]  # fmt: skip
+]
 """Other numbers for the same code, tested in tests/ops."""
 PROPER = [case for case in CASES if case not in VARIANTS]
 

@@ -135,7 +135,7 @@ def init(name, options, **context):
         ("selective_lookups", {"hard": True}, "causal = True: expected False with hard"),
         ("sigmoid_lookups", {"lookups": 0}, "lookups = 0: expected None or at least 1"),
     ],
-)  # fmt: skip
+)
 def test_bad_options_are_named(unchecked, name, options, message):
     with pytest.raises(ValueError, match=message):
         init(name, options)

@@ -154,9 +154,15 @@ class Declared:
         settings(max_examples=count or self.examples)(drawn(check))()
 
     def run(
-        self, arrays: Arrays, at: Placement, weights: Arrays, case: Any, implementation: str,
-        dtype: str = "float64", gradients: bool = True,
-    ) -> Result:  # fmt: skip
+        self,
+        arrays: Arrays,
+        at: Placement,
+        weights: Arrays,
+        case: Any,
+        implementation: str,
+        dtype: str = "float64",
+        gradients: bool = True,
+    ) -> Result:
         """The program's results in NumPy. States are in float32 if not in float64."""
         wide = dtype if dtype == "float64" else "float32"
         kept = (*self.state, *self.wide)

@@ -144,9 +144,15 @@ def place(tree):
 def recurrence(case: Case, arrays, segment_ids=None, counts=None, state=None):
     """y and the sums, token by token in NumPy."""
     return oracles.linear_attention(
-        case.phi(arrays["q"]), case.phi(arrays["k"]), arrays["v"], log_decay=arrays.get("log_decay"),
-        segment_ids=segment_ids, counts=counts, state=state, eps=1e-12 if case.normalize else None,
-    )  # fmt: skip
+        case.phi(arrays["q"]),
+        case.phi(arrays["k"]),
+        arrays["v"],
+        log_decay=arrays.get("log_decay"),
+        segment_ids=segment_ids,
+        counts=counts,
+        state=state,
+        eps=1e-12 if case.normalize else None,
+    )
 
 
 def oracle(case: Case, drawn: Inputs) -> tuple[np.ndarray, oracles.Sums]:

@@ -72,8 +72,11 @@ class TestDeltaRule(Contract):
             *(arrays[name] for name in ("q", "k", "v", "beta", "a", "b") if name in arrays),
             arrays.get("log_decay"),
             initial_state=at.after(lambda stream: ops.LinearRecurrenceState(arrays["kv"], stream)),
-            return_state=True, **at.context, chunk_size=case.chunk, implementation=implementation,
-        )  # fmt: skip
+            return_state=True,
+            **at.context,
+            chunk_size=case.chunk,
+            implementation=implementation,
+        )
         return y, {"kv": state.kv}, state.stream
 
     def oracle(self, arrays, at, case):

@@ -47,10 +47,14 @@ class TestSelectiveScan(Contract):
 
     def call(self, arrays, at, case, implementation):
         y, state = ops.selective_scan(
-            *(arrays[name] for name in ("x", "dt", "A", "B", "C")), arrays.get("D"),
+            *(arrays[name] for name in ("x", "dt", "A", "B", "C")),
+            arrays.get("D"),
             initial_state=at.after(lambda stream: ops.DiagonalScanState(arrays["h"], stream)),
-            return_state=True, **at.context, chunk_size=case.chunk, implementation=implementation,
-        )  # fmt: skip
+            return_state=True,
+            **at.context,
+            chunk_size=case.chunk,
+            implementation=implementation,
+        )
         return y, {"h": state.h}, state.stream
 
     def oracle(self, arrays, at, case):
@@ -123,8 +127,11 @@ def test_the_history_of_states_is_never_in_memory():
 )
 def test_errors_name_the_argument(unchecked, changes, error, message):
     arguments = {
-        "x": ones((2, 3, 4)), "dt": ones((2, 3, 4)), "A": -ones((4, 2)),
-        "B": ones((2, 3, 2)), "C": ones((2, 3, 2)),
-    }  # fmt: skip
+        "x": ones((2, 3, 4)),
+        "dt": ones((2, 3, 4)),
+        "A": -ones((4, 2)),
+        "B": ones((2, 3, 2)),
+        "C": ones((2, 3, 2)),
+    }
     with pytest.raises(error, match=message):
         ops.selective_scan(**arguments | changes)

@@ -51,10 +51,16 @@ class TestDiagonalSSM(Contract):
         log_a, weight = ops.discretize_bilinear(*(arrays[name] for name in ("a", "b", "c", "dt")))
         before = at.after(lambda stream: ops.DiagonalSSMState(arrays["modes"], stream))
         y = ops.diagonal_ssm(
-            arrays["x"], log_a, weight, skip=arrays["skip"], initial_state=before,
-            return_state=before is not None, **at.context, chunk_size=case.chunk,
+            arrays["x"],
+            log_a,
+            weight,
+            skip=arrays["skip"],
+            initial_state=before,
+            return_state=before is not None,
+            **at.context,
+            chunk_size=case.chunk,
             implementation=implementation,
-        )  # fmt: skip
+        )
         return (y[0], {"modes": y[1].modes}, y[1].stream) if before is not None else (y, {}, None)
 
     def oracle(self, arrays, at, case):

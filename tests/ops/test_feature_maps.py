@@ -229,10 +229,17 @@ def attention(arrays, placement, weights, *, name, implementation):
     def loss(arrays):
         state = ops.LinearAttentionState(arrays["kv"], arrays["k_sum"], stream_at(*placement["stream"]))
         y, state = ops.linear_attention(
-            arrays["q"], arrays["k"], arrays["v"], feature_map=ours(name, arrays["projections"]),
-            initial_state=state, return_state=True, segment_ids=placement["segment_ids"],
-            mask=placement["mask"], chunk_size=4, implementation=implementation,
-        )  # fmt: skip
+            arrays["q"],
+            arrays["k"],
+            arrays["v"],
+            feature_map=ours(name, arrays["projections"]),
+            initial_state=state,
+            return_state=True,
+            segment_ids=placement["segment_ids"],
+            mask=placement["mask"],
+            chunk_size=4,
+            implementation=implementation,
+        )
         outputs = (y, state.kv, state.k)
         return sum((w * x).sum() for w, x in zip(weights, outputs, strict=True)), outputs
 

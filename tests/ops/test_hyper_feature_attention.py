@@ -73,10 +73,17 @@ class TestHyperFeatureAttention(Contract):
 
     def call(self, arrays, at, case, implementation, **state):
         y = ops.hyper_feature_attention(
-            factors(arrays, "q"), factors(arrays, "k"), arrays["v"], "bidirectional" not in case.options,
-            case.kind, scale=case.scale, normalize="normalized" in case.options, chunk_size=case.chunk,
-            **at.context, **state,
-        )  # fmt: skip
+            factors(arrays, "q"),
+            factors(arrays, "k"),
+            arrays["v"],
+            "bidirectional" not in case.options,
+            case.kind,
+            scale=case.scale,
+            normalize="normalized" in case.options,
+            chunk_size=case.chunk,
+            **at.context,
+            **state,
+        )
         return y, {}, None
 
     def oracle(self, arrays, at, case):

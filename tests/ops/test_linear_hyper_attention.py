@@ -37,9 +37,18 @@ class TestLinearHyperAttention(HyperContract):
     def call(self, arrays, at, case, implementation, **state):
         q, ks, vs = slotted(case, arrays)
         y = ops.linear_hyper_attention(
-            q, ks, vs, **case.form, **at.context, **state, feature_map=FEATURES[case.weigh](case.order),
-            normalize=case.normalize, scale=0.7, eps=0.0, chunk_size=case.block,
-        )  # fmt: skip
+            q,
+            ks,
+            vs,
+            **case.form,
+            **at.context,
+            **state,
+            feature_map=FEATURES[case.weigh](case.order),
+            normalize=case.normalize,
+            scale=0.7,
+            eps=0.0,
+            chunk_size=case.block,
+        )
         return y, {}, None
 
 

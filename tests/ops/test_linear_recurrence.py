@@ -61,10 +61,14 @@ class TestLinearRecurrence(Contract):
 
     def call(self, arrays, at, case, implementation):
         y, state = ops.linear_recurrence(
-            *(arrays[name] for name in ("q", "k", "v", "log_decay")), bonus=arrays.get("bonus"),
+            *(arrays[name] for name in ("q", "k", "v", "log_decay")),
+            bonus=arrays.get("bonus"),
             initial_state=at.after(lambda stream: ops.LinearRecurrenceState(arrays["kv"], stream)),
-            return_state=True, **at.context, chunk_size=case.chunk, implementation=implementation,
-        )  # fmt: skip
+            return_state=True,
+            **at.context,
+            chunk_size=case.chunk,
+            implementation=implementation,
+        )
         return y, {"kv": state.kv}, state.stream
 
     def oracle(self, arrays, at, case):

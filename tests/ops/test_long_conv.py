@@ -56,9 +56,14 @@ class TestLongConv(Contract):
         if self.state:
             before = at.after(lambda stream: ops.LongConvState(arrays["inputs"], stream))
         y = ops.long_conv(
-            arrays["x"], arrays["kernel"], skip=arrays["skip"], initial_state=before,
-            return_state=before is not None, **at.context, implementation=implementation,
-        )  # fmt: skip
+            arrays["x"],
+            arrays["kernel"],
+            skip=arrays["skip"],
+            initial_state=before,
+            return_state=before is not None,
+            **at.context,
+            implementation=implementation,
+        )
         return (y[0], {"inputs": y[1].inputs}, y[1].stream) if before is not None else (y, {}, None)
 
     def oracle(self, arrays, at, case):
@@ -118,14 +123,22 @@ def test_an_unnamed_continuation_stays_in_its_segment():
     )
     for implementation in ("xla", "reference"):
         y, after = conv(
-            x[:, 18:19], kernel, skip=skip, initial_state=state, return_state=True,
+            x[:, 18:19],
+            kernel,
+            skip=skip,
+            initial_state=state,
+            return_state=True,
             implementation=implementation,
-        )  # fmt: skip
+        )
         assert_close(y, whole[:, 18:19], FLOAT32)
         y, _ = conv(
-            x[:, 19:], kernel, skip=skip, initial_state=after, return_state=True,
+            x[:, 19:],
+            kernel,
+            skip=skip,
+            initial_state=after,
+            return_state=True,
             implementation=implementation,
-        )  # fmt: skip
+        )
         assert_close(y, whole[:, 19:], FLOAT32)
 
 
@@ -174,7 +187,7 @@ def test_a_text_longer_than_its_state():
         ({"mask": ones((2, 3))}, TypeError, "mask has dtype"),
         ({"implementation": "pallas"}, ValueError, "implementation = 'pallas': expected None or one"),
     ],
-)  # fmt: skip
+)
 def test_errors_name_the_argument(unchecked, changes, error, message):
     arguments = {"x": ones((2, 3, 4)), "kernel": ones((3, 4))}
     with pytest.raises(error, match=message):

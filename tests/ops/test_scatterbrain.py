@@ -37,11 +37,12 @@ def by_hand(q, k, v, directions, left, ids):
                 query = q[row, i, head]
                 weights = np.array(
                     [
-                        np.exp(query @ k[row, j, head] / np.sqrt(3)) if i - j <= left
+                        np.exp(query @ k[row, j, head] / np.sqrt(3))
+                        if i - j <= left
                         else phi(query) @ phi(k[row, j, head])
                         for j in keys
                     ]
-                )  # fmt: skip
+                )
                 y[row, i, head] = weights @ v[row, list(keys), head] / weights.sum()
     return y
 

@@ -56,10 +56,13 @@ class TestShortConv(Contract):
 
     def call(self, arrays, at, case, implementation):
         y, state = ops.short_conv(
-            arrays["x"], arrays["kernel"], arrays.get("bias"),
+            arrays["x"],
+            arrays["kernel"],
+            arrays.get("bias"),
             initial_state=at.after(lambda stream: ops.ShortConvState(arrays["inputs"], stream)),
-            return_state=True, **at.context,
-        )  # fmt: skip
+            return_state=True,
+            **at.context,
+        )
         return y, {"inputs": state.inputs}, state.stream
 
     def oracle(self, arrays, at, case):

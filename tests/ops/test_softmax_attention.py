@@ -94,10 +94,15 @@ class TestSoftmaxAttention(Contract):
         blocks = mock.patch.multiple(MODULE, QUERY_BLOCK=case.block, MIN_WINDOW_BLOCK=case.block)
         with blocks, mock.patch.multiple(TILES, ROWS=3 * case.block, KEYS=case.block):
             y = ops.softmax_attention(
-                *(arrays[name] for name in "qkv"), causal=case.causal, left=case.left, scale=case.scale,
-                initial_state=cache, return_state=cache is not None, **at.context,
+                *(arrays[name] for name in "qkv"),
+                causal=case.causal,
+                left=case.left,
+                scale=case.scale,
+                initial_state=cache,
+                return_state=cache is not None,
+                **at.context,
                 implementation=implementation,
-            )  # fmt: skip
+            )
         return (y[0], {"keys": y[1].k, "values": y[1].v}, y[1].stream) if cache is not None else (y, {}, None)
 
     def oracle(self, arrays, at, case):
@@ -115,9 +120,12 @@ class TestSoftmaxAttention(Contract):
                 text = {x: np.concatenate([before[x], text[x]]) for x in "qkv"}
             ids = np.where(np.arange(seen) < at.start[row], -1, at.segment[row])
             whole = oracles.softmax_attention(
-                *(text[x][None] for x in "qkv"), left=case.left, causal=case.causal, scale=case.scale,
+                *(text[x][None] for x in "qkv"),
+                left=case.left,
+                causal=case.causal,
+                scale=case.scale,
                 segment_ids=np.concatenate([ids, at.segment_ids[row, :count]])[None],
-            )  # fmt: skip
+            )
             y[row, :count] = whole[0, seen:]
             for x, name in zip("kv", self.state, strict=False):
                 for t in range(count):

@@ -36,9 +36,13 @@ def test_ring_over_many_wraps_with_rows_at_different_lengths(implementation, lef
     def decode(q, k, v, mask):
         cache = ops.init_kv_cache(batch, left + 1, heads, width, width)
         _, cache = ops.softmax_attention(
-            *(x[:, :prefill] for x in (q, k, v)), left=left, initial_state=cache, return_state=True,
-            mask=mask, implementation=implementation,
-        )  # fmt: skip
+            *(x[:, :prefill] for x in (q, k, v)),
+            left=left,
+            initial_state=cache,
+            return_state=True,
+            mask=mask,
+            implementation=implementation,
+        )
 
         def step(cache, token):
             y, cache = ops.window_step(*token, cache, implementation=implementation)

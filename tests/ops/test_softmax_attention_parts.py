@@ -68,9 +68,15 @@ def test_a_pattern_counts_positions_in_the_segment(implementation, left, x64):
         parts = []
         for piece in (slice(0, 5), slice(5, 6), slice(6, 11)):
             y, state = ops.softmax_attention(
-                q[:, piece], k[:, piece], v[:, piece], initial_state=state, return_state=True,
-                segment_ids=IDS[:, piece], mask=MASK[:, piece], **how,
-            )  # fmt: skip
+                q[:, piece],
+                k[:, piece],
+                v[:, piece],
+                initial_state=state,
+                return_state=True,
+                segment_ids=IDS[:, piece],
+                mask=MASK[:, piece],
+                **how,
+            )
             parts.append(y)
         return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=1), *parts)
 

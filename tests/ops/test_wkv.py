@@ -56,9 +56,12 @@ class TestWKV(Contract):
         sums = (arrays[name] for name in self.state)
         y, state = ops.wkv(
             *(arrays[name] for name in ("k", "v", "log_decay", "bonus")),
-            initial_state=at.after(lambda stream: ops.WKVState(*sums, stream)), return_state=True,
-            **at.context, chunk_size=case.chunk, implementation=implementation,
-        )  # fmt: skip
+            initial_state=at.after(lambda stream: ops.WKVState(*sums, stream)),
+            return_state=True,
+            **at.context,
+            chunk_size=case.chunk,
+            implementation=implementation,
+        )
         mass = jnp.where(state.denominator == 0, 1, state.denominator)
         sums = (state.numerator / mass, state.denominator / mass, state.exponent + jnp.log(mass))
         return y, dict(zip(self.state, sums, strict=True)), state.stream

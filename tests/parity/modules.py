@@ -118,10 +118,13 @@ def rotary_tables(module, params, inputs, fixture: Fixture) -> Iterator[Comparis
     x[..., first] = 1
     turned = np.asarray(
         ops.rotary(
-            array(x), array(np.arange(length)[None]),
-            dim=module.rotary_dim, base=module.rotary_base, interleaved=module.rotary_interleaved,
+            array(x),
+            array(np.arange(length)[None]),
+            dim=module.rotary_dim,
+            base=module.rotary_base,
+            interleaved=module.rotary_interleaved,
         )[0, :, 0]
-    )  # fmt: skip
+    )
     yield "rotary_cos", turned[:, first], None
     yield "rotary_sin", turned[:, second], None
 

@@ -21,10 +21,13 @@ WITHOUT_FORMULA |= {f"zoology-hyena-window{width}-159m" for width in (64, 256)}
 WITHOUT_FORMULA |= {
     f"zoology-base-conv-{selection}-{size}m"
     for selection, sizes in {
-        "full": (166, 351), "learned": (166, 351), "programmatic": (162, 365), "random": (162, 365),
+        "full": (166, 351),
+        "learned": (166, 351),
+        "programmatic": (162, 365),
+        "random": (162, 365),
     }.items()
     for size in sizes
-}  # fmt: skip
+}
 
 
 def test_products_loops_and_branches():

@@ -88,9 +88,15 @@ def test_lm_eval_fills_the_row_with_as_many_examples(tmp_path):
 def test_only_studies_at_the_papers_scale_fill_cells(tmp_path):
     job = mqar_tradeoff.STUDY.jobs["paper"][6]  # Based, d 64, d' 16
     row = {
-        "job": job.name, "family": job.family, "setting": job.setting, "d_model": 64, "state_size": 10_137,
-        "learning_rate": 1e-3, "status": "finished", "accuracy": 0.9125,
-    }  # fmt: skip
+        "job": job.name,
+        "family": job.family,
+        "setting": job.setting,
+        "d_model": 64,
+        "state_size": 10_137,
+        "learning_rate": 1e-3,
+        "status": "finished",
+        "accuracy": 0.9125,
+    }
     for scale in ("paper", "cpu"):
         path = tmp_path / scale
         path.mkdir()

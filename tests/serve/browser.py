@@ -134,10 +134,12 @@ def browsing(program: str, profile: Path) -> Iterator[Page]:
         os.fdopen(from_browser, "rb") as read,
         subprocess.Popen(
             [sys.executable, "-c", _LAUNCH, str(from_us), str(to_us), program, *flags],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             pass_fds=(from_us, to_us),
         ) as process,
-    ):  # fmt: skip
+    ):
         os.close(from_us)
         os.close(to_us)
         try:

@@ -73,9 +73,14 @@ class Crowd:
 
     async def _run(self) -> None:
         kinds: list[tuple[Callable[[], Awaitable[None]], int]] = [
-            (self._good, 60), (self._malformed, 10), (self._oversized, 3), (self._slow_head, 5),
-            (self._slow_body, 7), (self._leaving, 10), (self._not_reading, 5),
-        ]  # fmt: skip
+            (self._good, 60),
+            (self._malformed, 10),
+            (self._oversized, 3),
+            (self._slow_head, 5),
+            (self._slow_body, 7),
+            (self._leaving, 10),
+            (self._not_reading, 5),
+        ]
         clients = self.random.choices(
             [kind for kind, _ in kinds], [share for _, share in kinds], k=self.total
         )

@@ -27,9 +27,12 @@ def test_a_crowd(model, tmp_path: Path):
     argv = [*PROG.split()[1:], "--checkpoint", str(tmp_path), "--port", "0", "--dtype", "float64"]
     argv += ["--slots", "8", "--max-waiting", "64"]
     with subprocess.Popen(
-        [sys.executable, *argv], env={**environment(), "JAX_ENABLE_X64": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        [sys.executable, *argv],
+        env={**environment(), "JAX_ENABLE_X64": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         try:
             assert process.stdout is not None
             said = process.stdout.readline()

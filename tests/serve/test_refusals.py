@@ -198,12 +198,20 @@ def test_other_models(client, name):
 @pytest.mark.parametrize(
     ("host", "status"),
     [
-        ("localhost", 200), ("LocalHost.:80", 200), ("a.localhost:8000", 200), ("127.0.0.1:1", 200),
-        ("192.0.2.1", 200), ("[::1]:8000", 200), ("attacker.example", 421),
-        ("localhost.attacker.example", 421), ("127.0.0.1.attacker.example:8000", 421), ("notlocalhost", 421),
-        ("", 421), ("[", 421),
+        ("localhost", 200),
+        ("LocalHost.:80", 200),
+        ("a.localhost:8000", 200),
+        ("127.0.0.1:1", 200),
+        ("192.0.2.1", 200),
+        ("[::1]:8000", 200),
+        ("attacker.example", 421),
+        ("localhost.attacker.example", 421),
+        ("127.0.0.1.attacker.example:8000", 421),
+        ("notlocalhost", 421),
+        ("", 421),
+        ("[", 421),
     ],
-)  # fmt: skip
+)
 def test_names_of_the_server(client, host, status):
     for path in ("/", "/health", "/metrics", "/v1/models", "/nowhere"):
         response = client.get(path, host=host)
@@ -217,9 +225,14 @@ def test_more_names_of_the_server():
     app: Any = None
     hosts = KnownHosts(app, ["Proxy.example", "*.lan"])
     for host, known in (
-        ("proxy.example:443", True), ("a.proxy.example", False), ("a.lan", True), ("a.b.lan:1", True),
-        ("lan", False), ("alan", False), ("localhost", True),
-    ):  # fmt: skip
+        ("proxy.example:443", True),
+        ("a.proxy.example", False),
+        ("a.lan", True),
+        ("a.b.lan:1", True),
+        ("lan", False),
+        ("alan", False),
+        ("localhost", True),
+    ):
         assert hosts.knows(host) == known, host
     assert KnownHosts(app, ["*"]).knows("anything")
 

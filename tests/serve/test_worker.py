@@ -87,8 +87,10 @@ def test_events_reach_their_request():
     async def check(worker):
         job = await worker.submit([Request([1])] * 2)
         assert [await job.next() for _ in range(3)] == [
-            (1, Event(2, (5,))), (0, Event(1, (6,))), (0, Event(1, (7,), (), "stop"))
-        ]  # fmt: skip
+            (1, Event(2, (5,))),
+            (0, Event(1, (6,))),
+            (0, Event(1, (7,), (), "stop")),
+        ]
         worker.cancel(job)
 
     run(engine, check)

@@ -33,9 +33,10 @@ def test_real_rows_hold(capsys):
     assert command.main(["--only", "primitives"]) == 0
     found = capsys.readouterr()
     checks = [
-        row for name in command.GROUPS["primitives"]
+        row
+        for name in command.GROUPS["primitives"]
         for row in import_module(f"based_jax.theory.primitives.{name}").checks()
-    ]  # fmt: skip
+    ]
     assert f"primitives: {len(checks)} statements in" in found.err
     assert found.out.count(" yes ") == len(checks) > 0
 
@@ -101,8 +102,10 @@ def test_json_holds_the_rows(rows, tmp_path):
     report = json.loads((tmp_path / "rows.json").read_text())
     assert report["seed"] == 3
     assert [(row.pop("group"), row.pop("holds")) for row in report["rows"]] == [
-        ("primitives", True), ("primitives", False), ("bounds", False)
-    ]  # fmt: skip
+        ("primitives", True),
+        ("primitives", False),
+        ("bounds", False),
+    ]
     good, infinite, bad = report["rows"]
     assert (Check(**good), Check(**bad)) == (GOOD, BAD)
     assert infinite["error"] is None

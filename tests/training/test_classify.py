@@ -130,12 +130,24 @@ def test_a_stopped_run_resumes_to_the_same_numbers(finished, settings, tmp_path,
 def test_fine_tuning_begins_with_the_language_model(settings, preset, dna, tmp_path):
     """A run of no length: the body it saves is the checkpoint's, but for one small step."""
     language_model = lm.LMConfig(
-        workdir=tmp_path / "lm", preset=preset, tokenizer="dna", data=str(dna / "train" / "**" / "*.txt"),
-        steps=2, batch_size=4, eval_every=0, length=16,
-    )  # fmt: skip
+        workdir=tmp_path / "lm",
+        preset=preset,
+        tokenizer="dna",
+        data=str(dna / "train" / "**" / "*.txt"),
+        steps=2,
+        batch_size=4,
+        eval_every=0,
+        length=16,
+    )
     lm.train(language_model)
-    changes = {"preset": None, "checkpoint": str(tmp_path / "lm"), "steps": 1, "batch_size": 96,
-               "validation": 0.0, "optimizer": OptimizerConfig(learning_rate=1e-6)}  # fmt: skip
+    changes = {
+        "preset": None,
+        "checkpoint": str(tmp_path / "lm"),
+        "steps": 1,
+        "batch_size": 96,
+        "validation": 0.0,
+        "optimizer": OptimizerConfig(learning_rate=1e-6),
+    }
     classify.train(classify.ClassifyConfig(workdir=tmp_path / "run", **{**settings, **changes}))
     before, after = (load_pretrained(tmp_path / name)[1] for name in ("lm", "run"))
     assert jax.tree.structure(before) == jax.tree.structure(after)

@@ -23,10 +23,21 @@ MODELS = {
     "GLA": {"G": MixerSpec("gla", {"num_heads": 2})},
 }
 MESHES_OF_8 = [
-    "data=8", "fsdp=8", "tensor=8", "context=8", "data=2,fsdp=4", "data=2,tensor=4", "data=2,context=4",
-    "fsdp=2,tensor=4", "fsdp=2,context=4", "tensor=2,context=4", "data=2,fsdp=2,tensor=2",
-    "data=2,fsdp=2,context=2", "data=2,tensor=2,context=2", "fsdp=2,tensor=2,context=2",
-]  # fmt: skip
+    "data=8",
+    "fsdp=8",
+    "tensor=8",
+    "context=8",
+    "data=2,fsdp=4",
+    "data=2,tensor=4",
+    "data=2,context=4",
+    "fsdp=2,tensor=4",
+    "fsdp=2,context=4",
+    "tensor=2,context=4",
+    "data=2,fsdp=2,tensor=2",
+    "data=2,fsdp=2,context=2",
+    "data=2,tensor=2,context=2",
+    "fsdp=2,tensor=2,context=2",
+]
 
 
 @pytest.mark.release

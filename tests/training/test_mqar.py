@@ -74,8 +74,17 @@ def finished(tmp_path_factory):
 
 def test_a_small_grid_from_its_start_to_its_end(tmp_path, monkeypatch):
     """One layer, one learning rate, and a second call, which finds everything done."""
-    small = {"layers": "short_conv", "d_model": 8, "examples": 60, "test_examples": 30, "epochs": 2,
-             "learning_rates": "1e-2", "seeds": "0", "test": "8:2", "log_every": 2}  # fmt: skip
+    small = {
+        "layers": "short_conv",
+        "d_model": 8,
+        "examples": 60,
+        "test_examples": 30,
+        "epochs": 2,
+        "learning_rates": "1e-2",
+        "seeds": "0",
+        "test": "8:2",
+        "log_every": 2,
+    }
     outcome = run(tmp_path, **small)
     (record,) = outcome.records
     assert (outcome.stopped_by, record["status"], record["seed"]) == (None, "finished", 0)
@@ -138,8 +147,10 @@ def test_a_lane_of_the_grid_is_the_run_alone(finished, tmp_path):
     """The same numbers as one learning rate and seed at a time, up to rounding that training amplifies."""
     run(tmp_path, learning_rates="1e-2", seeds="1", stop_above=0.01, test="8:2")
     tag = "lr-0.01-seed-1"
-    ours, alone = ([line.get(f"loss/{tag}") for line in read_metrics(directory / "metrics.jsonl")]
-                   for directory in (finished[0], tmp_path))  # fmt: skip
+    ours, alone = (
+        [line.get(f"loss/{tag}") for line in read_metrics(directory / "metrics.jsonl")]
+        for directory in (finished[0], tmp_path)
+    )
     assert len(alone) == 2
     np.testing.assert_allclose(ours[:2], alone, rtol=2e-5)
 

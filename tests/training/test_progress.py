@@ -66,5 +66,9 @@ def test_a_log_has_all_metrics_in_plain_lines():
 def test_times_and_numbers_are_short():
     assert [clock(seconds) for seconds in (4.6, 754, 3723)] == ["0:05", "12:34", "1:02:03"]
     assert [short(value) for value in (3.14159, 0.0008, 12_345, 4.56e6, float("nan"))] == [
-        "3.142", "0.0008", "12.3k", "4.56M", "nan",
-    ]  # fmt: skip
+        "3.142",
+        "0.0008",
+        "12.3k",
+        "4.56M",
+        "nan",
+    ]

@@ -67,9 +67,11 @@ def sharded_parameters() -> None:
     optimizer = OptimizerConfig()
     for mesh in ("fsdp=8", "fsdp=2,tensor=4"):
         programs = build_programs(
-            LanguageModel(config), make_optimizer(optimizer, 10), learning_rate_schedule(optimizer, 10),
+            LanguageModel(config),
+            make_optimizer(optimizer, 10),
+            learning_rate_schedule(optimizer, 10),
             mesh=parse_mesh(mesh),
-        )  # fmt: skip
+        )
         # The initialisation's results are shards, and its scratch is smaller than the whole.
         memory = programs.init.lower(jax.random.key(0)).compile().memory_analysis()
         leaves = jax.tree.leaves(programs.abstract_state)
@@ -101,14 +103,21 @@ def test_layers_are_whole_one_at_a_time():
 def scanned_layers() -> None:
     """In a step no tensor is larger than one weight of one layer: stacks of layers are shards throughout."""
     config = ModelConfig(
-        vocab_size=64, d_model=128, schedule="AAA", mlp_hidden=192, scan_layers=True, remat="block",
+        vocab_size=64,
+        d_model=128,
+        schedule="AAA",
+        mlp_hidden=192,
+        scan_layers=True,
+        remat="block",
         mixers={"A": MixerSpec("attention", {"num_heads": 2})},
-    )  # fmt: skip
+    )
     optimizer = OptimizerConfig()
     programs = build_programs(
-        LanguageModel(config), make_optimizer(optimizer, 10), learning_rate_schedule(optimizer, 10),
+        LanguageModel(config),
+        make_optimizer(optimizer, 10),
+        learning_rate_schedule(optimizer, 10),
         mesh=parse_mesh("fsdp=8"),
-    )  # fmt: skip
+    )
     rows = jax.ShapeDtypeStruct((8, 4), jnp.int32, sharding=programs.rows)
     batch = {"inputs": rows, "targets": rows}
     text = programs.train.lower(programs.abstract_state, batch).compile().as_text()
@@ -120,9 +129,17 @@ def scanned_layers() -> None:
 @pytest.mark.release
 def test_a_dry_run_prints_its_plan(one_layer, tmp_path):
     done = run_module(
-        "train.lm", "--preset", one_layer["preset"], "--workdir", str(tmp_path / "run"), "--batch-size", "4",
-        "--mesh", "fsdp=2,context=2", "--dry-run",
-    )  # fmt: skip
+        "train.lm",
+        "--preset",
+        one_layer["preset"],
+        "--workdir",
+        str(tmp_path / "run"),
+        "--batch-size",
+        "4",
+        "--mesh",
+        "fsdp=2,context=2",
+        "--dry-run",
+    )
     assert done.returncode == 0, done.stderr
     for part in ("layers_*/mlp/out/kernel", "optimizer state", "scratch", "collective-permute", "4 devices"):
         assert part in done.stdout

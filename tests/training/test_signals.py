@@ -24,8 +24,11 @@ with StopRequest():
 def test_the_first_ctrl_c_is_reported_and_the_second_ends_the_process():
     process = subprocess.Popen(
         [sys.executable, "-c", BUSY],
-        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdout.readline() == "ready\n"

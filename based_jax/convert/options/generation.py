@@ -19,8 +19,13 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         Option("model", "", "model, params", "renamed", ""),
         _LENGTH,
         *_CHOICE,
-        Option("eos_token_id", "None", "stop_tokens", "renamed",
-               "a row ends with its own; there all rows must have it at one step"),
+        Option(
+            "eos_token_id",
+            "None",
+            "stop_tokens",
+            "renamed",
+            "a row ends with its own; there all rows must have it at one step",
+        ),
         Option("teacher_outputs", "None", "", "refused", "call the model on the tokens instead"),
         Option("vocab_size", "None", "", "renamed", "padded entries of the vocabulary are never made here"),
         Option("tensor_parallel", "1", "", "ignored", _PARALLEL),
@@ -49,5 +54,5 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         Option("return_dict_in_generate", "False", "", "ignored", "shape of the result"),
         Option("output_scores", "False", "return_logprobs", "renamed", "log probabilities of what was made"),
     ),
-}  # fmt: skip
+}
 """By import path."""

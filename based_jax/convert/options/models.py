@@ -10,8 +10,13 @@ _GPT: tuple[Option, ...] = (
     Option("n_head", "12", "num_heads", "renamed", "also num_attention_heads; of the softmax layers"),
     Option("n_layer", "12", "schedule", "renamed", "also num_hidden_layers"),
     Option("n_head_kv", "None", "num_kv_heads", "renamed", ""),
-    Option("head_dim", "n_embd // n_head", "scale, rotary_fraction", "renamed",
-           "there too it is not the width of a head, only what scale and rotary channels are taken from"),
+    Option(
+        "head_dim",
+        "n_embd // n_head",
+        "scale, rotary_fraction",
+        "renamed",
+        "there too it is not the width of a head, only what scale and rotary channels are taken from",
+    ),
     Option("scale_attn_weights", "True", "scale", "renamed", "False is a scale of 1"),
     Option("scale_attn_by_inverse_layer_idx", "False", "scale", "renamed", "divided by the layer's number"),
     Option("qkv_proj_bias", "True", "qkv_bias", "renamed", "where it is not given, the weights decide"),
@@ -24,8 +29,13 @@ _GPT: tuple[Option, ...] = (
     Option("attn_dwconv", "False", "", "refused", "a convolution of queries, keys and values is not here"),
     Option("use_flash_attn", "False", "", "ignored", KERNEL),
     Option("fused_bias_fc", "False", "", "ignored", KERNEL),
-    Option("activation_function", "'gelu_new'", "mlp, mlp_activation", "renamed",
-           "gated: swiglu, geglu, glu; plain: gelu, gelu_new and its other names, relu, sqrelu"),
+    Option(
+        "activation_function",
+        "'gelu_new'",
+        "mlp, mlp_activation",
+        "renamed",
+        "gated: swiglu, geglu, glu; plain: gelu, gelu_new and its other names, relu, sqrelu",
+    ),
     Option("n_inner", "None", "mlp_hidden", "renamed", "rounded as there"),
     Option("mlp_fc1_bias", "True", "mlp_bias", "renamed", "where it is not given, the weights decide"),
     Option("mlp_fc2_bias", "True", "mlp_out_bias", "renamed", "where it is not given, the weights decide"),
@@ -38,21 +48,31 @@ _GPT: tuple[Option, ...] = (
     Option("embd_pdrop", "0.1", "embed_dropout", "renamed", ""),
     Option("residual_in_fp32", "False", "residual_in_fp32", "same", ""),
     Option("prenorm", "True", "block", "renamed", "False is 'postnorm', without a final norm"),
-    Option("parallel_block", "False", "block", "renamed",
-           "'parallel'; Based's code fails here, for want of an import"),
+    Option(
+        "parallel_block",
+        "False",
+        "block",
+        "renamed",
+        "'parallel'; Based's code fails here, for want of an import",
+    ),
     Option("parallel_block_tied_norm", "False", "block", "renamed", "'parallel_tied'"),
     Option("fused_dropout_add_ln", "False", "", "ignored", KERNEL),
     Option("sequence_parallel", "True", "", "ignored", SHARDING),
     Option("vocab_size", "50257", "vocab_size", "same", ""),
     Option("pad_vocab_size_multiple", "1", "pad_vocab_multiple", "renamed", ""),
-    Option("max_position_embeddings", "n_positions", "max_positions", "renamed",
-           "where neither is given, the weights decide"),
+    Option(
+        "max_position_embeddings",
+        "n_positions",
+        "max_positions",
+        "renamed",
+        "where neither is given, the weights decide",
+    ),
     Option("n_positions", "1024", "max_length", "renamed", "there another name of the entry above"),
     Option("word_embed_proj_dim", "None", "embed_dim", "renamed", ""),
     Option("tie_word_embeddings", "True", "tie_embeddings", "renamed", ""),
     Option("lm_head_bias", "False", "", "refused", "the loss is computed from the head's matrix alone"),
     Option("initializer_range", "0.02", "init_std", "renamed", ""),
-)  # fmt: skip
+)
 
 _BASED: tuple[Option, ...] = (
     Option("mixer", "None", "mixers", "renamed", "of layers that neither list below has; None is MHA"),
@@ -68,7 +88,7 @@ _BASED: tuple[Option, ...] = (
     Option("fixed_decay", "False", "", "ignored", "a buffer, transformer.decay.decay, that no mixer uses"),
     Option("decay_const", "-5", "", "ignored", "of that buffer"),
     Option("decay_denom", "True", "", "ignored", "of that buffer"),
-)  # fmt: skip
+)
 
 _FLASH: tuple[Option, ...] = (
     Option("window_size", "(-1, -1)", "left", "renamed", "the mixer is then sliding_window"),

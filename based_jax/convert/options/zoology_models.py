@@ -19,24 +19,44 @@ _MAMBA_BLOCK: tuple[Option, ...] = (
 
 OPTIONS: dict[str, tuple[Option, ...]] = {
     "zoology.config.ModelConfig": (
-        Option("sequence_mixer", "None", "mixers", "renamed",
-               "of every layer; Hybrid gives each one of its list in turn"),
+        Option(
+            "sequence_mixer",
+            "None",
+            "mixers",
+            "renamed",
+            "of every layer; Hybrid gives each one of its list in turn",
+        ),
         Option("state_mixer", "MLP(hidden_mult=4)", "mlp", "renamed", "MLP, GLU or Identity; no others"),
         Option("d_model", "128", "d_model", "same", ""),
         Option("n_layers", "2", "schedule", "renamed", ""),
         Option("max_position_embeddings", "64", "max_positions", "renamed", "the weights decide without it"),
-        Option("learnable_word_embeddings", "True", "freeze_embedding", "renamed",
-               "False is a frozen embedding and an untied head"),
+        Option(
+            "learnable_word_embeddings",
+            "True",
+            "freeze_embedding",
+            "renamed",
+            "False is a frozen embedding and an untied head",
+        ),
         Option("embedding_init_type", "'default'", "embed_init", "renamed", "initial values only"),
         Option("vocab_size", "8192", "vocab_size", "same", "rounded up as pad_vocab_size_multiple says"),
         Option("resid_dropout", "0.0", "residual_dropout", "renamed", ""),
         Option("embed_dropout", "0.1", "embed_dropout", "same", "none in Mamba's blocks"),
         Option("drop_path", "0.0", "drop_path", "same", "of the embedding too; none in Mamba's blocks"),
-        Option("layer_norm_epsilon", "1e-5", "final_norm_eps", "renamed",
-               "of the last norm alone: the blocks' is 1e-5 whatever it says"),
+        Option(
+            "layer_norm_epsilon",
+            "1e-5",
+            "final_norm_eps",
+            "renamed",
+            "of the last norm alone: the blocks' is 1e-5 whatever it says",
+        ),
         Option("pad_vocab_size_multiple", "1", "pad_vocab_multiple", "renamed", ""),
-        Option("block_type", "'TransformerBlock'", "mlp, norm", "renamed",
-               "MambaBlock and Mamba2Block have a mixer of their own, RMS norms and no MLP"),
+        Option(
+            "block_type",
+            "'TransformerBlock'",
+            "mlp, norm",
+            "renamed",
+            "MambaBlock and Mamba2Block have a mixer of their own, RMS norms and no MLP",
+        ),
         Option("name", "'default'", "", "ignored", "of a run"),
     ),
     "zoology.model.TokenEmbeddings": (
@@ -70,5 +90,5 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     ),
     "zoology.mixers.mlp.MLP": _MLP,
     "zoology.mixers.mlp.GLU": _MLP,
-}  # fmt: skip
+}
 """By import path; a language model's options are the entries of its config."""

@@ -170,13 +170,18 @@ class TestNothingRuns:
             st.one_of(
                 st.binary(min_size=1, max_size=3),
                 st.sampled_from([tensor(), storage(), REBUILD, FLOATS, ORDERED_DICT]),
-                st.sampled_from([value for name, value in vars(pickle).items() if name.isupper()
-                                 and isinstance(value, bytes) and len(value) == 1]),
+                st.sampled_from(
+                    [
+                        value
+                        for name, value in vars(pickle).items()
+                        if name.isupper() and isinstance(value, bytes) and len(value) == 1
+                    ]
+                ),
                 st.builds(program, st.one_of(st.integers(-4, 70), st.text(max_size=2), st.just((2, 3)))),
             ),
             max_size=12,
         ).map(b"".join)
-    )  # fmt: skip
+    )
     @pytest.mark.release
     def test_random_programs(self, tmp_path_factory, code):
         file = tmp_path_factory.getbasetemp() / "random.bin"

@@ -32,8 +32,9 @@ def test_names_of_one_array_share_a_storage(tmp_path):
     write_torch_file(tmp_path / "w.bin", {"a": array, "b": array, "c": array.copy()})
     with zipfile.ZipFile(tmp_path / "w.bin") as archive:
         assert [name for name in archive.namelist() if "/data/" in name] == [
-            "archive/data/0", "archive/data/1",
-        ]  # fmt: skip
+            "archive/data/0",
+            "archive/data/1",
+        ]
     loaded = load_torch_file(tmp_path / "w.bin")
     assert np.shares_memory(loaded["a"], loaded["b"])
     assert not np.shares_memory(loaded["a"], loaded["c"])
@@ -48,8 +49,9 @@ def test_it_names_only_what_torch_allows_in_weights(tmp_path):
         code = archive.read("archive/data.pkl")
     named = {str(argument) for code, argument, _ in pickletools.genops(code) if code.name == "GLOBAL"}
     assert {name for name in named if "Storage" not in name} == {
-        "torch._utils _rebuild_tensor_v2", "collections OrderedDict",
-    }  # fmt: skip
+        "torch._utils _rebuild_tensor_v2",
+        "collections OrderedDict",
+    }
 
 
 def test_same_bytes_again_and_whole_files_only(tmp_path):

@@ -136,8 +136,10 @@ def test_a_group_is_done_before_the_next_one_begins():
 
 def test_the_shards_of_the_next_group_are_checked_ahead():
     order = Order(np.full(2 * GROUP + 3, 10), 0)
-    shards = [sorted(set(order.places(np.arange(order.windows) + start).shard[:30].tolist()))
-              for start in (320, order.windows)]  # fmt: skip
+    shards = [
+        sorted(set(order.places(np.arange(order.windows) + start).shard[:30].tolist()))
+        for start in (320, order.windows)
+    ]
     assert sorted(order.group_after(319)) == shards[0]
     assert len(order.group_after(320)) == GROUP
     assert set(shards[1]) <= set(order.group_after(order.windows - 1))

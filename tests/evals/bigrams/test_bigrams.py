@@ -149,9 +149,12 @@ def test_a_count_interrupted_after_every_document_is_the_same(corpus, tmp_path):
     out, calls, table = tmp_path / "counts", 0, None
     while table is None:
         table = bigrams.count(
-            TextOptions(str(corpus)), ByteTokenizer(), out,
-            memory_bytes=SMALLEST_MEMORY, interrupted=lambda calls=calls: calls < 5,
-        )  # fmt: skip
+            TextOptions(str(corpus)),
+            ByteTokenizer(),
+            out,
+            memory_bytes=SMALLEST_MEMORY,
+            interrupted=lambda calls=calls: calls < 5,
+        )
         calls += 1
     assert calls == 6
     assert as_dict(table) == expected_counts()

@@ -51,8 +51,20 @@ def test_a_missing_package_is_named(capsys, monkeypatch):
 
 def test_suites_have_the_papers_tasks():
     assert SUITES["common_sense"].tasks == (
-        "lambada_openai", "hellaswag", "piqa", "arc_easy", "arc_challenge", "winogrande",
-    )  # fmt: skip
+        "lambada_openai",
+        "hellaswag",
+        "piqa",
+        "arc_easy",
+        "arc_challenge",
+        "winogrande",
+    )
     assert SUITES["superglue"].tasks == (
-        "boolq", "cb", "copa", "multirc", "record", "sglue_rte", "wic", "wsc",
-    )  # fmt: skip
+        "boolq",
+        "cb",
+        "copa",
+        "multirc",
+        "record",
+        "sglue_rte",
+        "wic",
+        "wsc",
+    )

@@ -47,10 +47,16 @@ def test_columns_are_the_papers():
     row = read_columns(SUITES["common_sense"], RESULTS["results"])
     assert row == pytest.approx(
         {
-            "lambada_ppl": 21.5, "lambada": 38, "hellaswag": 33, "piqa": 64, "arc_easy": 45,
-            "arc_challenge": 24, "winogrande": 51, "average": (38 + 33 + 64 + 45 + 24 + 51) / 6,
+            "lambada_ppl": 21.5,
+            "lambada": 38,
+            "hellaswag": 33,
+            "piqa": 64,
+            "arc_easy": 45,
+            "arc_challenge": 24,
+            "winogrande": 51,
+            "average": (38 + 33 + 64 + 45 + 24 + 51) / 6,
         }
-    )  # fmt: skip
+    )
     for suite in SUITES.values():
         paper = table("based", suite.table)
         ours = [column.name for column in suite.columns]

@@ -80,9 +80,14 @@ def test_a_model_that_copies_is_right_where_the_prompt_has_the_answer(padding):
     # The third asks for something else; of the fourth the beginning is cut off, with the answer in it.
     assert [records[row]["score"] for row in range(5)] == [1, 1, 0, 0, 1]
     assert records[0] == {
-        "id": 0, "tokens": 28, "truncated": False, "answer": "ada", "generated": " Ada", "score": 1,
+        "id": 0,
+        "tokens": 28,
+        "truncated": False,
+        "answer": "ada",
+        "generated": " Ada",
+        "score": 1,
         "run": "run",
-    }  # fmt: skip
+    }
     assert records[3]["truncated"]
     assert records[3]["generated"] == "?"
     assert summarize(records.values()) == {

@@ -200,11 +200,15 @@ def test_a_request_is_a_value():
 @pytest.mark.parametrize(
     "options",
     [
-        {"slots": 0}, {"max_length": 0}, {"prefill_chunk": 0}, {"decode_chunk": 1.5}, {"max_waiting": 0},
+        {"slots": 0},
+        {"max_length": 0},
+        {"prefill_chunk": 0},
+        {"decode_chunk": 1.5},
+        {"max_waiting": 0},
         {"top_logprobs": 51},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_wrong_options(simple, options):
     (name,) = options
     with pytest.raises(ValueError, match=f"^{name} = {options[name]}: expected an integer"):

@@ -105,8 +105,10 @@ def piecewise_rope(
     keys = rng.normal(size=(len(starts), width // 2, 2)) @ [1, 1j]
     powers = turns ** np.arange(length)[:, None]  # (N, K / 2)
     segment = np.searchsorted(starts, np.arange(length), side="right") - 1
-    q, k = (np.stack([x.real, x.imag], axis=-1).reshape(length, width) for x in
-            (powers * query, powers * keys[segment]))  # fmt: skip
+    q, k = (
+        np.stack([x.real, x.imag], axis=-1).reshape(length, width)
+        for x in (powers * query, powers * keys[segment])
+    )
     kernels = np.real(np.einsum("lk,k,rk->rl", powers, query, keys.conj()))
     return ConvCase(q, k, starts, np.where(np.arange(length) < (length - starts)[:, None], kernels, 0))
 

@@ -196,9 +196,15 @@ def test_decoding_is_exact(left):
                     piece = slice(begin, begin + size)
                     part = None if segments is None else segments[:, piece]
                     y, state = attend(
-                        q[:, piece], k[:, piece], v[:, piece], starts=STARTS, left=left,
-                        initial_state=state, return_state=True, segment_ids=part,
-                    )  # fmt: skip
+                        q[:, piece],
+                        k[:, piece],
+                        v[:, piece],
+                        starts=STARTS,
+                        left=left,
+                        initial_state=state,
+                        return_state=True,
+                        segment_ids=part,
+                    )
                     outputs.append(y)
                     begin += size
             assert begin == LENGTH
@@ -322,7 +328,7 @@ STATE = blank(ops.init_conv_attention_state, 2, 5, 2, 2, 4, 4)
         ({"mask": np.ones((2, 3))}, TypeError, "mask has dtype"),
         ({"implementation": "pallas"}, ValueError, "implementation = 'pallas': expected None or one"),
     ],
-)  # fmt: skip
+)
 def test_errors_name_the_argument(unchecked, changes, error, message):
     arguments = {"q": Q, "k": Q, "v": Q, "starts": (0, 2)}
     with pytest.raises(error, match=message):

@@ -34,30 +34,46 @@ CALLS = {
     "diagonal_ssm": (lambda v: ops.diagonal_ssm(v, MODES, MODES, mask=MASK), V),
     "hyper_attention": (lambda q, k, v: ops.hyper_attention(q, (k, k), (v, v), mask=MASK), Q, K, V),
     "hyper_feature_attention": (
-        lambda q, k, v: ops.hyper_feature_attention((q, k), (k, q), v, mask=MASK), Q, K, V
+        lambda q, k, v: ops.hyper_feature_attention((q, k), (k, q), v, mask=MASK),
+        Q,
+        K,
+        V,
     ),
     "landmark_attention": (lambda q, k, v: ops.landmark_attention(q, k, v, piece=2, mask=MASK), Q, K, V),
     "linear_attention": (
-        lambda q, k, v, g: ops.linear_attention(q, k, v, log_decay=g, **CONTEXT), Q, K, V, GATES
+        lambda q, k, v, g: ops.linear_attention(q, k, v, log_decay=g, **CONTEXT),
+        Q,
+        K,
+        V,
+        GATES,
     ),
     "linear_hyper_attention": (
-        lambda q, k, v: ops.linear_hyper_attention(q, (k, k), (v, v), **CONTEXT), Q, K, V
+        lambda q, k, v: ops.linear_hyper_attention(q, (k, k), (v, v), **CONTEXT),
+        Q,
+        K,
+        V,
     ),
     "linear_recurrence": (lambda q, k, v, g: ops.linear_recurrence(q, k, v, g, **CONTEXT), Q, K, V, GATES),
     "long_conv": (lambda x: ops.long_conv(x, TAPS, mask=MASK), X),
     "scatterbrain_attention": (
-        lambda q, k, v: ops.scatterbrain_attention(q, k, v, WEIGHTS, left=2, mask=MASK), Q, K, V
+        lambda q, k, v: ops.scatterbrain_attention(q, k, v, WEIGHTS, left=2, mask=MASK),
+        Q,
+        K,
+        V,
     ),
     "selective_scan": (lambda x, b: ops.selective_scan(x, abs(x), -abs(TAPS[:4]), b, b, **CONTEXT), X, X),
     "short_conv": (lambda x: ops.short_conv(x, TAPS[:3], **CONTEXT), X),
     "softmax_attention": (lambda q, k, v: ops.softmax_attention(q, k, v, mask=MASK), Q, K, V),
     "softmax_attention, not causal": (
-        lambda q, k, v: ops.softmax_attention(q, k, v, causal=False, mask=MASK), Q, K, V
+        lambda q, k, v: ops.softmax_attention(q, k, v, causal=False, mask=MASK),
+        Q,
+        K,
+        V,
     ),
     "taylor_attention": (lambda q, k, v: ops.taylor_attention(q, k, v, **CONTEXT), Q, K, V),
     "token_shift": (lambda x: ops.token_shift(x, mask=MASK), X),
     "wkv": (lambda k, v: ops.wkv(k, v, -jnp.ones(4), jnp.ones(4), **CONTEXT), X, X),
-}  # fmt: skip
+}
 
 QUICK = ["conv_attention", "hyper_attention", "linear_attention", "linear_recurrence", "short_conv", "wkv"]
 

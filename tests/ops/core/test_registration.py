@@ -24,9 +24,19 @@ def registered(monkeypatch):
 
 
 def recurrence(
-    q, k, v, beta, log_decay=None, *,
-    scale=None, initial_state=None, return_state=False, segment_ids=None, mask=None, chunk_size=None,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    beta,
+    log_decay=None,
+    *,
+    scale=None,
+    initial_state=None,
+    return_state=False,
+    segment_ids=None,
+    mask=None,
+    chunk_size=None,
+):
     """The delta rule of somebody else: token by token in plain JAX, without gates."""
     CALLS.append("recurrence")
     (batch, length, heads, width), dtype = q.shape, v.dtype

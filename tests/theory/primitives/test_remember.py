@@ -26,9 +26,15 @@ def random_stack(rng, size, width, layers, circular):
 
 
 @given(
-    st.integers(1, 5), st.integers(1, 3), st.integers(1, 6), st.booleans(), st.integers(0, 3),
-    st.integers(0, 3), st.integers(0, 3), st.integers(0, 2**32 - 1),
-)  # fmt: skip
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.booleans(),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.integers(0, 2**32 - 1),
+)
 def test_any_stack_on_any_rows(size, width, layers, circular, above, below, more, seed):
     rng = np.random.default_rng(seed)
     f = random_stack(rng, size, width, layers, circular)
