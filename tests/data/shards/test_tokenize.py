@@ -222,10 +222,27 @@ def test_named_records_are_held_out_and_unknown_names_refused(tmp_path):
 
     def held_out(out: Path, names: str) -> Manifest:
         rule = HeldOutRule(0.0, names, None)
-        return tokenize([str(path)], dna, out, workers=1, rule=rule)
+        manifest = tokenize([str(path)], dna, out, workers=1, rule=rule)
+        assert manifest is not None
+        return manifest
 
     splits = held_out(tmp_path / "out", "chr2").splits
     assert (splits["train"].documents, splits["train"].bytes) == (2, 9)
     assert (splits["held_out"].documents, splits["held_out"].bytes) == (1, 5)
     with pytest.raises(ValueError, match=r"held_out_names.*chr9"):
         held_out(tmp_path / "unknown", "chr2,chr9")
+
+
+@pytest.mark.release
+def test_an_interrupted_command_speaks_of_text_and_can_go_on(tmp_path):
+    argv = [sys.executable, "-m", "train.tokenize", "--data", "stdlib", "--tokenizer", "byte"]
+    argv += ["--workers", "1", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "out" / JOURNAL).exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 128 + signal.SIGINT
+    assert "SIGINT: stopping after this block of text; again to stop now" in err
+    assert "the same command goes on from here" in err
+    assert (tmp_path / "out" / JOURNAL).exists()
