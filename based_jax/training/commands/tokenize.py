@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command; the exit status is 128 + n after signal n."""
     config = command.parse(TokenizeConfig, argv, prog=PROG)
     display = _Display()
-    with StopRequest() as request:
+    with StopRequest("this block of text", "the same command goes on from what is saved") as request:
 
         def progress(now: Progress) -> bool:
             display.show(now)

@@ -20,10 +20,13 @@ class StopRequest:
     XLA compiles or a step runs. So another thread answers: it reports the first signal as soon as it arrives,
     and on the second ends the process, unless the main thread (interrupted as usual) has done so by then.
 
-    Must be entered in the main thread.
+    Must be entered in the main thread. `after` and `lost` end the lines on the first and the second signal.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, after: str = "this step", lost: str = "nothing since the last checkpoint is saved"
+    ) -> None:
+        self._after, self._lost = after, lost
         self.signal: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
         self._left = threading.Event()
@@ -63,9 +66,9 @@ class StopRequest:
             name = signal.Signals(number).name
             if not asked:
                 asked = True
-                _report(f"{name}: stopping after this step; again to stop now")
+                _report(f"{name}: stopping after {self._after}; again to stop now")
             elif not self._left.wait(PATIENCE):
-                _report(f"{name}: stopped; nothing since the last checkpoint is saved")
+                _report(f"{name}: stopped; {self._lost}")
                 os._exit(128 + number)
 
 

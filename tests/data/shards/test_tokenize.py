@@ -213,3 +213,36 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path):
         process.wait()
     subprocess.run([*argv, tmp_path / "b"], cwd=ROOT, check=True, capture_output=True)
     assert _contents(tmp_path / "a") == _contents(tmp_path / "b")
+
+
+def test_named_records_are_held_out_and_unknown_names_refused(tmp_path):
+    path = tmp_path / "a.fa"
+    path.write_text(">chr1\nACGT\nAC\n>chr2\nGGTTA\n>chr3\nTTT\n")
+    dna = load_tokenizer("dna")
+
+    def held_out(out: Path, names: str) -> Manifest:
+        rule = HeldOutRule(0.0, names, None)
+        manifest = tokenize([str(path)], dna, out, workers=1, rule=rule)
+        assert manifest is not None
+        return manifest
+
+    splits = held_out(tmp_path / "out", "chr2").splits
+    assert (splits["train"].documents, splits["train"].bytes) == (2, 9)
+    assert (splits["held_out"].documents, splits["held_out"].bytes) == (1, 5)
+    with pytest.raises(ValueError, match=r"held_out_names.*chr9"):
+        held_out(tmp_path / "unknown", "chr2,chr9")
+
+
+@pytest.mark.release
+def test_an_interrupted_command_speaks_of_text_and_can_go_on(tmp_path):
+    argv = [sys.executable, "-m", "train.tokenize", "--data", "stdlib", "--tokenizer", "byte"]
+    argv += ["--workers", "1", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "out" / JOURNAL).exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 128 + signal.SIGINT
+    assert "SIGINT: stopping after this block of text; again to stop now" in err
+    assert "the same command goes on from here" in err
+    assert (tmp_path / "out" / JOURNAL).exists()
