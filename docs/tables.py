@@ -96,6 +96,15 @@ def mixers_page() -> str:
         _table(head, rows, right=(4, 5)),
         "What states of other sizes allocate is in [benchmarks](benchmarks.md); the papers' counts for their "
         "synthetic models, beside ours, in [results](results.md#zoology-the-authors-repository).",
+        "## Initial values",
+        "Projections start normal with a standard deviation of `init_std`, the output's of "
+        "`out_init_std`; both are 0.02 by default. Zoology's models draw the same for every linear map "
+        "outside Mamba's blocks, after the mixers' classes have drawn their own. They shrink the mixers' "
+        "maps called `out_proj` only, language models here every output map, by 1 / sqrt(2 layers), "
+        "unless a mixer's options set `out_init_std`; the synthetic models of `mqar_backbone` set it as "
+        "their code has it. Where a class or a trainer of the authors has projections of its own:",
+        _table(["mixer", "there", "here"], [[f"`{name}`", *cells] for name, *cells in INITS]),
+        "The presets of RWKV and RetNet take the default.",
         "## Mixers of Zoology's code that are not here",
         _table(["class", "reason"], [[f"`{name}`", reason] for name, reason in NOT_HERE.items()]),
         'Mega\'s moving averages, the `ema` kernel of its H3, are an option of `h3`: `kernel="ema"`.',
@@ -112,6 +121,38 @@ def _state_bytes(name: str) -> tuple[int, int]:
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     return 4 * mixer.state_size(STATE_LENGTH), held
 
+
+INITS = (
+    (
+        "mamba",
+        "torch's default, a variance of 1 / (3 fan_in), the output over sqrt(layers)",
+        "`num_layers=L`; normal instead of uniform",
+    ),
+    (
+        "retnet",
+        "torchscale: Xavier with a gain of 2^-2.5, of 1 for the output; with DeepNet's scales v and the "
+        "output over (8 layers)^(1/4)",
+        "`num_layers=L`; normal instead of uniform",
+    ),
+    (
+        "rwkv4",
+        "RWKV's trainer (`init_rwkv`, which Zoology's models never call): zeros for key, receptance and "
+        "output, an orthogonal value",
+        "`rwkv_init=True`; normal with the same variance instead of orthogonal",
+    ),
+    (
+        "rwkv_channel_mix",
+        "the same: zeros for receptance and value, an orthogonal key with a gain of 2",
+        "`rwkv_init=True`, likewise",
+    ),
+    (
+        "rwkv5",
+        "RWKV's trainer: a zero output, the others orthogonal, the norm's scale ((1 + layer) / layers)^0.7",
+        "`rwkv_init=True`, likewise",
+    ),
+    ("rwkv7", "Xavier with a gain of 2^-2.5, drawn again by Zoology's models", "`init_std`"),
+)
+"""Mixers whose authors initialise the projections otherwise, how, and the option for it."""
 
 NOT_HERE = {
     "zoology.mixers.deepseek_nsa.SparseAttention": "NSA, native sparse attention: its sliding branch is "

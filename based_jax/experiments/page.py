@@ -23,6 +23,11 @@ details { margin: 1rem 0 }
 .wide { overflow-x: auto }
 """
 
+_STATES = (
+    "States are of one sequence of the longest test: four bytes for each float of the papers' formulas, "
+    "as in the figure, and what the model's <code>init_state</code> holds."
+)
+
 _SORT = """
 for (const head of document.querySelectorAll("th")) head.onclick = () => {
   const column = head.cellIndex, body = head.closest("table").tBodies[0], up = head.dataset.up !== "1";
@@ -51,6 +56,7 @@ def write(
         *[f"<p>{sentence}</p>" for sentence in sentences],
         image,
         "<h2>Each model with its best learning rate</h2>",
+        f"<p>{_STATES}</p>",
         _table(best, slices),
         "<details><summary>Every learning rate and seed</summary>",
         _table(rows, slices),
@@ -70,7 +76,7 @@ def _slices(rows: Rows) -> list[tuple[str, str]]:
 
 
 def _table(rows: Rows, slices: Sequence[tuple[str, str]]) -> str:
-    heads = ["family", "setting", "parameters", "state, bytes", "accuracy"]
+    heads = ["family", "setting", "parameters", "state, bytes", "held, bytes", "accuracy"]
     heads += [f"{value} pairs" if key == "num_pairs" else f"{key} {value}" for key, value in slices]
     heads += ["learning rate", "seed", "epochs", "seconds", "status"]
     lines = ["".join(f"<th>{escape(head)}</th>" for head in heads)]
@@ -82,7 +88,8 @@ def _table(rows: Rows, slices: Sequence[tuple[str, str]]) -> str:
 def _cells(row: Mapping[str, Any], slices: Sequence[tuple[str, str]]) -> list[str]:
     size = row.get("state_size")
     cells = [_text(row["family"]), _text(row["setting"]), _number(row.get("parameters"), ",d")]
-    cells += [_number(size and 4 * size, ",d"), _number(row.get("accuracy"), ".4f")]
+    cells += [_number(size and 4 * size, ",d"), _number(row.get("state_bytes"), ",d")]
+    cells += [_number(row.get("accuracy"), ".4f")]
     of_slices = row.get("slices") or {}
     cells += [_number(of_slices.get(key, {}).get(value), ".3f") for key, value in slices]
     cells += [_number(row.get("learning_rate"), ".3g"), _text(row.get("seed", ""))]

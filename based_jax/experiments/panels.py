@@ -7,7 +7,10 @@ from based_jax.plot import Line, Panel, byte_size
 
 __all__ = ["STATE_AXIS", "Line", "Panel", "lines", "published", "state_bytes"]
 
-STATE_AXIS: Mapping[str, Any] = {"x_label": "state at the longest test (bytes, float32)", "x_tick": byte_size}
+STATE_AXIS: Mapping[str, Any] = {
+    "x_label": "state at the longest test by the papers' formulas (bytes)",
+    "x_tick": byte_size,
+}
 """Of panels over `state_bytes`."""
 
 

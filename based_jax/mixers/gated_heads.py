@@ -79,13 +79,21 @@ class GatedHeads(Mixer):
         return context.run(ops.linear_recurrence, q, k, v, log_decay, initial_state=state, **options)
 
     @nn.nowrap
-    def read_out(self, y: Float[Array, "B N H V"], x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        """Gate the normed heads and map them back."""
+    def read_out(
+        self,
+        y: Float[Array, "B N H V"],
+        x: Float[Array, "B N D"],
+        gate_std: float | None = None,
+        out_std: float | None = None,
+    ) -> Float[Array, "B N D"]:
+        """Gate the normed heads and map them back; None takes the mixer's initial deviation."""
+        gate_std = self.init_std if gate_std is None else gate_std
+        out_std = self.out_std if out_std is None else out_std
         if self.gate_activation is not None:
             y = y * activation("gate_activation", self.gate_activation)(
-                self.to_heads(*y.shape[-2:], name="gate")(x)
+                self.to_heads(*y.shape[-2:], init_std=gate_std, name="gate")(x)
             )
-        return self.to_output("heads", "head_dim", name="out")(y)
+        return self.to_output("heads", "head_dim", init_std=out_std, name="out")(y)
 
     def state_size(self, length: int) -> int:
         """d_k d_v per head (specs of Zoology 3.14 and 3.15)."""

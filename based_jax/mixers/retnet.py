@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from flax import linen as nn
 
 from based_jax import ops
-from based_jax.fields import Factor, Positive
+from based_jax.fields import Factor, Positive, Size
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import MixerSummary
 from based_jax.mixers.gated_heads import GatedHeads
@@ -32,6 +32,10 @@ class RetNet(GatedHeads):
         chunk_size: tokens per chunk (128 in Zoology's language model); the result does not depend on it.
         rotary: turn queries and keys by their positions, which count from the start of each segment.
         rotary_base: base of the wavelengths.
+        num_layers: None initialises the projections as all mixers here do. RetNet's code (torchscale, with
+            DeepNet's scales) in a model of this many layers draws them with Xavier's variance, whatever
+            `init_std` and `out_init_std` say: gain 2^-2.5 for q, k, v and the gate, 1 for the output; v and
+            the output are divided by (8 num_layers)^(1/4). The draws are normal here, uniform there.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -45,6 +49,7 @@ class RetNet(GatedHeads):
     expand_v: Factor = 2.0
     rotary: bool = True
     rotary_base: Positive = 10000.0
+    num_layers: Size | None = None
 
     def most_heads(self) -> int:
         return max(self.d_model // 256, 1)
@@ -52,14 +57,27 @@ class RetNet(GatedHeads):
     @nn.compact
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         heads, key_size, value_size = self.layout()
-        q, k = (self.to_heads(heads, key_size, name=name)(x) for name in "qk")
-        v = self.to_heads(heads, value_size, name="v")(x)
+        stds = self.initial_stds()
+        q, k = (self.to_heads(heads, key_size, init_std=stds[name], name=name)(x) for name in "qk")
+        v = self.to_heads(heads, value_size, init_std=stds["v"], name="v")(x)
         if self.rotary and key_size > 1:  # an odd channel stays as it is
             options: dict[str, Any] = {"dim": key_size - key_size % 2, "base": self.rotary_base}
             q, k = (ops.rotary(a, context.positions, interleaved=True, **options) for a in (q, k))
         y, state = self.recur(q, k, v, ops.fixed_log_decay(heads)[None, None], state, context)
         scale, bias = self.norm_params((heads, value_size), "heads", "head_dim")
-        return self.read_out(ops.layer_norm(y, scale, bias, self.norm_eps), x), state
+        y = ops.layer_norm(y, scale, bias, self.norm_eps)
+        return self.read_out(y, x, stds["gate"], stds["out"]), state
+
+    @nn.nowrap
+    def initial_stds(self) -> dict[str, float]:
+        """Standard deviations of the projections at first, by their names."""
+        if self.num_layers is None:
+            return {**dict.fromkeys(("q", "k", "v", "gate"), self.init_std), "out": self.out_std}
+        heads, key_size, value_size = self.layout()
+        of_keys, of_values = ((2 / (self.d_model + heads * size)) ** 0.5 for size in (key_size, value_size))
+        gain, depth = 2**-2.5, (8 * self.num_layers) ** -0.25
+        inner = {"q": gain * of_keys, "k": gain * of_keys, "gate": gain * of_values}
+        return inner | {"v": depth * gain * of_values, "out": depth * of_values}
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:
         return ops.init_linear_recurrence_state(batch_size, *self.layout(), self.wide)

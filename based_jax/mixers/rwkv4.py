@@ -46,6 +46,8 @@ class RWKV4(RWKVLayer):
         source="Peng et al. 2023; Zoology's code",
     )
 
+    zeroed: ClassVar[tuple[str, ...]] = ("key", "receptance")
+
     implementation: str | None = None
 
     @nn.compact

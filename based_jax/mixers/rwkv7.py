@@ -8,7 +8,8 @@
     y = ((GroupNorm(o) + (sum_c r k r_k) v) * g) W_o
 
 Per head (Zoology's code). RWKV-7 also blends the first layer's values into those of deeper layers; not
-here, as nothing passes them on in Zoology's code.
+here, as nothing passes them on in Zoology's code. The projections start as those of all mixers here: Xavier's
+with a gain of 2^-2.5 in Zoology's class, which Zoology's models draw again with a deviation of 0.02.
 """
 
 import math

@@ -39,6 +39,8 @@ class RWKVChannelMix(RWKVLayer):
         source="Peng et al. 2023; Zoology's code",
     )
 
+    zeroed: ClassVar[tuple[str, ...]] = ("receptance",)
+
     expand: Factor = 4.0
 
     @nn.compact

@@ -54,10 +54,21 @@ class RWKVLayer(Mixer):
     Attributes:
         layer: this layer's number among those of its kind, from 0, which initial values depend on.
         num_layers: how many of its kind the model has.
+        rwkv_init: initialise the projections as RWKV's own trainer does, whatever `init_std` and
+            `out_init_std` say: the output and some others are zero, the variance of the rest is 1 / d_model.
+            The draws are normal here, orthogonal there. Zoology's models never call that code.
     """
+
+    zeroed: ClassVar[tuple[str, ...]] = ()
+    """maps that are zero at first with `rwkv_init`, beside the output"""
 
     layer: Count = 0
     num_layers: Size = 12
+    rwkv_init: bool = False
+
+    @property
+    def out_std(self) -> float:
+        return 0.0 if self.rwkv_init else super().out_std
 
     @nn.nowrap
     def depth(self) -> float:
@@ -82,7 +93,10 @@ class RWKVLayer(Mixer):
     ) -> Array:
         """A map of the blend of both tokens, with mu called after the first letter of its name."""
         mu = self.param(f"mix_{name[0]}", constant(initial, "embed"), (self.d_model,)).astype(self.dtype)
-        return self.linear(features, "embed", *axes, name=name)(x * mu + previous * (1 - mu))
+        std = self.init_std
+        if self.rwkv_init:
+            std = 0.0 if name in self.zeroed else self.d_model**-0.5
+        return self.linear(features, "embed", *axes, init_std=std, name=name)(x * mu + previous * (1 - mu))
 
 
 def constant(values: np.ndarray, *axes: str) -> Initializer:

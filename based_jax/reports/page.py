@@ -5,6 +5,7 @@ from pathlib import Path
 
 from based_jax.published.tables import Column, Table, names, shared_columns, table
 from based_jax.reports.measured import Cells, Results, measured
+from based_jax.reports.states import held_bytes
 from based_jax.reports.studies import Run
 from pallas_kernels import markdown
 
@@ -54,6 +55,8 @@ def _beside(found: Table, cells: Cells) -> str:
         head.append(column + _ARROWS[about.better])
         if column in ours:
             head.append("recomputed" if found.name == "claims" else "ours")
+        if _is_counted(found, column):
+            head.append("held")
     for index, printed in enumerate(found.printed):
         row = []
         for column, text in printed.items():
@@ -61,8 +64,16 @@ def _beside(found: Table, cells: Cells) -> str:
             if column in ours:
                 value = cells.get((index, column))
                 row.append("-" if value is None else _like(value, text))
+            if _is_counted(found, column):
+                held = held_bytes(found.rows[index])
+                row.append("-" if held is None else f"{held:,}")
         rows.append(row)
     return "\n".join(markdown.table(head, rows, words))
+
+
+def _is_counted(found: Table, column: str) -> bool:
+    """Whether the states of our mixers stand in this column, beside which is what they hold."""
+    return (found.name, column) == ("zoology_states", "state_bytes")
 
 
 def _like(value: float, printed: str) -> str:
@@ -90,12 +101,15 @@ def _run(run: Run, directory: Path) -> list[str]:
     rows = []
     for row in run.rows:
         state = f"{4 * row['state_size']:,}" if row["state_size"] else "-"
-        rows.append([row["family"], row["setting"], state, f"{row['accuracy']:.3f}"])
+        held = f"{row['state_bytes']:,}" if row.get("state_bytes") else "-"
+        rows.append([row["family"], row["setting"], state, held, f"{row['accuracy']:.3f}"])
     where = run.path.relative_to(directory)
     return [
         f"Here at another scale, `--scale {run.scale}` (`{where}`), so not comparable cell by cell. "
         f"{run.study.about[run.scale]}:",
-        "\n".join(markdown.table(["model", "setting", "state_bytes", "accuracy"], rows, words=(0, 1))),
+        "\n".join(
+            markdown.table(["model", "setting", "state_bytes", "held", "accuracy"], rows, words=(0, 1))
+        ),
     ]
 
 
@@ -119,7 +133,8 @@ Written by `python -m based_jax.reports`. Every table of results in the papers, 
 - A column "ours" stands after each column that we have a value for; "-" is a cell that was not run. A table
   without such a column has no value of ours yet: most need a GPU, or data and checkpoints from the network.
 - `size`, `parameters`: `bj.param_count` of the preset ([presets](presets.md)). `tflops`: the papers' formulas
-  on the preset. `state_bytes`: `state_size` of our mixers. They are computed when the page is written.
+  on the preset. `state_bytes`: `state_size` of our mixers, four bytes for each float of the
+  papers' formulas; `held`: the bytes of `init_state`. They are computed when the page is written.
 - All other values come from files. An evaluation's `--json results/evals/NAME.json` fills the cells of the
   checkpoint that it was given, by the last part of its hub id or directory; a study below `results` fills its
   figure's if it ran at `--scale paper`. `python -m based_jax.reports` then writes this page again.

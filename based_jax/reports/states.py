@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+
 from based_jax import mixers
+from based_jax.generate.rows import row_bytes
 from based_jax.published.tables import Row, number
 
 LENGTH = 1024
@@ -25,7 +28,7 @@ _LAYERS = {
     "Based, d' = 24": _taylor(24),
     "linear attention, pos_elu": _taylor(64, feature_map="pos_elu"),
     "linear attention, performer": _taylor(64, feature_map="performer"),
-    "linear attention, cosformer": _taylor(64, feature_map="cosformer"),
+    "linear attention, cosformer": _taylor(64, feature_map="cosformer", max_length=LENGTH),
     "BigBird, blocks of 4": _hybrid("bigbird", block_size=4),
     "NystromFormer, 16 landmarks": _hybrid("nystrom", num_landmarks=16),
     "sliding window of 16": _hybrid("sliding_window", num_heads=1, left=15),
@@ -43,9 +46,18 @@ _LAYERS = {
 
 def state_bytes(row: Row) -> int | None:
     """Float32 bytes of a row's state, by our mixers' `state_size`; None for a mixer that is not here."""
-    layers = _LAYERS.get(str(row["model"]))
-    if layers is None:
+    layers = _mixers(row)
+    return 4 * sum(mixer.state_size(LENGTH) for mixer in layers) if layers else None
+
+
+def held_bytes(row: Row) -> int | None:
+    """Bytes that `init_state` of a row's mixers holds for one sequence; None for a mixer that is not here."""
+    layers = _mixers(row)
+    if not layers:
         return None
+    return row_bytes(jax.eval_shape(lambda: [mixer.init_state(1, LENGTH) for mixer in layers]))
+
+
+def _mixers(row: Row) -> list[mixers.Mixer]:
     width = int(number(row, "d_model"))
-    sizes = [mixers.info(name).state_size(width, LENGTH, **options) for name, options in layers]
-    return 4 * sum(sizes)
+    return [mixers.make(name, d_model=width, **given) for name, given in _LAYERS.get(str(row["model"]), ())]

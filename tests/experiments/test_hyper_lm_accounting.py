@@ -34,3 +34,4 @@ def test_states(accounts):
         )
         half = mixer.state_size(accounting.LENGTHS[1] // 2)
         assert found.state == (half if form.exponent == 1 else 2 * half), form
+        assert 4 * found.state <= found.held < 4.3 * found.state, form  # counters, and spare columns

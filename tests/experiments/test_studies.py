@@ -42,7 +42,8 @@ def rows(jobs, seed=0):
             "seconds": 60.0,
             "d_model": job.flags["d_model"],
         }
-        yield {**facts, **record, **numbers, "state_size": int(random.integers(1000, 9999))}
+        sizes = {"state_size": int(random.integers(1000, 9999)), "state_bytes": 51_234}
+        yield {**facts, **record, **numbers, **sizes}
 
 
 def test_every_study_is_there():
@@ -103,6 +104,7 @@ def test_figures_and_pages(name, tmp_path):
     assert "&lt;b&gt;" in text
     assert "<b>" not in text
     assert not re.search(r"(src|href)=\"(?!data:)", text)
+    assert text.count(">51,234<") == 2 * len(chosen.jobs["smoke"]) + 1
     assert text.count("<tr>") == 2 + 2 * len(chosen.jobs["smoke"]) + 1
     assert sum(len(line.points) for panel in chosen.panels(made, "smoke") for line in panel.lines)
     paper = [*rows(chosen.jobs["paper"])]

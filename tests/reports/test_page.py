@@ -9,7 +9,7 @@ from based_jax.published import table
 from based_jax.reports.__main__ import main
 from based_jax.reports.measured import Results, measured
 from based_jax.reports.page import page
-from based_jax.reports.states import state_bytes
+from based_jax.reports.states import held_bytes, state_bytes
 from tests.conftest import ROOT
 
 RECALL = {
@@ -105,7 +105,9 @@ def test_only_studies_at_the_papers_scale_fill_cells(tmp_path):
     assert measured(table("based_figure_2"), Results(tmp_path / "paper")) == {(6, "accuracy"): 0.9125}
     assert table("based_figure_2").rows[6]["accuracy"] == 0.912
     assert measured(table("based_figure_2"), Results(tmp_path / "cpu")) == {}
-    assert "`--scale cpu` (`cpu`), so not comparable" in page(Results(tmp_path))
+    written = page(Results(tmp_path))
+    assert "`--scale cpu` (`cpu`), so not comparable" in written
+    assert "| 40,548 | - | 0.912 |" in written  # what older results hold is not known
 
 
 def test_states_are_counted_as_the_authors_do():
@@ -115,6 +117,15 @@ def test_states_are_counted_as_the_authors_do():
             assert ours is None
         else:
             assert abs(ours - row["state_bytes"]) <= (0 if row["read"] == "code" else 600), row
+
+
+def test_what_states_hold():
+    """Keys and values of all tokens, by BigBird too; its formula counts those of its pattern."""
+    held = {(row["model"], row["d_model"]): held_bytes(row) for row in table("zoology_states").rows}
+    conv = 4 * 2 * 64 + 13  # two inputs of a BaseConv and its counters, which the formula counts otherwise
+    assert held["BigBird, blocks of 4", 64] == held["convolution and attention", 64]
+    assert held["convolution and attention", 64] == conv + 4 * 2 * 64 * 1024 + 13
+    assert held["native sparse attention", 64] is None
 
 
 def test_values_are_written_with_the_published_decimals(tmp_path):

@@ -115,6 +115,7 @@ def test_a_grid_learns(finished):
         assert (by_pairs["1"] + by_pairs["2"]) / 2 == pytest.approx(record["accuracy"])
         assert record["parameters"] > 0
         assert record["state_size"] > 0
+        assert record["state_bytes"] > 0
     assert good[0]["accuracy"] != good[1]["accuracy"]
 
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from based_jax import mixers
+from based_jax.generate.rows import row_bytes
 from based_jax.profile import count_operations
 from pallas_kernels import markdown
 
@@ -64,7 +65,8 @@ class Account:
     operations: float  # of matrix products, without projections
     growth: float  # exponent of N in the operations
     parameters: int
-    state: int  # floats per sequence
+    state: int  # floats per sequence, by `state_size`
+    held: int  # bytes of `init_state`, per sequence
 
 
 def account(form: Form) -> Account:
@@ -78,13 +80,14 @@ def account(form: Form) -> Account:
         for length in LENGTHS
     )
     growth = math.log(more / fewer, LENGTHS[1] / LENGTHS[0])
-    return Account(more, growth, count, mixer.state_size(LENGTHS[1]))
+    state = jax.eval_shape(lambda: mixer.init_state(1, LENGTHS[1]))
+    return Account(more, growth, count, mixer.state_size(LENGTHS[1]), row_bytes(state))
 
 
 def table(accounts: Sequence[Account]) -> str:
     """Return the rows of `FORMS` as Markdown, of their accounts in this order."""
     head = ["model", "captures", "paper: operations", "parameters", "our mixer"]
-    numbers = ["operations, SA = 1", "growth", "parameters", "state, floats"]
+    numbers = ["operations, SA = 1", "growth", "parameters", "state, floats", "held, bytes"]
     rows = []
     for form, ours in zip(FORMS, accounts, strict=True):
         options = "".join(f", `{name}={value}`" for name, value in form.options.items())
@@ -93,7 +96,9 @@ def table(accounts: Sequence[Account]) -> str:
         theirs = [form.model, form.captures, theta, "Θ(d^2)", f"`{form.mixer}`{options}"]
         operations = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
         squares = f"{ours.parameters / WIDTH**2:.3g} d^2"
-        rows.append([*theirs, operations, f"N^{ours.growth:.2f}", squares, f"{ours.state:,}"])
+        rows.append(
+            [*theirs, operations, f"N^{ours.growth:.2f}", squares, f"{ours.state:,}", f"{ours.held:,}"]
+        )
     return "\n".join(markdown.table([*head, *numbers], rows, words=range(len(head))))
 
 

@@ -17,8 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import jax
+
 from based_jax import command, mixers
 from based_jax.data.tasks import MQAR
+from based_jax.generate.rows import row_bytes
 from based_jax.models import LanguageModel, MixerSpec, ModelConfig, mqar_backbone, param_count
 from based_jax.training.mixer_options import parse_options
 from based_jax.training.mqar.sweep import Outcome, SweepConfig, sweep
@@ -156,10 +159,17 @@ def train_mqar(config: MQARConfig) -> Outcome:
         "d_model": config.d_model,
         "parameters": param_count(architecture),
         "state_size": LanguageModel(architecture).state_size(config.longest) if stateful else None,
+        "state_bytes": state_bytes(architecture, config.longest) if stateful else None,
     }
     with directory.sole_run(config.directory):
         _prepare_workdir(config, architecture)
         return sweep(architecture, train, test, grid, config.directory, facts)
+
+
+def state_bytes(architecture: ModelConfig, length: int) -> int:
+    """Bytes that `init_state` holds for one sequence of `length` tokens, caches and counters included."""
+    model = LanguageModel(architecture)
+    return row_bytes(jax.eval_shape(lambda: model.init_state(1, length)))
 
 
 def _prepare_workdir(config: MQARConfig, architecture: ModelConfig) -> None:
