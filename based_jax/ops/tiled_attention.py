@@ -42,8 +42,6 @@ class Tiling(NamedTuple):
     """per tile"""
     shared: int
     """query heads per key head, the rows of a token"""
-    is_aligned: bool
-    """query i sees exactly the keys up to i"""
 
 
 class Positions(NamedTuple):
@@ -93,11 +91,12 @@ def attend_in_tiles(
 
 
 def _tiling(length: int, keys: int, shared: int, is_aligned: bool) -> Tiling:
+    """Cut a head; tiles of queries that are aligned with the keys begin where a tile of keys does."""
     tiles = -(-length * shared // ROWS)
     size = -(-length // tiles)
-    if tiles > 1:
-        size = -(-size // KEYS) * KEYS if is_aligned else size
-    return Tiling(size, min(KEYS, keys), shared, is_aligned)
+    if tiles > 1 and is_aligned:
+        size = -(-size // KEYS) * KEYS
+    return Tiling(size, min(KEYS, keys), shared)
 
 
 def _per_head(x: Float[Array, "B N H D"], kv_heads: int, size: int) -> Float[Array, "heads rows D"]:
