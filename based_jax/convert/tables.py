@@ -4,7 +4,7 @@ Tables list optional parts too (biases); `layouts.select` keeps what a module ha
 """
 
 import dataclasses
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from based_jax.convert import fla_tables
 from based_jax.convert.layouts import Rule, Rules, dense, linear, renamed, same, taps, under, vector
@@ -143,7 +143,7 @@ def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
     return MAMBA_MODEL if is_mamba and config.mlp in ("none", "gated") else AUTHORS
 
 
-def mlp_rules(keys: Iterable[str]) -> Rules:
+def mlp_rules(keys: Collection[str]) -> Rules:
     """The rules of the MLPs in a checkpoint with these keys."""
     if any(".mlp.gate_proj." in key for key in keys):
         return fla_tables.MLP

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from based_jax.convert.fla_layers import ACTIVATIONS
 from based_jax.convert.fla_tables import GLA, MAMBA2
 from based_jax.convert.layouts import Rules, linear, same, vector
 from based_jax.convert.references.mixer import Meta, TorchMixer, blend
@@ -53,17 +54,6 @@ RWKV4_CHANNEL_MIX: Rules = (
     linear("receptance.weight", "receptance/kernel"),
     linear("value.weight", "out/kernel"),
 )
-
-
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "relu": "relu",
-    "sigmoid": "sigmoid",
-    "silu": "silu",
-    "sqrelu": "square_relu",
-    "swish": "silu",
-}
-"""Ours by fla's name; fla has others, which need a bias or are no gates."""
 
 
 def _gla(meta: Meta) -> MixerSpec:
