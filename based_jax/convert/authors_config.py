@@ -1,11 +1,10 @@
 """The authors' config.json to a `ModelConfig`, with the defaults of their code.
 
-Their Mamba models are those of Mamba's own code (`authors_mamba`); fla's models are not theirs (`fla_config`).
-The others are flash-attention's GPT with the mixer of each layer chosen so: a layer in `alt_mixer_2_layers`
-takes `alt_mixer_2`, else one in
+Their Mamba models are those of Mamba's own code (`authors_mamba`). The others are flash-attention's GPT with
+the mixer of each layer chosen so: a layer in `alt_mixer_2_layers` takes `alt_mixer_2`, else one in
 `alt_mixer_layers` takes `alt_mixer`, else `mixer`, or multi-head attention where the config names no mixer
 (`authors_layers`). What each entry means, and which ones their code ignores, is in `options` and in
-docs/options.md.
+docs/options.md. Configs of fla's models, which are not theirs, have a reader of their own (`fla_config`).
 """
 
 import math
