@@ -11,7 +11,7 @@ from typing import Any
 from based_jax.convert.entries import Config, expect_sizes, flag, number, size
 from based_jax.convert.fla_layers import MIXERS, attention_layers
 from based_jax.convert.layouts import Shapes
-from based_jax.convert.options.check import expect_known
+from based_jax.convert.options.check import expect_known, tables
 from based_jax.convert.schedule import schedule_of
 from based_jax.convert.tables import FLA, FLA_MAMBA2
 from based_jax.models import ModelConfig
@@ -25,6 +25,9 @@ CLASSES = {
     "retnet": "fla.models.RetNetConfig",
 }
 """Whose entries a config has, by `model_type`; see `options.fla`."""
+
+TRANSFORMERS = "transformers.PretrainedConfig"
+"""Whose entries every config has beside its own."""
 
 _OTHERS = (
     *("abc", "bitnet", "comba", "deltaformer", "forgetting_transformer", "gated_deltaproduct", "gsa", "hgrn"),
@@ -88,7 +91,8 @@ def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
     kind = config["model_type"]
     older = {ALIASES[name]: value for name, value in config.items() if name in ALIASES}
     config = older | {name: value for name, value in config.items() if name not in ALIASES}
-    expect_known(CLASSES[kind], config, "config.json")
+    own_entries = {name: value for name, value in config.items() if name not in tables()[TRANSFORMERS]}
+    expect_known(CLASSES[kind], own_entries, "config.json")
     names = FLA_MAMBA2 if kind == "mamba2" else FLA
     expect_sizes(config, shapes, names, "hidden_size", layers="num_hidden_layers")
     attention = {} if kind == "mamba2" else attention_layers(config)

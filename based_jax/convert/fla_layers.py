@@ -181,8 +181,8 @@ def attention_layers(config: Config) -> dict[int, MixerSpec]:
 
 
 def _attention(given: Config) -> MixerSpec:
-    heads = size(given, "num_heads", None)
-    expect(heads is not None, "attn.num_heads", heads, "a positive integer")
+    heads = size(given, "num_heads", 0)
+    expect(heads > 0, "attn.num_heads", given.get("num_heads"), "a positive integer")
     options: dict[str, Any] = {
         "num_heads": heads,
         "num_kv_heads": size(given, "num_kv_heads", heads),

@@ -12,6 +12,7 @@ from based_jax import mixers
 from based_jax.convert.authors_config import CLASSES, model_config
 from based_jax.convert.authors_mamba import ATTENTION, MAMBA, MODEL
 from based_jax.convert.fla_config import CLASSES as FLA_CLASSES
+from based_jax.convert.fla_config import TRANSFORMERS
 from based_jax.convert.fla_layers import ATTENTION as FLA_ATTENTION
 from based_jax.convert.options.check import expect_known, tables
 from based_jax.convert.options.option import STATUSES
@@ -20,7 +21,7 @@ from tests.conftest import ROOT
 from tests.convert.test_model_options import BASE, CASES
 from tests.convert.torch_files import CHECKPOINTS
 
-FLA = {*FLA_CLASSES.values(), FLA_ATTENTION}
+FLA = {*FLA_CLASSES.values(), FLA_ATTENTION, TRANSFORMERS}
 MODELS = {CLASSES["based"], CLASSES["attn"], MODEL, MAMBA, ATTENTION, "zoology.config.ModelConfig", *FLA}
 """Tables whose refusals `expect_known` enforces."""
 

@@ -7,7 +7,8 @@ from based_jax.convert.options.transformers import UNREAD
 
 _OLDER = "of older versions"
 _LOSS = "acts in the loss alone"
-_GPT2 = ("model_type", "n_ctx", "reorder_and_upcast_attn", "max_length", "summary_")
+_GPT2 = ("model_type", "n_ctx", "reorder_and_upcast_attn", "summary_")
+"""entries of GPT-2 alone, and the one that has a row"""
 _READ_BY_NOTHING = "of `transformers`; no logit depends on it"
 _ROUNDED = "channels are rounded down, as there"
 
@@ -18,21 +19,20 @@ _TRANSFORMERS = tuple(
 )
 
 
-def _model(model_type: str, *rows: Option, initializer: str = "0.02") -> tuple[Option, ...]:
+def _model(model_type: str, *rows: Option, layers: int = 24) -> tuple[Option, ...]:
     """Rows that all models share around those of one."""
     return (
         ignored("model_type", repr(model_type), "says whose entries these are"),
         renamed("hidden_size", "2048", "d_model", "must be there"),
-        renamed("num_hidden_layers", "24", "schedule", "must be there"),
+        renamed("num_hidden_layers", f"{layers}", "schedule", "must be there"),
         *rows,
         same("vocab_size", "32000"),
         renamed("tie_word_embeddings", "False", "tie_embeddings"),
-        renamed("initializer_range", initializer, "init_std"),
+        renamed("initializer_range", "0.02", "init_std"),
         ignored("fuse_norm", "True", "names of tensors and a kernel"),
         ignored("fuse_cross_entropy", "True", _LOSS),
         ignored("fuse_linear_cross_entropy", "False", _LOSS),
         ignored("use_l2warp", "False", _LOSS),
-        *_TRANSFORMERS,
     )
 
 
@@ -54,15 +54,15 @@ def _block(ratio: str) -> tuple[Option, ...]:
 
 
 _HEADS = (
-    same("num_heads", "", "num_attention_heads in older versions"),
     same("num_kv_heads", "None", "num_key_value_heads in older versions"),
     renamed("feature_map", "None", "qk_activation", "relu, sigmoid, silu, swish and what squares a relu"),
     renamed("use_output_gate", "True", "gate_activation", "False: None"),
     renamed("elementwise_affine", "True", "norm_affine"),
 )
 
+_OLDER_HEADS = "num_attention_heads in older versions"
+
 _DELTA = (
-    same("use_gate"),
     renamed("use_short_conv", "True", "kernel_size", "False: None"),
     renamed("conv_size", "4", "kernel_size"),
     same("allow_neg_eigval", "False"),
@@ -71,6 +71,7 @@ _DELTA = (
 _GLA = (
     same("expand_k", "0.5", _ROUNDED),
     same("expand_v", "1.0", _ROUNDED),
+    same("num_heads", "4", _OLDER_HEADS),
     *_HEADS,
     renamed("use_short_conv", "False", "kernel_size", "False: None"),
     renamed("conv_size", "4", "kernel_size"),
@@ -82,6 +83,7 @@ _GLA = (
 _RETNET = (
     same("expand_k", "1.0", _ROUNDED),
     same("expand_v", "2.0", _ROUNDED),
+    same("num_heads", "8", _OLDER_HEADS),
     *_HEADS,
     ignored("use_short_conv", "False", "no layer is given it"),
     ignored("conv_size", "4", "no layer is given it"),
@@ -90,7 +92,8 @@ _RETNET = (
 _DELTA_NET = (
     same("expand_k", "1.0", _ROUNDED),
     same("expand_v", "1.0", _ROUNDED),
-    same("num_heads", "16"),
+    same("num_heads", "16", _OLDER_HEADS),
+    same("use_gate", "False"),
     *_DELTA,
     same("use_beta", "True"),
     same("qk_norm", "'l2'"),
@@ -105,6 +108,7 @@ _GATED_DELTA_NET = (
     renamed("head_dim", "256", "expand_k", "times num_heads, over hidden_size"),
     same("num_v_heads", "None"),
     renamed("expand_v", "2.0", "expand_v", "there over the keys' channels of a head"),
+    same("use_gate", "True"),
     *_DELTA,
 )
 
@@ -136,11 +140,12 @@ _MAMBA2 = (
 )
 
 OPTIONS: dict[str, tuple[Option, ...]] = {
+    "transformers.PretrainedConfig": _TRANSFORMERS,
     "fla.models.GLAConfig": _model("gla", *_GLA, *_block("4")),
     "fla.models.RetNetConfig": _model("retnet", *_RETNET, *_block("2")),
     "fla.models.DeltaNetConfig": _model("delta_net", *_DELTA_NET, *_block("4")),
-    "fla.models.GatedDeltaNetConfig": _model("gated_deltanet", *_GATED_DELTA_NET, *_block("4")),
-    "fla.models.Mamba2Config": _model("mamba2", *_MAMBA2),
+    "fla.models.GatedDeltaNetConfig": _model("gated_deltanet", *_GATED_DELTA_NET, *_block("4"), layers=21),
+    "fla.models.Mamba2Config": _model("mamba2", *_MAMBA2, layers=48),
     "fla.layers.attn.Attention": (
         renamed("layers", "", "schedule"),
         same("num_heads"),
@@ -150,4 +155,4 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         renamed("rope_theta", "10000.0", "rotary_base"),
     ),
 }
-"""By import path; of attention, the entries that `attn` may have."""
+"""By import path; of attention, the entries that `attn` may have. `transformers` has entries in all configs."""
