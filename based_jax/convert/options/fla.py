@@ -155,4 +155,4 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         renamed("rope_theta", "10000.0", "rotary_base"),
     ),
 }
-"""By import path; of attention, the entries that `attn` may have. All configs have those of `transformers`."""
+"""By import path; of attention, the entries that `attn` may have. All have those of `transformers`."""
