@@ -143,11 +143,13 @@ def _mamba2(config: Config) -> MixerSpec:
 
 def _limits(config: Config, name: str, default: tuple[float, float]) -> tuple[float, float]:
     """Two ascending numbers; `transformers` writes infinity as an object."""
-    given: Any = config.get(name, default)
-    found = [math.inf if limit == {"__float__": "Infinity"} else limit for limit in given or default]
-    fits = len(found) == 2 and all(type(limit) in (int, float) for limit in found)
-    expect(fits and 0 <= found[0] <= found[1], name, given, "two numbers, 0 <= least <= most")
-    return float(found[0]), float(found[1])
+    given: Any = config.get(name) or default
+    wanted = "two numbers, 0 <= least <= most"
+    expect(isinstance(given, list | tuple) and len(given) == 2, name, given, wanted)
+    low, high = (math.inf if limit == {"__float__": "Infinity"} else limit for limit in given)
+    fits = type(low) in (int, float) and type(high) in (int, float) and 0 <= low <= high
+    expect(fits, name, given, wanted)
+    return float(low), float(high)
 
 
 MIXERS: dict[str, Callable[[Config], MixerSpec]] = {
@@ -168,7 +170,8 @@ def attention_layers(config: Config) -> dict[int, MixerSpec]:
     """
     entry: Any = config.get("attn") or []
     count, found = config["num_hidden_layers"], dict[int, MixerSpec]()
-    for given in [entry] if isinstance(entry, dict) else entry:
+    entries = entry if isinstance(entry, list) else [entry]
+    for given in entries:
         expect(isinstance(given, dict), "attn", entry, "null, a JSON object, or a list of them")
         expect_known(ATTENTION, given, "attn")
         layers: Any = given.get("layers")
