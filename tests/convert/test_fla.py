@@ -280,6 +280,8 @@ class TestRefusals:
             ("gla", {"num_heads": 3}, r"expand_k \* d_model = 4: expected a multiple of num_heads = 3"),
             ("gla", {"use_short_conv": 1}, "use_short_conv = 1: expected true or false"),
             ("gla", {"hidden_size": None}, "expected an entry 'hidden_size'"),
+            ("gla", {"attn": 5}, "attn = 5: expected null, a JSON object, or a list of them"),
+            ("mamba2", {"dt_limit": 3}, "dt_limit = 3: expected two numbers, 0 <= least <= most"),
             ("gla", {"attn": "all"}, "attn = 'all': expected null, a JSON object, or a list of them"),
             (
                 "gla",
