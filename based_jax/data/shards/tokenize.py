@@ -40,7 +40,7 @@ _SPOOL = "held_out.spool"  # tokens of the documents that are held out for now
 _INDEX = "held_out.index"
 _TRAIN = "train.hashes"  # with names: of every training text, to find copies of held-out ones
 _ENTRY = np.dtype([("digest", "u1", 32), ("length", "<i8"), ("size", "<i8")])
-_SECONDS = 10.0  # between two entries of the journal
+SAVE_EVERY = 10.0  # seconds
 
 
 class Progress(NamedTuple):
@@ -61,11 +61,13 @@ def tokenize(
     include: str | None = None,
     rule: HeldOutRule,
     shard_tokens: int = SHARD_TOKENS,
+    save_every: float = SAVE_EVERY,
     progress: Callable[[Progress], bool] = lambda now: True,
 ) -> Manifest | None:
     """Write token shards to `out` and return their manifest; None if `progress` returned False before.
 
-    The same arguments give the same bytes, whatever the number of workers and the interruptions.
+    The same arguments give the same bytes, whatever the number of workers and the interruptions. After a
+    kill the work of the last `save_every` seconds is done again.
 
     Raises:
         ValueError: another tokenization is in `out`, the sources have changed, or there is no document.
@@ -104,7 +106,8 @@ def tokenize(
                     if not progress(now):
                         run.save()
                         return None
-                    run.save_now_and_then()
+                    if time.monotonic() - run.saved >= save_every:
+                        run.save()
             run.save()
             return run.finish(names)
 
@@ -139,7 +142,7 @@ class _Run:
         self._held_out = HeldOut(rule.max_bytes)
         for entry in np.fromfile(out / _INDEX, _ENTRY):
             self._held_out.offer(entry["digest"].tobytes(), int(entry["size"]))
-        self._saved = time.monotonic()
+        self.saved = time.monotonic()
 
     def __enter__(self) -> "_Run":
         return self
@@ -179,10 +182,6 @@ class _Run:
                     self._files[_INDEX].write(np.array([(digest, length, size)], _ENTRY).tobytes())
             first = i + 1
 
-    def save_now_and_then(self) -> None:
-        if time.monotonic() - self._saved >= _SECONDS:
-            self.save()
-
     def save(self) -> None:
         """Write the journal, from which `tokenize` goes on."""
         for file in self._files.values():
@@ -198,7 +197,7 @@ class _Run:
             "files": {name: file.tell() for name, file in self._files.items()},
         }
         _write_json(self._out / JOURNAL, {"settings": self._settings, "state": state})
-        self._saved = time.monotonic()
+        self.saved = time.monotonic()
 
     def finish(self, names: Sequence[str]) -> Manifest:
         """Write the held-out side and the manifest."""

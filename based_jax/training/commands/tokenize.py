@@ -12,7 +12,7 @@ from pathlib import Path
 
 from based_jax import command, data
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
-from based_jax.data.shards.tokenize import SHARD_TOKENS, Progress, tokenize
+from based_jax.data.shards.tokenize import SAVE_EVERY, SHARD_TOKENS, Progress, tokenize
 from based_jax.training.run.progress import clock, short
 from based_jax.training.run.signals import StopRequest
 from based_jax.validate import expect, expect_range
@@ -43,12 +43,15 @@ class TokenizeConfig:
     """most tokens of a shard"""
     workers: int | None = None
     """processes that encode; default: one for each core"""
+    save_every: float = SAVE_EVERY
+    """seconds between two saves of the progress: a kill loses no more than that; 0 is after every block"""
 
     def __post_init__(self) -> None:
         expect(bool(self.data), "data", self.data, "at least one source")
         expect(0 <= self.held_out < 1, "held_out", self.held_out, "at least 0 and below 1")
         expect(self.workers is None or self.workers >= 1, "workers", self.workers, "at least 1")
         expect_range("shard_tokens", self.shard_tokens, 2)
+        expect(self.save_every >= 0, "save_every", self.save_every, "a number of seconds, not negative")
 
 
 class _Display:
@@ -101,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             include=config.include,
             rule=HeldOutRule(config.held_out, config.held_out_names, config.held_out_bytes),
             shard_tokens=config.shard_tokens,
+            save_every=config.save_every,
             progress=progress,
         )
         display.end()

@@ -3,7 +3,7 @@
 import gzip
 import itertools
 import json
-import os
+import random
 import signal
 import struct
 import subprocess
@@ -19,8 +19,8 @@ import pytest
 import zstandard
 
 from based_jax.data import PackedTokens, load_documents, load_tokenizer, split_documents
-from based_jax.data.shards.manifest import HeldOutRule, Manifest
-from based_jax.data.shards.tokenize import JOURNAL, tokenize
+from based_jax.data.shards.manifest import FILE, HeldOutRule, Manifest
+from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
 from based_jax.training.commands.tokenize import PROG, main
 from tests.commands import run_here
 from tests.conftest import ROOT
@@ -189,30 +189,88 @@ def test_ids_of_another_vocabulary_are_refused(tmp_path):
         _run(tmp_path / "out", tmp_path / "a.idx")
 
 
-@pytest.mark.release
-def test_a_killed_command_goes_on_where_it_was(tmp_path):
-    argv = [
-        sys.executable,
-        "-m",
-        "train.tokenize",
-        "--data",
-        "stdlib",
-        "--tokenizer",
-        "byte",
-        "--workers",
-        "2",
-    ]
-    argv += ["--shard-tokens", "1000000", "--out"]
-    subprocess.run([*argv, tmp_path / "a"], cwd=ROOT, check=True, capture_output=True)
-    for seconds in (0.1, 0.4, 0.7):
-        process = subprocess.Popen([*argv, tmp_path / "b"], cwd=ROOT, stderr=subprocess.DEVNULL)
-        while not (tmp_path / "b" / JOURNAL).exists() and process.poll() is None:
-            time.sleep(0.01)
-        time.sleep(seconds)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    subprocess.run([*argv, tmp_path / "b"], cwd=ROOT, check=True, capture_output=True)
+def test_what_was_written_after_the_last_save_is_cut_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("based_jax.data.shards.blocks.BLOCK", 100)
+    spec, rule = _write(tmp_path / "in", "jsonl"), HeldOutRule(0.3, None, 300)
+    whole = _run(tmp_path / "a", spec, rule, shard_tokens=50)
+    generator = random.Random(0)
+    for _ in range(100):
+        moments = iter(range(generator.randint(1, 3)))
+
+        def fail(now: Progress, moments=moments) -> bool:
+            next(moments)  # ends it with a StopIteration after that many blocks
+            return True
+
+        try:  # every second call saves nothing
+            again = _run(
+                tmp_path / "b",
+                spec,
+                rule,
+                shard_tokens=50,
+                save_every=generator.choice([0, 1e9]),
+                progress=fail,
+            )
+        except StopIteration:
+            continue
+        break
+    assert again == whole
     assert _contents(tmp_path / "a") == _contents(tmp_path / "b")
+
+
+def _position(out: Path) -> list[int]:
+    """How far the journal has come."""
+    return json.loads((out / JOURNAL).read_bytes())["state"]["position"] if (out / JOURNAL).exists() else [0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_ten_random_moments_it_writes_the_same_shards(seed, tmp_path):
+    """Several workers and formats; at one moment more it is killed while it ends the held-out side."""
+    generator, letters = random.Random(seed), np.random.default_rng(seed)
+    print("seed", seed)
+    (tmp_path / "in").mkdir()
+    for number in range(90):  # a MB each
+        texts = [letters.integers(97, 123, size, np.uint8).tobytes().decode() for size in letters.integers(1, 4000, 500)]
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+        path = tmp_path / "in" / f"{number:03}.jsonl"
+        if number % 3 == 0:
+            path.write_bytes(lines)
+        elif number % 3 == 1:
+            path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(lines, 1))
+        else:
+            pq.write_table(pa.table({"text": texts}), path.with_suffix(".parquet"), row_group_size=100)
+    argv = [sys.executable, "-m", "train.tokenize", "--data", tmp_path / "in", "--tokenizer", "byte"]
+    argv += [
+        "--workers",
+        "3",
+        "--held-out",
+        "0.05",
+        "--held-out-bytes",
+        "1000000",
+        "--shard-tokens",
+        "1000000",
+    ]
+    argv = [*map(str, argv), "--save-every", "0.01", "--out"]
+    subprocess.run([*argv, tmp_path / "a"], cwd=ROOT, check=True, capture_output=True)
+    out = tmp_path / "b"
+    for _ in range(10):
+        before = _position(out)
+        process = subprocess.Popen([*argv, out], cwd=ROOT, stderr=subprocess.DEVNULL)
+        while _position(out) <= before:
+            assert process.poll() is None
+            time.sleep(0.001)
+        time.sleep(generator.uniform(0, 0.1))
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        print("killed at", _position(out))
+    process = subprocess.Popen([*argv, out], cwd=ROOT, stderr=subprocess.DEVNULL)
+    while not (out / "held_out").exists() and process.poll() is None:
+        time.sleep(0.001)
+    process.kill()
+    print("killed at the end with", process.wait())
+    subprocess.run([*argv, out], cwd=ROOT, check=True, capture_output=True)
+    assert _contents(tmp_path / "a") == _contents(out)
+    assert (tmp_path / "a" / FILE).read_bytes() == (out / FILE).read_bytes()
 
 
 def test_named_records_are_held_out_and_unknown_names_refused(tmp_path):
