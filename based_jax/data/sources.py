@@ -8,7 +8,7 @@ a file             the file; one document per line of a ``.jsonl`` file, object 
                    a ``.parquet`` file; a FASTA file's records (see `fasta`)
 a directory        every known file below it, and those that `include` asks for
 a glob             every such file that matches; ``**`` crosses directories
-``hf:NAME``        rows of a Hugging Face data set (split "train", field "text"); or ``hf:NAME:CONFIG``
+``hf:NAME``        rows of a Hugging Face data set; its split and configuration may follow (see `hub`)
 =================  ==========================================================================================
 
 Each file is read once, however many links lead to it, under the first of its names. Links to directories
@@ -31,6 +31,7 @@ from typing import NamedTuple
 from based_jax.data import readers
 from based_jax.data.documents import Corpus, Document, Skipped, describe_skipped
 from based_jax.data.globs import identity, match_files
+from based_jax.data.hub import HUB, load_texts, parse_hub
 from based_jax.validate import expect
 
 _LOGGER = logging.getLogger(__name__)
@@ -66,11 +67,11 @@ def load_documents(spec: str, include: str | None = None, *, max_bytes: int = re
         ImportError: `spec` needs a package of the ``data`` extra that is not installed.
     """
     expect(isinstance(spec, str) and bool(spec), _ARGUMENT, spec, _EXPECTED)
-    has_files = not (spec == "stdlib" or spec.startswith("hf:"))
+    has_files = not (spec == "stdlib" or spec.startswith(HUB))
     expected = f"a file, a directory or a glob as data, not {spec!r}"
     expect(include is None or has_files, "include", include, expected)
     documents, skipped, files = list[Document](), list[Skipped](), Files([], {})
-    if spec.startswith("hf:"):
+    if spec.startswith(HUB):
         documents, skipped = _load_hugging_face(spec)
     else:
         files = find_files(spec, skipped, include)
@@ -153,22 +154,8 @@ def _walk(root: Path, skipped: list[Skipped], excluded: Collection[str] = ()) ->
 
 
 def _load_hugging_face(spec: str) -> tuple[list[Document], list[Skipped]]:
-    _, name, *config = spec.split(":")
-    expect(bool(name) and len(config) <= 1 and all(config), _ARGUMENT, spec, "hf:NAME or hf:NAME:CONFIG")
-    datasets = readers.import_optional("datasets", _ARGUMENT, spec)
-    try:
-        rows = datasets.load_dataset(name, *config, split="train")
-    except Exception as error:  # the library raises many kinds: network, configuration, format, permission
-        reason = str(error).partition("\n")[0]
-        expected = "a data set with a split 'train' that can be loaded"
-        message = f"{_ARGUMENT} = {spec!r}: expected {expected}; {type(error).__name__}: {reason}"
-        raise ValueError(message) from error
-    documents, skipped = [], []
-    for number, row in enumerate(rows):
-        text = row.get("text")
-        if not isinstance(text, str):
-            fields = ", ".join(sorted(row))
-            expect(False, _ARGUMENT, spec, f"a string field 'text'; row {number} has {fields}")
+    name, documents, skipped = parse_hub(spec, _ARGUMENT).name, list[Document](), list[Skipped]()
+    for number, text in enumerate(load_texts(spec, _ARGUMENT)):
         if text:
             documents.append(Document(f"{name}:{number}", text))
         else:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from based_jax.data import Document, PackedTokens, Skipped, Tokenizer, load_documents, split_documents
+from based_jax.data.hub import HUB
 from based_jax.data.readers import read_file
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.specs import (
@@ -71,7 +72,7 @@ def open_text(options: TextOptions, tokenizer: Tokenizer) -> tuple[Sequence[Call
         numbers = range(len(shards.split.shards))
         parts = [lambda number=number: _Cut(shards.shard(number)) for number in numbers]
         return parts, hashlib.sha256(repr((options, shards.checksum)).encode()).hexdigest()
-    if options.part != "all" or _spec(options).startswith("hf:"):
+    if options.part != "all" or _spec(options).startswith(HUB):
         documents = load_text(options)
         parts = [lambda: _Encoded(documents, tokenizer)]
         found = [(document.name, len(document.text)) for document in documents]

@@ -12,11 +12,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from based_jax.data import readers
 from based_jax.data.documents import Document, Skipped
 from based_jax.data.fasta import read_fasta
+from based_jax.data.hub import HUB, hub_fingerprint, parse_hub, stream_texts
 from based_jax.data.shards.manifest import SourceRecord
 from based_jax.data.shards.megatron import INDEX, TOKENS, TokenFile
 from based_jax.data.shards.worker import MAX_LINE
@@ -90,9 +91,9 @@ def find_sources(specs: Sequence[str], include: str | None = None) -> Sources:
     for spec in specs:
         expect(bool(spec), "data", spec, "a file, a directory, a glob, 'stdlib' or 'hf:NAME'")
         units, digest = list[Unit](), hashlib.sha256()
-        if spec.startswith("hf:"):
+        if spec.startswith(HUB):
             units.append(Unit(spec, None, 0))
-            digest.update(spec.encode())
+            digest.update(hub_fingerprint(spec).encode())
         else:
             path = Path(spec)
             is_pair = path.suffix == TOKENS and path.with_suffix(INDEX).is_file()
@@ -258,21 +259,11 @@ def _read_tokens(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
 
 def _read_hub(unit: Unit, offset: int) -> Iterator[_Item]:
     """Rows of a data set that arrive while they are read."""
-    _, name, *config = unit.name.split(":")
-    expect(bool(name) and len(config) <= 1 and all(config), "data", unit.name, "hf:NAME or hf:NAME:CONFIG")
-    datasets: Any = readers.import_optional("datasets", "data", unit.name)
-    try:
-        rows = datasets.load_dataset(name, *config, split="train", streaming=True)
-    except Exception as error:  # the library raises many kinds: network, configuration, format, permission
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        expected = f"a data set with a split 'train' that can be loaded; {reason}"
-        raise ValueError(f"data = {unit.name!r}: expected {expected}") from error
+    name = parse_hub(unit.name).name
     group, size, count = list[str](), 0, offset
-    for row in rows.skip(offset) if offset else rows:
-        text = row.get("text")
-        expect(isinstance(text, str | None), "data", unit.name, f"a string field 'text', not {sorted(row)}")
-        group.append(text or "")
-        count, size = count + 1, size + len(group[-1])
+    for text in stream_texts(unit.name, offset):
+        group.append(text)
+        count, size = count + 1, size + len(text)
         if size >= BLOCK or len(group) >= _MAX_PARTS:
             yield _texts(name, count - len(group) + 1, group), count, 0, 0
             group, size = [], 0

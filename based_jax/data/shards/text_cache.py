@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from based_jax.data.hub import HUB
 from based_jax.data.packed import PackedTokens
 from based_jax.data.shards.manifest import (
     FILE,
@@ -66,7 +67,7 @@ def load_cached(
         ValueError: a spec that names no files, or a cached shard that is damaged.
         OSError: the directory cannot be written.
     """
-    expect(not spec.startswith("hf:"), "cache", str(directory), f"files as --data, not {spec}")
+    expect(not spec.startswith(HUB), "cache", str(directory), f"files as --data, not {spec}")
     source = _source(spec, include)
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory, prefix=".unfinished-") as scratch:

@@ -230,7 +230,10 @@ def test_killed_at_ten_random_moments_it_writes_the_same_shards(seed, tmp_path):
     print("seed", seed)
     (tmp_path / "in").mkdir()
     for number in range(90):  # a MB each
-        texts = [letters.integers(97, 123, size, np.uint8).tobytes().decode() for size in letters.integers(1, 4000, 500)]
+        texts = [
+            letters.integers(97, 123, size, np.uint8).tobytes().decode()
+            for size in letters.integers(1, 4000, 500)
+        ]
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
         path = tmp_path / "in" / f"{number:03}.jsonl"
         if number % 3 == 0:
