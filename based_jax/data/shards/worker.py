@@ -7,6 +7,7 @@ the bytes. The process ends with its input.
 
 import hashlib
 import json
+import os
 import struct
 import sys
 from collections.abc import Iterator, Sequence
@@ -50,16 +51,23 @@ def main() -> None:
     directory, names = sys.argv[-2], json.loads(sys.argv[-1])
     encoder = BlockEncoder(load_tokenizer(directory), names)
     source, target = sys.stdin.buffer, sys.stdout.buffer
-    while message := receive(source):
-        header, data = message
-        try:
-            encoded = encoder.encode(header["parts"], data)
-        except ValueError as error:
-            send(target, {"error": str(error)})
-            continue
-        arrays = (encoded.lengths, encoded.sizes, encoded.named, encoded.digests, encoded.tokens)
-        head = {"documents": len(encoded.lengths), "skipped": encoded.skipped, "names": encoded.names}
-        send(target, head, *(array.data for array in arrays))
+    try:
+        while message := receive(source):
+            _answer(encoder, message, target)
+    except BrokenPipeError:  # who asked has been killed
+        os._exit(1)
+
+
+def _answer(encoder: "BlockEncoder", message: tuple[dict[str, Any], bytes], target: BinaryIO) -> None:
+    header, data = message
+    try:
+        encoded = encoder.encode(header["parts"], data)
+    except ValueError as error:
+        send(target, {"error": str(error)})
+        return
+    arrays = (encoded.lengths, encoded.sizes, encoded.named, encoded.digests, encoded.tokens)
+    head = {"documents": len(encoded.lengths), "skipped": encoded.skipped, "names": encoded.names}
+    send(target, head, *(array.data for array in arrays))
 
 
 class Encoded(NamedTuple):

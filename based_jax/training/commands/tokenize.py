@@ -18,6 +18,8 @@ from based_jax.training.run.signals import StopRequest
 from based_jax.validate import expect, expect_range
 
 PROG = "python -m train.tokenize"
+HELD_OUT_BYTES = 4 << 20
+"""Most held-out text by default, about a million tokens of GPT-2: each evaluation reads all of it."""
 _SECONDS = 20.0  # between lines where there is no terminal
 
 
@@ -36,7 +38,8 @@ class TokenizeConfig:
     held_out: float = 0.02
     """share of the documents to hold out for evaluation; 0 is none"""
     held_out_bytes: int | None = None
-    """most bytes of held-out text; what is beyond is on neither side; default: no bound"""
+    """most bytes of held-out text, all of which each evaluation reads; what is beyond is for training;
+    default: 4194304, or with --held-out-names no bound"""
     held_out_names: str | None = None
     """hold out these files or FASTA records instead, e.g. chr8,chr9"""
     shard_tokens: int = SHARD_TOKENS
@@ -52,6 +55,14 @@ class TokenizeConfig:
         expect(self.workers is None or self.workers >= 1, "workers", self.workers, "at least 1")
         expect_range("shard_tokens", self.shard_tokens, 2)
         expect(self.save_every >= 0, "save_every", self.save_every, "a number of seconds, not negative")
+
+    @property
+    def rule(self) -> HeldOutRule:
+        """Which documents are held out."""
+        max_bytes = self.held_out_bytes
+        if max_bytes is None and self.held_out_names is None:
+            max_bytes = HELD_OUT_BYTES
+        return HeldOutRule(self.held_out, self.held_out_names, max_bytes)
 
 
 class _Display:
@@ -102,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             config.out,
             workers=config.workers or len(os.sched_getaffinity(0)),
             include=config.include,
-            rule=HeldOutRule(config.held_out, config.held_out_names, config.held_out_bytes),
+            rule=config.rule,
             shard_tokens=config.shard_tokens,
             save_every=config.save_every,
             progress=progress,

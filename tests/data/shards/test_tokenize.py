@@ -120,12 +120,14 @@ def test_the_sides_have_no_text_in_common_and_are_those_of_the_split(tmp_path, m
         tokens = np.load(tmp_path / "out" / shard.file)
         starts = [*np.load(tmp_path / "out" / shard.starts_file), len(tokens) - 1]
         sides[name] = [load_tokenizer().decode(tokens[a:b]) for a, b in itertools.pairwise(starts)]
-    assert sides["train"] == [document.text for document in train]
     expected = [document.text for document in held_out]
-    if max_bytes is not None:
+    if max_bytes is None:
+        assert sides["train"] == [document.text for document in train]
+    else:
         count = np.searchsorted(np.cumsum([len(text.encode()) for text in expected]), max_bytes, side="right")
-        expected = expected[:count]
         assert 0 < count < len(held_out)
+        assert set(sides["train"]) == {document.text for document in train} | {*expected[count:]}
+        expected = expected[:count]
     assert sorted(sides["held_out"]) == sorted(expected)
 
 
