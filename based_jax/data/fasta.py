@@ -9,6 +9,7 @@ their case stay as they are: what they mean is up to the tokenizer.
 """
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 
 from based_jax.data.documents import Document, Skipped
@@ -31,10 +32,13 @@ def parse_fasta(chunks: Iterable[bytes], name: str) -> tuple[list[Document], lis
     return documents, [item for item in found if isinstance(item, Skipped)]
 
 
-def read_fasta(chunks: Iterable[bytes], name: str) -> Iterator[Document | Skipped]:
-    """Yield records as documents, none of them empty, and the records without a base, as they are read.
+def read_fasta(
+    chunks: Iterable[bytes], name: str, max_record: int = sys.maxsize
+) -> Iterator[Document | Skipped]:
+    """Yield records as documents, none of them empty, and what is skipped, as they are read.
 
-    `name` is that of the file.
+    `name` is that of the file. Skipped are records without a base, and those of more than `max_record`
+    letters, of which no more are kept in memory.
 
     A record is cut at every run of at least `GAP` N: nobody knows what is there, and no model should learn
     it. Its pieces are ``NAME:RECORD:START-END``, from base START to base END, both counted from 1 and
@@ -45,9 +49,12 @@ def read_fasta(chunks: Iterable[bytes], name: str) -> Iterator[Document | Skippe
         UnicodeDecodeError: a sequence or a name that is not ASCII or UTF-8 text.
     """
     number = 0
-    for number, (header, sequence) in enumerate(_records(chunks, name), start=1):
+    for number, (header, sequence) in enumerate(_records(chunks, name, max_record), start=1):
         words = header.decode("utf-8").split()
         record = f"{name}:{words[0] if words else number}"
+        if sequence is None:
+            yield Skipped(record, "too large")
+            continue
         is_empty = True
         for start, piece in _between_gaps(sequence):
             if text := piece.decode("utf-8"):
@@ -69,21 +76,29 @@ def _between_gaps(sequence: bytes) -> Iterator[tuple[int, bytes]]:
     yield start, sequence[start:] if start else sequence
 
 
-def _records(chunks: Iterable[bytes], name: str) -> Iterator[tuple[bytes, bytes]]:
-    """Header without ">" and sequence without white space, record by record."""
+def _records(chunks: Iterable[bytes], name: str, max_record: int) -> Iterator[tuple[bytes, bytes | None]]:
+    """Header without ">" and sequence without white space, None where it is too large, record by record."""
     header: bytes | None = None
-    pieces: list[bytes] = []
+    pieces, size = list[bytes](), 0
+
+    def sequence() -> bytes | None:
+        return b"".join(pieces) if size <= max_record else None
+
     for kind, text in _marked(chunks, name):
         if kind == b">":
             if header is not None:
-                yield header, b"".join(pieces)
-            header, pieces = text, []
+                yield header, sequence()
+            header, pieces, size = text, [], 0
         elif kind == b"" and (piece := text.translate(None, delete=_SPACE)):
             shown = piece[:40].decode(errors="replace")
             expect(header is not None, f"{name}, first line", shown, "'>' and a name")
-            pieces.append(piece)
+            size += len(piece)
+            if size <= max_record:
+                pieces.append(piece)
+            else:
+                pieces.clear()
     if header is not None:
-        yield header, b"".join(pieces)
+        yield header, sequence()
 
 
 def _marked(chunks: Iterable[bytes], name: str) -> Iterator[tuple[bytes, bytes]]:

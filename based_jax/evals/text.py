@@ -80,9 +80,10 @@ def open_text(options: TextOptions, tokenizer: Tokenizer) -> tuple[Sequence[Call
         skipped: list[Skipped] = []
         files = find_files(_spec(options), skipped, options.include).found
         parts = [
-            lambda path=path, name=name: _Encoded(read_file(path, name)[0], tokenizer) for name, path in files
+            lambda file=file: _Encoded(read_file(file.path, file.name, is_plain=file.is_plain)[0], tokenizer)
+            for file in files
         ]
-        found = [(name, path.stat().st_size if path.exists() else -1) for name, path in files]
+        found = [(name, path.stat().st_size if path.exists() else -1) for name, path, _ in files]
     return parts, hashlib.sha256(repr((options, found)).encode()).hexdigest()
 
 

@@ -315,3 +315,16 @@ def test_json_is_read_where_it_is_asked_for(tmp_path):
         assert corpus.left_out == {".json": 2}
     for spec in (tmp_path / "data" / "a.json", tmp_path / "data" / "*.json"):
         assert [document.text for document in load_documents(str(spec)).documents] == ["one", "two"]
+
+
+def test_a_json_file_that_include_asks_for_is_text(tmp_path):
+    """As the flag says; before, any .json file that was no data ended the command."""
+    _write(tmp_path / "package.json", b'{"name": "x"}')
+    _write(tmp_path / "lines.json", b'{"text": "one"}\n')
+    _write(tmp_path / "a.jsonl", b'{"text": "two"}\n')
+    for include in ("*", "*.json"):
+        texts = {document.text for document in load_documents(str(tmp_path), include).documents}
+        assert texts == {'{"name": "x"}', '{"text": "one"}\n', "two"}
+    assert [document.text for document in load_documents(str(tmp_path / "lines.json"), "*").documents] == [
+        "one"
+    ]

@@ -18,7 +18,7 @@ from based_jax.training.lm_plan import plan_data
 from based_jax.training.run.directory import parse_run, prepare_run
 from based_jax.training.run.metrics import MetricWriter, read_metrics
 from tests.data.shards.directories import write_shards
-from tests.training.runs import command, losses, start, until
+from tests.training.runs import kill_often, losses
 from tests.training.test_hosts import CLOSE, finish, together
 
 
@@ -78,11 +78,13 @@ def test_a_run_that_was_stopped_resumes_bit_exactly(whole, from_shards, tmp_path
     resumes_bit_exactly(tmp_path, whole)
 
 
-@pytest.mark.slow  # as above, in a process, and without a chance to save
-def test_a_process_that_was_killed_resumes_bit_exactly(whole, from_shards, tmp_path):
-    status, rest = until(8, start(command(from_shards, tmp_path)), lambda process: process.kill())
-    assert status == -signal.SIGKILL, rest
-    resumes_bit_exactly(tmp_path, whole)
+@pytest.mark.slow  # as above, in processes, and without a chance to save
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_process_that_was_killed_ten_times_resumes_bit_exactly(seed, from_shards, tmp_path):
+    settings = {**from_shards, "steps": 200, "eval_every": 0}
+    whole = tmp_path / "whole", lm.train(lm.LMConfig(workdir=tmp_path / "whole", **settings))
+    kill_often(settings, tmp_path / "run", seed, times=10, most=15)
+    resumes_bit_exactly(tmp_path / "run", whole)
 
 
 @pytest.mark.slow

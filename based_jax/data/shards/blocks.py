@@ -26,6 +26,8 @@ from based_jax.validate import expect
 
 BLOCK = 1 << 20  # bytes of text after which a block ends
 
+MAX_DOCUMENT = 1 << 30  # bytes of a text file, letters of a FASTA record; a larger one is skipped
+
 _MAX_PARTS = 4096
 
 
@@ -67,6 +69,7 @@ class Unit:
     name: str
     path: Path | None
     size: int  # bytes on disk
+    is_plain: bool = False  # see `sources.File`
 
 
 class Sources(NamedTuple):
@@ -99,10 +102,12 @@ def find_sources(specs: Sequence[str], include: str | None = None) -> Sources:
             is_pair = path.suffix == TOKENS and path.with_suffix(INDEX).is_file()
             spec_of_files = str(path.with_suffix(INDEX)) if is_pair else spec
             files = find_files(spec_of_files, found.skipped, include, (INDEX,))
-            for name, path in files.found:
+            for name, path, is_plain in files.found:
+                if is_plain and path.suffix.lower() == TOKENS and path.with_suffix(INDEX).is_file():
+                    continue  # read with its index
                 pair = [path.with_suffix(TOKENS)] if path.suffix.lower() == INDEX else []
                 states = [state for path in (path, *pair) if (state := _stat(path))]
-                units.append(Unit(name, path, sum(state.st_size for state in states)))
+                units.append(Unit(name, path, sum(state.st_size for state in states), is_plain))
                 times = [(state.st_size, state.st_mtime_ns) for state in states]
                 digest.update(f"{name}\0{times}\n".encode("utf-8", errors="replace"))
             for suffix, count in files.left_out.items():
@@ -150,7 +155,10 @@ def _read(unit: Unit, offset: int, number: int) -> Iterator[_Item]:
         yield from _read_hub(unit, offset)
         return
     extension, compression = readers.kind_of(unit.path)
-    if extension == INDEX and not compression:
+    if unit.is_plain:
+        if not offset:
+            yield from _read_whole(unit, unit.path, "")
+    elif extension == INDEX and not compression:
         yield from _read_tokens(unit, unit.path, offset)
     elif extension == readers.PARQUET_EXTENSION:
         yield from _read_parquet(unit, unit.path, offset)
@@ -165,7 +173,7 @@ def _read(unit: Unit, offset: int, number: int) -> Iterator[_Item]:
 def _read_whole(unit: Unit, path: Path, extension: str) -> Iterator[_Item]:
     """A text file, or a JSON file that is not lines."""
     is_json = extension == readers.JSON_EXTENSION
-    limit = readers.MAX_JSON if is_json else readers.MAX_BYTES
+    limit = readers.MAX_JSON if is_json else MAX_DOCUMENT
     text = b"".join(readers.read_chunks(path, unit.name, limit))
     if not is_json:
         yield Part("texts", unit.name, None, [len(text)], text), 1, 0, unit.size
@@ -232,7 +240,8 @@ def _read_parquet(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
 def _read_fasta(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
     seen = _Seen()
     try:
-        items = read_fasta(readers.read_chunks(path, unit.name, None, seen=seen.see), unit.name)
+        chunks = readers.read_chunks(path, unit.name, None, seen=seen.see)
+        items = read_fasta(chunks, unit.name, MAX_DOCUMENT)
         for count, item in enumerate(items, start=1):
             if count > offset:
                 yield _part(item), count, 0, seen.position

@@ -92,7 +92,8 @@ def load_cached(
 
 
 def _source(spec: str, include: str | None) -> SourceRecord:
-    paths = [(name, path.stat()) for name, path in find_files(spec, [], include).found if path.exists()]
+    files = find_files(spec, [], include).found
+    paths = [(name, path.stat()) for name, path, _ in files if path.exists()]
     found = [(name, status.st_size, status.st_mtime_ns) for name, status in paths]
     digest = hashlib.sha256(repr(found).encode()).hexdigest()
     return SourceRecord(spec, include, len(found), sum(size for _, size, _ in found), digest)

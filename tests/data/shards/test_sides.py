@@ -1,4 +1,4 @@
-"""The held-out side: each text is on one side, whatever copies, bounds, blocks and interruptions there are."""
+"""The held-out side: each text is on one side, whatever copies, bounds, blocks and interruptions exist."""
 
 import hashlib
 import itertools
@@ -44,6 +44,7 @@ def in_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizing, "Workers", InProcess)
         patch.setattr("based_jax.data.shards.blocks.BLOCK", 60)
+        patch.setattr("os.fsync", lambda file: None)  # takes most of the time
         yield
 
 
@@ -65,9 +66,9 @@ def texts_of(directory: Path, side: str) -> list[str]:
     texts=st.lists(st.text("ab é", min_size=1, max_size=6), min_size=1, max_size=60),
     fraction=st.sampled_from([0.0, 0.2, 0.7]),
     max_bytes=st.sampled_from([None, 1, 9, 30]),
-    calls=st.lists(st.integers(1, 4), max_size=4),
+    calls=st.lists(st.integers(1, 4), max_size=2),
 )
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_each_text_is_on_one_side(texts, fraction, max_bytes, calls):
     """Short texts of few letters have many copies."""
     with tempfile.TemporaryDirectory() as scratch:
