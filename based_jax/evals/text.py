@@ -12,11 +12,12 @@ from jaxtyping import Int
 from based_jax.data import Document, PackedTokens, Skipped, Tokenizer, load_documents, split_documents
 from based_jax.data.hub import HUB
 from based_jax.data.readers import read_file
+from based_jax.data.shards.pairs import TokenPairs
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.specs import (
     expect_no_text_flags,
-    expect_same_tokenizer,
     load_data_tokenizer,
+    open_tokens,
     shard_directory,
 )
 from based_jax.data.sources import find_files
@@ -69,7 +70,7 @@ def open_text(options: TextOptions, tokenizer: Tokenizer) -> tuple[Sequence[Call
     """
     if (directory := shard_directory(_spec(options))) is not None:
         shards = _open_shards(options, directory, tokenizer, "train")
-        numbers = range(len(shards.split.shards))
+        numbers = range(shards.sizes.size)
         parts = [lambda number=number: _Cut(shards.shard(number)) for number in numbers]
         return parts, hashlib.sha256(repr((options, shards.checksum)).encode()).hexdigest()
     if options.part != "all" or _spec(options).startswith(HUB):
@@ -108,12 +109,10 @@ def text_tokenizer(options: TextOptions, tokenizer: str | None) -> Tokenizer:
 
 def _open_shards(
     options: TextOptions, directory: Path, tokenizer: Tokenizer, side: Literal["train", "held_out"]
-) -> TokenShards:
+) -> TokenShards | TokenPairs:
     """One side of shards, by default `side`."""
     expect_no_text_flags(options, "include", "held_out", "held_out_bytes", "held_out_names")
-    shards = TokenShards.open(directory, side if options.part == "all" else options.part)
-    expect_same_tokenizer(shards, tokenizer)
-    return shards
+    return open_tokens(directory, side if options.part == "all" else options.part, tokenizer)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

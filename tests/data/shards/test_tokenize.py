@@ -5,7 +5,6 @@ import itertools
 import json
 import random
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
 from based_jax.training.commands.tokenize import PROG, main
 from tests.commands import run_here
 from tests.conftest import ROOT
+from tests.data.shards.megatron import write_megatron
 
 TEXTS = [f"text {n} " * (n % 7 + 1) + "é\n" for n in range(40)]
 NONE = HeldOutRule(0.0, None, None)
@@ -43,20 +43,10 @@ def _write(directory: Path, kind: str) -> Path:
             (directory / f"{n:03}.txt").write_bytes(text.encode())
         return directory
     elif kind == "idx":
-        _write_megatron(path, [[*text.encode(), 256] for text in TEXTS])
+        write_megatron(path, [[*text.encode(), 256] for text in TEXTS])
     else:
         path.write_bytes(contents[kind])
     return path
-
-
-def _write_megatron(path: Path, documents: list[list[int]]) -> None:
-    sizes = np.array([len(ids) for ids in documents], "<i4")
-    pointers = np.concatenate([[0], np.cumsum(sizes[:-1] * 2)]).astype("<i8")
-    header = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, len(sizes), len(sizes) + 1)
-    path.write_bytes(
-        header + sizes.tobytes() + pointers.tobytes() + np.arange(len(sizes) + 1, dtype="<i8").tobytes()
-    )
-    path.with_suffix(".bin").write_bytes(np.concatenate(documents).astype("<u2").tobytes())
 
 
 def _run(
@@ -186,7 +176,7 @@ def test_a_damaged_token_index_is_refused(tmp_path, begin, content, message):
 
 
 def test_ids_of_another_vocabulary_are_refused(tmp_path):
-    _write_megatron(tmp_path / "a.idx", [[1, 2, 300]])
+    write_megatron(tmp_path / "a.idx", [[1, 2, 300]])
     with pytest.raises(ValueError, match="token ids"):
         _run(tmp_path / "out", tmp_path / "a.idx")
 
