@@ -34,8 +34,8 @@ class TextOptions:
     """Where text comes from."""
 
     data: str | None = None
-    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME, or tokens:DIR, what train.tokenize
-    wrote: its held-out side, or for counting bigrams its training side"""
+    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME[:[CONFIG:]SPLIT], or tokens:DIR,
+    what train.tokenize wrote: its held-out side, or for counting bigrams its training side"""
     include: str | None = None
     """read these files too, whatever their suffix, e.g. '*.rst,README', as given to train.lm"""
     part: Literal["all", "train", "held_out"] = "all"

@@ -15,7 +15,7 @@ from based_jax.data.shards.manifest import HeldOutRule, Manifest
 from based_jax.data.shards.tokenize import SAVE_EVERY, SHARD_TOKENS, Progress, tokenize
 from based_jax.training.run.progress import clock, short
 from based_jax.training.run.signals import StopRequest
-from based_jax.validate import expect, expect_range
+from based_jax.validate import expect, expect_range, expect_ranges
 
 PROG = "python -m train.tokenize"
 HELD_OUT_BYTES = 4 << 20
@@ -28,7 +28,8 @@ class TokenizeConfig:
     """Tokenize text into shards that train.lm reads in place."""
 
     data: tuple[str, ...]
-    """sources in order: stdlib, files, directories, globs, hf:NAME, or Megatron's NAME.idx beside NAME.bin"""
+    """sources in order: stdlib, files, directories, globs, Megatron's NAME.idx beside NAME.bin, or
+    hf:NAME[:[CONFIG:]SPLIT], which streams all rows again up to where an interrupted command was"""
     tokenizer: str
     """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file"""
     out: Path
@@ -52,7 +53,7 @@ class TokenizeConfig:
     def __post_init__(self) -> None:
         expect(bool(self.data), "data", self.data, "at least one source")
         expect(0 <= self.held_out < 1, "held_out", self.held_out, "at least 0 and below 1")
-        expect(self.workers is None or self.workers >= 1, "workers", self.workers, "at least 1")
+        expect_ranges(self, 1, "workers", "held_out_bytes")
         expect_range("shard_tokens", self.shard_tokens, 2)
         expect(self.save_every >= 0, "save_every", self.save_every, "a number of seconds, not negative")
 

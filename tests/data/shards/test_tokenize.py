@@ -287,15 +287,21 @@ def test_named_records_are_held_out_and_unknown_names_refused(tmp_path):
 
 
 @pytest.mark.release
-def test_an_interrupted_command_speaks_of_text_and_can_go_on(tmp_path):
-    argv = [sys.executable, "-m", "train.tokenize", "--data", "stdlib", "--tokenizer", "byte"]
-    argv += ["--workers", "1", "--out", str(tmp_path / "out")]
+def test_an_interrupted_command_speaks_of_text_and_goes_on(tmp_path):
+    (tmp_path / "in").mkdir()
+    for number in range(20):
+        (tmp_path / "in" / f"{number:02}.txt").write_text("ab" * 500_000)
+    out = tmp_path / "out"
+    argv = [sys.executable, "-m", "train.tokenize", "--data", str(tmp_path / "in"), "--tokenizer", "byte"]
+    argv += ["--workers", "1", "--held-out", "0", "--out", str(out)]
     process = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "out" / JOURNAL).exists() and process.poll() is None:
+    while not (out / JOURNAL).exists() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 128 + signal.SIGINT
     assert "SIGINT: stopping after this block of text; again to stop now" in err
     assert "the same command goes on from here" in err
-    assert (tmp_path / "out" / JOURNAL).exists()
+    assert 0 < _position(out)[0] < 20
+    assert main(argv[3:]) == 0
+    assert Manifest.read(out).splits["train"].documents == 20
