@@ -1,6 +1,7 @@
 """Training from token shards and mixtures: exact resumes, what a run reports, and what it refuses."""
 
 import dataclasses
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import tokenizers
 
 from based_jax.data import NucleotideTokenizer
 from based_jax.data.shards.mixtures import Mixture
@@ -238,6 +240,38 @@ def test_a_run_from_megatron_pairs(from_shards, text, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             lm.assemble(dataclasses.replace(config, **change))
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("steps", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_vocabulary_of_more_than_two_bytes(steps, from_shards, tmp_path):
+    """From the tokenizer's file to the losses; an id that lost its third byte would be another word."""
+    words = {"<|endoftext|>": 0, **{f"w{number}": number for number in range(1, 70_000)}}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w1"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "words.json"))
+    ids = np.random.default_rng(0).integers(65_000, 70_000, (50, 40))
+    lines = (json.dumps({"text": " ".join(f"w{number}" for number in row)}) for row in ids.tolist())
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    out, argv = tmp_path / "shards", ["--data", str(tmp_path / "a.jsonl"), "--held-out", "0.2"]
+    argv += ["--tokenizer", str(tmp_path / "words.json"), "--workers", "2"]
+    assert tokenize_main([*argv, "--out", str(out)]) == 0
+    sides = [TokenShards.open(out, side) for side in ("train", "held_out")]
+    assert {side.manifest.dtype for side in sides} == {"uint32"}
+    stored = [shard.tokens for side in sides for shard in [side.shard(0)]]
+    rows = [row for tokens in stored for row in tokens[tokens != 0].reshape(-1, 40).tolist()]
+    assert sorted(rows) == sorted(ids.tolist())
+    settings = {**from_shards, "data": f"tokens:{out}", "steps": steps, "length": 16}
+    config = lm.LMConfig(workdir=tmp_path / "run", **settings)
+    parts = lm.assemble(config)
+    assert parts.model.config.vocab_size == 70_000
+    inputs = next(parts.batches)["inputs"]
+    assert {*inputs.flat} <= {0, *ids.flat}
+    assert inputs.max() > 1 << 16
+    if steps:
+        run = lm.train(config)
+        assert losses(config.workdir)[0] == pytest.approx(np.log(70_000), abs=0.2)
+        assert run.metrics["eval_loss"] > 0
 
 
 def test_a_plan_names_the_shards_or_how_to_make_them(from_shards, shards, tmp_path):

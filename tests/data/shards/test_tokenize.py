@@ -268,6 +268,33 @@ def test_killed_at_ten_random_moments_it_writes_the_same_shards(seed, tmp_path):
     assert (tmp_path / "a" / FILE).read_bytes() == (out / FILE).read_bytes()
 
 
+# Runs a command and prints the most memory, in KiB, that any of its processes had.
+MEASURED = """
+import resource, subprocess, sys
+subprocess.run([sys.executable, "-m", "train.tokenize", *sys.argv[1:]], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_text(tmp_path):
+    """A file of 200 MB, and twice that unpacked, against one of 2 MB, which fills no queue of blocks."""
+    generator, peaks = np.random.default_rng(0), []
+    for megabytes in (2, 200):
+        path = tmp_path / f"{megabytes}.jsonl.gz"
+        with gzip.open(path, "wt", compresslevel=1) as file:
+            while path.stat().st_size < megabytes * 1_000_000:
+                texts = [generator.bytes(size).hex() for size in generator.integers(1, 4000, 500)]
+                file.write("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        argv = ["--data", path, "--tokenizer", "byte", "--workers", "2", "--out", tmp_path / str(megabytes)]
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURED, *argv], cwd=ROOT, check=True, capture_output=True, text=True
+        )
+        peaks.append(int(done.stdout) / 1024)
+    print("peak memory, MiB:", peaks)
+    assert peaks[1] - peaks[0] < 50
+
+
 def test_named_records_are_held_out_and_unknown_names_refused(tmp_path):
     path = tmp_path / "a.fa"
     path.write_text(">chr1\nACGT\nAC\n>chr2\nGGTTA\n>chr3\nTTT\n")
