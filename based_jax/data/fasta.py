@@ -32,10 +32,21 @@ def parse_fasta(chunks: Iterable[bytes], name: str) -> tuple[list[Document], lis
     return documents, [item for item in found if isinstance(item, Skipped)]
 
 
-def read_fasta(
+def read_fasta(chunks: Iterable[bytes], name: str) -> Iterator[Document | Skipped]:
+    """Yield what `read_sequences` does, as documents.
+
+    Raises:
+        ValueError: as `read_sequences`.
+        UnicodeDecodeError: a sequence or a name that is not ASCII or UTF-8 text.
+    """
+    for item in read_sequences(chunks, name):
+        yield item if isinstance(item, Skipped) else Document(item[0], item[1].decode("utf-8"))
+
+
+def read_sequences(
     chunks: Iterable[bytes], name: str, max_record: int = sys.maxsize
-) -> Iterator[Document | Skipped]:
-    """Yield records as documents, none of them empty, and what is skipped, as they are read.
+) -> Iterator[tuple[str, bytes] | Skipped]:
+    """Yield names and letters of records, none of them empty, and what is skipped, as they are read.
 
     `name` is that of the file. Skipped are records without a base, and those of more than `max_record`
     letters, of which no more are kept in memory.
@@ -46,7 +57,7 @@ def read_fasta(
     its number.
     Raises:
         ValueError: text before the first header, or a header of more than `MAX_HEADER` bytes.
-        UnicodeDecodeError: a sequence or a name that is not ASCII or UTF-8 text.
+        UnicodeDecodeError: a name that is not ASCII or UTF-8 text.
     """
     number = 0
     for number, (header, sequence) in enumerate(_records(chunks, name, max_record), start=1):
@@ -57,9 +68,9 @@ def read_fasta(
             continue
         is_empty = True
         for start, piece in _between_gaps(sequence):
-            if text := piece.decode("utf-8"):
+            if piece:
                 is_empty, end = False, start + len(piece)
-                yield Document(record if piece is sequence else f"{record}:{start + 1}-{end}", text)
+                yield record if piece is sequence else f"{record}:{start + 1}-{end}", piece
         if is_empty:
             yield Skipped(record, "empty")
     if not number:
@@ -73,6 +84,7 @@ def _between_gaps(sequence: bytes) -> Iterator[tuple[int, bytes]]:
         yield start, sequence[start:gap]
         known = _NOT_N.search(letters, gap)
         start = known.start() if known else len(letters)
+    del letters
     yield start, sequence[start:] if start else sequence
 
 
@@ -82,7 +94,9 @@ def _records(chunks: Iterable[bytes], name: str, max_record: int) -> Iterator[tu
     pieces, size = list[bytes](), 0
 
     def sequence() -> bytes | None:
-        return b"".join(pieces) if size <= max_record else None
+        joined = b"".join(pieces)
+        pieces.clear()  # the caller has the sequence for as long as it takes to encode it
+        return joined if size <= max_record else None
 
     for kind, text in _marked(chunks, name):
         if kind == b">":

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from based_jax.data import readers
-from based_jax.data.documents import Document, Skipped
-from based_jax.data.fasta import read_fasta
+from based_jax.data.documents import Skipped
+from based_jax.data.fasta import read_sequences
 from based_jax.data.hub import HUB, hub_fingerprint, parse_hub, stream_texts
 from based_jax.data.shards.manifest import SourceRecord
 from based_jax.data.shards.megatron import INDEX, TOKENS, TokenFile
@@ -241,10 +241,12 @@ def _read_fasta(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
     seen = _Seen()
     try:
         chunks = readers.read_chunks(path, unit.name, None, seen=seen.see)
-        items = read_fasta(chunks, unit.name, MAX_DOCUMENT)
+        items = read_sequences(chunks, unit.name, MAX_DOCUMENT)
         for count, item in enumerate(items, start=1):
             if count > offset:
-                yield _part(item), count, 0, seen.position
+                if not isinstance(item, Skipped):
+                    item = Part("texts", item[0], None, [len(item[1])], item[1])
+                yield item, count, 0, seen.position
     except UnicodeDecodeError as error:
         raise readers.Unusable("not UTF-8") from error
     except readers.TooLarge:
@@ -292,13 +294,6 @@ class _Seen:
 def _texts(name: str, first: int, texts: Iterable[str]) -> Part:
     encoded = [text.encode("utf-8", errors="surrogatepass") for text in texts]
     return Part("texts", name, first, [len(text) for text in encoded], b"".join(encoded))
-
-
-def _part(item: Document | Skipped) -> Part | Skipped:
-    if isinstance(item, Skipped):
-        return item
-    text = item.text.encode("utf-8")
-    return Part("texts", item.name, None, [len(text)], text)
 
 
 def _stat(path: Path) -> os.stat_result | None:
