@@ -46,8 +46,8 @@ class LMConfig:
     mixer_layers: str | None = None
     """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
     data: str = "stdlib"
-    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME, or tokens:DIR, what train.tokenize
-    wrote; or several by weight, e.g. tokens:pile=0.7,src/**=0.3"""
+    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME[:[CONFIG:]SPLIT], tokens:DIR, what
+    train.tokenize wrote, or Megatron's .idx beside .bin; or several by weight: tokens:pile=0.7,src/**=0.3"""
     include: str | None = None
     """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
     tokenizer: str | None = None
