@@ -53,13 +53,13 @@ class Options:
     """for the model card: the hub's name of one, such as apache-2.0"""
     results: str | None = None
     """for the model card: files that --json of based_jax.evals.recall or perplexity wrote, with commas"""
-    private: bool | None = None
-    """a new repository of the hub is private; default: as the account has it"""
+    private: bool = False
+    """make a new repository of the hub private; default: as the account has it"""
 
     def __post_init__(self) -> None:
         pickled = self.to_hub and self.to == "authors"
         expect(not pickled, "to", self.to, "native for the hub: the authors' form is a pickle")
-        expect(self.private is None or self.to_hub, "private", self.private, "hf:owner/name as DST")
+        expect(self.to_hub or not self.private, "private", self.private, "hf:owner/name as DST")
         if self.to_hub:
             hub.parse_id(self.repository)
 
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         if options.to_hub:
             with phase("uploading", patience=math.inf):
-                pushed = upload(target, options.repository, private=options.private)
+                pushed = upload(target, options.repository, private=options.private or None)
             report += f"\nrevision    {pushed.commit}"
             report += "" if pushed.card else "\nREADME.md   kept as it is on the hub: it was not written here"
     print(report)

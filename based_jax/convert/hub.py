@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,7 @@ def _download(
         _expect_size(repository, name, sizes[name], most)
     with explained(repository, revision):
         directory = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=list(small)))
+    _expect_intact(directory, small)
     check(directory)
     files = _weight_files(directory, weights)
     if missing := sorted(files - sizes.keys()):
@@ -167,7 +168,8 @@ def _download(
     _expect_size(repository, "the weights", sum(sizes[name] for name in files), MAX_WEIGHT_BYTES)
     with explained(repository, revision):
         hub.snapshot_download(repository, revision=directory.name, allow_patterns=sorted(files))
-    return _intact(directory)
+    _expect_intact(directory, files)
+    return directory
 
 
 def _cached(hub: Any, repository: str, revision: str | None, check: Callable[[Path], object]) -> Path:
@@ -181,8 +183,9 @@ def _cached(hub: Any, repository: str, revision: str | None, check: Callable[[Pa
     files = set() if weights is None else _weight_files(directory, weights)
     if not files or any(not (directory / file).is_file() for file in files):
         raise FileNotFoundError(f"the cache has not all weights of {name}")
+    _expect_intact(directory, [path.name for path in directory.iterdir()])
     check(directory)
-    return _intact(directory)
+    return directory
 
 
 def _weight_files(directory: Path, weights: str) -> set[str]:
@@ -196,20 +199,19 @@ def _expect_size(repository: str, name: str, size: int, most: int) -> None:
         raise CheckpointError(f"{repository!r}: {name}: {size:,} bytes, expected {expected}")
 
 
-def _intact(directory: Path) -> Path:
-    """Check that every file has the content that its name in the cache is the hash of.
+def _expect_intact(directory: Path, names: Iterable[str]) -> None:
+    """Check that files have the content that their names in the cache are the hashes of.
 
     The cache keeps a file as blobs/HASH, with links to it: SHA-256 of large files, git's blob id of the
     others. Where the file system has no links there is no hash to compare with.
     """
-    for path in sorted(directory.iterdir()):
+    for path in (directory / name for name in sorted(names)):
         blob = path.resolve()
         if path.is_file() and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob.name):
             digest = _digest(blob, len(blob.name))
             if digest != blob.name:
                 what = f"its {_DIGESTS[len(digest)]} is {digest[:12]}..., not {blob.name[:12]}..."
                 raise CheckpointError(f"{path}: damaged, {what}; remove {blob} and load it again")
-    return directory
 
 
 def _digest(path: Path, digits: int) -> str:
@@ -221,4 +223,6 @@ def _digest(path: Path, digits: int) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The first line of a message, with that of the error that was its cause, if there was one."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return f"{line} ({_first_line(error.__cause__)})" if error.__cause__ is not None else line

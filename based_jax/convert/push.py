@@ -1,5 +1,6 @@
 """Models to the Hugging Face hub: config, safetensors, tokenizer and model card, as one commit."""
 
+import importlib
 import os
 import tempfile
 from pathlib import Path
@@ -112,8 +113,9 @@ def upload(
 
 def _has_own_card(library: Any, repository: str, revision: str | None) -> bool:
     """Whether the hub has a README.md that was not written here."""
+    errors = importlib.import_module("huggingface_hub.errors")
     try:
         found = library.hf_hub_download(repository, CARD, revision=revision)
-    except library.errors.RemoteEntryNotFoundError:
+    except errors.RemoteEntryNotFoundError:
         return False
     return not is_ours(read_text(found))
