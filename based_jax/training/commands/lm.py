@@ -137,6 +137,7 @@ def train(config: LMConfig) -> Run:
 
 
 def _train(config: LMConfig, loop: LoopConfig) -> Run:
+    hosts.from_main(config.tracking.expect_installed)
     parts = assemble(config)
     if hosts.is_main():
         show(parts.summary, Console(stderr=True))
@@ -169,8 +170,9 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
 
         return held_out_metrics(parts.held_out, measure)
 
-    key, report = jax.random.key(config.seed), {"describe": describe, "evaluate": evaluate}
-    outcome = fit(programs, key, parts.batches, config.workdir, loop, bad_losses=config.bad_losses, **report)
+    key = jax.random.key(config.seed)
+    options: Any = {"describe": describe, "evaluate": evaluate, "bad_losses": config.bad_losses}
+    outcome = fit(programs, key, parts.batches, config.workdir, loop, tracking=config.tracking, **options)
     final = outcome.held_out
     if not final and outcome.stopped_by is None and config.eval_every:  # the run had ended before
         final = evaluate(outcome.state)
