@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from based_jax.files import MAX_BYTES, read_json, read_text
 from based_jax.models import ModelConfig
-from based_jax.models.language_model import param_count
 from based_jax.validate import expect
 from based_jax.whole_file import whole_file
 
@@ -97,25 +96,29 @@ class ModelCard:
             raise ValueError(f"card: expected what a card is made of ({error})") from error
 
 
-def write_card(directory: Path, card: ModelCard, config: ModelConfig, repository: str | None = None) -> bool:
+def write_card(
+    directory: Path, card: ModelCard, config: ModelConfig, parameters: int, repository: str | None = None
+) -> bool:
     """Write README.md unless there is one of someone's own; whether it was written.
 
     Args:
+        parameters: their number in the model.
         repository: hub id that the directory is uploaded to.
     """
     path = directory / CARD
     if path.exists() and not is_ours(read_text(path)):
         return False
+    name = repository or card.name or directory.resolve().name
     with whole_file(path) as file:
-        file.write(card_text(card, config, repository or card.name or directory.resolve().name).encode())
+        file.write(card_text(card, config, parameters, name).encode())
     return True
 
 
-def card_text(card: ModelCard, config: ModelConfig, name: str) -> str:
+def card_text(card: ModelCard, config: ModelConfig, parameters: int, name: str) -> str:
     """The text of a README.md for a model of this name or hub id, the same for the same arguments."""
     mixers = list(dict.fromkeys(config.mixers[letter].mixer for letter in config.schedule))
     architecture = {
-        "parameters": f"{param_count(config):,}",
+        "parameters": f"{parameters:,}",
         "layers": f"{config.num_layers}: `{config.schedule}`",
         **{f"mixer {letter}": f"`{spec.mixer}`" for letter, spec in config.mixers.items()},
         "width": f"{config.d_model:,}",
@@ -123,7 +126,7 @@ def card_text(card: ModelCard, config: ModelConfig, name: str) -> str:
         "vocabulary": f"{config.vocab_size:,} tokens",
         "training context": f"{config.max_length:,} tokens",
     }
-    trained = {_cell(label): _cell(fact) for label, fact in card.training.items()}
+    trained = [(_cell(label), _cell(fact)) for label, fact in card.training.items()]
     measured = [(_cell(m.data), _cell(m.metric), f"{m.value:.6g}", _cell(m.note)) for m in card.measurements]
     on_hub = _REPOSITORY.fullmatch(name) and "/" in name
     source, extra = (name, "[hub]") if on_hub else ("DIRECTORY", "")
@@ -133,7 +136,7 @@ def card_text(card: ModelCard, config: ModelConfig, name: str) -> str:
         f"A causal language model of {', '.join(mixers)} layers, for based_jax (JAX).",
         "## Architecture",
         _table(("", ""), architecture.items()),
-        *(["## Training", _table(("", ""), trained.items())] if trained else []),
+        *(["## Training", _table(("", ""), trained)] if trained else []),
         *(["## Measured", _table(("data", "metric", "value", ""), measured)] if measured else []),
         "## Use",
         f"`pip install 'based-jax{extra}'`, then",

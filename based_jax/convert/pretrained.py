@@ -130,7 +130,7 @@ def save_pretrained(
         write_torch_file(weights, tensors)
     with whole_file(target / CONFIG) as file:
         file.write((json.dumps(description, indent=2) + "\n").encode())
-    write_card(target, card, model.config)
+    write_card(target, card, model.config, sum(leaf.size for leaf in jax.tree.leaves(params)))
     return weights
 
 

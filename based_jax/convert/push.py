@@ -12,7 +12,7 @@ from based_jax.convert.pretrained import FORMAT, parse_config, read_card, read_c
 from based_jax.convert.shards import INDEX, SINGLE
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.files import read_text
-from based_jax.models import LanguageModel
+from based_jax.models import LanguageModel, param_count
 from based_jax.typing import Params
 from based_jax.validate import expect
 
@@ -96,7 +96,8 @@ def upload(
         if revision is not None:
             api.create_branch(name, branch=revision, exist_ok=True)
         keeps = _has_own_card(library, name, revision)
-    writes = write_card(folder, read_card(config), parse_config(config, {}, folder), name)
+    model = parse_config(config, {}, folder)
+    writes = write_card(folder, read_card(config), model, param_count(model), name)
     if not (writes and keeps):  # a local page of one's own wins
         files.append(CARD)
     with hub.explained(name, revision, "pushed to"):

@@ -94,9 +94,9 @@ class TrackioRun:
     """A run of Trackio: a database on this machine, or the Space that TRACKIO_SPACE_ID names."""
 
     def __init__(self, project: str, name: str, identifier: str, config: Mapping[str, Any], workdir: Path):
-        trackio: Any = importlib.import_module("trackio")
+        self._trackio: Any = importlib.import_module("trackio")
         unique = f"{name}-{identifier[:8]}"  # a run is continued by its name
-        self._run = trackio.init(
+        self._run = self._trackio.init(
             project=project, name=unique, resume="allow", config=dict(config), embed=False
         )
 
@@ -104,7 +104,7 @@ class TrackioRun:
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
-        self._run.finish()
+        self._trackio.finish()  # the run's own method would be called a second time at the exit
 
 
 _SERVICES: dict[str, Callable[[str, str, str, Mapping[str, Any], Path], Tracker]] = {
