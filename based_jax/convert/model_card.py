@@ -6,6 +6,7 @@ as its entry "card". So a card can be written again, with a license or new measu
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -174,15 +175,7 @@ def read_measurements(path: Path) -> list[Measurement]:
 
 
 def _front_matter(card: ModelCard, mixers: Sequence[str], name: str) -> str:
-    """The YAML at the head: JSON values, which YAML 1.2 reads as they are."""
-    results = [
-        {
-            "task": {"type": "text-generation"},
-            "dataset": {"type": _slug(found.data), "name": _plain(found.data)},
-            "metrics": [{"type": _slug(found.metric), "name": _plain(found.metric), "value": found.value}],
-        }
-        for found in card.measurements
-    ]
+    """The YAML at the head, of JSON's strings and lists, which YAML reads too."""
     entries = {
         "library_name": "based_jax",
         "pipeline_tag": "text-generation",
@@ -190,10 +183,21 @@ def _front_matter(card: ModelCard, mixers: Sequence[str], name: str) -> str:
         "license": card.license,
         "base_model": card.base_model,
         "datasets": list(card.datasets),
-        "model-index": [{"name": _plain(name), "results": results}] if results else [],
     }
     lines = [f"{key}: {json.dumps(value)}" for key, value in entries.items() if value]
+    if card.measurements:
+        lines += ["model-index:", f"- name: {json.dumps(_plain(name))}", "  results:"]
+    for found in card.measurements:
+        data, metric = ({"type": _slug(text), "name": _plain(text)} for text in (found.data, found.metric))
+        lines += ['  - task: {"type": "text-generation"}', f"    dataset: {json.dumps(data)}"]
+        lines += [f'    metrics: [{json.dumps(metric)[:-1]}, "value": {_yaml_number(found.value)}}}]']
     return "\n".join(["---", *lines, "---"])
+
+
+def _yaml_number(value: float) -> str:
+    """A number that every version of YAML reads as one: an exponent needs a point before it."""
+    mantissa, e, exponent = repr(value).partition("e")
+    return f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}" if e else mantissa
 
 
 def _table(head: Sequence[str], rows: Any) -> str:
@@ -221,4 +225,4 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e300
+    return (type(value) is int and abs(value) < 2**63) or (type(value) is float and math.isfinite(value))

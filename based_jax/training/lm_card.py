@@ -1,7 +1,9 @@
 """The model card of a language model's run: how it was trained, and its held-out metrics."""
 
+import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import jax
 
@@ -39,31 +41,29 @@ def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[s
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "software": ", ".join(f"{name} {version}" for name, version in versions("jax", "flax").items()),
     }
-    shown = {name: _without_paths(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
-    held_out = [
-        Measurement(f"held out of {shown['data']}"[:200], name.removeprefix("eval_"), value)
-        for name, value in metrics.items()
-    ]
+    shown = {name: _public(fact) for name, fact in facts.items() if fact is not None}
+    source = f"held out of {shown['data']}"
     return ModelCard(
         name=config.workdir.resolve().name,
-        training={
-            name: fact[:500] if isinstance(fact, str) else fact
-            for name, fact in shown.items()
-            if fact is not None
-        },
-        measurements=tuple(held_out),
+        training=shown,
+        measurements=tuple(
+            Measurement(source, name.removeprefix("eval_"), value)
+            for name, value in metrics.items()
+            if math.isfinite(value)
+        ),
         base_model=_hub_id(config.init_from),
         datasets=tuple(dict.fromkeys(_HUB_DATA.findall(config.data))),
     )
 
 
-def _without_paths(text: str) -> str:
-    return _ABSOLUTE.sub("", text)
+def _public(fact: str | int | float) -> str | int | float:
+    """A fact as a card has it: short, and without the directories of this machine."""
+    return _ABSOLUTE.sub("", fact)[:500] if isinstance(fact, str) else fact
 
 
 def _hub_id(source: str | None) -> str | None:
     """The repository that a run began with; None if it began with a directory, or from scratch."""
-    if source is None or "/" not in source:
+    if source is None or "/" not in source or Path(source).exists():
         return None
     try:
         return parse_id(source)[0]

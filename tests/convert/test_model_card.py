@@ -20,10 +20,12 @@ TEXT = st.text(max_size=40)
 CARDS = st.builds(
     ModelCard,
     name=st.none() | TEXT,
-    training=st.dictionaries(TEXT, TEXT | st.integers(-(2**60), 2**60) | st.floats(-1e99, 1e99)),
-    measurements=st.lists(st.builds(Measurement, TEXT, TEXT, st.floats(-1e9, 1e9), TEXT), max_size=3).map(
-        tuple
+    training=st.dictionaries(
+        TEXT, TEXT | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False)
     ),
+    measurements=st.lists(
+        st.builds(Measurement, TEXT, TEXT, st.floats(allow_nan=False, allow_infinity=False), TEXT), max_size=3
+    ).map(tuple),
     license=st.none() | st.sampled_from(["mit", "cc-by-4.0"]),
     base_model=st.none() | st.just("owner/base.model"),
     datasets=st.sampled_from([(), ("owner/data", "c4")]),
@@ -49,6 +51,13 @@ def test_any_card_is_yaml_and_one_table_row_per_fact(card, name):
     tables = 1 + bool(card.training) + bool(card.measurements)
     assert len(rows) == 2 * tables + 8 + len({**card.training}) + len(card.measurements)
     text.encode()
+
+
+@pytest.mark.parametrize("value", [1e-7, 5e-324, 1e300, -2.5e-9, 3, 12.5])
+def test_numbers_are_numbers_in_yaml(value):
+    text = card_text(ModelCard(measurements=(Measurement("a", "b", value),)), MODEL.config, 1234, "x")
+    ((result,),) = (entry["results"] for entry in front_matter(text)["model-index"])
+    assert result["metrics"] == [{"type": "b", "name": "b", "value": value}]
 
 
 @given(CARDS)
