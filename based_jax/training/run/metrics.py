@@ -28,11 +28,11 @@ class MetricWriter:
     def __init__(self, workdir: Path, steps: int, start: int = 0, tracking: TrackConfig | None = None):
         self.path = workdir / "metrics.jsonl"
         _keep_until(self.path, start)
-        self._file = self.path.open("a", encoding="utf-8")
         self._progress = RunProgress(steps, start)
         # Move the bar; show what takes time between two steps; write a line above the bar.
         self.tick, self.phase, self.say = self._progress.tick, self._progress.phase, self._progress.event
         self._trackers = open_trackers(tracking or TrackConfig(), workdir, start, self.say)
+        self._file = self.path.open("a", encoding="utf-8")
 
     def __enter__(self) -> "MetricWriter":
         self._progress.__enter__()

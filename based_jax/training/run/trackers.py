@@ -152,14 +152,12 @@ def open_trackers(
         ValueError: a new run that a service refuses, since it was asked for and would record nothing.
         OSError: a file that cannot be written.
     """
-    trackers: list[Tracker] = [EventFile(workdir / "events", start + 1 if start else None)]
-    if not tracking.services:
-        return trackers
     tracking.expect_installed()
     path = workdir / "config.json"
-    config = read_json(path) if path.is_file() else {}
+    config = read_json(path) if tracking.services and path.is_file() else {}
     project, name = tracking.track_project, workdir.resolve().name
-    known = _known_ids(workdir / FILE) if start else {}
+    known = _known_ids(workdir / FILE) if tracking.services and start else {}
+    trackers: list[Tracker] = [EventFile(workdir / "events", start + 1 if start else None)]
     for service in tracking.services:
         identifier = known.setdefault(f"{service}/{project}", uuid.uuid4().hex)
         try:
@@ -173,8 +171,9 @@ def open_trackers(
             warn(_failure(service, error))
         else:
             trackers.append(_Service(service, tracker, warn))
-    with whole_file(workdir / FILE) as file:
-        file.write((json.dumps(known, indent=2) + "\n").encode())
+    if known:
+        with whole_file(workdir / FILE) as file:
+            file.write((json.dumps(known, indent=2) + "\n").encode())
     return trackers
 
 
