@@ -24,6 +24,7 @@ MAX_TOKENIZER_BYTES = 128 << 20
 MAX_WEIGHT_BYTES = 64 << 30
 """Of all weights together: ten times the largest released model of this library's kind."""
 
+_ATTEMPTS = 3
 _ID = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*|[\w-][\w.-]*)(?:@([\w-][\w./+-]*))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGESTS = {64: "SHA-256", 40: "git's SHA-1"}  # hexadecimal digits -> which
@@ -156,8 +157,7 @@ def _download(
     small |= dict.fromkeys((name for name in tokenizer if "/" not in name), MAX_TOKENIZER_BYTES)
     for name, most in small.items():
         _expect_size(repository, name, sizes[name], most)
-    with explained(repository, revision):
-        directory = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=list(small)))
+    directory = _snapshot(hub, repository, revision, small)
     _expect_intact(directory, small)
     check(directory)
     files = _weight_files(directory, weights)
@@ -166,10 +166,23 @@ def _download(
             f"{repository!r} on the hub has no {', '.join(missing[:10])}, as {weights} says"
         )
     _expect_size(repository, "the weights", sum(sizes[name] for name in files), MAX_WEIGHT_BYTES)
-    with explained(repository, revision):
-        hub.snapshot_download(repository, revision=directory.name, allow_patterns=sorted(files))
+    _snapshot(hub, repository, directory.name, files)
     _expect_intact(directory, files)
     return directory
+
+
+def _snapshot(hub: Any, repository: str, revision: str | None, names: Iterable[str]) -> Path:
+    """Fetch these files into the cache; again after a lost connection, from where the library kept them."""
+    attempt = 0
+    with explained(repository, revision):
+        while True:
+            attempt += 1
+            try:
+                found = hub.snapshot_download(repository, revision=revision, allow_patterns=sorted(names))
+                return Path(found)
+            except Exception as error:
+                if attempt == _ATTEMPTS or refusal(error, repository, revision) is not None:
+                    raise
 
 
 def _cached(hub: Any, repository: str, revision: str | None, check: Callable[[Path], object]) -> Path:
@@ -225,4 +238,5 @@ def _digest(path: Path, digits: int) -> str:
 def _first_line(error: BaseException) -> str:
     """The first line of a message, with that of the error that was its cause, if there was one."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return f"{line} ({_first_line(error.__cause__)})" if error.__cause__ is not None else line
+    cause = _first_line(error.__cause__) if error.__cause__ is not None else line
+    return line if cause in line else f"{line} ({cause})"
