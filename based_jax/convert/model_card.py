@@ -142,7 +142,6 @@ def card_text(card: ModelCard, config: ModelConfig, parameters: int, name: str) 
         "## Use",
         f"`pip install 'based-jax{extra}'`, then",
         f'```python\nimport based_jax as bj\n\nmodel, params = bj.load_pretrained("{source}")\n```',
-        "`config.json` describes the architecture; the weights are in safetensors files.",
         MARK,
     ]
     return "\n\n".join(sections) + "\n"
