@@ -409,7 +409,8 @@ FAULTS = (
     ),
     Fault(
         "weights come from where the branch is by now", "based_jax/convert/hub.py",
-        "_snapshot(hub, repository, directory.name, files)", "_snapshot(hub, repository, revision, files)", HUB,
+        "_snapshot(hub, repository, directory.name, files)",
+        "_snapshot(hub, repository, revision, files)", HUB,
     ),
     Fault(
         "the index of an earlier save stays beside new shards", "based_jax/convert/shards.py",

@@ -22,6 +22,7 @@ from based_jax.models import MixerSpec, ModelConfig
 from tests.commands import run_here
 from tests.convert.hub_server import TOKEN, Hub, Refused, serving
 from tests.convert.random_models import drawn, equal
+from tests.subprocesses import run_module
 
 # huggingface_hub 2.4 uploads a file as httpx2 would rather not have it (November 2026).
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -137,9 +138,9 @@ class TestRevisions:
         push_to_hub(NAME, MODEL, PARAMS)
 
         def move(handler):
-            if "resolve" in handler.path and WEIGHTS in handler.path:
+            if "resolve" in handler.path and "config.json" in handler.path:
                 remote.fault = None
-                remote.commit(NAME, {"config.json": b"{}", WEIGHTS: b"?"})
+                remote.commit(NAME, {**files_of(remote), WEIGHTS: b"?"})
 
         remote.fault = move
         assert equal(load_pretrained(NAME)[1], PARAMS)
@@ -396,6 +397,21 @@ class TestCommand:
         assert done.status == 0, done.err
         assert equal(load_pretrained(tmp_path / "back")[1], PARAMS)
         assert "license" in (tmp_path / "back" / "README.md").read_text()
+
+    @pytest.mark.release
+    def test_in_a_process_by_environment_variables(self, server, remote, tmp_path, monkeypatch):
+        """There and back in one: as installed, without a test's settings."""
+        push_to_hub(NAME, MODEL, PARAMS)
+        for name, value in {
+            "HF_ENDPOINT": server[1],
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HOME": str(tmp_path / "home"),
+        }.items():
+            monkeypatch.setenv(name, value)
+        done = run_module("based_jax.convert", NAME, "hf:owner/copy")
+        assert done.returncode == 0, done.stderr
+        assert f"revision    {remote.refs['owner/copy']['main']}" in done.stdout
+        assert equal(load_pretrained("owner/copy")[1], PARAMS)
 
     @pytest.mark.parametrize(
         ("words", "message"),
