@@ -109,12 +109,13 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"dtype       {options.dtype}\n"
             f"bytes       {sum(file.stat().st_size for file in files):,}"
         )
+        is_own = not is_ours(read_text(target / CARD))
         if options.to_hub:
             with phase("uploading", patience=math.inf):
                 pushed = upload(target, options.repository, private=options.private or None)
             report += f"\nrevision    {pushed.commit}"
-            report += "" if pushed.card else "\nREADME.md   kept as it is on the hub: it was not written here"
-    print(report)
+            is_own = is_own or not pushed.card
+    print(report + ("\nREADME.md   kept as it was, since it was not written here" if is_own else ""))
 
 
 def card_of(options: Options, config: Mapping[str, Any]) -> ModelCard:

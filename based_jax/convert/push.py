@@ -29,7 +29,7 @@ class Pushed(NamedTuple):
     commit: str
     """hash, the `revision` with which `load_pretrained` loads exactly this"""
     card: bool
-    """whether README.md was written; False where the hub has one of someone's own"""
+    """whether README.md was uploaded; False where the hub has one of someone's own"""
 
 
 def push_to_hub(
