@@ -400,12 +400,13 @@ class TestCommand:
 
     def test_a_page_of_ones_own_goes_along(self, remote, tmp_path, capsys):
         save_pretrained(tmp_path / "a", MODEL, PARAMS)
-        (tmp_path / "a" / "README.md").write_text("# mine\n")
+        page = b"---\nlicense: mit\n---\n# mine\n"
+        (tmp_path / "a" / "README.md").write_bytes(page)
         for target in (tmp_path / "b", f"hf:{NAME}"):
             done = self.push(capsys, tmp_path / "a", target, "--license", "mit")
             assert done.status == 0, done.err
             assert "README.md   kept as it was, since it was not written here" in done.out
-        assert files_of(remote)["README.md"] == (tmp_path / "b" / "README.md").read_bytes() == b"# mine\n"
+        assert files_of(remote)["README.md"] == (tmp_path / "b" / "README.md").read_bytes() == page
 
     @pytest.mark.release
     def test_in_a_process_by_environment_variables(self, server, remote, tmp_path, monkeypatch):
