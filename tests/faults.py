@@ -395,6 +395,15 @@ FAULTS = (
         "tests/convert/test_model_options.py",
     ),
     Fault(
+        "value and gate of fla's older MLPs are swapped", "based_jax/convert/fla_names.py",
+        "named[key][:half], named[key][half:]", "named[key][half:], named[key][:half]",
+        "tests/convert/test_fla.py",
+    ),
+    Fault(
+        "heads of values take turns with the keys", "based_jax/mixers/delta_heads.py",
+        "jnp.repeat(a, shared, axis=2)", "jnp.tile(a, (1, 1, shared, 1))", "tests/convert/test_fla.py",
+    ),
+    Fault(
         "taps of convolutions come in the other order", "based_jax/convert/layouts.py",
         "tensors[0][:, 0, :].T", "tensors[0][:, 0, ::-1].T", "tests/convert/test_both_ways.py",
     ),

@@ -2,12 +2,13 @@
 
     native     config.json {"format": "based_jax", "version": 1, "model": ModelConfig.to_dict()}
                model.safetensors
-    authors    config.json as their loaders read it (spec of Based 9.1)
+    authors    config.json as their loaders read it
                pytorch_model.bin, a torch file, the only one that all of their loaders read
+    fla        config.json and weights of flash-linear-attention's models (`fla_config`)
 
-`load_pretrained` reads both, with either kind of weight file, and `save_pretrained` writes both. Tensors have
-the same names, shapes and numbers in both, so a `model.safetensors` of ours loads into the authors' modules
-by hand; their `from_pretrained_hf` needs the authors' form.
+`load_pretrained` reads all three, with either kind of weight file, and `save_pretrained` writes the first
+two. Tensors have the same names, shapes and numbers in these, so a `model.safetensors` of ours loads into the
+authors' modules by hand; their `from_pretrained_hf` needs the authors' form.
 """
 
 import contextlib
@@ -23,6 +24,8 @@ from flax import linen as nn
 
 from based_jax.convert import authors_config, hub
 from based_jax.convert.config_for_authors import config_for_authors
+from based_jax.convert.fla_config import fla_model_type
+from based_jax.convert.fla_names import with_names_of_today
 from based_jax.convert.layouts import Rules, Shapes, flatten, to_tensors
 from based_jax.convert.model_card import ModelCard, write_card
 from based_jax.convert.reference_modules import drop_tied_head, to_params
@@ -51,7 +54,7 @@ def load_pretrained(
 
     Args:
         source: directory with config.json and weights (safetensors or torch's .bin, sharded or not), written
-            by `save_pretrained` or by the authors' code; directory of a training run; or a hub id such as
+            by `save_pretrained`, the authors' code or fla's; directory of a training run; or a hub id such as
             "hazyresearch/based-360m", with "@revision" after it if need be.
         dtype: dtype of the computation, e.g. "bfloat16"; None keeps the config's.
         revision: of a hub id: branch, tag or commit; None is the main branch.
@@ -68,6 +71,8 @@ def load_pretrained(
     directory = find_directory(source, revision)
     config = read_config(directory)
     tensors = read_state_dict(directory)
+    if model_type := fla_model_type(config):
+        tensors = with_names_of_today(tensors, model_type)
     shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
     model_config = parse_config(config, shapes, directory)
     if dtype is not None:
