@@ -33,9 +33,10 @@ class LogitBias(Mapping[int, float]):
         expect(len(biases) <= MAX_BIASED, "logit_bias", len(biases), f"at most {MAX_BIASED} tokens")
         for token, value in biases.items():
             whole = isinstance(token, numbers.Integral) and not isinstance(token, bool)
-            expect(whole and 0 <= token <= INT32_MAX, "logit_bias", token, "tokens: integers, at least 0")
+            known = whole and 0 <= int(token) <= INT32_MAX
+            expect(known, "logit_bias", token, "tokens: integers, at least 0")
             number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-            good = number and -LARGEST_BIAS <= value <= LARGEST_BIAS
+            good = number and abs(float(value)) <= LARGEST_BIAS
             expect(good, "logit_bias", value, f"numbers from {-LARGEST_BIAS} to {LARGEST_BIAS}")
         self._biases = {int(token): float(biases[token]) for token in sorted(biases)}
 

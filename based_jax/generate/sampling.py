@@ -1,4 +1,4 @@
-"""From logits to tokens: biases, penalties, temperature, top-k, nucleus, min-p; every row by its own settings.
+"""From logits to tokens: biases, penalties, temperature, top-k, top-p, min-p; each row by its own settings.
 
     penalised  = logits + biases, lowered for tokens that are in the text already
     scores     = penalised / temperature
@@ -197,9 +197,13 @@ class Counts(NamedTuple):
 
     def add(self, token: Int[Array, " B"], active: Bool[Array, " B"] | None = None) -> "Counts":
         """Counts after one more token per row; of the `active` rows, if that is given."""
-        rows = jnp.arange(token.shape[0])
-        one = 1 if active is None else active.astype(jnp.int32)
-        return self._replace(output=self.output.at[rows, token].add(one))
+        active = jnp.ones(token.shape, bool) if active is None else active
+        return self.add_rows(token[:, None], active[:, None])
+
+    def add_rows(self, tokens: Int[Array, "B N"], real: Bool[Array, "B N"]) -> "Counts":
+        """Counts after more tokens per row, those where `real` is True."""
+        rows = jnp.arange(tokens.shape[0])[:, None]
+        return self._replace(output=self.output.at[rows, tokens].add(real.astype(jnp.int32)))
 
 
 class Choice(NamedTuple):

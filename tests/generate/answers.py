@@ -45,7 +45,9 @@ def _check(tiny: Tiny, requests: Sequence[Request], answers: Sequence[Completion
             continue
         if answer.finish == "stop":
             assert answer.end.token == right[-1]
-            np.testing.assert_allclose(answer.end.logprob, choices.logprob[row, len(made)], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(
+                answer.end.logprob, choices.logprob[row, len(made)], rtol=1e-5, atol=1e-6
+            )
         assert [item.token for item in answer.logprobs] == made
         logprobs = [item.logprob for item in answer.logprobs]
         np.testing.assert_allclose(logprobs, choices.logprob[row, : len(made)], rtol=1e-5, atol=1e-6)

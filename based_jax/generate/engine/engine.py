@@ -305,7 +305,7 @@ class Engine:
             self._cache.put(prompt[:end], work.state, work.hidden)
 
     def _report_prompt(self, work: _Work) -> bool:
-        """Report a prompt's log-probabilities, if they were asked for; return whether tokens are to be made."""
+        """Report a prompt's log-probabilities, if asked for; return whether tokens are to be made."""
         request, finish = work.request, None if work.request.max_new_tokens else "length"
         chunks = [(choice, count) for choice, count in jax.device_get(work.scores)]
         work.scores.clear()
