@@ -153,7 +153,7 @@ def speculate(
         made=made,
         accepted=accepted,
         rounds=rounds,
-        counts=Counts.of_prompt(read.tokens, real, vocab_size) if chosen.penalises else None,
+        counts=Counts.of_prompt(jnp.asarray(read.tokens), real, vocab_size) if chosen.penalises else None,
     )
     rules = Rules(chosen.rows, chosen.biases, stops, int(max_new_tokens))
     after = _rounds(model, params, draft_model, draft_params, progress, rules)
