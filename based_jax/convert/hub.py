@@ -4,7 +4,10 @@ import importlib
 import re
 from pathlib import Path
 
-TOKENIZER_FILES = ("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt")
+TOKENIZER_FILES = (
+    *("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt"),
+    "chat_template.jinja",
+)
 PATTERNS = ("config.json", "*.safetensors", "*.bin", "*.index.json", *TOKENIZER_FILES)
 """Weights, their description and the tokenizer: never code."""
 

@@ -158,8 +158,9 @@ class _Functions:
 
         `sampling` is `RowSettings` with keys as numbers, and what each row's text is so far: `step` is the
         number of tokens made; `prompt_counts` and `made_counts` are how often each token is in the prompt and
-        among those, for the penalties; `bias_tokens` and `bias_values` are `Biases`. The tokens, int32 (B, K),
-        are 0 after `count` and in rows that are not active; logits and state are those after the last of them.
+        among those, for the penalties; `bias_tokens` and `bias_values` are `Biases`. The tokens, int32
+        (B, K), are 0 after `count` and in rows that are not active; logits and state are those after the
+        last of them.
         """
         keys = jax.random.wrap_key_data(sampling["keys"], impl=KEY_KIND)
         rows = RowSettings(keys=keys, **{name: sampling[name] for name in ("top_k", *_FLOATS)})

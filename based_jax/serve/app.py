@@ -16,27 +16,35 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from based_jax.data.chat.template import Chat
 from based_jax.data.tokenizers import Tokenizer
 from based_jax.generate.engine import request as engine_request
 from based_jax.serve import errors
 from based_jax.serve.answering import Answering, Clock, EventStream, until_gone
 from based_jax.serve.body import read_body, shorten
+from based_jax.serve.chat_request import ChatRequest
 from based_jax.serve.completion_request import CompletionRequest
 from based_jax.serve.errors import Refusal
 from based_jax.serve.hosts import KnownHosts
 from based_jax.serve.limits import Limits
 from based_jax.serve.metrics import CountResponses, Metrics, Watch
 from based_jax.serve.page import page
-from based_jax.serve.styles import Style, TextStyle
+from based_jax.serve.styles import ChatStyle, Style, TextStyle
 from based_jax.serve.worker import Failed, Worker
 
 _READERS = 2  # threads that parse and tokenize; more would keep the event loop from Python's global lock
 
 
+NO_CHAT = (
+    "this model has no chat template: expected chat_template in tokenizer_config.json, or the file "
+    "chat_template.jinja, beside its weights; POST /v1/completions continues a text"
+)
+
+
 class _Read(NamedTuple):
     """A request's body, read."""
 
-    wanted: CompletionRequest
+    wanted: CompletionRequest | ChatRequest
     requests: list[engine_request.Request]
     style: Style
 
@@ -52,6 +60,7 @@ class Service:
     limits: Limits
     keys: dataclasses.InitVar[Sequence[str]] = ()  # who may use ``/v1``; empty is everybody
     hosts: dataclasses.InitVar[Sequence[str]] = ()  # what clients may call the server, see `KnownHosts`
+    chat: Chat | str = NO_CHAT  # how conversations are read, or why they are not
     open: int = dataclasses.field(default=0, init=False)  # completions that are being answered
     draining: bool = dataclasses.field(default=False, init=False)  # asked to stop: finish, begin nothing
 
@@ -71,6 +80,7 @@ class Service:
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
             Route("/v1/completions", self.completions, methods=["POST"]),
+            Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
         ]
         handlers: Any = {Refusal: errors.on_refusal, HTTPException: errors.on_http, Exception: errors.on_bug}
         names, metrics = self._hosts, self.metrics
@@ -87,6 +97,8 @@ class Service:
             yield
         finally:
             self._readers.shutdown(wait=False, cancel_futures=True)
+            if isinstance(self.chat, Chat):
+                self.chat.close()
             await self.worker.stop()
 
     async def health(self, request: Request) -> Response:
@@ -108,6 +120,9 @@ class Service:
 
     async def completions(self, request: Request) -> Response:
         return await self._answer(request, self._read_completion)
+
+    async def chat_completions(self, request: Request) -> Response:
+        return await self._answer(request, self._read_chat)
 
     async def _answer(self, request: Request, read: Callable[[bytes], _Read]) -> Response:
         self._authorize(request)
@@ -162,6 +177,15 @@ class Service:
         self._expect_model(wanted.model)
         style = TextStyle(self.tokenizer, logprobs=wanted.logprobs is not None)
         return _Read(wanted, wanted.requests(self.tokenizer, self.vocab_size, self.limits), style)
+
+    def _read_chat(self, body: bytes) -> _Read:
+        if isinstance(self.chat, str):
+            raise Refusal(400, self.chat, code="no_chat_template")
+        wanted = ChatRequest.read(body)
+        self._expect_model(wanted.model)
+        style = ChatStyle(self.tokenizer, logprobs=wanted.logprobs is not None)
+        requests = wanted.requests(self.tokenizer, self.chat, self.vocab_size, self.limits)
+        return _Read(wanted, requests, style)
 
     def _model(self) -> dict[str, Any]:
         return {"id": self.name, "object": "model", "created": self.created, "owned_by": "based_jax"}

@@ -164,7 +164,8 @@ def test_long_prompts(make_engine):
         ("GET", "/%0d%0aa", {}, 404),
         ("X" * 1000, "/" + "a" * 1000, {}, 404),
         ("GET", "/v1/completions", {}, 405),
-        ("POST", "/v1/chat/completions", {}, 404),
+        ("GET", "/v1/chat/completions", {}, 405),
+        ("POST", "/v1/chat/completions", {}, 400),
         ("POST", "/v1/completions", {"content_type": "text/plain"}, 415),
         ("POST", "/v1/completions", {"content_type": "application/json; charset=utf-8"}, 400),
     ],
@@ -181,8 +182,8 @@ def test_paths_and_types(client, method, path, headers, status):
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("/v1/chat/completions", "no chat format, so send the conversation as the text of `prompt`"),
-        ("/v1/responses", "no chat format"),
+        ("/v1/chat/other", "not served"),
+        ("/v1/responses", "keeps no conversations"),
         ("/v1/embeddings", "makes no embeddings"),
         ("/v1/images/generations", "not served"),
     ],
@@ -193,7 +194,8 @@ def test_what_is_not_served_says_what_is(client, path, reason):
     message = json.loads(response.all)["error"]["message"]
     assert message.startswith(f"POST {path}: Not Found: ")
     assert reason in message
-    assert message.endswith("; POST /v1/completions continues a text, GET /v1/models names the model")
+    assert "; POST /v1/completions continues a text, POST /v1/chat/completions a conversation" in message
+    assert message.endswith(", GET /v1/models names the model")
 
 
 @pytest.mark.parametrize("name", ["other", "\ud800", "a" * 100])

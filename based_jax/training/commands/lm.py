@@ -21,6 +21,7 @@ from based_jax.convert.pretrained import find_directory, load_pretrained, save_p
 from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.streams import TokenStream
+from based_jax.data.tokenizers import save_chat_files
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.phases import phase
 from based_jax.profile import model_flops
@@ -183,6 +184,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
         with naming_the_last_checkpoint(config.workdir, export):
             save_pretrained(export, model, {"params": params})
             parts.tokenizer.save(export)
+            save_chat_files(parts.tokenizer, export)
     return Run(model, parts.tokenizer, parts.held_out, outcome, final)
 
 
