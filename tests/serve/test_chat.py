@@ -1,4 +1,4 @@
-"""Chat completions over HTTP: OpenAI's shapes, around the completion of the prompt that the template makes."""
+"""Chat completions over HTTP: OpenAI's shapes around the completion of the prompt that a template makes."""
 
 import json
 
@@ -18,8 +18,8 @@ pytest.importorskip("jinja2", reason="needs jinja2: pip install 'based-jax[chat]
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}"
     "{{ m.role }}{{ ' ' + m.name if m.name }}: {{ m.content }}\n{% endfor %}"
-    "{% if messages | length > 9 %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-    "{% endif %}assistant:"
+    "{% if messages | length > 9 %}{% for a in range(99999) %}{% for b in range(99999) %}"
+    "{% endfor %}{% endfor %}{% endif %}assistant:"
 )
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi", "name": "Ann"}]
 PROMPT = "system: Be brief.\nuser Ann: Hi\nassistant:"
