@@ -176,7 +176,8 @@ class _Functions:
 
         made = jnp.zeros((active.shape[0], self.plan.decode_chunk), jnp.int32)
         counts = Counts(sampling["prompt_counts"], sampling["made_counts"])
-        biases = Biases(sampling["bias_tokens"], sampling["bias_values"])
+        given = (sampling["bias_values"] != 0).any(axis=1)
+        biases = Biases(sampling["bias_tokens"], sampling["bias_values"], given)
         return lax.fori_loop(0, count, body, (counts, (made, logits, state)))[1]
 
     def _variables(self, params: Mapping[str, Array]) -> Params:

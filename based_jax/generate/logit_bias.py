@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import INT32_MAX, expect
@@ -63,6 +62,8 @@ class Biases(NamedTuple):
     """K = `MAX_BIASED`, the unused ones 0"""
     values: Float[Array, "B K"]
     """0 where unused"""
+    given: Bool[Array, " B"]
+    """whether a row has any: if no row has, nothing is added"""
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[int, float] | None]) -> "Biases":
@@ -71,20 +72,13 @@ class Biases(NamedTuple):
         for row, biases in enumerate(rows):
             given = biases or {}
             tokens[row, : len(given)], values[row, : len(given)] = list(given), list(given.values())
-        return cls(jnp.asarray(tokens), jnp.asarray(values.astype(np.float32)))
-
-    def only(self, rows: Bool[Array, " B"]) -> "Biases":
-        """Those of some rows, none in the others."""
-        return self._replace(values=jnp.where(rows[:, None], self.values, 0))
+        given = np.array([bool(biases) for biases in rows])
+        return cls(jnp.asarray(tokens), jnp.asarray(values.astype(np.float32)), jnp.asarray(given))
 
     def added(self, logits: Float[Array, "B vocab"]) -> Float[Array, "B vocab"]:
-        """Logits with the biases added; no work if no row has any."""
-
-        def scatter() -> Array:
-            rows = jnp.arange(logits.shape[0])[:, None]
-            return logits.at[rows, self.tokens].add(self.values.astype(logits.dtype))
-
-        return lax.cond((self.values != 0).any(), scatter, lambda: logits)
+        """Logits with the biases added."""
+        rows = jnp.arange(logits.shape[0])[:, None]
+        return logits.at[rows, self.tokens].add(self.values.astype(logits.dtype))
 
 
 def expect_known(biases: Mapping[int, float] | None, vocab_size: int) -> None:

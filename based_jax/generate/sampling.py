@@ -15,7 +15,9 @@ rows at hand ask for. A row's token depends on its own logits, settings and key,
 """
 
 import dataclasses
+import functools
 import numbers
+import operator
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -277,12 +279,20 @@ def report(
 def adjusted(
     logits: Float[Array, "B vocab"], settings: RowSettings, counts: Counts | None, biases: Biases | None
 ) -> Float[Array, "B vocab"]:
-    """Logits with biases added, then lowered by the penalties; see `choose`."""
-    biased = logits if biases is None else biases.added(logits)
-    if counts is None:
-        return biased
-    some = (settings.repetition != 1) | (settings.presence != 0) | (settings.frequency != 0)
-    return lax.cond(some.any(), lambda: _penalise(biased, settings, counts), lambda: biased)
+    """Logits with biases added, then lowered by the penalties; see `choose`. No work if no row has any."""
+    some = []
+    if counts is not None:
+        some += [settings.repetition != 1, settings.presence != 0, settings.frequency != 0]
+    if biases is not None:
+        some.append(biases.given)
+    if not some:
+        return logits
+
+    def changed() -> Array:
+        biased = logits if biases is None else biases.added(logits)
+        return biased if counts is None else _penalise(biased, settings, counts)
+
+    return lax.cond(functools.reduce(operator.or_, some).any(), changed, lambda: logits)
 
 
 def candidates(logits: Float[Array, "B vocab"], settings: RowSettings) -> Float[Array, "B vocab"]:

@@ -172,7 +172,7 @@ def decode(
         active = {name: jnp.where(pool.active, given[name], value) for name, value in neutral.items()}
         settings, sizes = pool.settings._replace(**active), {"vocab_size": model.config.vocab_size}
         top = {"top_logprobs": top_logprobs, "top_rows": pool.top & pool.active}
-        biases = pool.biases.only(pool.active)
+        biases = pool.biases._replace(given=pool.biases.given & pool.active)
         return choose(logits, settings, pool.step, pool.counts, biases, **sizes, **top)
 
     begin = pool.step
