@@ -66,9 +66,13 @@ def test_a_template_renders_as_in_transformers(open_chat):
 
 
 def test_templates_refuse_conversations(open_chat):
-    chat = open_chat("{% if messages[0].role == 'user' %}{{ raise_exception('no ' + 'users') }}{% endif %}ok")
-    with pytest.raises(ValueError, match=r"^the chat template failed \(TemplateError: no users\)$"):
+    chat = open_chat(
+        "{% if messages[0].role == 'user' %}{{ raise_exception('no\\n' + 'users' * 99) }}{% endif %}ok"
+    )
+    with pytest.raises(ValueError, match=r"^the chat template failed \(TemplateError: no users") as raised:
         chat.text(TALK)
+    assert len(str(raised.value)) < 250
+    assert str(raised.value).isprintable()
     assert chat.text(TALK[1:]) == "ok"
 
 

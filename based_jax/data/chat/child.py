@@ -77,7 +77,7 @@ def answer(work: Any) -> bool:
         with limited_time():
             reply = {"text": work()}
     except Exception as error:  # whatever a template comes upon
-        reply = {"error": f"{type(error).__name__}: {error}"[:300]}
+        reply = {"error": f"{type(error).__name__}: {error}"[:200]}
     sys.stdout.write(json.dumps(reply) + "\n")
     sys.stdout.flush()
     return "text" in reply

@@ -72,8 +72,9 @@ class Renderer:
             limits = f"{child.SECONDS} seconds and {child.BYTES >> 20} MiB"
             raise ValueError(f"the chat template was ended: expected one that needs at most {limits}")
         reply = json.loads(line)
-        if "text" not in reply:
-            raise ValueError(f"the chat template failed ({reply['error']})")
+        if "text" not in reply:  # of one line, whatever the template says
+            reason = "".join(letter if letter.isprintable() else " " for letter in reply["error"])
+            raise ValueError(f"the chat template failed ({reason})")
         return reply["text"]
 
     def _end(self) -> None:
