@@ -389,8 +389,8 @@ def _extend(
     slots = kernels.shape[-1]
     lag = jnp.where(own[:, None, None] & (lag >= 0), lag, slots)  # there is no such slot: dropped
     # NumPy's grids take no symbolic number of rows, which exports for any batch have.
-    b, h, a = jnp.meshgrid(*map(jnp.arange, kernels.shape[:3]), indexing="ij", sparse=True)
-    at_lags = kernels.at[b[..., None], h[..., None], a[..., None], lag]
+    b, h, a = (jnp.arange(size) for size in kernels.shape[:3])
+    at_lags = kernels.at[b[:, None, None, None], h[:, None, None], a[:, None], lag]
     return anchors, at_lags.set(scores.astype(kernels.dtype), mode="drop")
 
 
