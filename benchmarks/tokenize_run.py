@@ -43,7 +43,7 @@ class Run(NamedTuple):
     seconds: float
     """from the start of the process to its end, less the pauses"""
     peak_mib: float | None
-    """of its processes' resident memory together, shared pages counted in each; None where it is not reported"""
+    """resident memory of its processes together, pages that they share in each; None if it is not reported"""
     library: list[float]
     """tokens per second of the library, before the run, in each pause, and after it"""
 
