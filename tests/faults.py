@@ -262,6 +262,31 @@ FAULTS = (
         "logits / repetition, logits * repetition", "logits / repetition, logits / repetition", SAMPLING,
     ),
     Fault(
+        "biases are added to the row of the batch before", "based_jax/generate/logit_bias.py",
+        "rows = jnp.arange(logits.shape[0])[:, None]", "rows = jnp.arange(logits.shape[0])[:, None] - 1",
+        SAMPLING,
+    ),
+    Fault(
+        "speculation counts no draft of the same round", "based_jax/generate/speculative.py",
+        "counts.output[:, None] + drafted", "counts.output[:, None] + 0 * drafted", SPECULATIVE,
+    ),
+    Fault(
+        "log-probabilities of a prompt end with each chunk", "based_jax/generate/engine/engine.py",
+        "known = self._scored(tokens.shape[1]), prompt[begin + 1 : end + 1]",
+        "known = self._scored(tokens.shape[1]), prompt[begin + 1 : end]",
+        "tests/generate/engine/test_engine.py",
+    ),
+    Fault(
+        "names of special tokens in messages are these tokens", "based_jax/data/chat/template.py",
+        '{"messages": self._broken(messages), **fixed', '{"messages": [*messages], **fixed',
+        "tests/data/test_chat.py",
+    ),
+    Fault(
+        "the least likely of several answers is the best", "based_jax/serve/answering.py",
+        "-self._answers[number].mean_logprob", "self._answers[number].mean_logprob",
+        "tests/serve/test_completions.py",
+    ),
+    Fault(
         "frequencies are penalised like presence", "based_jax/generate/sampling.py",
         "- frequency * counts.output", "- frequency * (counts.output > 0)", SAMPLING,
     ),

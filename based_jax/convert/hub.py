@@ -19,7 +19,10 @@ from based_jax.files import MAX_BYTES
 from based_jax.validate import expect, shown_name
 
 CONFIG = "config.json"
-TOKENIZER_FILES = ("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt")
+TOKENIZER_FILES = (
+    *("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt"),
+    "chat_template.jinja",
+)
 MAX_TOKENIZER_BYTES = 128 << 20
 MAX_WEIGHT_BYTES = 64 << 30
 """Of all weights together: ten times the largest released model of this library's kind."""

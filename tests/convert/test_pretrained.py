@@ -254,12 +254,14 @@ class TestCommand:
     def test_there_and_back(self, tmp_path, capsys):
         source = tmp_path / "source"
         shutil.copytree(CHECKPOINTS / "attn-tiny", source)
-        (source / "tokenizer.json").write_text("{}")
+        names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+        for name in names:
+            (source / name).write_text("{}")
         done = run_here(convert.PROG, convert.main, [source, tmp_path / "ours"], capsys)
         assert done.status == 0, done.err
         assert "attn: 2 layers AA" in done.out
         assert "float32" in done.out
-        assert (tmp_path / "ours" / "tokenizer.json").exists()
+        assert all((tmp_path / "ours" / name).read_text() == "{}" for name in names)
         expect_same_as(source, loaded=tmp_path / "ours")
 
     @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from based_jax.convert.pretrained import find_directory, load_pretrained, save_p
 from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.streams import TokenStream
+from based_jax.data.tokenizers import save_chat_files
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.phases import phase
 from based_jax.profile import model_flops
@@ -187,6 +188,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
             card = run_card(config, model.config, outcome.step, final)
             save_pretrained(export, model, {"params": params}, card=card)
             parts.tokenizer.save(export)
+            save_chat_files(parts.tokenizer, export)
     return Run(model, parts.tokenizer, parts.held_out, outcome, final)
 
 
