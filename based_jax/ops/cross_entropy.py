@@ -17,6 +17,7 @@ from jax import lax
 from based_jax.ops.core import context_parallel, dispatch
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.lowered import by_platform
 from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
@@ -40,6 +41,7 @@ IGNORED = -100
 """The target that leaves its token out, torch's `ignore_index`."""
 
 
+@by_platform
 @compiled
 def cross_entropy(
     hidden: Float[Array, "B N D"],
