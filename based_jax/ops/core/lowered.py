@@ -147,7 +147,16 @@ def _types(*types: Any, here: Any, elsewhere: _Elsewhere) -> list[Any]:
 
 
 def _differentiate(primals: Any, tangents: Any, *, here: Any, elsewhere: _Elsewhere) -> Any:
-    return jax.jvp(jaxpr_as_fun(here), tuple(primals), tuple(map(ad.instantiate_zeros, tangents)))
+    moving = [type(tangent) is not ad.Zero for tangent in tangents]
+
+    def run(*inputs: Any) -> list[Any]:
+        rest = iter(inputs)
+        return jaxpr_as_fun(here)(*(next(rest) if yes else x for x, yes in zip(primals, moving, strict=True)))
+
+    def chosen(values: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(value for value, yes in zip(values, moving, strict=True) if yes)
+
+    return jax.jvp(run, chosen(primals), chosen(tangents))
 
 
 def _batch(arrays: Any, axes: Any, *, here: Any, elsewhere: _Elsewhere) -> Any:

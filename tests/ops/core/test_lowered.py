@@ -111,6 +111,23 @@ def test_transformations():
     assert_close(found, (*expected, jax.jvp(taylor, (Q,), (Q,))), FLOAT32_GRADIENT)
 
 
+def test_integers_have_no_derivative():
+    """Targets of a loss, and counters of a state, through a loop, which is traced before it is derived."""
+
+    def loop(q):
+        def body(state, q):
+            y, state = ops.taylor_step(q, q, q, state)
+            hidden = y.reshape(1, 2, 4)
+            return state, y.sum() + ops.cross_entropy(hidden, Q[0, :3, 0], jnp.ones((1, 2), int), y[..., 0])
+
+        return jax.lax.scan(body, ops.init_taylor_state(1, 2, 4, 4), jnp.moveaxis(q, 1, 0))[1].sum()
+
+    found, slope = jax.jit(jax.value_and_grad(loop))(Q)
+    step = 1e-2 * jnp.sign(slope)
+    assert_close((loop(Q + step) - loop(Q - step)) / 2, jnp.sum(step * slope), 1e-3)
+    assert_close(found, loop(Q), FLOAT32)
+
+
 def test_exports_are_free_of_kernels_unless_declared():
     plain = export.export(jax.jit(taylor), platforms=("cpu", "cuda"))(Q)
     assert KERNEL not in plain.mlir_module()
