@@ -74,7 +74,8 @@ def _arguments(op: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         function(*arrays)
     if not recorded.called:  # the op itself is the example
         return tuple(arrays), {}
-    return recorded.call_args.args, dict(recorded.call_args.kwargs)
+    args = (array(x) if isinstance(x, np.ndarray) else x for x in recorded.call_args.args)
+    return tuple(args), dict(recorded.call_args.kwargs)
 
 
 def _mixer(case: str) -> Subject:

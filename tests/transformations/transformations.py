@@ -1,4 +1,4 @@
-"""The transformations, each as a test of one function: it gives the numbers that the function itself gives."""
+"""The transformations, each as a check of one function: the numbers are those of the function itself."""
 
 import functools
 from collections.abc import Callable

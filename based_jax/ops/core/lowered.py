@@ -94,7 +94,9 @@ def by_platform(op: F) -> F:
             return found
 
         here = jax.make_jaxpr(run)(*arrays)
-        if any(isinstance(const, jax.core.Tracer) for const in here.consts):  # of a function among the options
+        if any(
+            isinstance(const, jax.core.Tracer) for const in here.consts
+        ):  # of a function among the options
             return op(*args, **options)
         flat = PRIMITIVE.bind(*arrays, here=here, elsewhere=_Elsewhere(run, arrays))
         return jax.tree.unflatten(results[0], flat)
