@@ -29,6 +29,11 @@ class Subject:
 
     function: Callable[..., Any]
     arrays: tuple[jax.Array, ...]
+    is_interpreted: bool = False
+
+    def context(self) -> contextlib.AbstractContextManager[None]:
+        """Where everything happens that is done with the subject."""
+        return pallas_kernels.interpreted() if self.is_interpreted else contextlib.nullcontext()
 
     def __call__(self, *arrays: Any) -> Any:
         return self.function(*arrays)
@@ -61,10 +66,10 @@ def subject(name: str) -> Subject:
         rest = iter(arrays)
         merged = [next(rest) if yes else leaf for leaf, yes in zip(leaves, is_array, strict=True)]
         args, options = jax.tree.unflatten(tree, merged)
-        with pallas_kernels.interpreted() if how == "pallas" else contextlib.nullcontext():
-            return getattr(ops, op)(*args, **options)
+        return getattr(ops, op)(*args, **options)
 
-    return Subject(call, tuple(leaf for leaf, yes in zip(leaves, is_array, strict=True) if yes))
+    arrays = tuple(leaf for leaf, yes in zip(leaves, is_array, strict=True) if yes)
+    return Subject(call, arrays, is_interpreted=how == "pallas")
 
 
 def _arguments(op: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
