@@ -20,7 +20,7 @@ from tests.test_eager import BATCH, CALLS, CASES
 CPU = ("xla", "tiled", "reference")
 """implementations that run as they are; "pallas" is interpreted"""
 
-WIDTH, LENGTH = 12, 6
+WIDTH, LENGTH = 12, 7
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ def _runnable(op: str) -> list[str]:
 def subject(name: str) -> Subject:
     """Return a subject by its name, with arrays on the device."""
     if name.startswith("mixers."):
-        return _mixer(name.removeprefix("mixers."))
+        return mixer(name.removeprefix("mixers."))
     op, _, how = name.partition(" ")
     args, options = _arguments(op)
     if how == "tiled":  # no windows
@@ -83,9 +83,10 @@ def _arguments(op: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return tuple(args), dict(recorded.call_args.kwargs)
 
 
-def _mixer(case: str) -> Subject:
-    mixer = mixers.make(case.partition("-")[0], d_model=WIDTH, **CASES[case])
+def mixer(case: str, **options: Any) -> Subject:
+    """Return the outputs of a mixer as a function of its inputs."""
+    module = mixers.make(case.partition("-")[0], d_model=WIDTH, **CASES[case], **options)
     x = array(np.random.default_rng(0).normal(size=(BATCH, LENGTH, WIDTH)), np.float32)
-    tokens = {"tokens": array(np.zeros((BATCH, LENGTH)), np.int32)} if mixer.wants_tokens else {}
-    variables = normals(functools.partial(mixer.init, **tokens), x, dtype=np.float32)
-    return Subject(lambda x: mixer.apply(variables, x, **tokens)[0], (x,))
+    tokens = {"tokens": array(np.zeros((BATCH, LENGTH)), np.int32)} if module.wants_tokens else {}
+    variables = normals(functools.partial(module.init, **tokens), x, dtype=np.float32)
+    return Subject(lambda x: module.apply(variables, x, **tokens)[0], (x,))
