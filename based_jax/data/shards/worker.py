@@ -49,17 +49,18 @@ def main() -> None:
     """Answer each message with one; arguments are those of `pool.Workers`."""
     directory, names = sys.argv[-2], json.loads(sys.argv[-1])
     encoder = BlockEncoder(load_tokenizer(directory), names)
-    source, target = sys.stdin.buffer, sys.stdout.buffer
-    while message := receive(source):
-        header, data = message
-        try:
-            encoded = encoder.encode(header["parts"], data)
-        except ValueError as error:
-            send(target, {"error": str(error)})
-            continue
-        arrays = (encoded.lengths, encoded.sizes, encoded.named, encoded.digests, encoded.tokens)
-        head = {"documents": len(encoded.lengths), "skipped": encoded.skipped, "names": encoded.names}
-        send(target, head, *(array.data for array in arrays))
+    # With PYTHONUNBUFFERED `sys.stdout.buffer` is a raw file, whose `write` may write a part only.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as target:
+        while message := receive(sys.stdin.buffer):
+            header, data = message
+            try:
+                encoded = encoder.encode(header["parts"], data)
+            except ValueError as error:
+                send(target, {"error": str(error)})
+                continue
+            arrays = (encoded.lengths, encoded.sizes, encoded.named, encoded.digests, encoded.tokens)
+            head = {"documents": len(encoded.lengths), "skipped": encoded.skipped, "names": encoded.names}
+            send(target, head, *(array.data for array in arrays))
 
 
 class Encoded(NamedTuple):
