@@ -265,7 +265,7 @@ def transformations_page() -> str:
         "`xla` has it without a window (`left`). `cross_entropy` has no other form: take the logits and "
         "`optax`'s.",
         "`jax_debug_nans` finds no NaN where there is none: outputs that have no answer are computed as "
-        "0 / 0, so that with `jax_disable_jit` too the first operation that is reported is the one to look at.",
+        "0 / 0, so that with `jax_disable_jit` too the first operation reported is the one to look at.",
         _table(["", *TRANSFORMATIONS.values()], cells),
     )
 
