@@ -21,6 +21,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 from jax import lax
+from jax.core import Tracer
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
@@ -89,14 +90,12 @@ def by_platform(op: F) -> F:
             rest = iter(arrays)
             merged = [next(rest) if yes else leaf for leaf, yes in zip(leaves, is_array, strict=True)]
             args, options = jax.tree.unflatten(tree, merged)
-            found, structure = jax.tree.flatten(op(*args, **options))
+            found, structure = cast("tuple[list[Any], Any]", jax.tree.flatten(op(*args, **options)))
             results[:] = [structure]
             return found
 
         here = jax.make_jaxpr(run)(*arrays)
-        if any(
-            isinstance(const, jax.core.Tracer) for const in here.consts
-        ):  # of a function among the options
+        if any(isinstance(const, Tracer) for const in here.consts):  # of a function among the options
             return op(*args, **options)
         flat = PRIMITIVE.bind(*arrays, here=here, elsewhere=_Elsewhere(run, arrays))
         return jax.tree.unflatten(results[0], flat)
@@ -110,6 +109,10 @@ def _is_open(arrays: Sequence[Any]) -> bool:
         return False
     known = dispatch.declared_platform() is not None or any(dispatch.is_placed(x) for x in arrays)
     return not known and explicit_mesh(arrays) is None
+
+
+def _function_of(program: Any) -> Callable[..., list[Any]]:
+    return cast(Any, jaxpr_as_fun)(program)
 
 
 class _Elsewhere:
@@ -132,7 +135,7 @@ class _Elsewhere:
             return jax.make_jaxpr(self.function)(*self.types)
 
 
-PRIMITIVE = Primitive("implementation_by_platform")
+PRIMITIVE: Any = Primitive("implementation_by_platform")
 """Parameters: `here`, the jaxpr for this process's platform, and `elsewhere`, which traces the others."""
 
 PRIMITIVE.multiple_results = True
@@ -140,11 +143,11 @@ PRIMITIVE.multiple_results = True
 
 @PRIMITIVE.def_impl
 def _run(*arrays: Any, here: Any, elsewhere: _Elsewhere) -> list[Any]:
-    return jaxpr_as_fun(here)(*arrays)
+    return _function_of(here)(*arrays)
 
 
 @PRIMITIVE.def_abstract_eval
-def _types(*types: Any, here: Any, elsewhere: _Elsewhere) -> list[Any]:
+def _result_types(*types: Any, here: Any, elsewhere: _Elsewhere) -> list[Any]:
     return list(here.out_avals)
 
 
@@ -153,7 +156,7 @@ def _differentiate(primals: Any, tangents: Any, *, here: Any, elsewhere: _Elsewh
 
     def run(*inputs: Any) -> list[Any]:
         rest = iter(inputs)
-        return jaxpr_as_fun(here)(*(next(rest) if yes else x for x, yes in zip(primals, moving, strict=True)))
+        return _function_of(here)(*(next(rest) if yes else x for x, yes in zip(primals, moving, strict=True)))
 
     def chosen(values: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(value for value, yes in zip(values, moving, strict=True) if yes)
@@ -165,9 +168,13 @@ def _batch(arrays: Any, axes: Any, *, here: Any, elsewhere: _Elsewhere) -> Any:
     def batched(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.vmap(function, in_axes=axes)
 
-    here = jax.make_jaxpr(batched(jaxpr_as_fun(here)))(*arrays)
+    here = jax.make_jaxpr(batched(_function_of(here)))(*arrays)
     flat = PRIMITIVE.bind(*arrays, here=here, elsewhere=_Elsewhere(batched(elsewhere.function), arrays))
     return flat, [0] * len(flat)
+
+
+def _inlined(function: Callable[..., Any], context: Any, arrays: Sequence[Any]) -> Any:
+    return cast(Any, mlir.lower_fun)(function, multiple_results=True)(context, *arrays)
 
 
 def _lower(platform: str, context: Any, *arrays: Any, here: Any, elsewhere: _Elsewhere) -> Any:
@@ -175,15 +182,15 @@ def _lower(platform: str, context: Any, *arrays: Any, here: Any, elsewhere: _Els
     if platform == "gpu" and context.module_context.lowering_parameters.for_export:
         platform = "any"
     if platform == elsewhere.here:
-        return mlir.lower_fun(jaxpr_as_fun(here), multiple_results=True)(context, *arrays)
+        return _inlined(_function_of(here), context, arrays)
     program = elsewhere.program(platform)
 
     def run(*arrays: Any) -> list[Any]:
-        found = jaxpr_as_fun(program)(*arrays)
+        found = _function_of(program)(*arrays)
         # Kernels keep the dtype of a state, other implementations return float32.
         return [lax.convert_element_type(y, t.dtype) for y, t in zip(found, here.out_avals, strict=True)]
 
-    return mlir.lower_fun(run, multiple_results=True)(context, *arrays)
+    return _inlined(run, context, arrays)
 
 
 ad.primitive_jvps[PRIMITIVE] = _differentiate

@@ -1,5 +1,7 @@
 """Lowering picks the implementations of the platform that it is for, at no cost where it is this one."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +44,7 @@ def conv(q):
     return ops.short_conv_step(q[:, :2, 0], q[0, :3, 0], ops.init_short_conv_state(1, 4, 3))
 
 
-def lower(function, *platforms, x=Q):
+def lower(function, *platforms, x: Any = Q):
     return jax.jit(function).trace(x).lower(lowering_platforms=platforms).as_text()
 
 
