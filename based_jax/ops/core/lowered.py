@@ -15,6 +15,7 @@ Exported programs are free of kernels unless the platform was declared: `jax.exp
 
 import contextlib
 import contextvars
+import copy
 import functools
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar, cast
@@ -124,6 +125,13 @@ class _Elsewhere:
         self.variables, self.settings = contextvars.copy_context(), compat.numeric_settings()
         self.programs: dict[str, Any] = {}
 
+    def batched(self, axes: Any, arrays: Sequence[Any]) -> "_Elsewhere":
+        """Return those of the call under `vmap`, with all else as it was."""
+        other = copy.copy(self)
+        other.function, other.types = jax.vmap(self.function, axes), [jax.typeof(x) for x in arrays]
+        other.programs = {}
+        return other
+
     def program(self, platform: str) -> Any:
         """Return the jaxpr for a platform by its name in `dispatch`."""
         if platform not in self.programs:
@@ -165,11 +173,8 @@ def _differentiate(primals: Any, tangents: Any, *, here: Any, elsewhere: _Elsewh
 
 
 def _batch(arrays: Any, axes: Any, *, here: Any, elsewhere: _Elsewhere) -> Any:
-    def batched(function: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.vmap(function, in_axes=axes)
-
-    here = jax.make_jaxpr(batched(_function_of(here)))(*arrays)
-    flat = PRIMITIVE.bind(*arrays, here=here, elsewhere=_Elsewhere(batched(elsewhere.function), arrays))
+    here = jax.make_jaxpr(jax.vmap(_function_of(here), axes))(*arrays)
+    flat = PRIMITIVE.bind(*arrays, here=here, elsewhere=elsewhere.batched(axes, arrays))
     return flat, [0] * len(flat)
 
 
