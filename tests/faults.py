@@ -22,6 +22,7 @@ class Fault(NamedTuple):
 LAWS = "tests/mixers/test_contract.py"
 CONV = "tests/ops/test_short_conv.py"
 LINEAR = "tests/ops/test_linear_attention.py tests/ops/test_taylor_attention.py"
+LOWERED = "tests/ops/core/test_lowered.py"
 DELTA = "tests/ops/test_delta_rule.py"
 SOFTMAX = "tests/ops/test_softmax_attention.py tests/ops/test_softmax_attention_cache.py"
 LOOP = "tests/generate/test_loop.py"
@@ -33,6 +34,24 @@ HUB = "tests/convert/test_hub.py"
 
 FAULTS = (
     # ops
+    Fault(
+        "a program for another platform is this one's", "based_jax/ops/core/lowered.py",
+        "program = elsewhere.program(platform)", "program = here", LOWERED,
+    ),
+    Fault(
+        "exports hold kernels that jax.export refuses", "based_jax/ops/core/lowered.py",
+        'if platform == "gpu" and context.module_context.lowering_parameters.for_export:',
+        'if False:', LOWERED,
+    ),
+    Fault(
+        "rows without an answer are numbers", "based_jax/ops/core/not_numbers.py",
+        "0 / good.astype(y.dtype)", "0 * good.astype(y.dtype)", LAWS,
+    ),
+    Fault(
+        "a scan of several steps is its inputs", "based_jax/ops/diagonal_scan.py",
+        "return b if b.shape[1] == 1 else", "return b if True else",
+        "tests/ops/test_diagonal_scan.py",
+    ),
     Fault(
         "sums survive the end of a document", "based_jax/ops/linear_attention.py",
         "new_kv = visibility.kept(kv) + jnp.einsum", "new_kv = kv + jnp.einsum", LINEAR,
