@@ -9,7 +9,7 @@ avoid_broken_fusions()  # before anything can make an array
 import_flax_without_rich()
 
 from based_jax import convert, mixers, ops  # noqa: E402
-from based_jax.convert import load_pretrained, save_pretrained  # noqa: E402
+from based_jax.convert import load_pretrained, push_to_hub, save_pretrained  # noqa: E402
 from based_jax.generate import generate, stream  # noqa: E402
 from based_jax.models import LanguageModel, ModelConfig, functional, param_count, presets  # noqa: E402
 from based_jax.ops.core.lowered import lowering_for  # noqa: E402
@@ -33,6 +33,7 @@ __all__ = [
     "ops",
     "param_count",
     "presets",
+    "push_to_hub",
     "save_pretrained",
     "stream",
 ]

@@ -206,9 +206,10 @@ def options_page() -> str:
     counts = Counter(option.status for options in found.values() for option in options.values())
     parts = [
         "Checkpoints and modules of the authors' code are read by [`load_pretrained`](checkpoints.md) and "
-        "`convert.from_torch`. This page lists every argument of their constructors and every entry of their "
-        "configs, in their order: its default there, what it is called here, and what becomes of it. "
-        "`bj.mixers.options(NAME)` and `help(bj.ModelConfig)` explain our names.",
+        "`convert.from_torch`, and checkpoints of fla's models by the former. This page lists every argument "
+        "of their constructors and every entry of their configs, in their order: its default there, what it "
+        "is called here, and what becomes of it. `bj.mixers.options(NAME)` and `help(bj.ModelConfig)` "
+        "explain our names.",
         "- same, renamed: equal numbers, under this name.\n"
         "- ignored: it changes no number there either.\n"
         "- refused: another value than the default raises an error with the reason that is given here.",

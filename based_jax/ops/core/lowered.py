@@ -86,10 +86,11 @@ def by_platform(op: F) -> F:
         if not _is_open(arrays):
             return op(*args, **options)
         results: list[Any] = []
+        others = [None if yes else leaf for leaf, yes in zip(leaves, is_array, strict=True)]  # no tracers
 
         def run(*arrays: jax.Array) -> Any:
             rest = iter(arrays)
-            merged = [next(rest) if yes else leaf for leaf, yes in zip(leaves, is_array, strict=True)]
+            merged = [next(rest) if yes else leaf for leaf, yes in zip(others, is_array, strict=True)]
             args, options = jax.tree.unflatten(tree, merged)
             found, structure = cast("tuple[list[Any], Any]", jax.tree.flatten(op(*args, **options)))
             results[:] = [structure]

@@ -94,6 +94,12 @@ def test_traced_once():
     assert seen == ["cpu", "tpu", "gpu"] or seen == ["cpu", "gpu", "tpu"]
 
 
+def test_no_tracer_outlives_its_trace():
+    with jax.checking_leaks():
+        jax.jit(lambda q: taylor(q) + 1)(Q)
+        jax.jit(jax.grad(lambda q: taylor(q).sum()))(Q)
+
+
 def test_transformations():
     """All of them at once, against calls outside `jit`, whose device is known."""
 
