@@ -388,8 +388,8 @@ def _draw(
     weights = jnp.exp(scores)
     reached = jnp.where(weights > 0, jnp.cumsum(weights, axis=-1), 0)
     # Below the total of the tokens that may be drawn, so that rounding never selects another one.
-    place = jax.vmap(number)(keys, step)[:, None] * reached.max(axis=-1, keepdims=True)
-    return jnp.argmax(reached > place, axis=-1)
+    target = jax.vmap(number)(keys, step)[:, None] * reached.max(axis=-1, keepdims=True)
+    return jnp.argmax(reached > target, axis=-1)
 
 
 def _is_real(value: object) -> bool:

@@ -379,11 +379,8 @@ def _keys(keys: Key[Array, " B"], positions: Int[Array, "B ..."], purpose: int) 
     def of(key: Array, position: Array) -> Array:
         return jax.random.fold_in(jax.random.fold_in(key, position), purpose)
 
-    return (
-        jax.vmap(of)(keys, positions)
-        if positions.ndim == 1
-        else jax.vmap(jax.vmap(of, (None, 0)))(keys, positions)
-    )
+    of_rows = jax.vmap(of if positions.ndim == 1 else jax.vmap(of, (None, 0)))
+    return of_rows(keys, positions)
 
 
 def _read_all_but_last(model: LanguageModel, params: Params, prompt: Prompt, total: int) -> State:

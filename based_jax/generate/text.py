@@ -34,10 +34,10 @@ class StopTexts:
         if self.found:
             return ""
         text = self._held + chunk
-        places = [place for place in map(text.find, self._stops) if place >= 0]
-        if places:
+        positions = [position for position in map(text.find, self._stops) if position >= 0]
+        if positions:
             self.found, self._held = True, ""
-            return text[: min(places)]
+            return text[: min(positions)]
         # The end of the text may be the beginning of a stop text: hold back the longest such end.
         longest = min(len(text), max(map(len, self._stops), default=0))
         ends = (text[-size:] for size in range(longest, 0, -1))

@@ -147,7 +147,7 @@ class Slots(Generic[T]):
             prompt = array([np.bincount(request.prompt, minlength=vocab_size)], np.int32)
             counts = counts._replace(prompt=jax.device_put(prompt))
         settings, biases = _settings(request.sampler)
-        places = pool.stops.shape[1] - len(request.stop_tokens)
+        unused = pool.stops.shape[1] - len(request.stop_tokens)
         return Pool(
             state=state,
             hidden=hidden,
@@ -157,7 +157,7 @@ class Slots(Generic[T]):
             top=array([bool(request.logprobs)]),
             step=array([0], np.int32),
             limit=array([request.max_new_tokens], np.int32),
-            stops=array([[*request.stop_tokens, *[-1] * places]], np.int32),
+            stops=array([[*request.stop_tokens, *[-1] * unused]], np.int32),
             active=array([True]),
         )
 
