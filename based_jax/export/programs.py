@@ -155,8 +155,7 @@ class _Functions:
         active: Array,
         count: Array,
     ) -> tuple[Array, Array, FlatState]:
-        """Make `count` <= K tokens per active row; the first is drawn from `logits`, those after the last
-        token.
+        """Make `count` <= K tokens per active row, the first from `logits`, those after the last token.
 
         `sampling` has the fields of `RowSettings`, with keys as integers, and the text so far of each row:
         `step` is the number of tokens made; `prompt_counts` and `made_counts` are how often each token is in

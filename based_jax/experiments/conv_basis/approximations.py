@@ -114,8 +114,7 @@ def curves(heads: Sequence[Head], terms: Sequence[int]) -> dict[str, list[tuple[
 
 
 def minimal_terms(scores: Float[np.ndarray, "N N"], tolerance: float) -> int:
-    """Return the number of segments, the first from column 0, such that no score errs by more than
-    `tolerance`.
+    """Return the number of segments, the first from column 0, for scores that err by at most `tolerance`.
 
     Segments are found greedily: each uses its first column, or zeros for the first segment, as long as it
     can.

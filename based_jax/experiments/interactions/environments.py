@@ -112,8 +112,7 @@ def genotype(activators: Mapping[int, Sequence[int]], size: int, length: int) ->
 
 
 def pixels(image: Bool[np.ndarray, "... height width"]) -> Int[np.ndarray, "... pixels"]:
-    """Encode a black and white image as a sequence of its P pixels: (black, position), coded black P +
-    position.
+    """Encode a black and white image as its P pixels (black, position), coded black P + position.
 
     Positions run along the rows, 0..P-1.
     """
