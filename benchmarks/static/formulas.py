@@ -63,9 +63,9 @@ def _itemsize(shape: Shape) -> int:
 def fused_attention(batch: int, length: int, heads: int, kv_heads: int, width: int, *, trains: bool) -> Cost:
     """Return the cost of fused causal softmax attention in bfloat16, with gradients if `trains`.
 
-    Scores never reach memory. Forward q, k, v are read, y and a float32 log-sum are written; a query meets (N + 1) / 2 keys on average,
-    4 FLOPs a channel each. Backward q, k, v, y, dy and the log-sum are read, dq, dk, dv written; five
-    products of that size instead of two.
+    Scores never reach memory. Forward q, k, v are read, y and a float32 log-sum are written; a query meets
+    (N + 1) / 2 keys on average, 4 FLOPs a channel each. Backward q, k, v, y, dy and the log-sum are read, dq,
+    dk, dv written; five products of that size instead of two.
     """
     queries, keys = (2 * batch * length * count * width for count in (heads, kv_heads))
     log_sum = 4 * batch * length * heads

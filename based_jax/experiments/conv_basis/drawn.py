@@ -26,7 +26,7 @@ DRAWN: Mapping[str, inputs.Draw] = {
 
 
 def rows(setting: Setting) -> list[Row]:
-    """Return a record per input and line, with `points` (segments, output error, score error), means of draws.
+    """Return a record per input and line, with `points` (segments, output error, score error): means.
 
     The draws' seeds are 0, 1, ...
     """
