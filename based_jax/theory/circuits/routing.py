@@ -31,7 +31,7 @@ def route(sources: Move) -> list[Move]:
 
 
 def permute(order: Move) -> list[Move]:
-    """Return the 2 r - 1 moves of a permutation of n = 2^r >= 2 rows: row i takes the value of ``order[i]``."""
+    """Return the 2 r - 1 moves of a permutation of n = 2^r >= 2 rows: row i takes ``order[i]``'s value."""
     size = len(order)
     half = size // 2
     if size == 2:
