@@ -217,8 +217,8 @@ def cuda_root() -> str | None:
     spec = None
     with contextlib.suppress(ModuleNotFoundError):
         spec = importlib.util.find_spec("nvidia.cu13")
-    places = list(spec.submodule_search_locations or []) if spec else []
-    if not places or any(Path(place, "bin", "ptxas").exists() for place in places):
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    if not folders or any(Path(folder, "bin", "ptxas").exists() for folder in folders):
         return None
     assembler = shutil.which("ptxas")
     roots = [Path(assembler).resolve().parent.parent] if assembler else []

@@ -143,17 +143,17 @@ def trainer(workload: Workload, dropout: float, everywhere: bool) -> Callable[[i
         model.parameters(), workload.rate, (0.9, 0.999), 1e-8, workload.recipe.weight_decay
     )
     batches = workload.part.batches
-    inputs, places, targets = (
+    inputs, positions, targets = (
         torch.from_numpy(array[0].astype(np.int64))
         for array in (batches.inputs, batches.positions, batches.targets)
     )
-    labels = torch.full_like(inputs, IGNORE).scatter_(2, places, targets)
+    labels = torch.full_like(inputs, IGNORE).scatter_(2, positions, targets)
 
     def step(index: int) -> float:
         optimizer.zero_grad()
         hidden, wanted = model(inputs[index]), labels[index]
         if not everywhere:
-            hidden, wanted = torch.take_along_dim(hidden, places[index][..., None], 1), targets[index]
+            hidden, wanted = torch.take_along_dim(hidden, positions[index][..., None], 1), targets[index]
         logits = (hidden @ head.T).flatten(0, 1)
         loss = F.cross_entropy(logits, wanted.flatten(), ignore_index=IGNORE)
         loss.backward()

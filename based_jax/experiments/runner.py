@@ -59,7 +59,7 @@ class Runner:
         """Train the jobs without a result; return False if `stop` was called before the end.
 
         Raises:
-            DirectoryInUse: a trainer that a killed study left behind still works on one of the jobs.
+            DirectoryInUse: a trainer of a killed study still works on one of the jobs.
         """
         pending = [job for job in jobs if not self.results.has(job)]
         for job in pending:

@@ -56,8 +56,8 @@ def _nvidia_smi() -> dict[str, Any]:
     names = ("driver_version", "clocks.max.sm", "clocks.sm", "power.limit", "temperature.gpu")
     command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-        values = told.splitlines()[0].split(",")
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        values = output.splitlines()[0].split(",")
         return {name.replace(".", "_"): value.strip() for name, value in zip(names, values, strict=True)}
     except (OSError, subprocess.SubprocessError, IndexError, ValueError):
         return dict.fromkeys(name.replace(".", "_") for name in names)

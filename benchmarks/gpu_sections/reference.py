@@ -138,10 +138,10 @@ def window_attention(
     token, scale = np.arange(q.shape[1]), q.shape[-1] ** -0.5
     for row, head in np.ndindex(q.shape[0], q.shape[2]):
         oldest = np.maximum(starts[row], token - left)[:, None]
-        seen = (token <= token[:, None]) & (token >= oldest) & (token[:, None] < counts[row])
+        visible = (token <= token[:, None]) & (token >= oldest) & (token[:, None] < counts[row])
         at, key = (row, slice(None), head), (row, slice(None), head // shared)
-        scores = np.where(seen, scale * q[at] @ k[key].T, -np.inf)
-        weights = np.where(seen, np.exp(scores - np.maximum(scores.max(1, keepdims=True), -1e300)), 0)
+        scores = np.where(visible, scale * q[at] @ k[key].T, -np.inf)
+        weights = np.where(visible, np.exp(scores - np.maximum(scores.max(1, keepdims=True), -1e300)), 0)
         weights /= np.maximum(weights.sum(1, keepdims=True), 1e-300)
         y[at] = weights @ v[key]
         slopes = weights * (dy[at] @ v[key].T - (dy[at] * y[at]).sum(1, keepdims=True)) * scale

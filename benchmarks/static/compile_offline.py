@@ -260,13 +260,13 @@ def assembler(used: Compiler) -> str:
 
 def _programs(name: str, used: Compiler) -> Iterator[str]:
     """Yield paths of the program: first the one that belongs to the compiler, last the one on PATH."""
-    places = {"xla": ["nvidia/*/bin", "nvidia/*/*/bin"], "triton": ["triton/backends/nvidia/bin"]}
-    for pattern in [*places.pop(used), *(pattern for others in places.values() for pattern in others)]:
+    patterns = {"xla": ["nvidia/*/bin", "nvidia/*/*/bin"], "triton": ["triton/backends/nvidia/bin"]}
+    for pattern in [*patterns.pop(used), *(pattern for others in patterns.values() for pattern in others)]:
         package, below = pattern.split("/", 1)
         spec = importlib.util.find_spec(package)
-        for place in (spec.submodule_search_locations or []) if spec else []:
+        for folder in (spec.submodule_search_locations or []) if spec else []:
             # The triton wheel has a second assembler, ptxas-blackwell, which also supports Hopper.
-            found = Path(place).glob(f"{below}/{name}*")
+            found = Path(folder).glob(f"{below}/{name}*")
             yield from sorted(str(tool) for tool in found if os.access(tool, os.X_OK))
     if on_path := shutil.which(name):
         yield on_path

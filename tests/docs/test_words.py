@@ -20,14 +20,16 @@ WORDS = re.compile(
 )
 
 ALLOWED = {
-    r"(?:in|takes?|took|its|their|in the|decimal) places?\b": "in place, takes place, decimal places",
-    r"\bplaces? of\b": "in place of",
+    r"(?:in|into|takes?|took|decimal) places?\b|\bplaces? of\b": "updated in place, takes place, in place of",
+    r"\.place\(": "puts an array on devices",
     r"\btells?\b[^.]*\bapart\b|\bcannot tell\b": "to distinguish",
-    r"\.tell\(|\.tell\b|self\.tell": "the position of a file, and a name that callers use",
-    r"\"contestants?\"|--contestants|\bcontestants[:,=.]|\bcontest[.,]|import contest": "names",
-    r"\"lanes\"|--lanes|\.lanes\b|\blanes: ": "keys and flags of the vmapped sweep",
+    r"\.tell\b|\btell: Callable|\btell[,)]|\bdef tell\b|^ *tell\(": "of a file; a function that prints progress",
+    r"['\"]contestants?['\"]|--contestants|\bcontestants: |\.contestants\b": "keys and flags of reports",
+    r"\bcontest\.|import contest\b": "the module",
+    r"['\"]lanes['\"]|--lanes|\.lanes\b|\blanes: |\"place\"": "keys and flags of reports",
+    r"['\"]behind['\"]|\.behind\b|\bbehind: int|--behind": "a flag of `benchmarks static`",
     r"(?:[Ww]arp|32|128) lanes|\blanes? of (?:a|the) warp": "the GPU's term",
-    r"(?:proxy|reverse proxy|rate limits) in front": "a proxy in front of a server",
+    r"(?:proxy|limits) in front": "a proxy in front of a server",
 }
 """Pattern around a word -> its meaning, for which the word stays."""
 _ALLOWED = re.compile("|".join(ALLOWED))

@@ -20,8 +20,7 @@ from based_jax.validate import expect
 
 
 def encode(tokens: np.ndarray, p: int, base: int, almost: bool = False) -> Matrix:
-    """Encode each token from 0 to base^p - 1 as p blocks, most significant digit first: (m,) to (m, p *
-    base).
+    """Encode tokens from 0 to base^p - 1 as p blocks, most significant digit first: (m,) to (m, p * base).
 
     With `almost` the last bit of each block is dropped: (m, p * (base - 1)).
     """
@@ -35,8 +34,7 @@ def encode(tokens: np.ndarray, p: int, base: int, almost: bool = False) -> Matri
 
 
 def coefficients(values: np.ndarray) -> np.ndarray:
-    """Return the coefficients of the block-exclusive polynomial over the almost p-hot encoding with these
-    values.
+    """Return coefficients of the block-exclusive polynomial over the almost p-hot encoding of `values`.
 
     They have an axis for each block: index k < b - 1 stands for the block's variable k and the last index for
     none of them. Exact for integers.

@@ -1,5 +1,4 @@
-"""Solve MQAR over binary tokens by 3 + ceil(log2(a + 1)) BaseConv layers, a = log2 c bits: 2 more than
-needed.
+"""Solve MQAR over tokens of a = log2 c bits by 3 + ceil(log2(a + 1)) BaseConv layers: 2 more than needed.
 
 The answer's bit t is the polynomial sum_j [q_i = k_j] v_jt of degree 2 a + 1 (Based, lemma F.2), which
 takes ceil(log2(2 a + 1)) = 1 + ceil(log2(a + 1)) layers (theorem F.5). It can be grouped by the token x,

@@ -24,7 +24,7 @@ from based_jax.validate import expect
 
 
 def correlation(u: Matrix) -> np.ndarray:
-    """Count the queries of `triples.one_hot_rows` that match the key D triples back, (T,), D = 0 ... T - 1."""
+    """Count the queries of `triples.one_hot_rows` that match the key D triples back, (T,), D = 0..T - 1."""
     keys, queries = u[0::3], u[2::3]
     return np.array([np.sum(queries[d:] * keys[: len(keys) - d]) for d in range(len(keys))])
 

@@ -80,8 +80,7 @@ def draw_any(rng: np.random.Generator, count: int, tokens: int) -> Triples:
 
 
 def from_sequence(sequence: np.ndarray, tokens: int) -> Triples:
-    """Return the N - 1 triples (x_i, x_{i+1}, x_i), which turn recall in a sequence into recall among
-    triples.
+    """Return the N - 1 triples (x_i, x_{i+1}, x_i): they turn recall in a sequence into recall in triples.
 
     Each occurrence of a token is a query, and the key's value is the token after it.
     """

@@ -22,7 +22,7 @@ from based_jax.theory.base_conv import Layer, Matrix, Shape, Stack
 from based_jax.theory.basic_layers import delta, masked_convolution, one_layer
 from based_jax.validate import expect, expect_array
 
-PLACES = 3
+SLOTS = 3
 """Slots for the kept rows, in turn."""
 
 
@@ -44,15 +44,15 @@ def remember(shape: Shape, f: Stack, start: int, rows: int) -> Stack:
     home[start : start + size] = 1
     kept[:rows] = 1 - home[:rows]
 
-    def move(place: int, to: int) -> Stack:
+    def move(slot: int, to: int) -> Stack:
         """Move the kept rows from one slot to another; f's stay, and all else becomes 0."""
-        lag = (to - place) * stride
+        lag = (to - slot) * stride
         mask = home + np.roll(kept, to * stride, axis=0)
         return masked_convolution(shape, delta(length, 0, lag % length), mask, circular=lag < 0)
 
-    def apply(layer: Layer, place: int, to: int) -> Stack:
+    def apply(layer: Layer, slot: int, to: int) -> Stack:
         """Apply the layer to its rows, while the kept rows move on."""
-        lag = (to - place) * stride
+        lag = (to - slot) * stride
         taps, bias_1, bias_2 = np.zeros((3, *shape))
         taps[:size] = layer.filters
         if layer.circular:  # f has fewer rows than the matrix: lag j is also lag j - n
@@ -62,12 +62,12 @@ def remember(shape: Shape, f: Stack, start: int, rows: int) -> Stack:
         bias_1[start : start + size], bias_2[start : start + size] = layer.bias_1, layer.bias_2
         return one_layer(shape, layer.weights, bias_1, taps, bias_2, circular=layer.circular or lag < 0)
 
-    stack, place = Stack(shape), 0
+    stack, slot = Stack(shape), 0
     for layer in f.layers:
-        clear, to = place % PLACES + 1, (place + 1) % PLACES + 1
-        stack = stack.then(move(place, clear), apply(layer, clear, to))
-        place = to
-    return stack.then(move(place, 0)) if f.layers else stack
+        clear, to = slot % SLOTS + 1, (slot + 1) % SLOTS + 1
+        stack = stack.then(move(slot, clear), apply(layer, clear, to))
+        slot = to
+    return stack.then(move(slot, 0)) if f.layers else stack
 
 
 def rows_needed(f: Stack, rows: int) -> int:
@@ -76,7 +76,7 @@ def rows_needed(f: Stack, rows: int) -> int:
     t is the reach of f's filters, at most its n - 1 rows, and n for circular ones. Based asks for
     3n + 3m + 2s + 2t rows, where `rows` is n + s + m.
     """
-    return min(1 + 2 * len(f.layers), 1 + PLACES) * (rows + _reach(f))
+    return min(1 + 2 * len(f.layers), 1 + SLOTS) * (rows + _reach(f))
 
 
 def applied(u: Matrix, f: Stack, start: int) -> Matrix:

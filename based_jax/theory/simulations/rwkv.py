@@ -53,7 +53,7 @@ def rwkv_by_columns(rwkv: RWKV) -> Stack:
 
 
 def decay_filters(length: int, log_decay: np.ndarray, bonus: np.ndarray) -> Matrix:
-    """Return h, (N, d): exp(bonus) for the token itself, then exp(0), exp(w), exp(2 w), ..., w = `log_decay`."""
+    """Return h, (N, d): exp(bonus) for the token itself, then exp(l w), l = 0, 1, ..., for `log_decay` w."""
     expect_array("log_decay", log_decay, ("d",))
     expect_array("bonus", bonus, log_decay.shape)
     past = np.arange(length - 1)[:, None] * log_decay
