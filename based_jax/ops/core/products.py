@@ -28,6 +28,10 @@ def product(x: Float[Array, "... K"], weights: Float[Array, "K V"]) -> Float[Arr
     XLA writes a product with a vector as a sum of elementwise products. On a GPU it rounds these to 16 bits
     before it adds them, and often stores them all, three times the traffic of the weights.
     """
+    if x.ndim > 2 and dispatch.platform([x]) == "cpu" and not context_parallel.is_active():
+        # Over rows in one axis XLA's CPU compiler multiplies in place. The gradient of the weights, a sum over
+        # several axes, would have it transpose both factors first.
+        return (x.reshape(-1, x.shape[-1]) @ weights).reshape(*x.shape[:-1], -1)
     if x.dtype.itemsize != 2 or not is_row_on_gpu(x):
         return x @ weights
     two = jnp.broadcast_to(x.reshape(1, -1), (2, x.shape[-1])) @ weights
