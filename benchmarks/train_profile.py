@@ -1,7 +1,7 @@
 """Where the time of a training step goes on a CPU, from XLA's own profiler.
 
-XLA's events of operations that several threads share end before the work does. So the operations are timed in
-a program of one thread, and what the threads gain is measured on the whole step, without the profiler.
+XLA's events of operations that several threads share end before the work does. So operations are timed in
+a process of one thread, and what threads gain is measured on the whole step, without the profiler.
 """
 
 import collections
@@ -27,9 +27,9 @@ from benchmarks.tables import grid, wide_console
 from benchmarks.train_workload import VARIANTS, Sizes, Workload
 
 EXPLAINED = (
-    "One thread: time of a step's operations in a program without threads, from XLA's profiler. split: share of "
-    "it in operations that XLA divides among cores when it may; the others run on one, beside others if nothing "
-    "has to be waited for."
+    "One thread: time of a step's operations in a process of one thread, by XLA's profiler. split: share of "
+    "it in operations that XLA divides among cores when it may; the others run on one, beside others if they "
+    "need not wait."
 )
 
 
@@ -89,7 +89,7 @@ def part_of(path: str, mixers: list[str]) -> tuple[str, str]:
             return "norms" if part.startswith("norm") else part, direction
         mixer = mixers[int(layer[1])]
         rest = path[layer.end() :]
-        inside = re.search(r"/(q|k|v|out|in_proj|rotary|short_conv|softmax_attention|taylor_attention)\b", rest)
+        inside = re.search(rf"/({_INSIDE})\b", rest)
         return f"{mixer}: {_GROUPS.get(inside[1], inside[1]) if inside else 'rest'}", direction
     for word in ("cross_entropy", "optimizer", "final_norm"):
         if word in path:
@@ -97,6 +97,7 @@ def part_of(path: str, mixers: list[str]) -> tuple[str, str]:
     return ("embedding" if "LanguageModel" in path else "rest"), direction
 
 
+_INSIDE = "q|k|v|out|in_proj|rotary|short_conv|softmax_attention|taylor_attention"
 _GROUPS = dict.fromkeys(("q", "k", "v", "out", "in_proj"), "projections")
 
 

@@ -29,8 +29,8 @@ def product(x: Float[Array, "... K"], weights: Float[Array, "K V"]) -> Float[Arr
     before it adds them, and often stores them all, three times the traffic of the weights.
     """
     if x.ndim > 2 and _is_on_one_cpu(x):
-        # Over rows in one axis XLA's CPU compiler multiplies in place. The gradient of the weights, a sum over
-        # several axes, would have it transpose both factors first.
+        # With its rows in one axis XLA's CPU compiler multiplies in place; the gradient of the weights, a sum
+        # over several axes, would have it transpose both factors first.
         return (x.reshape(-1, x.shape[-1]) @ weights).reshape(*x.shape[:-1], -1)
     if x.dtype.itemsize != 2 or not is_row_on_gpu(x):
         return x @ weights
