@@ -32,6 +32,7 @@ from based_jax.ops.conv_basis.conv_attention_fft import (
     softmax_where,
 )
 from based_jax.ops.conv_basis.conv_recovery import conv_recover
+from based_jax.ops.core.border import own_settings
 from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
 from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
@@ -248,7 +249,8 @@ def _expect_starts(starts: Starts, batch: int, heads: int) -> Int[Array, "rows h
     if isinstance(starts, tuple):
         rises = all(isinstance(start, int) for start in starts) and np.all(np.diff(starts) > 0)
         expect(starts[:1] == (0,) and bool(rises), "starts", starts, "integers ascending from 0")
-        return jnp.asarray(starts, jnp.int32)[None, None]
+        with own_settings():
+            return jnp.asarray(starts, jnp.int32)[None, None]
     expect_array("starts", starts, (batch, heads, "A"), "integer")
     if not isinstance(starts, Tracer):
         known = np.asarray(starts)
