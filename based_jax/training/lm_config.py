@@ -19,6 +19,7 @@ from based_jax.training.devices.hosts import HostsConfig
 from based_jax.training.mixer_options import parse_options, split_options
 from based_jax.training.optimizer import OptimizerConfig
 from based_jax.training.recipes import find_file
+from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, expect_ranges
 
 DEFAULT_PRESET = "based-tiny"
@@ -98,6 +99,7 @@ class LMConfig:
     bad_losses: Annotated[BadLossConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=BadLossConfig
     )
+    tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     log_every: int = 10
     """steps between log lines"""
     eval_every: int = 200
@@ -153,7 +155,7 @@ GROUPS = {
         "scan_layers",
     ),
     "optimisation": ("steps", "accumulate", "seed", "optimizer"),
-    "run": ("workdir", "recipe", "resume", *_EVERY, "keep", "bad_losses"),
+    "run": ("workdir", "recipe", "resume", *_EVERY, "keep", "bad_losses", "tracking"),
     "devices": ("mesh", "print_sharding", "dry_run", "peak_tflops", "hosts"),
 }
 """Title in the help -> fields of `LMConfig`."""

@@ -31,7 +31,9 @@ def shards(text, tmp_path_factory) -> Path:
     """The fixture `text` in 18 shards of two documents each, and four documents held out."""
     texts = [path.read_text() for path in sorted(text.iterdir())]
     train = [texts[i : i + 2] for i in range(0, 36, 2)]
-    return write_shards(tmp_path_factory.mktemp("shards"), train, [texts[36:38], texts[38:]])
+    shards = write_shards(tmp_path_factory.mktemp("shards"), train, [texts[36:38], texts[38:]])
+    (shards / "chat_template.jinja").write_text("{{ messages }}")
+    return shards
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +59,8 @@ def test_a_run_from_shards_learns(whole, shards):
     targets = len(held_out) - 2  # of two shards
     bits = lines[-1]["eval_loss"] * targets / np.log(2) / held_out.num_bytes
     assert lines[-1]["eval_bits_per_byte"] == pytest.approx(bits)
-    assert (workdir / "model" / "tokenizer.json").read_bytes() == (shards / "tokenizer.json").read_bytes()
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        assert (workdir / "model" / name).read_bytes() == (shards / name).read_bytes()
     assert run.tokenizer.name == "byte"
 
 

@@ -50,12 +50,13 @@ def main() -> None:
     """Answer each message with one; arguments are those of `pool.Workers`."""
     directory, names = sys.argv[-2], json.loads(sys.argv[-1])
     encoder = BlockEncoder(load_tokenizer(directory), names)
-    source, target = sys.stdin.buffer, sys.stdout.buffer
-    try:
-        while message := receive(source):
-            _answer(encoder, message, target)
-    except BrokenPipeError:  # who asked has been killed
-        os._exit(1)
+    # With PYTHONUNBUFFERED `sys.stdout.buffer` is a raw file, whose `write` may write a part only.
+    with open(sys.stdout.fileno(), "wb", closefd=False) as target:
+        try:
+            while message := receive(sys.stdin.buffer):
+                _answer(encoder, message, target)
+        except BrokenPipeError:  # who asked has been killed
+            os._exit(1)
 
 
 def _answer(encoder: "BlockEncoder", message: tuple[dict[str, Any], bytes], target: BinaryIO) -> None:
