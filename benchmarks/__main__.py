@@ -39,6 +39,9 @@ COMMANDS = {
     "overview": Command("overview", "Overview", "the README's figure, from kept results"),
     "redraw": Command("redraw", "Redraw", "a benchmark's figure again, from its JSON"),
     "static": Command("static.command", "Static", "what whole models take of a GPU, without one"),
+    "tokenize": Command(
+        "tokenize", "Tokenize", "speed and memory of train.tokenize, beside the tokenizers library"
+    ),
     "train": Command("train", "Train", "training speed of language models, beside torch"),
     "twins": Command("static.twins", "Twins", "what the jax-triton twins take of GPUs, without any"),
 }

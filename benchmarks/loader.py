@@ -80,7 +80,7 @@ class Loader:
         with tempfile.TemporaryDirectory(dir=self.scratch, prefix="loader-") as folder:
             progress.print("compiling, and keeping the programs")
             write_random_shards(Path(folder), int(self.gigabytes[0] * GB))
-            train(Path(folder), Path(folder, "run"), 1)
+            train(Path(folder), Path(folder, "run"), self.steps)
         alone = next((size for size in self.gigabytes if size >= 1), self.gigabytes[-1])
         for size in self.gigabytes:
             with tempfile.TemporaryDirectory(dir=self.scratch, prefix="loader-") as folder:

@@ -1,0 +1,60 @@
+"""The `tokenize` report as a table, on a terminal and in Markdown."""
+
+from typing import Any
+
+from benchmarks import pages
+from benchmarks.pages import MISSING
+from benchmarks.tables import grid, wide_console
+
+_COLUMNS = (
+    "text, GB",
+    "files, GB",
+    "shards, GB",
+    "documents",
+    "time, min",
+    "million tokens/s",
+    "library alone",
+    "ratio",
+    "peak memory, MiB",
+)
+
+
+def show(report: dict[str, Any]) -> None:
+    """Print a whole report."""
+    console = wide_console()
+    console.print(f"\n[bold]Tokenizing[/], {_facts(report)}", highlight=False)
+    table = grid(None, "", left=[], right=_COLUMNS)
+    for row in report["rows"]:
+        table.add_row(*_cells(row))
+    console.print(table)
+    for note in report["notes"]:
+        console.print(note, highlight=False)
+
+
+def insert(page: str, report: dict[str, Any] | None) -> str:
+    """The page with the table of a report; None only looks for its place. ValueError: there is none."""
+    if report is None:
+        return pages.insert(page, "tokenize", None)
+    table = pages.table(_COLUMNS, map(_cells, report["rows"]), left=0)
+    return pages.insert(
+        page, "tokenize", "\n\n".join(["", f"{_facts(report)}:", table, *report["notes"], ""])
+    )
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    rate, library, peak = row["tokens_per_second"], row["library_tokens_per_second"], row["peak_mib"]
+    return [
+        *(f"{row[name] / 1e9:.2f}" for name in ("text_bytes", "file_bytes", "shard_bytes")),
+        f"{row['documents']:,}",
+        f"{row['seconds'] / 60:.1f}",
+        f"{rate / 1e6:.2f}",
+        f"{library / 1e6:.2f} (± {row['library_spread']:.0%})",
+        f"{rate / library:.2f}",
+        MISSING if peak is None else f"{peak:,.0f}",
+    ]
+
+
+def _facts(report: dict[str, Any]) -> str:
+    machine, settings = report["machine"], report["settings"]
+    processes = f"{settings['workers']} processes that encode"
+    return f"{machine['cpu']}, {machine['cores']} cores, {processes}, {machine['date'][:10]}"
