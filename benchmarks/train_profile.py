@@ -98,12 +98,12 @@ def part_of(path: str, mixers: list[str]) -> tuple[str, str]:
 
 
 _INSIDE = "q|k|v|out|in_proj|rotary|short_conv|softmax_attention|taylor_attention"
-_GROUPS = dict.fromkeys(("q", "k", "v", "out", "in_proj"), "projections")
+_GROUPS: dict[str, str] = {name: "projections" for name in ("q", "k", "v", "out", "in_proj")}
 
 
 def _sums(rows: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
     """Time by kind or part: in all, in operations that are split, forward and backward."""
-    found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    found: dict[str, dict[str, float]] = collections.defaultdict(lambda: collections.defaultdict(float))
     for row in rows:
         sums = found[row[key]]
         sums["seconds"] += row["seconds"]
@@ -157,7 +157,7 @@ def _traced(compiled: Any, workload: Workload, steps: int) -> dict[str, float]:
                 step()
         (file,) = Path(folder).rglob("*.xplane.pb")
         data = ProfileData.from_file(str(file))
-    totals: collections.Counter[str] = collections.Counter()
+    totals: dict[str, float] = collections.defaultdict(float)
     for plane in data.planes:
         for line in plane.lines:
             events = []
@@ -169,7 +169,7 @@ def _traced(compiled: Any, workload: Workload, steps: int) -> dict[str, float]:
     return {name: time / steps / 1e9 for name, time in totals.items()}
 
 
-def _add_own_time(totals: collections.Counter[str], events: list[tuple[float, float, str]]) -> None:
+def _add_own_time(totals: dict[str, float], events: list[tuple[float, float, str]]) -> None:
     """Add each event's time without that of events inside it; (start, -duration, name) of one thread."""
     open_events: list[tuple[float, str]] = []
     for start, negative, name in sorted(events):
