@@ -98,7 +98,7 @@ def part_of(path: str, mixers: list[str]) -> tuple[str, str]:
 
 
 _INSIDE = "q|k|v|out|in_proj|rotary|short_conv|softmax_attention|taylor_attention"
-_GROUPS: dict[str, str] = {name: "projections" for name in ("q", "k", "v", "out", "in_proj")}
+_GROUPS: dict[str, str] = dict.fromkeys(["q", "k", "v", "out", "in_proj"], "projections")
 
 
 def _sums(rows: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
