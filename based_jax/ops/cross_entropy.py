@@ -204,8 +204,12 @@ def _scan(chunk: Any, start: Any, table: Array, tokens: Any) -> tuple[Any, Any]:
     On one CPU it has neighbouring tokens of a single row, which are nowhere copied.
     """
     shape, is_on_cpu = tokens[0].shape[:2], _is_on_one("cpu", tokens[0])
+
+    def in_one_row(x: Array) -> Array:
+        return x.reshape(1, -1, *x.shape[2:])
+
     if is_on_cpu:
-        tokens = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), tokens)
+        tokens = jax.tree.map(in_one_row, tokens)
     batch, length = tokens[0].shape[:2]
     devices, limit = context_parallel.devices(), LOGITS.get(dispatch.platform(tokens), SHARED_LOGITS)
     limit = max(limit, table.size) if devices == 1 else max(limit, SHARED_LOGITS) * devices
@@ -222,10 +226,13 @@ def _scan(chunk: Any, start: Any, table: Array, tokens: Any) -> tuple[Any, Any]:
 
     def join(x: Array) -> Array:
         x = jnp.moveaxis(x, 0, axis).reshape(batch, size * chunks, *x.shape[3:])[:, :length]
+        return in_own_rows(x)
+
+    def in_own_rows(x: Array) -> Array:
         return x.reshape(*shape, *x.shape[2:])
 
     if chunks == 1:
         carry, results = chunk(start, tokens)
-        return carry, jax.tree.map(lambda x: x.reshape(*shape, *x.shape[2:]), results)
+        return carry, jax.tree.map(in_own_rows, results)
     carry, results = lax.scan(chunk, start, jax.tree.map(split, tokens))
     return carry, jax.tree.map(join, results)
