@@ -40,7 +40,12 @@ COMMAND_PACKAGES: dict[str, tuple[str, ...]] = {
         "based_jax.training.lm_config",
         "based_jax.training.devices.sharding",
     ),
-    "evals": ("based_jax.evals.perplexity", "based_jax.evals.recall", "based_jax.evals.lm_eval"),
+    "evals": (
+        "based_jax.evals.perplexity.scoring",
+        "based_jax.evals.recall.protocol",
+        "based_jax.evals.recall.run",
+        "based_jax.evals.lm_eval.model",
+    ),
 }
 """The same for packages that are mostly commands: the modules that scripts of your own may call."""
 
@@ -53,7 +58,7 @@ class Public(NamedTuple):
     name: str
     """as a user imports it, such as ``based_jax.ops.taylor_attention``"""
     source: str
-    """where it is defined, such as ``based_jax.ops.taylor_attention.taylor_attention``; a module's own path"""
+    """where it is defined, such as ``based_jax.ops.taylor_attention.taylor_attention``"""
     kind: str
     """"module", "class", "function" or "value\""""
     docstring: str
@@ -80,7 +85,7 @@ def tree_of(module: str) -> ast.Module:
 
 
 def public_names(module: str) -> list[Public]:
-    """Return the public names of a module: `__all__`, or what it imports ``as`` itself, or what it defines."""
+    """Return the public names of a module: `__all__`, its imports ``as`` themselves, or what it defines."""
     imports = dict(_imports(tree_of(module)))
     names = _listed(module) or [name for name, (_, _, is_public) in imports.items() if is_public]
     names = names or [name for name in _defined(module) if not name.startswith("_")]

@@ -1,7 +1,7 @@
-"""The picture of the packages, from their imports: `python docs/architecture.py` writes it, `--check` compares it.
+"""The picture of the packages, from their imports: `python docs/architecture.py [--check]` writes it.
 
-It writes figures/architecture.svg and the table of architecture.md. An arrow goes from a package to one that it
-imports; arrows that follow from others (a imports c by way of b) are left out of the picture, not of the table.
+It writes figures/architecture.svg and the table of architecture.md. An arrow goes from a package to one that
+it imports. The picture leaves out arrows that follow from others (a imports c by way of b).
 """
 
 import argparse
@@ -77,7 +77,8 @@ def picture(found: dict[str, set[str]]) -> str:
             parts.append(
                 f'<rect x="{x[node] - _BOX[0] / 2:.0f}" y="{top[node]}" width="{_BOX[0]}" height="{_BOX[1]}" '
                 f'rx="5" fill="{fill}" stroke="#00796b"/>'
-                f'<text x="{x[node]:.0f}" y="{top[node] + 20}" text-anchor="middle" fill="#263238">{node}</text>'
+                f'<text x="{x[node]:.0f}" y="{top[node] + 20}" text-anchor="middle" fill="#263238">'
+                f"{node}</text>"
             )
     return "\n".join([*parts, "</svg>"]) + "\n"
 

@@ -1,7 +1,7 @@
 """What `mkdocs build` adds to the pages of docs/: the API reference, the notebooks, and linked files.
 
-Pages link to files of the repository as on a code host (``../CONTRIBUTING.md``). Those files become part of the
-site below `repository/`: Markdown and Python as pages, everything else as it is.
+Pages link to files of the repository as on a code host (``../CONTRIBUTING.md``). Those files become part of
+the site below `repository/`: Markdown and Python as pages, everything else as it is.
 """
 
 import json
@@ -70,18 +70,19 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 def api_pages() -> dict[str, str]:
     """Return the Markdown of every page of the API reference, by its name."""
     pages = {}
-    elsewhere = {name.source: page for page, names in api.everything().items() if page != "based_jax" for name in names}
+    others = {page: names for page, names in api.everything().items() if page != "based_jax"}
+    elsewhere = {name.source: page for page, names in others.items() for name in names}
     for page, modules in (api.PAGES | api.COMMAND_PACKAGES).items():
         parts = [f"# {modules[0] if len(modules) == 1 else 'based_jax.' + page}\n"]
         for module in modules:
-            parts.append(f"::: {module}\n    options:\n      members: false\n      show_root_heading: false\n")
+            parts.append(_directive(module, members="false", show_root_heading="false"))
             parts += [_entry(page, name, elsewhere) for name in api.public_names(module)]
         pages[page] = "\n".join(parts)
     return pages
 
 
 def _entry(page: str, name: api.Public, elsewhere: dict[str, str]) -> str:
-    """Return the section of a public name; on the page of `based_jax`, what has a page of its own is linked."""
+    """Return the section of a public name; the page of `based_jax` links to what other pages have."""
     shown = name.name.removeprefix("based_jax.")
     first = name.docstring.partition("\n")[0]
     if name.kind == "module":
@@ -91,7 +92,14 @@ def _entry(page: str, name: api.Public, elsewhere: dict[str, str]) -> str:
         return f"## `{shown}`\n\n{first} See [the reference]({elsewhere[name.source]}.md#{name.source}).\n"
     if not name.source.startswith(("based_jax.", "pallas_kernels.")):
         return f"## `{shown}`\n\nFrom {name.source.partition('.')[0]}: `{name.source}`.\n"
-    return f"::: {name.source}\n    options:\n      heading: {shown}\n      toc_label: {shown}\n"
+    return _directive(name.source, heading=shown, toc_label=shown)
+
+
+def _directive(path: str, **options: str) -> str:
+    """Return what mkdocstrings replaces by the documentation of an object."""
+    return "\n".join(
+        [f"::: {path}", "    options:", *(f"      {key}: {x}" for key, x in options.items()), ""]
+    )
 
 
 def notebook_page(path: Path) -> str:

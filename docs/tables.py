@@ -248,10 +248,10 @@ def commands_page() -> str:
     speed = [[f"`python -m benchmarks {name}`", command.purpose] for name, command in BENCHMARKS.items()]
     return _page(
         "Commands",
-        "Each explains its flags, with units and defaults, with `--help`. A wrong flag, path or value ends in one line on "
-        "stderr and exit status 2. Long work shows its progress, and Ctrl-C saves what there is.",
-        "Installed, a command runs from any directory in the first form, and in the second one wherever the package "
-        "can be imported. In a checkout `python -m train.NAME` is short for `based-jax train NAME`.",
+        "Each explains its flags, units and defaults, with `--help`. A wrong flag, path or value ends in "
+        "one line on stderr and exit status 2. Long work shows its progress, and Ctrl-C saves what there is.",
+        "After an installation a command runs in its first form from any directory. The second form does the "
+        "same; `train` is found in a checkout only.",
         _table(["command", "module", "what it does"], rows),
         "## Benchmarks",
         "They run in a checkout ([benchmarks](../benchmarks.md)).",
@@ -260,7 +260,8 @@ def commands_page() -> str:
 
 
 def _runnable(module: str) -> str:
-    return f"python -m {module.removesuffix('.__main__')}"
+    module = module.removesuffix(".__main__").replace("based_jax.training.commands", "train")
+    return f"python -m {module}"
 
 
 PAGES: dict[str, Callable[[], str]] = {
