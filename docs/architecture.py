@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 PICTURE, PAGE = Path("figures/architecture.svg"), Path("architecture.md")
 BEGIN, END = "<!-- packages: python docs/architecture.py -->", "<!-- end of packages -->"
 KERNELS = "pallas_kernels"
-_BOX, _GAP, _ROW, _MARGIN, _WIDTH = (124, 30), 16, 66, 16, 720
+_BOX, _GAP, _ROW, _MARGIN, _WIDTH = (124, 30), 16, 66, 16, 624
 
 
 def imports() -> dict[str, set[str]]:

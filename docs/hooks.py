@@ -75,7 +75,9 @@ def api_pages() -> dict[str, str]:
     for page, modules in (api.PAGES | api.COMMAND_PACKAGES).items():
         parts = [f"# {modules[0] if len(modules) == 1 else 'based_jax.' + page}\n"]
         for module in modules:
-            parts.append(_directive(module, members="false", show_root_heading="false"))
+            parts.append(
+                _directive(module, members="false", show_root_heading="false", show_root_toc_entry="false")
+            )
             parts += [_entry(page, name, elsewhere) for name in api.public_names(module)]
         pages[page] = "\n".join(parts)
     return pages

@@ -26,7 +26,7 @@ CHUNK = 1920
 """tokens of a document in a prompt of FDA"""
 
 PROMPTS = ("stored", "rebuilt")
-"""where a prompt is from: the data set, or made from its document"""
+"""texts of a prompt: as the data have it, or as `rebuild` makes it"""
 
 _SUMMARY = "Summary of information above..."
 _SEPARATOR = "<|endoftext|>"  # what the authors' decoding shows for the end of a document
