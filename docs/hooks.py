@@ -75,12 +75,32 @@ def api_pages() -> dict[str, str]:
     for page, modules in (api.PAGES | api.COMMAND_PACKAGES).items():
         parts = [f"# {modules[0] if len(modules) == 1 else 'based_jax.' + page}\n"]
         for module in modules:
+            names = api.public_names(module)
+            if module != modules[0]:
+                parts.append(f"## `{module}`\n")
             parts.append(
                 _directive(module, members="false", show_root_heading="false", show_root_toc_entry="false")
             )
-            parts += [_entry(page, name, elsewhere) for name in api.public_names(module)]
+            if page != "based_jax":
+                parts.append(_summary(names))
+            parts += [_entry(page, name, elsewhere) for name in names]
         pages[page] = "\n".join(parts)
     return pages
+
+
+def _summary(names: list[api.Public]) -> str:
+    """Return a table of the names that the page documents, each with the first line of its docstring."""
+    lines = ["| name | what it is |", "|---|---|"]
+    for name in names:
+        if name.kind != "module" and _is_ours(name):
+            first = name.docstring.partition("\n")[0].replace("|", "\\|").replace("``", "`")
+            lines.append(f"| [`{name.name.rpartition('.')[2]}`](#{name.source}) | {first} |")
+    return "\n".join([*lines, ""])
+
+
+def _is_ours(name: api.Public) -> bool:
+    """Whether a name is defined in this repository."""
+    return name.source.startswith(("based_jax.", "pallas_kernels."))
 
 
 def _entry(page: str, name: api.Public, elsewhere: dict[str, str]) -> str:
@@ -92,7 +112,7 @@ def _entry(page: str, name: api.Public, elsewhere: dict[str, str]) -> str:
         return f"## `{shown}`\n\n{first} See [its page]({where}.md).\n"
     if page == "based_jax" and name.source in elsewhere:
         return f"## `{shown}`\n\n{first} See [the reference]({elsewhere[name.source]}.md#{name.source}).\n"
-    if not name.source.startswith(("based_jax.", "pallas_kernels.")):
+    if not _is_ours(name):
         return f"## `{shown}`\n\nFrom {name.source.partition('.')[0]}: `{name.source}`.\n"
     return _directive(name.source, heading=shown, toc_label=shown)
 
