@@ -26,6 +26,8 @@ def test_notebooks_run(path, monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="needs the extra docs")
     pytest.importorskip("ipykernel", reason="needs the extra docs")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS"):  # the suite's, for programs that run once
+        monkeypatch.delenv(name, raising=False)
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     nbclient.NotebookClient(
