@@ -9,9 +9,10 @@ avoid_broken_fusions()  # before anything can make an array
 import_flax_without_rich()
 
 from based_jax import convert, mixers, ops  # noqa: E402
-from based_jax.convert import load_pretrained, save_pretrained  # noqa: E402
+from based_jax.convert import load_pretrained, push_to_hub, save_pretrained  # noqa: E402
 from based_jax.generate import generate, stream  # noqa: E402
 from based_jax.models import LanguageModel, ModelConfig, functional, param_count, presets  # noqa: E402
+from based_jax.ops.core.lowered import lowering_for  # noqa: E402
 
 if TYPE_CHECKING:
     from based_jax import nnx
@@ -26,11 +27,13 @@ __all__ = [
     "functional",
     "generate",
     "load_pretrained",
+    "lowering_for",
     "mixers",
     "nnx",
     "ops",
     "param_count",
     "presets",
+    "push_to_hub",
     "save_pretrained",
     "stream",
 ]

@@ -1,17 +1,19 @@
 """What is broken in some versions of JAX and Flax, and how it is kept from users."""
 
+import contextlib
 import importlib.util
 import os
 import re
 import sys
 import types
 import warnings
+from collections.abc import Callable, Generator
 from importlib import metadata
 from typing import Any
 
 import jax
-from jax._src import core, xla_bridge
-from jax._src.interpreters import ad, batching
+from jax._src import core, mesh, xla_bridge
+from jax._src.interpreters import ad, batching, partial_eval
 
 # jaxlib from the first to before the second; later ones were not there to be tried in November 2026.
 _MISCOMPILING = ((0, 10, 2), (0, 13))
@@ -67,9 +69,36 @@ def is_recording() -> bool:
     return not isinstance(trace, core.EvalTrace)
 
 
+def is_recorded_as_is() -> bool:
+    """Whether operations are written down, under `vmap` at most: derivatives, if any, come later."""
+    trace = current_trace()
+    while isinstance(trace, batching.BatchTrace):
+        trace = trace.parent_trace
+    return isinstance(trace, partial_eval.DynamicJaxprTrace)
+
+
 def current_trace() -> Any:
     """What is done with operations now; another object in each program and each part of one."""
     return core.trace_ctx.trace
+
+
+def platform_of_mesh() -> str | None:
+    """Return the platform of the devices of `jax.set_mesh`, None without."""
+    found = mesh.get_concrete_mesh()
+    return None if found.empty else found.devices.flat[0].platform
+
+
+def numeric_settings() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Return what sets the current number of bits and precision of products again, in a later trace."""
+    config: Any = jax.config
+    wide, precision = config.jax_enable_x64, config.jax_default_matmul_precision
+
+    @contextlib.contextmanager
+    def again() -> Generator[None]:
+        with jax.enable_x64(wide), jax.default_matmul_precision(precision):
+            yield
+
+    return again
 
 
 def is_intercepted() -> bool:

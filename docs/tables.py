@@ -13,9 +13,11 @@ from based_jax.command_list import console_commands
 from based_jax.convert.options.check import tables as options_of_theirs
 from based_jax.convert.options.option import Option
 from based_jax.mixers.contract import MixerSummary
+from based_jax.ops.core.dispatch import DECLARED
 from based_jax.published.parameters import PRINTED
 from based_jax.reports.measured import Results
 from based_jax.reports.page import page
+from based_jax.testing.transformations import NO_FORWARD_MODE, REVERSE_ONLY, TRANSFORMATIONS, refusal
 from benchmarks.__main__ import COMMANDS as BENCHMARKS
 
 HERE = Path(__file__).parent
@@ -206,9 +208,10 @@ def options_page() -> str:
     counts = Counter(option.status for options in found.values() for option in options.values())
     parts = [
         "Checkpoints and modules of the authors' code are read by [`load_pretrained`](checkpoints.md) and "
-        "`convert.from_torch`. This page lists every argument of their constructors and every entry of their "
-        "configs, in their order: its default there, what it is called here, and what becomes of it. "
-        "`bj.mixers.options(NAME)` and `help(bj.ModelConfig)` explain our names.",
+        "`convert.from_torch`, and checkpoints of fla's models by the former. This page lists every argument "
+        "of their constructors and every entry of their configs, in their order: its default there, what it "
+        "is called here, and what becomes of it. `bj.mixers.options(NAME)` and `help(bj.ModelConfig)` "
+        "explain our names.",
         "- same, renamed: equal numbers, under this name.\n"
         "- ignored: it changes no number there either.\n"
         "- refused: another value than the default raises an error with the reason that is given here.",
@@ -234,6 +237,40 @@ def _option_cells(option: Option) -> list[str]:
     default = f"`{option.default}`" if option.default else "required"
     cells = [f"`{option.name}`", default, ours, option.status, option.note]
     return [cell.replace("|", "\\|") for cell in cells]
+
+
+def transformations_page() -> str:
+    """What runs under which transformation."""
+    of_ops = [
+        f"{op} {how}"
+        for op in sorted(DECLARED)
+        for how in bj.ops.implementations(op)
+        if how in ("pallas", "tiled", "xla", "reference")
+    ]
+    rows = {name: f"`{name.replace(' ', '` `')}`" for name in of_ops}
+    rows |= {name: f"`{name}`" for name in sorted(REVERSE_ONLY) if name.isidentifier()}
+    rows |= {f"mixers.{name}": f"mixer `{name}`" for name in bj.mixers.names()}
+    cells = [
+        [shown, *("works" if refusal(name, what) is None else "error" for what in TRANSFORMATIONS)]
+        for name, shown in rows.items()
+    ]
+    forward = [name for name in rows if name in REVERSE_ONLY and name.startswith("mixers.")]
+    plain = ", ".join(f"`{name.removeprefix('mixers.')}`" for name in forward)
+    return _page(
+        "Transformations",
+        'What works under which of JAX\'s transformations and settings. "works" means the numbers that the '
+        "function gives without it; the tests check every cell, with `pallas` in its interpreter. Ops and "
+        "functions of `bj.ops` that are not listed work under all of them.",
+        "There is one error, of forward mode where the gradient is our own. Inside `jit` it is JAX's: "
+        f"`TypeError: {NO_FORWARD_MODE}`. Outside it names the op. Reverse mode works, and so do second "
+        'derivatives through it, `jax.hessian` included. `implementation="reference"` has forward mode '
+        f"wherever an op takes it, and so have the mixers {plain} with that option. `softmax_attention` by "
+        "`xla` has it without a window (`left`). `cross_entropy` has no other form: take the logits and "
+        "`optax`'s.",
+        "`jax_debug_nans` finds no NaN where there is none: outputs that have no answer are computed as "
+        "0 / 0, so that with `jax_disable_jit` too the first operation reported is the one to look at.",
+        _table(["", *TRANSFORMATIONS.values()], cells),
+    )
 
 
 def results_page() -> str:
@@ -270,6 +307,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "presets.md": presets_page,
     "reference/commands.md": commands_page,
     "results.md": results_page,
+    "transformations.md": transformations_page,
 }
 
 

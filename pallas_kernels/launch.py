@@ -141,3 +141,13 @@ def dot(
     axes = (((contract[0],), (contract[1],)), ((), ()))
     product = lax.dot_general(a, b, axes, precision=algorithm, preferred_element_type=jnp.float32)
     return product if into is None else into + product
+
+
+def quotient(x: Any, by: int) -> Any:
+    """x // by of a number that is not negative, in its dtype: that of a Python number depends on x64."""
+    return lax.div(x, x.dtype.type(by))
+
+
+def remainder(x: Any, by: int) -> Any:
+    """x % by, as `quotient`."""
+    return lax.rem(x, x.dtype.type(by))

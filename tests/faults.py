@@ -22,6 +22,7 @@ class Fault(NamedTuple):
 LAWS = "tests/mixers/test_contract.py"
 CONV = "tests/ops/test_short_conv.py"
 LINEAR = "tests/ops/test_linear_attention.py tests/ops/test_taylor_attention.py"
+LOWERED = "tests/ops/core/test_lowered.py"
 DELTA = "tests/ops/test_delta_rule.py"
 SOFTMAX = "tests/ops/test_softmax_attention.py tests/ops/test_softmax_attention_cache.py"
 LOOP = "tests/generate/test_loop.py"
@@ -29,9 +30,28 @@ SAMPLING = "tests/generate/test_sampling.py"
 SPECULATIVE = "tests/generate/test_speculative.py"
 PARITY = "tests/parity/test_parity.py"
 STEP = "tests/training/test_step.py"
+HUB = "tests/convert/test_hub.py"
 
 FAULTS = (
     # ops
+    Fault(
+        "a program for another platform is this one's", "based_jax/ops/core/lowered.py",
+        "program = elsewhere.program(platform)", "program = here", LOWERED,
+    ),
+    Fault(
+        "exports hold kernels that jax.export refuses", "based_jax/ops/core/lowered.py",
+        'if platform == "gpu" and context.module_context.lowering_parameters.for_export:',
+        'if False:', LOWERED,
+    ),
+    Fault(
+        "rows without an answer are numbers", "based_jax/ops/core/not_numbers.py",
+        "0 / good.astype(y.dtype)", "0 * good.astype(y.dtype)", LAWS,
+    ),
+    Fault(
+        "a scan of several steps is its inputs", "based_jax/ops/diagonal_scan.py",
+        "return b if b.shape[1] == 1 else", "return b if True else",
+        "tests/ops/test_diagonal_scan.py",
+    ),
     Fault(
         "sums survive the end of a document", "based_jax/ops/linear_attention.py",
         "new_kv = visibility.kept(kv) + jnp.einsum", "new_kv = kv + jnp.einsum", LINEAR,
@@ -261,6 +281,31 @@ FAULTS = (
         "logits / repetition, logits * repetition", "logits / repetition, logits / repetition", SAMPLING,
     ),
     Fault(
+        "biases are added to the row of the batch before", "based_jax/generate/logit_bias.py",
+        "rows = jnp.arange(logits.shape[0])[:, None]", "rows = jnp.arange(logits.shape[0])[:, None] - 1",
+        SAMPLING,
+    ),
+    Fault(
+        "speculation counts no draft of the same round", "based_jax/generate/speculative.py",
+        "counts.output[:, None] + drafted", "counts.output[:, None] + 0 * drafted", SPECULATIVE,
+    ),
+    Fault(
+        "log-probabilities of a prompt end with each chunk", "based_jax/generate/engine/engine.py",
+        "known = self._scored(tokens.shape[1]), prompt[begin + 1 : end + 1]",
+        "known = self._scored(tokens.shape[1]), prompt[begin + 1 : end]",
+        "tests/generate/engine/test_engine.py",
+    ),
+    Fault(
+        "names of special tokens in messages are these tokens", "based_jax/data/chat/template.py",
+        '{"messages": self._broken(messages), **fixed', '{"messages": [*messages], **fixed',
+        "tests/data/test_chat.py",
+    ),
+    Fault(
+        "the least likely of several answers is the best", "based_jax/serve/answering.py",
+        "-self._answers[number].mean_logprob", "self._answers[number].mean_logprob",
+        "tests/serve/test_completions.py",
+    ),
+    Fault(
         "frequencies are penalised like presence", "based_jax/generate/sampling.py",
         "- frequency * counts.output", "- frequency * (counts.output > 0)", SAMPLING,
     ),
@@ -321,6 +366,15 @@ FAULTS = (
         "a resumed run reads its data from the beginning", "based_jax/training/loop.py",
         "        data.set_state(position)\n", "", "tests/training/test_lm.py",
     ),
+    Fault(
+        "a tracker that failed is asked again", "based_jax/training/run/trackers.py",
+        "self._tracker = None\n            self._warn", "self._warn", "tests/training/test_trackers.py",
+    ),
+    Fault(
+        "a resumed run is tracked as another one", "based_jax/training/run/trackers.py",
+        "if tracking.services and start else {}", "if tracking.services and not start else {}",
+        "tests/training/test_trackers.py",
+    ),
     # data
     Fault(
         "a window's first document counts twice", "based_jax/data/packed.py",
@@ -365,6 +419,26 @@ FAULTS = (
         "damage of a shard goes unnoticed", "based_jax/data/shards/reader.py",
         "value = zlib.crc32(chunk, value)", "value = zlib.crc32(chunk)", "tests/data/shards/test_reader.py",
     ),
+    Fault(
+        "text that is held out beyond the bound is lost", "based_jax/data/shards/sides.py",
+        "            released.append(number)\n", "", "tests/data/shards/test_sides.py",
+    ),
+    Fault(
+        "tokens that were written after the journal stay", "based_jax/data/shards/tokenize.py",
+        'file.truncate(state["files"].get(name, 0))', "pass", "tests/data/shards/test_tokenize.py",
+    ),
+    Fault(
+        "a shard of a pair begins after its separator", "based_jax/data/shards/pairs.py",
+        "_Cut(file, begin - 1, end)", "_Cut(file, begin, end)", "tests/data/shards/test_pairs.py",
+    ),
+    Fault(
+        "a data set of the hub is read again from its first row", "based_jax/data/hub.py",
+        "iter(rows.skip(first) if first else rows)", "iter(rows)", "tests/data/test_hub.py",
+    ),
+    Fault(
+        "a record that is too large takes the next one with it", "based_jax/data/fasta.py",
+        "header, pieces, size = text, [], 0", "header, pieces = text, []", "tests/data/shards/test_blocks.py",
+    ),
     # convert
     Fault(
         "queries and keys of a packed projection are swapped", "based_jax/convert/tables.py",
@@ -385,6 +459,15 @@ FAULTS = (
         "tests/convert/test_model_options.py",
     ),
     Fault(
+        "value and gate of fla's older MLPs are swapped", "based_jax/convert/fla_names.py",
+        "named[key][:half], named[key][half:]", "named[key][half:], named[key][:half]",
+        "tests/convert/test_fla.py",
+    ),
+    Fault(
+        "heads of values take turns with the keys", "based_jax/mixers/delta_heads.py",
+        "jnp.repeat(a, shared, axis=2)", "jnp.tile(a, (1, 1, shared, 1))", "tests/convert/test_fla.py",
+    ),
+    Fault(
         "taps of convolutions come in the other order", "based_jax/convert/layouts.py",
         "tensors[0][:, 0, :].T", "tensors[0][:, 0, ::-1].T", "tests/convert/test_both_ways.py",
     ),
@@ -392,6 +475,19 @@ FAULTS = (
         "packed rows go back to torch in the wrong shape", "based_jax/convert/layouts.py",
         "[part.T if inputs else part[0] for", "[part.T[::-1] if inputs else part[0] for",
         "tests/convert/test_both_ways.py",
+    ),
+    Fault(
+        "weights from the hub are not compared with their hash", "based_jax/convert/hub.py",
+        "_expect_intact(directory, files)", "_expect_intact(directory, ())", HUB,
+    ),
+    Fault(
+        "weights come from where the branch is by now", "based_jax/convert/hub.py",
+        "_snapshot(hub, repository, directory.name, files)",
+        "_snapshot(hub, repository, revision, files)", HUB,
+    ),
+    Fault(
+        "the index of an earlier save stays beside new shards", "based_jax/convert/shards.py",
+        "(directory / INDEX).unlink(missing_ok=True)", "pass", "tests/convert/test_shards.py",
     ),
     # docs
     Fault(

@@ -4,20 +4,21 @@ Their Mamba models are those of Mamba's own code (`authors_mamba`). The others a
 the mixer of each layer chosen so: a layer in `alt_mixer_2_layers` takes `alt_mixer_2`, else one in
 `alt_mixer_layers` takes `alt_mixer`, else `mixer`, or multi-head attention where the config names no mixer
 (`authors_layers`). What each entry means, and which ones their code ignores, is in `options` and in
-docs/options.md.
+docs/options.md. Configs of fla's models, which are not theirs, have a reader of their own (`fla_config`).
 """
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from based_jax.convert.authors_layers import SLOTS, Config, layer_mixer
 from based_jax.convert.authors_mamba import mamba_config
 from based_jax.convert.entries import expect_sizes, number, size
+from based_jax.convert.fla_config import expect_no_other_model, fla_config, fla_model_type
 from based_jax.convert.layouts import Shapes
 from based_jax.convert.options.check import expect_known
+from based_jax.convert.schedule import schedule_of
 from based_jax.convert.tables import AUTHORS
-from based_jax.models import MixerSpec, ModelConfig
+from based_jax.models import ModelConfig
 from based_jax.models.config import MAX_LAYERS
 from based_jax.validate import expect, expect_choice
 
@@ -56,6 +57,8 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
     family = kind(config)
     if family == "mamba":
         return mamba_config(config, shapes)
+    if fla_model_type(config):
+        return fla_config(config, shapes)
     config = {ALIASES.get(name, name): value for name, value in config.items()}
     expect_known(CLASSES[family], config, "config.json")
     expect_sizes(config, shapes, AUTHORS, "n_embd", "n_head")
@@ -65,13 +68,11 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
         fits = isinstance(listed or [], list) and len(listed or []) <= MAX_LAYERS
         expect(fits, f"{slot}_layers", listed, wanted)
     specs = [layer_mixer(config, index, shapes) for index in range(config["n_layer"])]
-    letters = _letters(specs)
     has_norm_bias = f"{AUTHORS.layer(0)}.norm1.bias" in shapes
     return ModelConfig(
         vocab_size=size(config, "vocab_size", GPT2_VOCAB_SIZE),
         d_model=config["n_embd"],
-        schedule="".join(letters[spec] for spec in specs),
-        mixers={letter: spec for spec, letter in letters.items()},
+        **schedule_of(specs),
         **_mlp(config, shapes),
         block=_block(config),
         norm="rms" if config.get("rms_norm", bool(shapes) and not has_norm_bias) else "layer",
@@ -93,13 +94,16 @@ CLASSES = {"based": "based.models.gpt.GPTLMHeadModel", "attn": "flash_attn.model
 
 
 def kind(config: Config) -> str:
-    """ "based", "attn" or "mamba", as the authors' loaders are called.
+    """ "based", "attn" or "mamba", as the authors' loaders are called, or the `model_type` of fla's models.
 
     Raises:
-        ValueError: neither of them.
+        ValueError: none of them.
     """
+    if model_type := fla_model_type(config):
+        return model_type
     if "ssm_cfg" in config or ("d_model" in config and "n_embd" not in config):
         return "mamba"  # may have GPT's entries too, with no effect
+    expect_no_other_model(config)
     if "n_embd" in config or "hidden_size" in config:
         return "based" if any(config.get(slot) for slot in SLOTS) else "attn"
     raise ValueError(
@@ -154,15 +158,3 @@ def _mlp_hidden(config: Config, is_gated: bool) -> int:
         wanted = int(8 * d_model / 3) if inner is None else inner
     multiple = 256 if kind(config) == "based" else size(config, "mlp_multiple_of", 256)
     return math.ceil(wanted / multiple) * multiple
-
-
-def _letters(specs: list[MixerSpec]) -> Mapping[MixerSpec, str]:
-    """A letter for each different mixer: the papers' where they have one."""
-    usual = {"gated_conv": "C", "linear_attention": "L", "sliding_window": "S", "attention": "A"}
-    letters: dict[MixerSpec, str] = {}
-    for spec in specs:
-        if spec not in letters:
-            taken = set(letters.values())
-            free = (usual[spec.mixer], *map(chr, range(ord("A"), 0x3000)))
-            letters[spec] = next(letter for letter in free if letter.isalpha() and letter not in taken)
-    return letters

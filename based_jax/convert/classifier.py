@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from flax import linen as nn
 
+from based_jax.convert.model_card import ModelCard
 from based_jax.convert.pretrained import load_pretrained, save_pretrained
 from based_jax.convert.state_dict import read_state_dict, write_safetensors
 from based_jax.files import read_json
@@ -41,7 +42,10 @@ def save_classifier(
     """
     expect(len(classes) == model.num_classes, "classes", classes, f"{model.num_classes} names")
     target, plain = Path(directory), nn.meta.unbox(params)["params"]
-    save_pretrained(target, LanguageModel(model.config), {"params": plain["backbone"]})
+    # The page is about the body, which `load_pretrained` reads; it must not hide that there is a head.
+    loader = "based_jax.convert.classifier.load_classifier"
+    card = ModelCard(training={"classifier": f"{len(classes)} classes, {model.pooling} pooling: {loader}"})
+    save_pretrained(target, LanguageModel(model.config), {"params": plain["backbone"]}, card=card)
     head = plain["head"]
     tensors = {"weight": np.asarray(head["kernel"]).T, "bias": np.asarray(head["bias"])}
     write_safetensors(target / HEAD, tensors)

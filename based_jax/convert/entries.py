@@ -32,14 +32,27 @@ def number(entries: Config, name: str, default: float) -> float:
     return float(value)
 
 
-def expect_sizes(config: Config, shapes: Shapes, names: Names, *entries: str) -> None:
-    """Check that these are there, and that there are as many layers as in the weights."""
-    for entry in (*entries, "n_layer"):
+def flag(entries: Config, name: str, default: bool) -> bool:
+    """True or false; without an entry, or with one that is null, the default."""
+    value = entries.get(name)
+    expect(value is None or isinstance(value, bool), name, value, "true or false")
+    return default if value is None else value
+
+
+def expect_sizes(
+    config: Config, shapes: Shapes, names: Names, *entries: str, layers: str = "n_layer"
+) -> None:
+    """Check that these are there, and that there are as many layers as in the weights.
+
+    Args:
+        layers: the entry that counts them.
+    """
+    for entry in (*entries, layers):
         expect(config.get(entry) is not None, "config.json", sorted(config), f"an entry {entry!r}")
-        size(config, entry, 0, most=MAX_LAYERS if entry == "n_layer" else MAX_SIZE)
+        size(config, entry, 0, most=MAX_LAYERS if entry == layers else MAX_SIZE)
     found = names.layers(shapes)
-    fits = not found or len(found) == config["n_layer"]
-    expect(fits, "n_layer", config["n_layer"], f"{len(found)}, as the weights have layers")
+    fits = not found or len(found) == config[layers]
+    expect(fits, layers, config[layers], f"{len(found)}, as the weights have layers")
 
 
 def fraction(part: int, whole: int) -> float:

@@ -1,40 +1,245 @@
-"""Checkpoints from the Hugging Face hub: which files are fetched, and what can go wrong in one line."""
+"""Checkpoints from the Hugging Face hub: which files are fetched, from which commit, and what is refused.
 
+A repository is named "owner/name", or "owner/name@revision" with a branch, tag or commit. Downloads,
+their continuation after a lost connection and the cache are huggingface_hub's. Here are the choice of files
+(never code, and one set of weights), limits on their sizes, and the comparison of every file with its hash.
+"""
+
+import contextlib
+import hashlib
 import importlib
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-TOKENIZER_FILES = ("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt")
-PATTERNS = ("config.json", "*.safetensors", "*.bin", "*.index.json", *TOKENIZER_FILES)
-"""Weights, their description and the tokenizer: never code."""
+from based_jax.convert.state_dict import WEIGHT_FILES, read_index
+from based_jax.convert.torch_file.instructions import CheckpointError
+from based_jax.files import MAX_BYTES
+from based_jax.validate import expect, shown_name
 
-_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*|[\w-][\w.-]*")
+CONFIG = "config.json"
+TOKENIZER_FILES = (
+    *("tokenizer*.json", "special_tokens_map.json", "vocab.json", "merges.txt"),
+    "chat_template.jinja",
+)
+MAX_TOKENIZER_BYTES = 128 << 20
+MAX_WEIGHT_BYTES = 64 << 30
+"""Of all weights together: ten times the largest released model of this library's kind."""
+
+_ATTEMPTS = 3
+_ID = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*|[\w-][\w.-]*)(?:@([\w-][\w./+-]*))?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_DIGESTS = {64: "SHA-256", 40: "git's SHA-1"}  # hexadecimal digits -> which
 
 
 def is_hub_id(source: str) -> bool:
-    """Whether `source` could be the name of a hub repository: "owner/name" or "name"."""
+    """Whether `source` could name a repository: "owner/name", "name", or one of these with "@revision"."""
     return _ID.fullmatch(source) is not None
 
 
-def fetch(repository: str) -> Path:
-    """The local directory with a repository's files, downloaded or taken from the cache.
+def parse_id(source: str, revision: str | None = None) -> tuple[str, str | None]:
+    """The repository and the revision that `source` and `revision` name; None stands for the main branch.
+
+    Raises:
+        ValueError: not the name of a repository; two revisions; one that git would not take.
+    """
+    match = _ID.fullmatch(source)
+    expect(match is not None, "repository", source, "owner/name or owner/name@revision")
+    assert match is not None
+    repository, own = match.groups()
+    expect(None in (own, revision), "revision", revision, f"None beside {source!r}, which has its own")
+    wanted = own or revision
+    fits = wanted is None or (bool(re.fullmatch(r"[\w-][\w./+-]*", wanted)) and ".." not in wanted)
+    expect(fits, "revision", wanted, "a branch, tag or commit")
+    return repository, wanted
+
+
+def fetch(
+    source: str, revision: str | None = None, *, check: Callable[[Path], object] = lambda directory: None
+) -> Path:
+    """The local directory with a repository's files at one commit, downloaded or taken from the cache.
+
+    All files are of the same commit, also where a branch moves meanwhile. A full commit hash whose files are
+    in the cache needs no network; a branch or tag is what the cache last saw where the hub is out of reach.
+
+    Args:
+        source: "owner/name" or "owner/name@revision".
+        revision: branch, tag or commit, instead of after the @; None is the main branch.
+        check: called with the directory when config.json is there and before any weights are fetched.
 
     Raises:
         ImportError: huggingface_hub is not installed.
-        FileNotFoundError: nothing could be fetched.
+        FileNotFoundError: no such repository, revision or file; or out of reach, and not in the cache.
+        PermissionError: the hub refuses access.
+        CheckpointError: a file that differs from its hash, or that is too large.
+        ValueError: a name that is none; whatever `check` raises.
     """
+    repository, revision = parse_id(source, revision)
+    hub = library(repository)
+    if revision is not None and _COMMIT.fullmatch(revision):
+        with contextlib.suppress(FileNotFoundError, CheckpointError):
+            return _cached(hub, repository, revision, check)
     try:
-        hub = importlib.import_module("huggingface_hub")
+        found = hub.HfApi().model_info(repository, revision=revision, files_metadata=True)
+    except Exception as error:  # of the library, of its HTTP client, and of the system
+        if (problem := refusal(error, repository, revision)) is not None:
+            raise problem from error
+        try:
+            return _cached(hub, repository, revision, check)
+        except FileNotFoundError as missing:
+            reason = f"the hub cannot be reached ({_first_line(error)})"
+            raise FileNotFoundError(f"{repository!r}: {reason}, and {missing}") from error
+    sizes = {file.rfilename: file.size or 0 for file in found.siblings or []}
+    return _download(hub, repository, revision, sizes, check)
+
+
+def library(purpose: str) -> Any:
+    """The module huggingface_hub. ImportError: it is not installed; `purpose` is what needs it."""
+    try:
+        return importlib.import_module("huggingface_hub")
     except ImportError as error:
         raise ImportError(
-            f"{repository!r} is not a directory; to fetch it from the hub, install huggingface_hub "
+            f"{purpose!r} is not a directory; to reach the hub, install huggingface_hub "
             "(pip install 'based-jax[hub]')"
         ) from error
+
+
+@contextlib.contextmanager
+def explained(repository: str, revision: str | None, task: str = "fetched from") -> Iterator[None]:
+    """Turn whatever the hub's library raises into one line that names the repository."""
     try:
-        return Path(hub.snapshot_download(repository, allow_patterns=list(PATTERNS)))
-    except (OSError, ValueError, RuntimeError) as error:
-        # Its errors are many, most of them OSErrors: no network, no such repository, not allowed, no space.
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        yield
+    except Exception as error:
+        if (problem := refusal(error, repository, revision)) is not None:
+            raise problem from error
         raise FileNotFoundError(
-            f"{repository!r} is neither a directory nor could it be fetched from the hub: {reason}"
+            f"{repository!r} could not be {task} the hub: {_first_line(error)}"
         ) from error
+
+
+def refusal(error: Exception, repository: str, revision: str | None) -> Exception | None:
+    """The error to raise where the hub's answer is final; None where it may be another in an hour."""
+    kinds = importlib.import_module("huggingface_hub.errors")
+    if isinstance(error, kinds.GatedRepoError):
+        terms = "accept its terms on its page, then log in with `hf auth login` or set HF_TOKEN"
+        return FileNotFoundError(f"{repository!r} is gated: {terms}")
+    if isinstance(error, kinds.RepositoryNotFoundError):
+        private = "if it is private, log in with `hf auth login` or set HF_TOKEN"
+        return FileNotFoundError(
+            f"{repository!r}: no such directory, and no such model on the hub; {private}"
+        )
+    if isinstance(error, kinds.RevisionNotFoundError):
+        expected = f"expected a branch, tag or commit of {repository!r} on the hub"
+        return FileNotFoundError(f"revision = {revision!r}: {expected}")
+    if isinstance(error, kinds.HFValidationError):
+        return ValueError(f"repository = {repository!r}: {_first_line(error)}")
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    if status in (401, 403):
+        token = "log in with `hf auth login` or set HF_TOKEN, to a token that may do this"
+        return PermissionError(f"{repository!r}: the hub refuses access (status {status}); {token}")
+    return None
+
+
+def _download(
+    hub: Any,
+    repository: str,
+    revision: str | None,
+    sizes: Mapping[str, int],
+    check: Callable[[Path], object],
+) -> Path:
+    """Fetch config.json, tokenizer and index, check them, and then fetch the weights of the same commit."""
+    weights = next((name for name in WEIGHT_FILES if name in sizes), None)
+    for name, wanted in ((CONFIG, CONFIG in sizes), (" or ".join(WEIGHT_FILES), weights is not None)):
+        if not wanted:
+            has = ", ".join(shown_name(name) for name in sorted(sizes)[:10]) or "nothing"
+            raise FileNotFoundError(f"{repository!r} on the hub has no {name}, but {has}")
+    assert weights is not None
+    small = dict.fromkeys((CONFIG, weights) if weights.endswith(".json") else (CONFIG,), MAX_BYTES)
+    tokenizer = (name for name in sizes if any(Path(name).match(pattern) for pattern in TOKENIZER_FILES))
+    small |= dict.fromkeys((name for name in tokenizer if "/" not in name), MAX_TOKENIZER_BYTES)
+    for name, most in small.items():
+        _expect_size(repository, name, sizes[name], most)
+    directory = _snapshot(hub, repository, revision, small)
+    _expect_intact(directory, small)
+    check(directory)
+    files = _weight_files(directory, weights)
+    if missing := sorted(files - sizes.keys()):
+        raise FileNotFoundError(
+            f"{repository!r} on the hub has no {', '.join(missing[:10])}, as {weights} says"
+        )
+    _expect_size(repository, "the weights", sum(sizes[name] for name in files), MAX_WEIGHT_BYTES)
+    _snapshot(hub, repository, directory.name, files)
+    _expect_intact(directory, files)
+    return directory
+
+
+def _snapshot(hub: Any, repository: str, revision: str | None, names: Iterable[str]) -> Path:
+    """Fetch these files into the cache; again after a lost connection, from where the library kept them."""
+    attempt = 0
+    with explained(repository, revision):
+        while True:
+            attempt += 1
+            try:
+                found = hub.snapshot_download(repository, revision=revision, allow_patterns=sorted(names))
+                return Path(found)
+            except Exception as error:
+                if attempt == _ATTEMPTS or refusal(error, repository, revision) is not None:
+                    raise
+
+
+def _cached(hub: Any, repository: str, revision: str | None, check: Callable[[Path], object]) -> Path:
+    """The directory of a revision in the cache. FileNotFoundError: it is not there, or not whole."""
+    name = f"{repository!r} at {revision or 'main'}"
+    found = hub.try_to_load_from_cache(repository, CONFIG, revision=revision)
+    if not isinstance(found, str):
+        raise FileNotFoundError(f"the cache has no config.json of {name}")
+    directory = Path(found).parent
+    weights = next((file for file in WEIGHT_FILES if (directory / file).is_file()), None)
+    files = set() if weights is None else _weight_files(directory, weights)
+    if not files or any(not (directory / file).is_file() for file in files):
+        raise FileNotFoundError(f"the cache has not all weights of {name}")
+    _expect_intact(directory, [path.name for path in directory.iterdir()])
+    check(directory)
+    return directory
+
+
+def _weight_files(directory: Path, weights: str) -> set[str]:
+    """Names of the files with the weights: the shards of an index, or the file itself."""
+    return set(read_index(directory / weights).values()) if weights.endswith(".json") else {weights}
+
+
+def _expect_size(repository: str, name: str, size: int, most: int) -> None:
+    if size > most:
+        expected = f"at most {most:,}; for more, `hf download` it and load the directory"
+        raise CheckpointError(f"{repository!r}: {name}: {size:,} bytes, expected {expected}")
+
+
+def _expect_intact(directory: Path, names: Iterable[str]) -> None:
+    """Check that files have the content that their names in the cache are the hashes of.
+
+    The cache keeps a file as blobs/HASH, with links to it: SHA-256 of large files, git's blob id of the
+    others. Where the file system has no links there is no hash to compare with.
+    """
+    for path in (directory / name for name in sorted(names)):
+        blob = path.resolve()
+        if path.is_file() and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", blob.name):
+            digest = _digest(blob, len(blob.name))
+            if digest != blob.name:
+                what = f"its {_DIGESTS[len(digest)]} is {digest[:12]}..., not {blob.name[:12]}..."
+                raise CheckpointError(f"{path}: damaged, {what}; remove {blob} and load it again")
+
+
+def _digest(path: Path, digits: int) -> str:
+    with path.open("rb") as file:
+        if digits == 64:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        start = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+        return hashlib.file_digest(file, lambda: start).hexdigest()
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line of a message, with that of the error that was its cause, if there was one."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    cause = _first_line(error.__cause__) if error.__cause__ is not None else line
+    return line if cause in line else f"{line} ({cause})"

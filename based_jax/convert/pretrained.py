@@ -2,12 +2,13 @@
 
     native     config.json {"format": "based_jax", "version": 1, "model": ModelConfig.to_dict()}
                model.safetensors
-    authors    config.json as their loaders read it (spec of Based 9.1)
+    authors    config.json as their loaders read it
                pytorch_model.bin, a torch file, the only one that all of their loaders read
+    fla        config.json and weights of flash-linear-attention's models (`fla_config`)
 
-`load_pretrained` reads both, with either kind of weight file, and `save_pretrained` writes both. Tensors have
-the same names, shapes and numbers in both, so a `model.safetensors` of ours loads into the authors' modules
-by hand; their `from_pretrained_hf` needs the authors' form.
+`load_pretrained` reads all three, with either kind of weight file, and `save_pretrained` writes the first
+two. Tensors have the same names, shapes and numbers in these, so a `model.safetensors` of ours loads into the
+authors' modules by hand; their `from_pretrained_hf` needs the authors' form.
 """
 
 import contextlib
@@ -23,9 +24,13 @@ from flax import linen as nn
 
 from based_jax.convert import authors_config, hub
 from based_jax.convert.config_for_authors import config_for_authors
+from based_jax.convert.fla_config import fla_model_type
+from based_jax.convert.fla_names import with_names_of_today
 from based_jax.convert.layouts import Rules, Shapes, flatten, to_tensors
+from based_jax.convert.model_card import ModelCard, write_card
 from based_jax.convert.reference_modules import drop_tied_head, to_params
-from based_jax.convert.state_dict import WEIGHT_FILES, expect_keys, read_state_dict, write_safetensors
+from based_jax.convert.shards import MAX_SHARD_BYTES, write_weights
+from based_jax.convert.state_dict import WEIGHT_FILES, expect_keys, read_state_dict
 from based_jax.convert.tables import mixer_rules, mlp_rules, model_rules, names_of
 from based_jax.convert.torch_file.writer import write_torch_file
 from based_jax.files import read_json
@@ -43,15 +48,16 @@ FORMS = {"native": "model.safetensors", "authors": "pytorch_model.bin"}
 
 
 def load_pretrained(
-    source: str | os.PathLike[str], *, dtype: str | None = None
+    source: str | os.PathLike[str], *, dtype: str | None = None, revision: str | None = None
 ) -> tuple[LanguageModel, Params]:
     """A language model and its parameters.
 
     Args:
         source: directory with config.json and weights (safetensors or torch's .bin, sharded or not), written
-            by `save_pretrained` or by the authors' code; directory of a training run; or a hub id such as
-            "hazyresearch/based-360m".
+            by `save_pretrained`, the authors' code or fla's; directory of a training run; or a hub id such as
+            "hazyresearch/based-360m", with "@revision" after it if need be.
         dtype: dtype of the computation, e.g. "bfloat16"; None keeps the config's.
+        revision: of a hub id: branch, tag or commit; None is the main branch.
 
     Returns:
         The model, and ``{"params": ...}`` as plain float32 arrays whatever the file's dtype.
@@ -59,12 +65,14 @@ def load_pretrained(
     Raises:
         ValueError: a config that is not understood; missing, unexpected or misshapen weights, or NaN among
             them, by name; an untied head where the config says tied.
-        FileNotFoundError: no such directory, or nothing to fetch from the hub.
+        FileNotFoundError, PermissionError: no such directory, or nothing to fetch from the hub.
         ImportError: a hub id without huggingface_hub.
     """
-    directory = find_directory(source)
+    directory = find_directory(source, revision)
     config = read_config(directory)
     tensors = read_state_dict(directory)
+    if model_type := fla_model_type(config):
+        tensors = with_names_of_today(tensors, model_type)
     shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
     model_config = parse_config(config, shapes, directory)
     if dtype is not None:
@@ -80,18 +88,26 @@ def load_pretrained(
 
 
 def save_pretrained(
-    directory: str | os.PathLike[str], model: LanguageModel, params: Params, *, to: str = "native"
+    directory: str | os.PathLike[str],
+    model: LanguageModel,
+    params: Params,
+    *,
+    to: str = "native",
+    card: ModelCard | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> Path:
-    """Write config.json and the weights under the authors' torch names, a tied head too.
+    """Write config.json, a model card, and the weights under the authors' torch names, a tied head too.
 
     Args:
-        directory: created if need be; files of the same names are replaced.
+        directory: created if need be; files of the same names are replaced, but a README.md of your own.
         params: ``{"params": ...}``; boxes with logical axis names are removed. Dtypes are kept.
         to: "native" writes model.safetensors, for `load_pretrained`; "authors" writes pytorch_model.bin and
             their config.json, for the authors' `from_pretrained_hf` (and `load_pretrained`).
+        card: what README.md says beside the architecture; "native" keeps it in config.json too.
+        max_shard_bytes: of "native": a larger model is written as numbered shards and an index.
 
     Returns:
-        The file with the weights.
+        The file with the weights, or the index of several.
 
     Raises:
         ValueError: parameters of another model; a model that the authors' code cannot build; a directory
@@ -99,8 +115,11 @@ def save_pretrained(
     """
     expect_choice("to", to, tuple(FORMS))
     description: dict[str, Any]
+    card = card or ModelCard()
     if to == "native":
+        known = card.to_dict()
         description = {"format": FORMAT, "version": VERSION, "model": model.config.to_dict()}
+        description |= {"card": known} if known else {}
     else:
         description = config_for_authors(model.config)
     tensors = state_dict(model, params)
@@ -111,11 +130,12 @@ def save_pretrained(
     expect(not others, str(target), others, f"no weights that a loader prefers to {weights.name}")
     target.mkdir(parents=True, exist_ok=True)
     if to == "native":
-        write_safetensors(weights, tensors, {"format": "pt"})
+        weights = write_weights(target, tensors, max_shard_bytes)
     else:
         write_torch_file(weights, tensors)
     with whole_file(target / CONFIG) as file:
         file.write((json.dumps(description, indent=2) + "\n").encode())
+    write_card(target, card, model.config, sum(leaf.size for leaf in jax.tree.leaves(params)))
     return weights
 
 
@@ -155,13 +175,17 @@ def language_model_shapes(config: ModelConfig) -> Shapes:
     return {path: leaf.shape for path, leaf in flatten(param_shapes(config)).items()}
 
 
-def find_directory(source: str | os.PathLike[str]) -> Path:
+def find_directory(source: str | os.PathLike[str], revision: str | None = None) -> Path:
     """`source` itself if it is a directory (of a training run: its model/), else the hub's copy of it.
 
     Raises:
-        FileNotFoundError, ImportError: see `load_pretrained`; a run that has not written model/ yet.
+        ValueError: a revision of a directory, which has none.
+        FileNotFoundError, PermissionError, ImportError: see `load_pretrained`; a run that has not written
+            model/ yet.
     """
     path = Path(source)
+    expected = f"None, or a hub id instead of the directory {source}"
+    expect(revision is None or not path.exists(), "revision", revision, expected)
     if (path / "model" / CONFIG).is_file():
         return path / "model"
     if (path / "checkpoints").is_dir():
@@ -169,7 +193,7 @@ def find_directory(source: str | os.PathLike[str]) -> Path:
     if path.is_dir():
         return path
     if isinstance(source, str) and not Path(source).exists() and hub.is_hub_id(source):
-        return hub.fetch(source)
+        return hub.fetch(source, revision, check=_expect_known)
     raise FileNotFoundError(f"{source}: expected a directory with {CONFIG} and weights, or a hub id")
 
 
@@ -197,6 +221,22 @@ def parse_config(config: Mapping[str, Any], shapes: Shapes, directory: Path) -> 
         expect(config.get("version") == VERSION, "version", config.get("version"), f"{VERSION}")
         expect(isinstance(config.get("model"), dict), "model", config.get("model"), "a JSON object")
         return ModelConfig.from_dict(config["model"])
+
+
+def read_card(config: Mapping[str, Any]) -> ModelCard:
+    """What a native config.json keeps of a model card; an empty one if nothing. ValueError: it is none."""
+    has_card = config.get("format") == FORMAT and "card" in config
+    return ModelCard.from_dict(config["card"]) if has_card else ModelCard()
+
+
+def _expect_known(directory: Path) -> None:
+    """Refuse a config.json of no model that is here, before its weights are fetched."""
+    config = read_config(directory)
+    if config.get("format") == FORMAT:
+        parse_config(config, {}, directory)
+    else:
+        with _naming(directory / CONFIG):
+            authors_config.kind(config)
 
 
 def _expect_outline(config: ModelConfig, shapes: Shapes) -> None:

@@ -206,7 +206,7 @@ _READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
 def _read_shards(index: Path) -> dict[str, np.ndarray]:
     """The tensors of all shards; each shard must hold exactly what the index promises."""
     names_by_shard: dict[str, set[str]] = {}
-    for name, shard in _read_index(index).items():
+    for name, shard in read_index(index).items():
         names_by_shard.setdefault(shard, set()).add(name)
     tensors: dict[str, np.ndarray] = {}
     for shard, names in names_by_shard.items():
@@ -218,7 +218,7 @@ def _read_shards(index: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _read_index(index: Path) -> dict[str, str]:
+def read_index(index: Path) -> dict[str, str]:
     """Tensor name to shard, where every shard is a plain file name."""
     try:
         content = read_json(index)

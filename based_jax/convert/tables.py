@@ -1,11 +1,12 @@
-"""Torch names and layouts of our modules, under the names of the authors' code (spec of Based, 9.2 to 9.5).
+"""Torch names and layouts of our modules, under the names of the authors' code and of fla's models.
 
 Tables list optional parts too (biases); `layouts.select` keeps what a module has.
 """
 
 import dataclasses
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
+from based_jax.convert import fla_tables
 from based_jax.convert.layouts import Rule, Rules, dense, linear, renamed, same, taps, under, vector
 from based_jax.models import ModelConfig
 
@@ -81,12 +82,14 @@ class Names:
     mlp: str = "mlp"
     norm: str = "norm1"
     """before the mixer"""
+    norm2: str = "norm2"
+    """before the MLP"""
     final_norm: str = "ln_f"
     word_embedding: str = "embeddings.word_embeddings"
     head: str = "lm_head.weight"
     """the head; a tied one is the embedding once more"""
-    attention: Rules = SOFTMAX_ATTENTION
-    """tensors of its softmax attention"""
+    mixers: Mapping[str, Rules] = dataclasses.field(default_factory=lambda: MIXERS)
+    """tensors of a mixer, by its name here"""
 
     @property
     def embedding(self) -> str:
@@ -105,7 +108,23 @@ class Names:
 
 AUTHORS = Names()
 MAMBA_MODEL = Names(
-    "backbone", norm="norm", final_norm="norm_f", word_embedding="embedding", attention=MAMBA_ATTENTION
+    "backbone",
+    norm="norm",
+    final_norm="norm_f",
+    word_embedding="embedding",
+    mixers={**MIXERS, "attention": MAMBA_ATTENTION},
+)
+FLA = Names(
+    "model",
+    mixer="attn",
+    norm="attn_norm",
+    norm2="mlp_norm",
+    final_norm="norm",
+    word_embedding="embeddings",
+    mixers=fla_tables.MIXERS,
+)
+FLA_MAMBA2 = Names(
+    "backbone", norm="norm", final_norm="norm_f", word_embedding="embeddings", mixers=fla_tables.MIXERS
 )
 ZOOLOGY = Names(backbone="backbone", mixer="sequence_mixer", mlp="state_mixer")
 
@@ -116,7 +135,7 @@ def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
     Args:
         keys: of a checkpoint, which decide where its embedding is among them.
     """
-    for names in (AUTHORS, MAMBA_MODEL):
+    for names in (AUTHORS, MAMBA_MODEL, FLA, FLA_MAMBA2):
         if names.embedding in keys:
             return names
     mixers = {config.layer(index).mixer for index in range(config.num_layers)}
@@ -124,8 +143,10 @@ def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
     return MAMBA_MODEL if is_mamba and config.mlp in ("none", "gated") else AUTHORS
 
 
-def mlp_rules(keys: Iterable[str]) -> Rules:
+def mlp_rules(keys: Collection[str]) -> Rules:
     """The rules of the MLPs in a checkpoint with these keys."""
+    if any(".mlp.gate_proj." in key for key in keys):
+        return fla_tables.MLP
     return ALT_MLP if any(".mlp.fc3." in key for key in keys) else MLP
 
 
@@ -134,7 +155,7 @@ def block_rules(mixer: Iterable[Rule], names: Names = AUTHORS, mlp: Rules = MLP)
     return (
         *under(NORM, names.norm, "norm1"),
         *under(mixer, names.mixer, "mixer"),
-        *under(NORM, "norm2", "norm2"),
+        *under(NORM, names.norm2, "norm2"),
         *under(mlp, names.mlp, "mlp"),
     )
 
@@ -157,6 +178,4 @@ def model_rules(mixers: Sequence[Iterable[Rule]], names: Names = AUTHORS, mlp: R
 
 def mixer_rules(name: str, paths: Iterable[str] = (), names: Names = AUTHORS) -> Rules:
     """The rules of a registered mixer. Without a table, its own paths with dots, arrays as they are."""
-    if name == "attention":
-        return names.attention
-    return MIXERS[name] if name in MIXERS else tuple(same(path.replace("/", "."), path) for path in paths)
+    return names.mixers.get(name) or tuple(same(path.replace("/", "."), path) for path in paths)

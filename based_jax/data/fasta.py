@@ -9,6 +9,7 @@ their case stay as they are: what they mean is up to the tokenizer.
 """
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 
 from based_jax.data.documents import Document, Skipped
@@ -32,9 +33,23 @@ def parse_fasta(chunks: Iterable[bytes], name: str) -> tuple[list[Document], lis
 
 
 def read_fasta(chunks: Iterable[bytes], name: str) -> Iterator[Document | Skipped]:
-    """Yield records as documents, none of them empty, and the records without a base, as they are read.
+    """Yield what `read_sequences` does, as documents.
 
-    `name` is that of the file.
+    Raises:
+        ValueError: as `read_sequences`.
+        UnicodeDecodeError: a sequence or a name that is not ASCII or UTF-8 text.
+    """
+    for item in read_sequences(chunks, name):
+        yield item if isinstance(item, Skipped) else Document(item[0], item[1].decode("utf-8"))
+
+
+def read_sequences(
+    chunks: Iterable[bytes], name: str, max_record: int = sys.maxsize
+) -> Iterator[tuple[str, bytes] | Skipped]:
+    """Yield names and letters of records, none of them empty, and what is skipped, as they are read.
+
+    `name` is that of the file. Skipped are records without a base, and those of more than `max_record`
+    letters, of which no more are kept in memory.
 
     A record is cut at every run of at least `GAP` N: nobody knows what is there, and no model should learn
     it. Its pieces are ``NAME:RECORD:START-END``, from base START to base END, both counted from 1 and
@@ -42,17 +57,20 @@ def read_fasta(chunks: Iterable[bytes], name: str) -> Iterator[Document | Skippe
     its number.
     Raises:
         ValueError: text before the first header, or a header of more than `MAX_HEADER` bytes.
-        UnicodeDecodeError: a sequence or a name that is not ASCII or UTF-8 text.
+        UnicodeDecodeError: a name that is not ASCII or UTF-8 text.
     """
     number = 0
-    for number, (header, sequence) in enumerate(_records(chunks, name), start=1):
+    for number, (header, sequence) in enumerate(_records(chunks, name, max_record), start=1):
         words = header.decode("utf-8").split()
         record = f"{name}:{words[0] if words else number}"
+        if sequence is None:
+            yield Skipped(record, "too large")
+            continue
         is_empty = True
         for start, piece in _between_gaps(sequence):
-            if text := piece.decode("utf-8"):
+            if piece:
                 is_empty, end = False, start + len(piece)
-                yield Document(record if piece is sequence else f"{record}:{start + 1}-{end}", text)
+                yield record if piece is sequence else f"{record}:{start + 1}-{end}", piece
         if is_empty:
             yield Skipped(record, "empty")
     if not number:
@@ -66,24 +84,35 @@ def _between_gaps(sequence: bytes) -> Iterator[tuple[int, bytes]]:
         yield start, sequence[start:gap]
         known = _NOT_N.search(letters, gap)
         start = known.start() if known else len(letters)
+    del letters
     yield start, sequence[start:] if start else sequence
 
 
-def _records(chunks: Iterable[bytes], name: str) -> Iterator[tuple[bytes, bytes]]:
-    """Header without ">" and sequence without white space, record by record."""
+def _records(chunks: Iterable[bytes], name: str, max_record: int) -> Iterator[tuple[bytes, bytes | None]]:
+    """Header without ">" and sequence without white space, None where it is too large, record by record."""
     header: bytes | None = None
-    pieces: list[bytes] = []
+    pieces, size = list[bytes](), 0
+
+    def sequence() -> bytes | None:
+        joined = b"".join(pieces)
+        pieces.clear()  # the caller has the sequence for as long as it takes to encode it
+        return joined if size <= max_record else None
+
     for kind, text in _marked(chunks, name):
         if kind == b">":
             if header is not None:
-                yield header, b"".join(pieces)
-            header, pieces = text, []
+                yield header, sequence()
+            header, pieces, size = text, [], 0
         elif kind == b"" and (piece := text.translate(None, delete=_SPACE)):
             shown = piece[:40].decode(errors="replace")
             expect(header is not None, f"{name}, first line", shown, "'>' and a name")
-            pieces.append(piece)
+            size += len(piece)
+            if size <= max_record:
+                pieces.append(piece)
+            else:
+                pieces.clear()
     if header is not None:
-        yield header, b"".join(pieces)
+        yield header, sequence()
 
 
 def _marked(chunks: Iterable[bytes], name: str) -> Iterator[tuple[bytes, bytes]]:

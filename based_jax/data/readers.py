@@ -70,7 +70,9 @@ def without_compression(name: str) -> str:
     return next((name[: -len(end)] for end in COMPRESSIONS if name.lower().endswith(end)), name)
 
 
-def read_file(path: Path, name: str, max_bytes: int = MAX_BYTES) -> tuple[list[Document], list[Skipped]]:
+def read_file(
+    path: Path, name: str, max_bytes: int = MAX_BYTES, *, is_plain: bool = False
+) -> tuple[list[Document], list[Skipped]]:
     """Read one file; return its documents, none of them with an empty text, and what was skipped.
 
     Args:
@@ -78,6 +80,7 @@ def read_file(path: Path, name: str, max_bytes: int = MAX_BYTES) -> tuple[list[D
         name: the name for its documents; those of a ``.jsonl`` file become ``name:line``, those of a
             ``.json`` or ``.parquet`` file ``name:number`` (from 1), those of a FASTA file ``name:record``.
         max_bytes: of text that the file may hold.
+        is_plain: read UTF-8 text, unpacked, whatever the extension.
 
     Raises:
         ValueError: a line of a ``.jsonl`` file is not an object with a string field "text", nor what a
@@ -85,7 +88,7 @@ def read_file(path: Path, name: str, max_bytes: int = MAX_BYTES) -> tuple[list[D
             header; more text than `max_bytes`, or than `MAX_RATIO` allows.
         ImportError: a ``.zst`` or ``.parquet`` file, and the package that reads it is not installed.
     """
-    extension, _ = kind_of(path)
+    extension = "" if is_plain else kind_of(path)[0]
     chunks = read_chunks(path, name, max_bytes)
     try:
         if extension == PARQUET_EXTENSION:

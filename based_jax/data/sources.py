@@ -8,15 +8,15 @@ a file             the file; one document per line of a ``.jsonl`` file, object 
                    a ``.parquet`` file; a FASTA file's records (see `fasta`)
 a directory        every known file below it, and those that `include` asks for
 a glob             every such file that matches; ``**`` crosses directories
-``hf:NAME``        rows of a Hugging Face data set (split "train", field "text"); or ``hf:NAME:CONFIG``
+``hf:NAME``        rows of a Hugging Face data set; its split and configuration may follow (see `hub`)
 =================  ==========================================================================================
 
 Each file is read once, however many links lead to it, under the first of its names. Links to directories
 are followed where the spec or a part of a glob names them, but not by ``**`` or below a directory.
 Known files end in .txt .py .md .jsonl .json .fa .fasta .fna, each also with .gz or .zst, or in .parquet; most
 .json files are no text, so these are read only where the spec itself ends so. Any other file is left out and
-counted by its suffix, unless `include` matches its name: it is then read as UTF-8 text. The order is that of
-the sorted paths. To load a file that is itself called ``stdlib``, write ``./stdlib``.
+counted by its suffix, unless `include` matches its name: it is then read as UTF-8 text, a .json file too. The
+order is that of the sorted paths. To load a file that is itself called ``stdlib``, write ``./stdlib``.
 """
 
 import fnmatch
@@ -31,6 +31,7 @@ from typing import NamedTuple
 from based_jax.data import readers
 from based_jax.data.documents import Corpus, Document, Skipped, describe_skipped
 from based_jax.data.globs import identity, match_files
+from based_jax.data.hub import HUB, load_texts, parse_hub
 from based_jax.validate import expect
 
 _LOGGER = logging.getLogger(__name__)
@@ -41,10 +42,18 @@ _EXPECTED = "'stdlib', a file, a directory, a glob that matches files, or 'hf:NA
 _STDLIB_EXCLUDED = ("site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__")
 
 
-class Files(NamedTuple):
-    """What `find_files` found: sorted (name, path) pairs, and files not read by suffix ("" for none)."""
+class File(NamedTuple):
+    """A file to read, and the name for its documents."""
 
-    found: list[tuple[str, Path]]
+    name: str
+    path: Path
+    is_plain: bool = False  # asked for by `include` alone: one document of UTF-8 text, whatever its suffix
+
+
+class Files(NamedTuple):
+    """What `find_files` found: files sorted by name, and files not read by suffix ("" for none)."""
+
+    found: list[File]
     left_out: dict[str, int]
 
 
@@ -66,16 +75,16 @@ def load_documents(spec: str, include: str | None = None, *, max_bytes: int = re
         ImportError: `spec` needs a package of the ``data`` extra that is not installed.
     """
     expect(isinstance(spec, str) and bool(spec), _ARGUMENT, spec, _EXPECTED)
-    has_files = not (spec == "stdlib" or spec.startswith("hf:"))
+    has_files = not (spec == "stdlib" or spec.startswith(HUB))
     expected = f"a file, a directory or a glob as data, not {spec!r}"
     expect(include is None or has_files, "include", include, expected)
     documents, skipped, files = list[Document](), list[Skipped](), Files([], {})
-    if spec.startswith("hf:"):
+    if spec.startswith(HUB):
         documents, skipped = _load_hugging_face(spec)
     else:
         files = find_files(spec, skipped, include)
-        for name, path in files.found:
-            found, unusable = readers.read_file(path, name, max_bytes)
+        for name, path, is_plain in files.found:
+            found, unusable = readers.read_file(path, name, max_bytes, is_plain=is_plain)
             documents += found
             skipped += unusable
     reasons = f"; skipped {describe_skipped(skipped)}" if skipped else ""
@@ -96,7 +105,7 @@ def find_files(
     if spec == "stdlib":
         root = Path(sysconfig.get_path("stdlib"))
         files = _walk(root, skipped, _STDLIB_EXCLUDED)
-        return Files(sorted((name, path) for name, path in files if path.suffix == ".py"), {})
+        return Files(sorted(File(name, path) for name, path in files if path.suffix == ".py"), {})
     path = Path(spec)
     if os.path.isfile(path):
         kind, found = "a file", [(path.name, path)]
@@ -110,9 +119,9 @@ def find_files(
             raise FileNotFoundError(f"{_ARGUMENT} = {spec!r}: expected {_EXPECTED}; {problem}")
     asks_for_json = kind != "a directory" and readers.without_compression(spec).endswith(".json")
     files = _by_suffix(found, include, suffixes, () if asks_for_json else (readers.JSON_EXTENSION,))
-    once: dict[str, tuple[str, Path]] = {}
-    for name, path in files.found:  # a broken link, which has no identity, is accounted for when it is read
-        once.setdefault(identity(str(path)), (name, path))
+    once: dict[str, File] = {}
+    for file in files.found:  # a broken link, which has no identity, is accounted for when it is read
+        once.setdefault(identity(str(file.path)), file)
     files = Files(list(once.values()), files.left_out)
     others = f", or --include with a pattern for {' '.join(files.left_out)}" if files.left_out else ""
     expect(bool(files.found or skipped), _ARGUMENT, spec, f"{kind} with text ({readers.KNOWN_FILES}){others}")
@@ -131,7 +140,7 @@ def _by_suffix(
         is_known = readers.is_known_file(path) and extension not in other
         is_known = is_known or path.suffix.lower() in suffixes
         if is_known or any(fnmatch.filter(names, pattern) for pattern in patterns):
-            found.append((name, path))
+            found.append(File(name, path, not is_known))
         else:
             left_out[path.suffix.lower()] += 1
     return Files(found, dict(left_out.most_common()))
@@ -153,22 +162,8 @@ def _walk(root: Path, skipped: list[Skipped], excluded: Collection[str] = ()) ->
 
 
 def _load_hugging_face(spec: str) -> tuple[list[Document], list[Skipped]]:
-    _, name, *config = spec.split(":")
-    expect(bool(name) and len(config) <= 1 and all(config), _ARGUMENT, spec, "hf:NAME or hf:NAME:CONFIG")
-    datasets = readers.import_optional("datasets", _ARGUMENT, spec)
-    try:
-        rows = datasets.load_dataset(name, *config, split="train")
-    except Exception as error:  # the library raises many kinds: network, configuration, format, permission
-        reason = str(error).partition("\n")[0]
-        expected = "a data set with a split 'train' that can be loaded"
-        message = f"{_ARGUMENT} = {spec!r}: expected {expected}; {type(error).__name__}: {reason}"
-        raise ValueError(message) from error
-    documents, skipped = [], []
-    for number, row in enumerate(rows):
-        text = row.get("text")
-        if not isinstance(text, str):
-            fields = ", ".join(sorted(row))
-            expect(False, _ARGUMENT, spec, f"a string field 'text'; row {number} has {fields}")
+    name, documents, skipped = parse_hub(spec, _ARGUMENT).name, list[Document](), list[Skipped]()
+    for number, text in enumerate(load_texts(spec, _ARGUMENT)):
         if text:
             documents.append(Document(f"{name}:{number}", text))
         else:

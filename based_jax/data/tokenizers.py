@@ -1,9 +1,11 @@
 """Text <-> token ids: bytes, nucleotides, any file of the `tokenizers` library; decoding while ids arrive."""
 
 import contextlib
+import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -11,12 +13,16 @@ import tokenizers
 from jaxtyping import Int32
 from numpy.typing import ArrayLike
 
+from based_jax import files
 from based_jax.data.nucleotides import LETTERS, decode_nucleotides, encode_nucleotides
 from based_jax.files import parse_json, read_text
 from based_jax.validate import expect
 
 EOT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 """Names of the document separator in tokenizer files, the first one that exists is taken."""
+
+CHAT_FILES = ("chat_template.jinja", "tokenizer_config.json")
+"""What may lie beside a tokenizer's file and says how conversations are written, see `chat.template`."""
 
 _FILE = "tokenizer.json"
 MAX_BYTES = 128 << 20  # Largest tokenizer.json that is read: one of 256,000 tokens has 33 MB.
@@ -52,6 +58,7 @@ class _BuiltIn:
     """A tokenizer that needs no file: ``tokenizer.json`` only has its name."""
 
     name: str
+    chat_files: Mapping[str, bytes] = MappingProxyType({})
 
     def save(self, directory: str | Path) -> None:
         _write(directory, json.dumps({"type": self.name}))
@@ -115,6 +122,26 @@ class FileTokenizer:
         self.name = name
         self.eot: int = eot
         self.vocab_size: int = max(vocabulary.values()) + 1  # ids may have gaps
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special_tokens: Mapping[str, int] = {
+            token.content: number for number, token in added.items() if token.special and token.content
+        }
+        """name -> id, of tokens that `encode` makes of no text"""
+        self.chat_files: Mapping[str, bytes] = {}
+        """name -> content, of `CHAT_FILES` that lay beside its own file"""
+
+    @functools.cached_property
+    def _reading_specials(self) -> tokenizers.Tokenizer:
+        """A copy for conversations: other threads may use the first one meanwhile."""
+        copy = tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
+        copy.encode_special_tokens = False
+        return copy
+
+    def encode_special(self, text: str) -> Int32[np.ndarray, " N"]:
+        """Ids of `text`, int32 (N,), in which the names of special tokens are these tokens."""
+        text.encode("utf-8")  # the library would call lone surrogates a TypeError
+        (encoding,) = self._reading_specials.encode_batch([text], add_special_tokens=False)
+        return np.asarray(encoding.ids, dtype=np.int32)
 
     def encode(self, text: str) -> Int32[np.ndarray, " N"]:
         """Ids of `text`, int32 (N,). Raises UnicodeEncodeError for lone surrogates."""
@@ -213,7 +240,25 @@ def find_vocab_size(spec: str | Path = "byte") -> int:
     return _GPT2_VOCAB if spec == "gpt2" else load_tokenizer(spec).vocab_size
 
 
+def save_chat_files(tokenizer: Tokenizer, directory: str | Path) -> None:
+    """Write the files with the chat template that lay beside a tokenizer's, if there were any."""
+    for name, content in getattr(tokenizer, "chat_files", {}).items():
+        (Path(directory) / name).write_bytes(content)
+
+
+def _chat_files(directory: Path) -> dict[str, bytes]:
+    paths = (directory / name for name in CHAT_FILES)
+    known = (path for path in paths if path.is_file() and path.stat().st_size <= files.MAX_BYTES)
+    return {path.name: path.read_bytes() for path in known}
+
+
 def _read(path: Path, name: str) -> Tokenizer:
+    tokenizer = _read_file(path, name)
+    tokenizer.chat_files = _chat_files(path.parent) if path.name == _FILE else {}
+    return tokenizer
+
+
+def _read_file(path: Path, name: str) -> FileTokenizer | ByteTokenizer | NucleotideTokenizer:
     try:
         content = read_text(path, max_bytes=MAX_BYTES)
         description = parse_json(content, str(path)) if len(content) < _SMALL else None

@@ -10,12 +10,14 @@ import numpy as np
 from jaxtyping import Int
 
 from based_jax.data import Document, PackedTokens, Skipped, Tokenizer, load_documents, split_documents
+from based_jax.data.hub import HUB
 from based_jax.data.readers import read_file
+from based_jax.data.shards.pairs import TokenPairs
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.specs import (
     expect_no_text_flags,
-    expect_same_tokenizer,
     load_data_tokenizer,
+    open_tokens,
     shard_directory,
 )
 from based_jax.data.sources import find_files
@@ -32,8 +34,8 @@ class TextOptions:
     """Where text comes from."""
 
     data: str | None = None
-    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME, or tokens:DIR, what train.tokenize
-    wrote: its held-out side, or for counting bigrams its training side"""
+    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME[:[CONFIG:]SPLIT], or tokens:DIR,
+    what train.tokenize wrote: its held-out side, or for counting bigrams its training side"""
     include: str | None = None
     """read these files too, whatever their suffix, e.g. '*.rst,README', as given to train.lm"""
     part: Literal["all", "train", "held_out"] = "all"
@@ -68,10 +70,10 @@ def open_text(options: TextOptions, tokenizer: Tokenizer) -> tuple[Sequence[Call
     """
     if (directory := shard_directory(_spec(options))) is not None:
         shards = _open_shards(options, directory, tokenizer, "train")
-        numbers = range(len(shards.split.shards))
+        numbers = range(shards.sizes.size)
         parts = [lambda number=number: _Cut(shards.shard(number)) for number in numbers]
         return parts, hashlib.sha256(repr((options, shards.checksum)).encode()).hexdigest()
-    if options.part != "all" or _spec(options).startswith("hf:"):
+    if options.part != "all" or _spec(options).startswith(HUB):
         documents = load_text(options)
         parts = [lambda: _Encoded(documents, tokenizer)]
         found = [(document.name, len(document.text)) for document in documents]
@@ -79,9 +81,10 @@ def open_text(options: TextOptions, tokenizer: Tokenizer) -> tuple[Sequence[Call
         skipped: list[Skipped] = []
         files = find_files(_spec(options), skipped, options.include).found
         parts = [
-            lambda path=path, name=name: _Encoded(read_file(path, name)[0], tokenizer) for name, path in files
+            lambda file=file: _Encoded(read_file(file.path, file.name, is_plain=file.is_plain)[0], tokenizer)
+            for file in files
         ]
-        found = [(name, path.stat().st_size if path.exists() else -1) for name, path in files]
+        found = [(name, path.stat().st_size if path.exists() else -1) for name, path, _ in files]
     return parts, hashlib.sha256(repr((options, found)).encode()).hexdigest()
 
 
@@ -106,12 +109,10 @@ def text_tokenizer(options: TextOptions, tokenizer: str | None) -> Tokenizer:
 
 def _open_shards(
     options: TextOptions, directory: Path, tokenizer: Tokenizer, side: Literal["train", "held_out"]
-) -> TokenShards:
+) -> TokenShards | TokenPairs:
     """One side of shards, by default `side`."""
     expect_no_text_flags(options, "include", "held_out", "held_out_bytes", "held_out_names")
-    shards = TokenShards.open(directory, side if options.part == "all" else options.part)
-    expect_same_tokenizer(shards, tokenizer)
-    return shards
+    return open_tokens(directory, side if options.part == "all" else options.part, tokenizer)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

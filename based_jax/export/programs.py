@@ -21,6 +21,7 @@ from jax import export, lax
 from based_jax.convert.layouts import flatten
 from based_jax.export.plan import Plan
 from based_jax.generate.capacity import token_limit
+from based_jax.generate.logit_bias import MAX_BIASED, Biases
 from based_jax.generate.sampling import Counts, RowSettings, choose
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Params, State
@@ -77,7 +78,7 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     except (TypeError, jax.errors.InconclusiveDimensionOperation) as error:
         if plan.batch_size is not None:
             raise
-        # Some layers compute with the number of rows, which needs it to be a number.
+        # A layer may compute with the number of rows, which needs it to be a number; none of ours does.
         raise ValueError(
             "batch_size = None: expected a number (--batch-size) for this model, which cannot be traced for "
             f"any batch ({str(error).splitlines()[0]})"
@@ -157,8 +158,9 @@ class _Functions:
 
         `sampling` is `RowSettings` with keys as numbers, and what each row's text is so far: `step` is the
         number of tokens made; `prompt_counts` and `made_counts` are how often each token is in the prompt and
-        among those, for the penalties. The tokens, int32 (B, K), are 0 after `count` and in rows that are not
-        active; logits and state are those after the last of them.
+        among those, for the penalties; `bias_tokens` and `bias_values` are `Biases`. The tokens, int32
+        (B, K), are 0 after `count` and in rows that are not active; logits and state are those after the
+        last of them.
         """
         keys = jax.random.wrap_key_data(sampling["keys"], impl=KEY_KIND)
         rows = RowSettings(keys=keys, **{name: sampling[name] for name in ("top_k", *_FLOATS)})
@@ -167,13 +169,15 @@ class _Functions:
         def body(number: Array, carry: Any) -> Any:
             counts, (made, logits, state) = carry
             size = self.model.config.vocab_size
-            chosen = choose(logits, rows, sampling["step"] + number, counts, vocab_size=size).token
+            chosen = choose(logits, rows, sampling["step"] + number, counts, biases, vocab_size=size).token
             token = jnp.where(active, chosen, 0)
             new = made.at[:, number].set(token), *step(params, state, token, active)
             return counts.add(token, active), new
 
         made = jnp.zeros((active.shape[0], self.plan.decode_chunk), jnp.int32)
         counts = Counts(sampling["prompt_counts"], sampling["made_counts"])
+        given = (sampling["bias_values"] != 0).any(axis=1)
+        biases = Biases(sampling["bias_tokens"], sampling["bias_values"], given)
         return lax.fori_loop(0, count, body, (counts, (made, logits, state)))[1]
 
     def _variables(self, params: Mapping[str, Array]) -> Params:
@@ -198,6 +202,8 @@ def _values(functions: _Functions, params: Mapping[str, Array]) -> dict[str, Any
         **{name: shape((rows,), jnp.float32) for name in _FLOATS},
         "prompt_counts": counts,
         "made_counts": counts,
+        "bias_tokens": shape((rows, MAX_BIASED), jnp.int32),
+        "bias_values": shape((rows, MAX_BIASED), jnp.float32),
     }
     return {
         "params": {name: shape(leaf.shape, leaf.dtype) for name, leaf in params.items()},

@@ -41,6 +41,7 @@ MANIFEST = "manifest.json"
 PROGRAMS = ("init", "prefill", "decode", "extend")
 
 _INT32_MAX = 2**31 - 1
+_MOST_BIASED = 300  # tokens with a bias: the size of what the program takes
 _MOST_BYTES = 1 << 26  # of a manifest: a thousand times what a large model's has
 
 Array = jax.Array | np.ndarray
@@ -66,6 +67,8 @@ class Sampling:
     """taken from the logits of tokens that were made"""
     frequency_penalty: float = 0.0
     """taken from a token's logit once for every time it was made"""
+    logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    """token -> what is added to its logit before anything else, in [-100, 100], for up to 300 tokens"""
     seed: int = 0
     """row r has the key fold_in(key(seed), r)"""
 
@@ -83,6 +86,11 @@ class Sampling:
         ):
             value = getattr(self, name)
             _expect(kind(value) and low <= value <= high, name, value, expected)
+        good = isinstance(self.logit_bias, Mapping) and len(self.logit_bias) <= _MOST_BIASED
+        _expect(good, "logit_bias", self.logit_bias, f"a mapping of up to {_MOST_BIASED} tokens")
+        for token, value in self.logit_bias.items():
+            good = _is_whole(token) and 0 <= token <= _INT32_MAX and _is_number(value) and abs(value) <= 100
+            _expect(good, "logit_bias", {token: value}, "tokens and numbers from -100 to 100")
 
     @property
     def penalises(self) -> bool:
@@ -93,10 +101,15 @@ class Sampling:
         """The settings as the program takes them, the same for all rows but for the keys."""
         key = jax.random.key(self.seed, impl=key_kind)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows))
-        given = {name.removesuffix("_penalty"): value for name, value in vars(self).items() if name != "seed"}
+        others = {name: value for name, value in vars(self).items() if name not in ("seed", "logit_bias")}
+        given = {name.removesuffix("_penalty"): value for name, value in others.items()}
         arrays = {name: np.full(rows, value, np.float32) for name, value in given.items()}
         whole = {"keys": np.asarray(jax.random.key_data(keys)), "top_k": np.full(rows, self.top_k, np.int32)}
-        return arrays | whole
+        tokens, values = np.zeros((2, rows, _MOST_BIASED))
+        count = len(self.logit_bias)
+        tokens[:, :count], values[:, :count] = list(self.logit_bias), list(self.logit_bias.values())
+        biases = {"bias_tokens": tokens.astype(np.int32), "bias_values": values.astype(np.float32)}
+        return arrays | whole | biases
 
 
 class Exported:
@@ -265,6 +278,10 @@ class Exported:
         known = self.manifest["values"]["sampling"]
         fits = "repetition" in known or not sampling.penalises
         _expect(fits, "repetition_penalty", sampling.repetition_penalty, "1 with this export: it has none")
+        fits = "bias_tokens" in known or not sampling.logit_bias
+        _expect(fits, "logit_bias", dict(sampling.logit_bias), "none with this export: it has no biases")
+        most = max(sampling.logit_bias, default=0)
+        _expect(most < size, "logit_bias", most, f"tokens in [0, {size})")
         logits, state = self._read_prompts(prompts, rows)
         counts = np.zeros((2, rows, size), np.int32)  # of the prompts' tokens, of those that were made
         for row, prompt in enumerate(prompts):
@@ -604,6 +621,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--repetition-penalty", type=float, default=1.0, help=text)
     add("--presence-penalty", type=float, default=0.0, help="taken from the logits of tokens that were made")
     add("--frequency-penalty", type=float, default=0.0, help="the same, for every time that one was made")
+    text = "tokens and what is added to their logits, from -100 to 100"
+    add("--logit-bias", type=_biases, default={}, metavar="5:-100,7:2.5", help=text)
     add("--seed", type=int, default=0, help="of the sampling")
     add("--stop", action="append", default=[], metavar="TEXT", help="a text that ends a continuation")
     add("--stop-tokens", type=_tokens, default=[], metavar="0,1", help="tokens that end a row of --tokens")
@@ -636,6 +655,11 @@ def _run(options: argparse.Namespace) -> None:
 
 def _tokens(text: str) -> list[int]:
     return [int(token) for token in text.split(",")]
+
+
+def _biases(text: str) -> dict[int, float]:
+    pairs = (pair.split(":") for pair in text.split(","))
+    return {int(token): float(value) for token, value in pairs}
 
 
 if __name__ == "__main__":

@@ -42,6 +42,12 @@ class Options:
     """sample among tokens with at least this share of the most likely one's probability, in (0, 1]"""
     repetition_penalty: float = 1.0
     """above 1: tokens that are in the text already become less likely"""
+    presence_penalty: float = 0.0
+    """taken from the logits of tokens that were made"""
+    frequency_penalty: float = 0.0
+    """taken from a token's logit once for every time it was made"""
+    logit_bias: dict[int, float] = dataclasses.field(default_factory=dict)
+    """tokens and what is added to their logits, in [-100, 100]: 10 -100 32 1.5 bans token 10 and so on"""
     seed: int = 0
     """of the sampling"""
     stop: tuple[str, ...] = ()
@@ -57,8 +63,8 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
     options = command.parse(Options, argv, prog=PROG)
-    choice = options.temperature, options.top_k, options.top_p, options.min_p, options.repetition_penalty
-    sampler = dataclasses.asdict(Sampler(*choice))  # says what is wrong before anything is loaded
+    # Says what is wrong before anything is loaded.
+    sampler = Sampler(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Sampler)})
     StopTexts(options.stop)
     expect_integer("max_new_tokens", options.max_new_tokens, 1)
     expect(0 <= options.seed < 2**32, "seed", options.seed, "an integer in [0, 2^32)")
@@ -70,8 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             model, params = decoding_weights(model, params, options.dtype)
     tokenizer = find_tokenizer(directory, options.tokenizer, model.config.vocab_size)
     ends = {"stop": options.stop, "max_new_tokens": options.max_new_tokens}
-    rng = jax.random.key(options.seed)
-    chunks = TextStream(model, params, tokenizer, options.prompt, **ends, rng=rng, **sampler)
+    rng, settings = jax.random.key(options.seed), dataclasses.asdict(sampler)
+    chunks = TextStream(model, params, tokenizer, options.prompt, **ends, rng=rng, **settings)
     try:
         return show(options.prompt, chunks, options.stream)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough

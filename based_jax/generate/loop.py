@@ -9,7 +9,7 @@ Rows of one batch may have prompts of different lengths: the state knows how far
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -19,6 +19,7 @@ from jax import lax
 
 from based_jax.generate.capacity import capacity_for, with_capacity
 from based_jax.generate.layer_streams import LayerStreams
+from based_jax.generate.logit_bias import Biases
 from based_jax.generate.prompt import Prompt, Tokens, bucket, chunk_sizes, pad_to, read_prompt, read_tokens
 from based_jax.generate.rows import row_count, take_rows
 from based_jax.generate.sampling import Counts, RowSettings, Sampler, batch_settings, choose
@@ -59,6 +60,7 @@ class Rules(NamedTuple):
     settings: RowSettings
     stop_tokens: np.ndarray
     pad_token: int
+    biases: Biases | None = None
 
 
 _SETTINGS = tuple(field.name for field in dataclasses.fields(Sampler))
@@ -79,6 +81,7 @@ def generate(
     repetition_penalty: float | Sequence[float] = 1.0,
     presence_penalty: float | Sequence[float] = 0.0,
     frequency_penalty: float | Sequence[float] = 0.0,
+    logit_bias: Mapping[int, float] | Sequence[Mapping[int, float] | None] | None = None,
     stop_tokens: Sequence[int] = (),
     prompt_mask: Mask | np.ndarray | None = None,
     pad_token: int = 0,
@@ -91,7 +94,8 @@ def generate(
     Compiled for a model and batch size: the decoding loop once per bucket of `max_new_tokens`, reading once
     for each of the three sizes of `prompt.CHUNKS`; prompts of other lengths, other settings, keys and stop
     tokens reuse the programs. A state that grows with the text (full attention's) can hold a power of two
-    of tokens, and another power compiles again; so do the first penalties, which count tokens.
+    of tokens, and another power compiles again; so do the first penalties, which count tokens, and the first
+    biases.
 
     Args:
         model: any model whose mixers can continue from a state.
@@ -103,7 +107,7 @@ def generate(
         rng: `jax.random.key(seed)`, needed when temperature > 0. Row r uses fold_in(rng, r). With one key
             per row, shape (B,), a row makes the same tokens in any batch.
         top_k, top_p, min_p: which tokens may be sampled; see `Sampler`.
-        repetition_penalty, presence_penalty, frequency_penalty: see `Sampler`.
+        repetition_penalty, presence_penalty, frequency_penalty, logit_bias: see `Sampler`.
         stop_tokens: a row that emits one of these emits `pad_token` from then on; the loop ends when every
             row has.
         prompt_mask: (B, N) booleans, True for real tokens, right padding only.
@@ -114,17 +118,17 @@ def generate(
 
     Returns:
         The new tokens, int32 (B, max_new_tokens). With `return_logprobs` the tokens and their log
-        probabilities by the model's own logits, without temperature and penalties, float32 of the same
-        shape, 0 for padding.
+        probabilities by the model's own logits, without temperature, penalties and biases, float32 of the
+        same shape, 0 for padding.
 
     Raises:
         TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
     """
     expect_integer("max_new_tokens", max_new_tokens, 1)
     total = int(max_new_tokens)
-    given = (temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty)
+    cuts, penalties = (top_k, top_p, min_p), (repetition_penalty, presence_penalty, frequency_penalty)
     ends = (stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix)
-    sampling = dict(zip(_SETTINGS, given, strict=True))
+    sampling = dict(zip(_SETTINGS, (temperature, *cuts, *penalties, logit_bias), strict=True))
     start, rules = _read(model, params, prompt, total, rng, *ends, **sampling)
     (tokens, logprobs), _, _ = _decode(model, params, start(), total, rules, size=bucket(total))
     return (tokens[:, :total], logprobs[:, :total]) if return_logprobs else tokens[:, :total]
@@ -144,6 +148,7 @@ def stream(
     repetition_penalty: float | Sequence[float] = 1.0,
     presence_penalty: float | Sequence[float] = 0.0,
     frequency_penalty: float | Sequence[float] = 0.0,
+    logit_bias: Mapping[int, float] | Sequence[Mapping[int, float] | None] | None = None,
     stop_tokens: Sequence[int] = (),
     prompt_mask: Mask | np.ndarray | None = None,
     pad_token: int = 0,
@@ -171,9 +176,9 @@ def stream(
     expect_integer("max_new_tokens", max_new_tokens, 1)
     expect_integer("chunk", chunk, 1)
     total, size = int(max_new_tokens), int(chunk)
-    given = (temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty)
+    cuts, penalties = (top_k, top_p, min_p), (repetition_penalty, presence_penalty, frequency_penalty)
     ends = (stop_tokens, prompt_mask, pad_token, prefill_chunk, prefix)
-    sampling = dict(zip(_SETTINGS, given, strict=True))
+    sampling = dict(zip(_SETTINGS, (temperature, *cuts, *penalties, logit_bias), strict=True))
     start, rules = _read(model, params, prompt, total, rng, *ends, **sampling)
 
     def decode(progress: Progress, count: int) -> Any:
@@ -231,13 +236,13 @@ def _read(
         expect(before + length + total - 1 <= limit, "max_new_tokens", total, most)
     stops = read_tokens("stop_tokens", stop_tokens, config.vocab_size)
     expect_integer("pad_token", pad_token, -INT32_MAX - 1)
-    settings, penalises = batch_settings(rng, batch, **sampling)
+    chosen = batch_settings(rng, batch, config.vocab_size, **sampling)
     if prefill_chunk is not None:
         expect_integer("prefill_chunk", prefill_chunk, 1)
     chunks = chunk_sizes(length, prefill_chunk)
     padded = pad_to(read, sum(chunks))
     capacity = capacity_for(model, before + length + total)
-    counts = _count(padded, prefix, config.vocab_size) if penalises else None
+    counts = _count(padded, prefix, config.vocab_size) if chosen.penalises else None
 
     def start() -> Progress:
         if prefix is None:
@@ -253,7 +258,7 @@ def _read(
             progress = prefill(model, params, progress, part, padded.lengths, offset)
         return progress._replace(counts=explicit_mesh.placed(counts, mesh, like=prompt))
 
-    return start, Rules(settings, stops, int(pad_token))
+    return start, Rules(chosen.rows, stops, int(pad_token), chosen.biases)
 
 
 def _count(prompt: Prompt, prefix: Prefix | None, vocab_size: int) -> Counts:
@@ -333,7 +338,8 @@ def make_tokens(model, size, params, progress, limit, rules):
         made, (carried, hidden, done, step, counts), (tokens, logprobs) = carry
         logits = model.apply(params, hidden, method="unembed")
         steps = jnp.broadcast_to(step, done.shape)
-        chosen = choose(logits, rules.settings, steps, counts, vocab_size=model.config.vocab_size)
+        vocab_size = model.config.vocab_size
+        chosen = choose(logits, rules.settings, steps, counts, rules.biases, vocab_size=vocab_size)
         token = chosen.token
         tokens = tokens.at[:, made].set(jnp.where(done, rules.pad_token, token))
         logprobs = logprobs.at[:, made].set(jnp.where(done, 0, chosen.logprob))

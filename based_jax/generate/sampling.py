@@ -1,6 +1,6 @@
-"""From logits to tokens: penalties, temperature, top-k, nucleus, min-p; every row by its own settings.
+"""From logits to tokens: biases, penalties, temperature, top-k, top-p, min-p; each row by its own settings.
 
-    penalised  = logits, lowered for tokens that are in the text already
+    penalised  = logits + biases, lowered for tokens that are in the text already
     scores     = penalised / temperature
     candidates = min_p(top_p(top_k(scores)))
     token      ~ softmax(candidates),   or the largest of `penalised` where the temperature is 0
@@ -15,9 +15,11 @@ rows at hand ask for. A row's token depends on its own logits, settings and key,
 """
 
 import dataclasses
+import functools
 import numbers
+import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +28,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Key
 
+from based_jax.generate.logit_bias import Biases, LogitBias, expect_known
 from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -58,6 +61,9 @@ class Sampler:
     in [-1e20, 1e20]"""
     frequency_penalty: float = 0.0
     """taken from a token's logit once for every time it was made"""
+    logit_bias: Mapping[int, float] | None = None
+    """token -> what is added to its logit before anything else, in [-100, 100], for up to 300 tokens; kept as
+    a `LogitBias`"""
 
     def __post_init__(self) -> None:
         good = _is_real(self.temperature) and 0 <= self.temperature <= sys.float_info.max
@@ -74,6 +80,8 @@ class Sampler:
             value, least = getattr(self, name), 1 / most if name == "repetition_penalty" else -most
             good = _is_real(value) and least <= value <= most
             expect(good, name, value, f"a number from {least:g} to {most:g}")
+        biases = None if self.logit_bias is None else LogitBias(self.logit_bias)
+        object.__setattr__(self, "logit_bias", biases or None)
 
     @property
     def greedy(self) -> bool:
@@ -86,8 +94,14 @@ class Sampler:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
 
+_NUMBERS = tuple(field.name for field in dataclasses.fields(Sampler) if field.name != "logit_bias")
+
+
 class RowSettings(NamedTuple):
-    """Keys and `Sampler`'s settings in its order, an entry per row: an argument of compiled programs."""
+    """Keys and `Sampler`'s settings in its order, an entry per row: an argument of compiled programs.
+
+    Biases are apart, see `Biases`.
+    """
 
     keys: Key[Array, " B"]
     temperature: Float[Array, " B"]
@@ -117,8 +131,18 @@ def row_samplers(batch_size: int, **settings: Any) -> list[Sampler]:
     return [Sampler(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
 
-def batch_settings(rng: Any, batch_size: int, **settings: Any) -> tuple[RowSettings, bool]:
-    """The settings of a batch from `Sampler`'s, see `row_samplers`, and whether any row has penalties.
+class BatchSettings(NamedTuple):
+    """How the rows of a batch choose their tokens."""
+
+    rows: RowSettings
+    biases: Biases | None
+    """None if no row has any"""
+    penalises: bool
+    """whether any row has penalties"""
+
+
+def batch_settings(rng: Any, batch_size: int, vocab_size: int, **settings: Any) -> BatchSettings:
+    """The settings of a batch from `Sampler`'s, see `row_samplers`.
 
     Raises:
         TypeError, ValueError: a wrong setting or key, or no key where a row samples.
@@ -127,7 +151,11 @@ def batch_settings(rng: Any, batch_size: int, **settings: Any) -> tuple[RowSetti
     if not all(sampler.greedy for sampler in samplers):
         expect(rng is not None, "rng", rng, "jax.random.key(seed) when temperature > 0")
         keys = row_keys(rng, batch_size)
-    return row_settings(samplers, keys), any(sampler.penalises for sampler in samplers)
+    given = [sampler.logit_bias for sampler in samplers]
+    for biases in given:
+        expect_known(biases, vocab_size)
+    biases = Biases.of(given) if any(given) else None
+    return BatchSettings(row_settings(samplers, keys), biases, any(s.penalises for s in samplers))
 
 
 def row_settings(samplers: Sequence[Sampler], keys: Key[Array, " B"] | None) -> RowSettings:
@@ -142,15 +170,15 @@ def row_settings(samplers: Sequence[Sampler], keys: Key[Array, " B"] | None) -> 
         keys = row_keys(jax.random.key(0), len(samplers))
     expect_array("keys", keys, (len(samplers),))
 
-    def column(field: dataclasses.Field[Any]) -> Array:
-        dtype: Any = np.int32 if field.name == "top_k" else np.float32
-        nothing = int(field.name == "top_p")
+    def column(name: str) -> Array:
+        dtype: Any = np.int32 if name == "top_k" else np.float32
+        nothing = int(name == "top_p")
         largest = np.iinfo(dtype).max if dtype == np.int32 else np.finfo(dtype).max.item()
-        values = (getattr(sampler, field.name) for sampler in samplers)
+        values = (getattr(sampler, name) for sampler in samplers)
         fits = [nothing if v is None else max(-largest, min(v, largest)) for v in values]
         return jnp.asarray(np.array(fits, dtype))
 
-    return RowSettings(keys, *map(column, dataclasses.fields(Sampler)))
+    return RowSettings(keys, *map(column, _NUMBERS))
 
 
 class Counts(NamedTuple):
@@ -171,9 +199,13 @@ class Counts(NamedTuple):
 
     def add(self, token: Int[Array, " B"], active: Bool[Array, " B"] | None = None) -> "Counts":
         """Counts after one more token per row; of the `active` rows, if that is given."""
-        rows = jnp.arange(token.shape[0])
-        one = 1 if active is None else active.astype(jnp.int32)
-        return self._replace(output=self.output.at[rows, token].add(one))
+        active = jnp.ones(token.shape, bool) if active is None else active
+        return self.add_rows(token[:, None], active[:, None])
+
+    def add_rows(self, tokens: Int[Array, "B N"], real: Bool[Array, "B N"]) -> "Counts":
+        """Counts after more tokens per row, those where `real` is True."""
+        rows = jnp.arange(tokens.shape[0])[:, None]
+        return self._replace(output=self.output.at[rows, tokens].add(real.astype(jnp.int32)))
 
 
 class Choice(NamedTuple):
@@ -181,7 +213,7 @@ class Choice(NamedTuple):
 
     token: Int[Array, " B"]
     logprob: Float[Array, " B"]
-    """log softmax of the model's own logits, without penalties and temperature (OpenAI's meaning); float32"""
+    """log softmax of the model's own logits, without biases, penalties and temperature; float32"""
     top_ids: Int[Array, "B K"]
     """the K most likely tokens, most likely first"""
     top_logprobs: Float[Array, "B K"]
@@ -192,6 +224,7 @@ def choose(
     settings: RowSettings,
     step: Int[Array, " B"],
     counts: Counts | None = None,
+    biases: Biases | None = None,
     *,
     vocab_size: int,
     top_logprobs: int = 0,
@@ -203,16 +236,14 @@ def choose(
         logits: one row per sequence; entries from `vocab_size` on are ignored.
         step: tokens that each row has made; the key of a token is fold_in(row's key, step).
         counts: tokens of each row's text; None for no penalties, whatever `settings` says.
+        biases: what is added to the logits; None is nothing.
         vocab_size: tokens that may be chosen.
         top_logprobs: K.
         top_rows: rows whose most likely tokens are needed; if there is none, all rows report zeros. None is
             all rows.
     """
     logits = logits[:, :vocab_size]
-    penalised = logits
-    if counts is not None:
-        some = (settings.repetition != 1) | (settings.presence != 0) | (settings.frequency != 0)
-        penalised = lax.cond(some.any(), lambda: _penalise(logits, settings, counts), lambda: logits)
+    penalised = adjusted(logits, settings, counts, biases)
     greedy = jnp.argmax(penalised, axis=-1)
 
     def sample() -> Array:
@@ -220,8 +251,18 @@ def choose(
         return jnp.where(settings.temperature > 0, drawn, greedy)
 
     token = lax.cond((settings.temperature > 0).any(), sample, lambda: greedy).astype(jnp.int32)
+    return report(logits, token, top_logprobs, top_rows)
+
+
+def report(
+    logits: Float[Array, "B vocab"],
+    token: Int[Array, " B"],
+    top_logprobs: int,
+    top_rows: Bool[Array, " B"] | None = None,
+) -> Choice:
+    """Say how likely tokens were by the model's own logits; see `choose`."""
     logprobs = jax.nn.log_softmax(logits, axis=-1).astype(jnp.float32)
-    most = min(top_logprobs, vocab_size)
+    most = min(top_logprobs, logits.shape[-1])
 
     def most_likely() -> tuple[Array, Array]:
         values, ids = lax.top_k(logprobs, most)
@@ -233,6 +274,25 @@ def choose(
 
     top, ids = most_likely() if top_rows is None else lax.cond(top_rows.any(), most_likely, nothing)
     return Choice(token, jnp.take_along_axis(logprobs, token[:, None], axis=1)[:, 0], ids, top)
+
+
+def adjusted(
+    logits: Float[Array, "B vocab"], settings: RowSettings, counts: Counts | None, biases: Biases | None
+) -> Float[Array, "B vocab"]:
+    """Logits with biases added, then lowered by the penalties; see `choose`. No work if no row has any."""
+    some = []
+    if counts is not None:
+        some += [settings.repetition != 1, settings.presence != 0, settings.frequency != 0]
+    if biases is not None:
+        some.append(biases.given)
+    if not some:
+        return logits
+
+    def changed() -> Array:
+        biased = logits if biases is None else biases.added(logits)
+        return biased if counts is None else _penalise(biased, settings, counts)
+
+    return lax.cond(functools.reduce(operator.or_, some).any(), changed, lambda: logits)
 
 
 def candidates(logits: Float[Array, "B vocab"], settings: RowSettings) -> Float[Array, "B vocab"]:

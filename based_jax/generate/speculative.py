@@ -7,7 +7,8 @@
 
 The tokens are distributed as the target's own, whatever the draft (Leviathan et al. 2023, arXiv 2211.17192,
 appendix A.1; Chen et al. 2023, arXiv 2302.01318). Greedy decoding is the case of distributions with all
-their mass on one token: its tokens are `generate`'s.
+their mass on one token: its tokens are `generate`'s. Penalties and biases are parts of p_i and q_i, which are
+given the text before them: its tokens are counted up to the last round, and the drafts before x_i with them.
 
 Refused tokens must be forgotten. A cache of keys and values would move a pointer; a recurrent state cannot
 go back, so a round begins with the state before its last n accepted tokens and reads those again, in
@@ -19,7 +20,7 @@ each go its own way.
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -29,9 +30,10 @@ from jax import lax
 from jaxtyping import Key
 
 from based_jax.generate.capacity import capacity_for
+from based_jax.generate.logit_bias import Biases
 from based_jax.generate.loop import begin, prefill
 from based_jax.generate.prompt import Prompt, Tokens, bucket, chunk_sizes, pad_to, read_prompt, read_tokens
-from based_jax.generate.sampling import RowSettings, batch_settings, candidates
+from based_jax.generate.sampling import Counts, RowSettings, adjusted, batch_settings, candidates
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Float, Int, Mask, Params, State
 from based_jax.validate import INT32_MAX, expect, expect_integer
@@ -66,6 +68,17 @@ class Progress(NamedTuple):
     made: Int[Array, " B"]
     accepted: Int[Array, " B"]
     rounds: Int[Array, " B"]
+    counts: Counts | None
+    """tokens of each row's text, the pending ones included, where a row has penalties"""
+
+
+class Rules(NamedTuple):
+    """How tokens are chosen and where rows end: array arguments of the compiled rounds."""
+
+    settings: RowSettings
+    biases: Biases | None
+    stops: np.ndarray
+    limit: int
 
 
 def speculate(
@@ -82,6 +95,10 @@ def speculate(
     top_k: int | Sequence[int | None] | None = None,
     top_p: float | Sequence[float | None] | None = None,
     min_p: float | Sequence[float | None] | None = None,
+    repetition_penalty: float | Sequence[float] = 1.0,
+    presence_penalty: float | Sequence[float] = 0.0,
+    frequency_penalty: float | Sequence[float] = 0.0,
+    logit_bias: Mapping[int, float] | Sequence[Mapping[int, float] | None] | None = None,
     stop_tokens: Sequence[int] = (),
     prompt_mask: Mask | np.ndarray | None = None,
     pad_token: int = 0,
@@ -96,7 +113,8 @@ def speculate(
         draft_model, draft_params: another one with the same tokens, such as `early_exit`'s.
         prompt, max_new_tokens, temperature, rng, prompt_mask, pad_token: see `generate`.
         draft_tokens: tokens that the draft proposes per round.
-        top_k, top_p, min_p: see `generate`; they cut both models' distributions.
+        top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias: see
+            `generate`; they change both models' distributions.
         stop_tokens: a row that emits one of these emits `pad_token` from then on.
 
     Raises:
@@ -114,13 +132,18 @@ def speculate(
         limit = config.max_positions or length + max_new_tokens
         most = f"at most {limit} = max_positions of {name}, less a prompt of {length} tokens, plus 1"
         expect(length + max_new_tokens - 1 <= limit, "max_new_tokens", max_new_tokens, most)
-    cuts = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
-    settings, _ = batch_settings(rng, batch, temperature=temperature, **cuts)
+    sampling = {
+        **{"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p},
+        **{"repetition_penalty": repetition_penalty, "presence_penalty": presence_penalty},
+        **{"frequency_penalty": frequency_penalty, "logit_bias": logit_bias},
+    }
+    chosen = batch_settings(rng, batch, vocab_size, **sampling)
     stops = read_tokens("stop_tokens", stop_tokens, vocab_size)
 
     tokens = length + max_new_tokens
     last = jnp.take_along_axis(jnp.asarray(read.tokens), jnp.asarray(read.lengths)[:, None] - 1, axis=1)
     made, accepted, rounds = jnp.zeros((3, batch), jnp.int32)
+    real = jnp.arange(length) < jnp.asarray(read.lengths)[:, None]
     progress = Progress(
         state=_read_all_but_last(model, params, read, tokens),
         draft_state=_read_all_but_last(draft_model, draft_params, read, tokens),
@@ -130,8 +153,10 @@ def speculate(
         made=made,
         accepted=accepted,
         rounds=rounds,
+        counts=Counts.of_prompt(jnp.asarray(read.tokens), real, vocab_size) if chosen.penalises else None,
     )
-    after = _rounds(model, params, draft_model, draft_params, progress, settings, stops, int(max_new_tokens))
+    rules = Rules(chosen.rows, chosen.biases, stops, int(max_new_tokens))
+    after = _rounds(model, params, draft_model, draft_params, progress, rules)
     return Speculation(after.tokens[:, :max_new_tokens], after.accepted, after.rounds)
 
 
@@ -191,29 +216,28 @@ def _rounds(
     draft_model: LanguageModel,
     draft_params: Params,
     progress: Progress,
-    settings: RowSettings,
-    stops: Int[Array, " S"],
-    limit: Int[Array, ""],
+    rules: Rules,
 ) -> Progress:
-    """Rounds until every row has made `limit` tokens or stopped."""
+    """Rounds until every row has made `rules.limit` tokens or stopped."""
+    keys, limit = rules.settings.keys, rules.limit
 
     def body(progress: Progress) -> Progress:
-        drafts, draft, draft_state = _propose(draft_model, draft_params, progress, settings)
+        drafts, draft, draft_state = _propose(draft_model, draft_params, progress, rules)
         # One token of a round is the target's own: more drafts than this would be of no use.
         allowed = jnp.clip(limit - progress.made - 1, 0, drafts.shape[1])
-        target, state = _distributions(model, params, progress, drafts, allowed, settings)
+        target, state = _distributions(model, params, progress, drafts, allowed, rules)
         places = progress.made[:, None] + jnp.arange(drafts.shape[1])
-        uniform = jax.vmap(jax.vmap(jax.random.uniform))(_keys(settings.keys, places, _ACCEPT))
+        uniform = jax.vmap(jax.vmap(jax.random.uniform))(_keys(keys, places, _ACCEPT))
         accepted, rest = check(target, draft, drafts, allowed, uniform)
-        after = _draw(_keys(settings.keys, progress.made + accepted, _AFTER), rest, settings)
+        after = _draw(_keys(keys, progress.made + accepted, _AFTER), rest, rules.settings)
         progress = progress._replace(state=state, draft_state=draft_state)
-        return _accept(progress, drafts, accepted, after, stops, limit)
+        return _accept(progress, drafts, accepted, after, rules)
 
     return lax.while_loop(lambda progress: (progress.count > 0).any(), body, progress)
 
 
 def _propose(
-    model: LanguageModel, params: Params, progress: Progress, settings: RowSettings
+    model: LanguageModel, params: Params, progress: Progress, rules: Rules
 ) -> tuple[Int[Array, "B k"], Float[Array, "B k vocab"], State]:
     """Drafts, what they were drawn from, and the draft's state after the pending tokens."""
     size = progress.pending.shape[1]
@@ -221,19 +245,22 @@ def _propose(
     hidden, after = model.apply(params, progress.pending, progress.draft_state, mask=mask, method="hidden")
     last = jnp.maximum(progress.count - 1, 0)
 
-    def draw(hidden: Array, index: Array) -> tuple[Array, Array]:
-        probabilities = _probabilities(model, params, hidden[:, None], settings)[:, 0]
-        keys = _keys(settings.keys, progress.made + index, _DRAFT)
-        return _draw(keys, probabilities, settings), probabilities
+    def draw(hidden: Array, index: Array, counts: Counts | None) -> tuple[Array, Array]:
+        each = jax.tree.map(lambda part: part[:, None], counts)
+        probabilities = _probabilities(model, params, hidden[:, None], rules, each)[:, 0]
+        keys = _keys(rules.settings.keys, progress.made + index, _DRAFT)
+        return _draw(keys, probabilities, rules.settings), probabilities
 
-    def step(carry: tuple[State, Array], index: Array) -> tuple[Any, Any]:
-        state, token = carry
+    def step(carry: tuple[State, Array, Counts | None], index: Array) -> tuple[Any, Any]:
+        state, token, counts = carry
+        counts = None if counts is None else counts.add(token)
         hidden, state = model.apply(params, token[:, None], state, method="hidden")
-        token, probabilities = draw(hidden[:, 0], index)
-        return (state, token), (token, probabilities)
+        token, probabilities = draw(hidden[:, 0], index, counts)
+        return (state, token, counts), (token, probabilities)
 
-    first = draw(jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0], jnp.zeros((), jnp.int32))
-    _, others = lax.scan(step, (after, first[0]), jnp.arange(1, size - 1))
+    before = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+    first = draw(before, jnp.zeros((), jnp.int32), progress.counts)
+    _, others = lax.scan(step, (after, first[0], progress.counts), jnp.arange(1, size - 1))
     joined = jax.tree.map(
         lambda one, more: jnp.moveaxis(jnp.concatenate([one[None], more]), 0, 1), first, others
     )
@@ -246,7 +273,7 @@ def _distributions(
     progress: Progress,
     drafts: Int[Array, "B k"],
     allowed: Int[Array, " B"],
-    settings: RowSettings,
+    rules: Rules,
 ) -> tuple[Float[Array, "B k+1 vocab"], State]:
     """The target's probabilities before every draft and after the last; its state after the pending
     tokens."""
@@ -263,7 +290,7 @@ def _distributions(
     front = jnp.maximum(jnp.concatenate([count - 1, place], axis=1), 0)
     hidden = jnp.take_along_axis(hidden[batch:], front[..., None], axis=1)
     state = jax.tree.map(lambda leaf: leaf[:batch], state)
-    return _probabilities(model, params, hidden, settings), state
+    return _probabilities(model, params, hidden, rules, _counts_before(progress.counts, drafts)), state
 
 
 def _accept(
@@ -271,46 +298,67 @@ def _accept(
     drafts: Int[Array, "B k"],
     accepted: Int[Array, " B"],
     after: Int[Array, " B"],
-    stops: Int[Array, " S"],
-    limit: Int[Array, ""],
+    rules: Rules,
 ) -> Progress:
     """The accepted drafts and the token after them, as the next round's pending tokens."""
     batch, size = progress.pending.shape
     index = jnp.arange(size)
     tokens = jnp.where(index < accepted[:, None], jnp.pad(drafts, ((0, 0), (0, 1))), after[:, None])
-    stop = (tokens[..., None] == stops).any(axis=-1) & (index <= accepted[:, None])
+    stop = (tokens[..., None] == rules.stops).any(axis=-1) & (index <= accepted[:, None])
     stopped = stop.any(axis=1)
     count = jnp.where(stopped, jnp.argmax(stop, axis=1).astype(jnp.int32), accepted) + 1
     count = jnp.where(progress.count > 0, count, 0)
     # A place beyond the array drops what would be written there.
     place = jnp.where(index < count[:, None], progress.made[:, None] + index, progress.tokens.shape[1])
-    made = progress.made + count
+    made, counts = progress.made + count, progress.counts
+    if counts is not None:
+        counts = counts.add_rows(tokens, index < count[:, None])
     return progress._replace(
         pending=tokens,
-        count=jnp.where(stopped | (made >= limit), 0, count),
+        count=jnp.where(stopped | (made >= rules.limit), 0, count),
         tokens=progress.tokens.at[jnp.arange(batch)[:, None], place].set(tokens, mode="drop"),
         made=made,
         accepted=progress.accepted + jnp.minimum(accepted, count),
         rounds=progress.rounds + (progress.count > 0),
+        counts=counts,
     )
 
 
+def _counts_before(counts: Counts | None, drafts: Int[Array, "B k"]) -> Any:
+    """Counts (B, k + 1, vocab) of the text before every draft and after the last."""
+    if counts is None:
+        return None
+    each = jax.nn.one_hot(drafts, counts.output.shape[1], dtype=jnp.int32)
+    drafted = jnp.pad(jnp.cumsum(each, axis=1), ((0, 0), (1, 0), (0, 0)))
+    return Counts(jnp.broadcast_to(counts.prompt[:, None], drafted.shape), counts.output[:, None] + drafted)
+
+
 def _probabilities(
-    model: LanguageModel, params: Params, hidden: Float[Array, "B n D"], settings: RowSettings
+    model: LanguageModel, params: Params, hidden: Float[Array, "B n D"], rules: Rules, counts: Any
 ) -> Float[Array, "B n vocab"]:
-    """What tokens are drawn from: all on the most likely one where the temperature is 0."""
+    """What tokens are drawn from: all on the most likely one where the temperature is 0.
+
+    Args:
+        counts: `Counts` of (B, n, vocab), those of the text before each; None without penalties.
+    """
     logits: Any = model.apply(params, hidden, method="unembed")
     logits = logits[..., : model.config.vocab_size]
-    likely = jax.nn.one_hot(jnp.argmax(logits, axis=-1), logits.shape[-1], dtype=logits.dtype)
-    warm = settings.temperature > 0
+    batch, count, size = logits.shape
+    # A vmap would turn the conditions inside into selections, which compute both sides.
+    rows, biases = jax.tree.map(
+        lambda x: jnp.repeat(x, count, axis=0), (rules.settings._replace(keys=None), rules.biases)
+    )
+    counts = jax.tree.map(lambda part: part.reshape(-1, size), counts)
+    flat = adjusted(logits.reshape(-1, size), rows, counts, biases)
+    likely = jax.nn.one_hot(jnp.argmax(flat, axis=-1), size, dtype=flat.dtype)
 
     def sampled() -> Array:
-        # A vmap would turn the conditions inside into selections, which compute both sides.
-        rows = jax.tree.map(lambda x: jnp.repeat(x, logits.shape[1], axis=0), settings._replace(keys=None))
-        scores = candidates(logits.reshape(-1, logits.shape[-1]), rows)
-        return jnp.where(warm[:, None, None], jax.nn.softmax(scores).reshape(logits.shape), likely)
+        warm = rows.temperature > 0
+        return jnp.where(warm[:, None], jax.nn.softmax(candidates(flat, rows)), likely)
 
-    return lax.cond(warm.any(), sampled, lambda: likely)
+    return lax.cond((rules.settings.temperature > 0).any(), sampled, lambda: likely).reshape(
+        batch, count, size
+    )
 
 
 def _draw(

@@ -39,7 +39,7 @@ def dropped_attention(
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
     index, start, mask = context.token_positions
-    visible = visible_keys(index, jnp.broadcast_to(start, (len(start), q.shape[1])), index, left)
+    visible = visible_keys(index, jnp.broadcast_to(start, (start.shape[0], q.shape[1])), index, left)
     visible = (visible if mask is None else visible & mask[:, None, :])[:, None]
     scores = jnp.einsum("bnhk,bmhk->bhnm", q, k, preferred_element_type=wide) * factor
     weights = jax.nn.softmax(jnp.where(visible, scores, finfo(wide).min), axis=-1)

@@ -24,7 +24,7 @@ from based_jax.mixers.module import Module
 from based_jax.mixers.named_axes import Initializer, named
 from based_jax.mixers.option_docs import with_inherited
 from based_jax.ops.core.eager import compiled
-from based_jax.ops.core.not_numbers import broken_tokens, is_number, numbers, with_broken
+from based_jax.ops.core.not_numbers import broken_tokens, is_number, nan_unless, numbers, with_broken
 from based_jax.ops.core.products import ACTIVATIONS, gated_product, product, row_products
 from based_jax.typing import Array, Bool, Float, Int, Mask, Positions, SegmentIds, State
 from based_jax.validate import expect_array, expect_divisible
@@ -139,7 +139,7 @@ class Mixer(Module):
         places, stream = context.token_positions, context.stream
         broken, still_broken = broken_tokens(~are_numbers, places, before, stream, self.causal)
         y, after = self.mix(numbers(x, context.mask), state, context, **options)
-        y = jnp.where(broken[..., None], jnp.nan, y)
+        y = nan_unless(~broken[..., None], y)
         return y, None if state is None else with_broken(after, still_broken)
 
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:

@@ -36,8 +36,7 @@ class DeltaNet(DeltaHeads):
         qk_activation: f, "silu", "relu", "elu" (elu + 1) or "identity".
         qk_norm: "l2" (unit length), or "sum" (entries that sum to 1): of "silu" and "identity" the sum has no
             sign and may vanish, and keys and state are then as large as in Zoology's code.
-        use_beta: False sets beta to 1.
-        allow_neg_eigval: beta up to 2 rather than 1: the state's transition can have eigenvalue -1.
+        use_beta: False sets beta to 1, or 2 with `allow_neg_eigval`.
     """
 
     row: ClassVar[MixerSummary] = MixerSummary(
@@ -51,7 +50,6 @@ class DeltaNet(DeltaHeads):
     qk_activation: str = "silu"
     qk_norm: str = "l2"
     use_beta: bool = True
-    allow_neg_eigval: bool = False
 
     def queries_and_keys(self, q: Array, k: Array) -> tuple[Array, Array]:
         expect_choice("qk_activation", self.qk_activation, tuple(ACTIVATIONS))
@@ -66,7 +64,5 @@ class DeltaNet(DeltaHeads):
 
     def gates(self, x: Array) -> tuple[Array, None]:
         if self.use_beta:
-            beta = jax.nn.sigmoid(self.per_head(x, "beta"))
-        else:
-            beta = jnp.ones((*x.shape[:2], self.layout()[0]), self.wide)
-        return (2 * beta if self.allow_neg_eigval else beta), None
+            return jax.nn.sigmoid(self.per_head(x, "beta")), None
+        return jnp.ones((*x.shape[:2], self.v_heads), self.wide), None

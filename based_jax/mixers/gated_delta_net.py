@@ -47,9 +47,9 @@ class GatedDeltaNet(DeltaHeads):
         return ops.l2_norm(jax.nn.silu(q)), ops.l2_norm(jax.nn.silu(k))
 
     def gates(self, x: Array) -> tuple[Array, Array]:
-        heads, _, _ = self.layout()
-        A_log = self.param("A_log", named(_init_A_log, "heads"), (heads,))
-        dt_bias = self.param("dt_bias", named(log_uniform_steps(), "heads"), (heads,))
+        heads = (self.v_heads,)
+        A_log = self.param("A_log", named(_init_A_log, "heads"), heads)
+        dt_bias = self.param("dt_bias", named(log_uniform_steps(), "heads"), heads)
         steps = jax.nn.softplus(self.per_head(x, "step") + dt_bias)
         return jax.nn.sigmoid(self.per_head(x, "beta")), -jnp.exp(A_log) * steps
 

@@ -13,7 +13,7 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Epsilon, Factor, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import Mixer
+from based_jax.mixers.contract import Mixer, ones
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect_choice, expect_divisible
 
@@ -38,17 +38,23 @@ class GatedHeads(Mixer):
 
     Attributes:
         num_heads: heads H; the default always divides.
-        expand_k, expand_v: key and value channels of all heads together over d_model, rounded.
+        num_kv_heads: heads of the keys and values, a divisor of num_heads; default as many.
+        expand_k, expand_v: key and value channels over d_model, rounded, of num_heads heads together.
+        qk_activation: of q and k, a name of `ACTIVATIONS`.
         norm_eps: of the norm per head.
+        norm_affine: scale the normed outputs.
         gate_activation: f of the output gate, a name of `ACTIVATIONS`; None for no gate.
         chunk_size: tokens per chunk; the result does not depend on it.
         implementation: of `ops.linear_recurrence`.
     """
 
     num_heads: Size | None = None
+    num_kv_heads: Size | None = None
     expand_k: Factor = 1.0
     expand_v: Factor = 1.0
+    qk_activation: str = "identity"
     norm_eps: Epsilon = 1e-5
+    norm_affine: bool = True
     gate_activation: str | None = "silu"
     chunk_size: Size | None = None
     implementation: str | None = None
@@ -69,6 +75,28 @@ class GatedHeads(Mixer):
         expect_divisible("expand_k * d_model", key_size, "num_heads", heads)
         expect_divisible("expand_v * d_model", value_size, "num_heads", heads)
         return heads, key_size // heads, value_size // heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        heads, _, _ = self.layout()
+        if self.num_kv_heads is None:
+            return heads
+        expect_divisible("num_heads", heads, "num_kv_heads", self.num_kv_heads)
+        return self.num_kv_heads
+
+    @nn.nowrap
+    def for_all_heads(self, *groups: Float[Array, "B N G C"]) -> list[Float[Array, "B N H C"]]:
+        """Each of the `kv_heads` for the neighbouring heads that share it."""
+        heads, _, _ = self.layout()
+        return [x if x.shape[2] == heads else jnp.repeat(x, heads // x.shape[2], axis=2) for x in groups]
+
+    @nn.nowrap
+    def rms_normed(self, y: Float[Array, "B N H V"]) -> Float[Array, "B N H V"]:
+        """Heads divided by their root mean square; they share a scale per channel."""
+        width = y.shape[-1:]
+        scale = self.param("norm_scale", ones("head_dim"), width) if self.norm_affine else jnp.ones(width)
+        return ops.rms_norm(y, scale, self.norm_eps)
 
     @nn.nowrap
     def recur(

@@ -16,11 +16,10 @@ from flax import linen as nn
 from based_jax import ops
 from based_jax.fields import Between, Factor, Positive, Repeats, Size
 from based_jax.mixers.context import Context
-from based_jax.mixers.contract import MixerSummary, named, ones, uniform
+from based_jax.mixers.contract import MixerSummary, named, uniform
 from based_jax.mixers.gated_heads import GatedHeads, activation
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
-from based_jax.validate import expect_divisible
 
 LogGate = Annotated[float, Between(-1e12, 0)]
 
@@ -42,8 +41,6 @@ class GLA(GatedHeads):
         gate_logit_normalizer: divides the gates' logarithms.
         least_log_gate: None, or their lower bound.
         num_kv_heads: heads of k, v and the gates, a divisor of num_heads; default as many.
-        qk_activation: of q and k, a name of `gated_heads.ACTIVATIONS`.
-        norm_affine: scale the normed outputs.
         kernel_size: taps of short convolutions of q, k and v, each followed by silu; None for none.
     """
 
@@ -59,22 +56,10 @@ class GLA(GatedHeads):
     gate_low_rank_dim: Size = 16
     gate_logit_normalizer: Positive = 16.0
     least_log_gate: LogGate | None = None
-    num_kv_heads: Size | None = None
-    qk_activation: str = "identity"
-    norm_affine: bool = True
     kernel_size: Repeats | None = None
 
     def most_heads(self) -> int:
         return 4
-
-    @property
-    def kv_heads(self) -> int:
-        """Heads of keys, values and gates."""
-        heads, _, _ = self.layout()
-        if self.num_kv_heads is None:
-            return heads
-        expect_divisible("num_heads", heads, "num_kv_heads", self.num_kv_heads)
-        return self.num_kv_heads
 
     @nn.compact
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
@@ -94,14 +79,9 @@ class GLA(GatedHeads):
         log_decay = jax.nn.log_sigmoid(logits) / self.gate_logit_normalizer
         if self.least_log_gate is not None:
             log_decay = jnp.maximum(log_decay, self.least_log_gate)
-        if kv_heads < heads:
-            k, v, log_decay = (jnp.repeat(a, heads // kv_heads, axis=2) for a in (k, v, log_decay))
+        k, v, log_decay = self.for_all_heads(k, v, log_decay)
         y, memory = self.recur(q, k, v, log_decay, state and state.memory, context)
-        scale = jnp.ones(value_size)
-        if self.norm_affine:
-            scale = self.param("norm_scale", ones("head_dim"), (value_size,))
-        y = ops.rms_norm(y, scale, self.norm_eps)
-        return self.read_out(y, x), GLAState(memory, conv)
+        return self.read_out(self.rms_normed(y), x), GLAState(memory, conv)
 
     @nn.nowrap
     def _convolve(

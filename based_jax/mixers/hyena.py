@@ -19,6 +19,7 @@ from based_jax.mixers.context import Context, find_stream
 from based_jax.mixers.contract import Mixer, MixerSummary, named
 from based_jax.mixers.long_filters import SineFilter, taps_needed
 from based_jax.mixers.registry import register
+from based_jax.ops.core.not_numbers import nan_unless
 from based_jax.ops.core.ring import expect_capacity
 from based_jax.typing import Array, Float, State
 from based_jax.validate import expect, expect_divisible
@@ -118,7 +119,7 @@ class Hyena(Mixer):
         y = self.to_output("mlp", bias=True, name="out")(y)
         if context.has_state:
             # A longer row would go on with filters that end; under `jit` that is no error.
-            y = jnp.where((context.stream.length <= self.l_max)[:, None, None], y, jnp.nan)
+            y = nan_unless((context.stream.length <= self.l_max)[:, None, None], y)
         return y, HyenaState(short, tuple(long))
 
     @nn.nowrap

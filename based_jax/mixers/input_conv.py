@@ -21,6 +21,7 @@ from based_jax.mixers.context import Context
 from based_jax.mixers.contract import Mixer, MixerSummary
 from based_jax.mixers.registry import register
 from based_jax.mixers.softmax_heads import expect_max_length, expect_whole_rows
+from based_jax.ops.core.not_numbers import nan_unless
 from based_jax.ops.core.ring import put
 from based_jax.typing import Array, Float, Int, State
 from based_jax.validate import expect, expect_array, expect_choice
@@ -87,7 +88,7 @@ class InputConv(Mixer):
         matrix, last = ops.repeated_lags(seen, last, positions)
         y = self.projection(x) * jnp.einsum("bnw,bwd->bnd", matrix.astype(x.dtype), inputs.astype(x.dtype))
         if context.has_state:  # the newest tokens of a longer row have replaced its oldest
-            y = jnp.where((stream.length <= seen.shape[1])[:, None, None], y, jnp.nan)
+            y = nan_unless((stream.length <= seen.shape[1])[:, None, None], y)
         return y, InputConvState(inputs, seen, last, stream)
 
     def empty_state(self, batch_size: int, max_length: int | None, dtype: Any) -> State:

@@ -3,7 +3,7 @@
     q, k = rotary(x W_q), rotary(x W_k);   v = x W_v;   gamma_h = 1 - 2^(-5 - h) for head h
     S_t = gamma S_{t-1} + k_t v_t^T,   y_t = S_t^T q_t / sqrt(d_k)        (recurrent)
     Y = ((Q K^T) * D) V / sqrt(d_k),   D_nm = gamma^(n - m) for n >= m    (parallel, the same numbers)
-    out = (GroupNorm(y) * silu(x W_g)) W_o
+    out = (GroupNorm(y) * silu(x W_g)) W_o        or RMSNorm, whose scale the heads share (fla's layer)
 
 xPos is rotary embeddings and a decay; the decay is gamma. Of the paper's normalisations only 1 / sqrt(d_k) is
 here: the others scale a token's head as a whole, and the norm per head takes that out again.
@@ -11,15 +11,17 @@ here: the others scale a token's head as a whole, and the norm per head takes th
 
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 from flax import linen as nn
 
 from based_jax import ops
 from based_jax.fields import Factor, Positive, Size
 from based_jax.mixers.context import Context
 from based_jax.mixers.contract import MixerSummary
-from based_jax.mixers.gated_heads import GatedHeads
+from based_jax.mixers.gated_heads import GatedHeads, activation
 from based_jax.mixers.registry import register
 from based_jax.typing import Array, Float, State
+from based_jax.validate import expect_choice
 
 
 @register("retnet")
@@ -32,6 +34,8 @@ class RetNet(GatedHeads):
         chunk_size: tokens per chunk (128 in Zoology's language model); the result does not depend on it.
         rotary: turn queries and keys by their positions, which count from the start of each segment.
         rotary_base: base of the wavelengths.
+        rotary_interleaved: turn neighbouring channels together, not a head's first half with its second.
+        norm: "layer", with scales and biases of each head's own, or "rms", with scales that the heads share.
         num_layers: None initialises the projections as all mixers here do. RetNet's code (torchscale, with
             DeepNet's scales) in a model of this many layers draws them with Xavier's variance, whatever
             `init_std` and `out_init_std` say: gain 2^-2.5 for q, k, v and the gate, 1 for the output; v and
@@ -49,6 +53,8 @@ class RetNet(GatedHeads):
     expand_v: Factor = 2.0
     rotary: bool = True
     rotary_base: Positive = 10000.0
+    rotary_interleaved: bool = True
+    norm: str = "layer"
     num_layers: Size | None = None
 
     def most_heads(self) -> int:
@@ -58,15 +64,31 @@ class RetNet(GatedHeads):
     def mix(self, x: Float[Array, "B N D"], state: State, context: Context) -> tuple[Array, State]:
         heads, key_size, value_size = self.layout()
         stds = self.initial_stds()
-        q, k = (self.to_heads(heads, key_size, init_std=stds[name], name=name)(x) for name in "qk")
-        v = self.to_heads(heads, value_size, init_std=stds["v"], name="v")(x)
+        q = self.to_heads(heads, key_size, init_std=stds["q"], name="q")(x)
+        axes, sizes = ("embed", "kv_heads", "head_dim"), {"k": key_size, "v": value_size}
+        k, v = (
+            self.linear((self.kv_heads, size), *axes, init_std=stds[name], name=name)(x)
+            for name, size in sizes.items()
+        )
+        q, k = (activation("qk_activation", self.qk_activation)(a) for a in (q, k))
         if self.rotary and key_size > 1:  # an odd channel stays as it is
             options: dict[str, Any] = {"dim": key_size - key_size % 2, "base": self.rotary_base}
-            q, k = (ops.rotary(a, context.positions, interleaved=True, **options) for a in (q, k))
+            options["interleaved"] = self.rotary_interleaved
+            q, k = (ops.rotary(a, context.positions, **options) for a in (q, k))
+        k, v = self.for_all_heads(k, v)
         y, state = self.recur(q, k, v, ops.fixed_log_decay(heads)[None, None], state, context)
-        scale, bias = self.norm_params((heads, value_size), "heads", "head_dim")
-        y = ops.layer_norm(y, scale, bias, self.norm_eps)
-        return self.read_out(y, x, stds["gate"], stds["out"]), state
+        return self.read_out(self._normed(y), x, stds["gate"], stds["out"]), state
+
+    @nn.nowrap
+    def _normed(self, y: Float[Array, "B N H V"]) -> Float[Array, "B N H V"]:
+        expect_choice("norm", self.norm, ("layer", "rms"))
+        if self.norm == "rms":
+            return self.rms_normed(y)
+        shape = y.shape[-2:]
+        scale, bias = jnp.ones(shape), None
+        if self.norm_affine:
+            scale, bias = self.norm_params(shape, "heads", "head_dim")
+        return ops.layer_norm(y, scale, bias, self.norm_eps)
 
     @nn.nowrap
     def initial_stds(self) -> dict[str, float]:

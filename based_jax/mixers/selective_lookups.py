@@ -59,7 +59,7 @@ class SelectiveLookups(SelectionHeads):
         if not self.causal:
             expect_whole_rows("causal = False", state=state)
         scores, positions = self.selecting(x)[..., 0], context.token_positions
-        log_sum = state.log_sum if context.has_state else jnp.full(len(x), ops.NOTHING, scores.dtype)
+        log_sum = state.log_sum if context.has_state else jnp.full(x.shape[0], ops.NOTHING, scores.dtype)
         if self.causal:
             log_sums, log_sum = ops.running_log_sum(scores, log_sum, positions)
             exponents = scores - log_sums

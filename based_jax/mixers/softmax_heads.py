@@ -88,7 +88,7 @@ class SoftmaxHeads(Mixer):
                 *(q[:, 0], k[:, 0], v[:, 0]),
                 state,
                 scale=self.factor,
-                positions=None if positions is None else jnp.broadcast_to(positions, len(x)),
+                positions=None if positions is None else jnp.broadcast_to(positions, x.shape[:1]),
                 rotary_dim=self.rotary_dim or None,
                 rotary_base=self.rotary_base,
                 rotary_interleaved=self.rotary_interleaved,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from based_jax.ops.core.not_numbers import nan_unless
 from based_jax.typing import Array, Float, Int
 
 
@@ -18,8 +19,8 @@ def rows(
     `jnp.take` alone would wrap negative ones.
     """
     count = len(table) if count is None else count
-    index = jnp.where((index >= 0) & (index < count), index, len(table))
-    return jnp.take(table, index, axis=0, mode="fill", fill_value=jnp.nan)
+    exists = (index >= 0) & (index < count)
+    return nan_unless(exists[..., None], jnp.take(table, jnp.where(exists, index, 0), axis=0, mode="clip"))
 
 
 def sinusoids(count: int, width: int, dtype: Any) -> Float[Array, "positions D"]:

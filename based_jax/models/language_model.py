@@ -127,7 +127,7 @@ class LanguageModel(Module):
             index = positions
             if index is None:
                 stream = None if state is None else find_stream(state[0])
-                index = ops.advance(stream, len(tokens), tokens.shape[1], segment_ids, mask)[0].positions
+                index = ops.advance(stream, tokens.shape[0], tokens.shape[1], segment_ids, mask)[0].positions
             # Padding may lie beyond the table, and its NaN would reach every token.
             index = index if mask is None else jnp.where(mask, index, 0)
             h += rows(self.position_table(), index)

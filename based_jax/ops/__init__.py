@@ -11,7 +11,8 @@ Ops on sequences share arguments, results and errors:
                     neither the state nor outputs of others
     chunk_size      tokens per chunk of "xla"; the result does not depend on it, the memory does
     implementation  "reference" (the definition), "xla" (runs anywhere), another of `implementations(op)`, or
-                    None for the best (`implementation_for`); a name means that one or an error
+                    None for the best (`implementation_for`) on the platform that a program is lowered for;
+                    a name means that one or an error
 
 Outputs have the dtype of the values (v, else x); sums and states are float32, or float64 for float64 inputs.
 An argument of the wrong shape, dtype or value raises TypeError or ValueError, which name it, its value and

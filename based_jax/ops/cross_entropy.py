@@ -17,6 +17,8 @@ from jax import lax
 from based_jax.ops.core import context_parallel, dispatch
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.lowered import by_platform
+from based_jax.ops.core.not_numbers import nan_unless
 from based_jax.ops.core.transforms import with_gradient
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect_array
@@ -40,6 +42,7 @@ IGNORED = -100
 """The target that leaves its token out, torch's `ignore_index`."""
 
 
+@by_platform
 @compiled
 def cross_entropy(
     hidden: Float[Array, "B N D"],
@@ -65,8 +68,8 @@ def cross_entropy(
     expect_array("targets", targets, rows, "integer")
     expect_array("weights", weights, rows, "floating")
     counts = (weights != 0) & (targets != IGNORED)
-    exists = (targets >= 0) & (targets < len(embedding))
-    weights = jnp.where(counts, jnp.where(exists, weights, jnp.nan), 0)
+    exists = ~counts | (targets >= 0) & (targets < len(embedding))
+    weights = jnp.where(counts, nan_unless(exists, weights), 0)
     hidden = jnp.where(counts[..., None], hidden, 0)  # of padding it may be NaN
     return _cross_entropy(hidden, embedding, targets, weights.astype(accumulation_dtype(hidden)))
 

@@ -229,9 +229,16 @@ def _backward(residuals: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
 
 
 @with_gradient(_forward, _backward)
-def scan_along(a: Array, b: Array) -> Array:
-    """h_t = a_t * h_{t-1} + b_t along axis 1, h_{-1} = 0, as a tree; no forward-mode derivative."""
+def _scan_along(a: Array, b: Array) -> Array:
     return _scan(a, b)
+
+
+def scan_along(a: Array, b: Array) -> Array:
+    """h_t = a_t * h_{t-1} + b_t along axis 1, h_{-1} = 0, as a tree.
+
+    Of several steps it has no forward-mode derivative.
+    """
+    return b if b.shape[1] == 1 else _scan_along(a, b)
 
 
 def _combine(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:

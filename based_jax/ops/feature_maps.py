@@ -49,6 +49,7 @@ from jax.tree_util import Partial
 
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
+from based_jax.ops.core.not_numbers import nan_unless
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_array
 
@@ -298,6 +299,6 @@ def cosformer_features(
     expect(max_length >= 1, "max_length", max_length, "at least 1")
     dtype = accumulation_dtype(x)
     angle = (positions + 1).astype(dtype) * (math.pi / (2 * max_length))
-    angle = jnp.where(positions < max_length, angle, jnp.nan)[..., None, None]
+    angle = nan_unless(positions < max_length, angle)[..., None, None]
     x = jax.nn.relu(x.astype(dtype))
     return jnp.concatenate([x * jnp.sin(angle), x * jnp.cos(angle)], axis=-1)

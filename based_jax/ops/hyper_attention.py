@@ -218,7 +218,7 @@ def _keys_of_devices(own: _Keys, left: int | None) -> _Keys:
         return _Keys(*keys_of_devices(own.k, own.v, own.index, left), context_parallel.whole(own.start))
     if left is None:
         return own
-    before = jnp.full((len(own.index), left), -1)
+    before = jnp.full((own.index.shape[0], left), -1)
     k, v = (jnp.zeros_like(x, shape=(x.shape[0], left, *x.shape[2:])) for x in (own.k, own.v))
     return append(_Keys(k, v, before, None), own)
 
@@ -249,8 +249,8 @@ def _attend(
     count = ks[0].shape[1]
     queries = (q[:, :, None] * ks[0][:, None]).reshape(batch, length * count, heads, width)
     visible_next = visible[:, :, None] if tuples is None else visible[:, :, None] & tuples[:, None]
-    visible_next = jnp.broadcast_to(visible_next, (len(visible_next), length, count, count))
-    visible_next = visible_next.reshape(len(visible_next), -1, count)
+    rows = visible_next.shape[0]
+    visible_next = jnp.broadcast_to(visible_next, (rows, length, count, count)).reshape(rows, -1, count)
     y, log_sum = _attend(queries, ks[1:], vs[1:], visible_next, tuples)
     y, log_sum = (x.reshape(batch, length, count, *x.shape[2:]) for x in (y, log_sum))
     visible = visible[..., None]
@@ -271,7 +271,8 @@ def _in_blocks(
 ) -> Float[Array, "B N H V"]:
     """`block` for as many queries at a time as `SCORES` allows; the backward pass computes them again.
 
-    In a window a block is given its own keys and the `left` before them.
+    In a window a block is given its own keys and the `left` before them. Where any batch is exported,
+    `SCORES` is of each row, for blocks have one size.
     """
     batch, length, heads, _ = q.shape
     count = keys.index.shape[1]
@@ -279,7 +280,8 @@ def _in_blocks(
     if left is not None:
         most = max(left // 2, MIN_WINDOW_BLOCK)
         span = left + most
-    size = min(length, most, max(1, SCORES // (batch * heads * span**slots)))
+    rows = batch if isinstance(batch, int) else 1
+    size = min(length, most, max(1, SCORES // (rows * heads * span**slots)))
     span += size - most
     if size == length:
         return block(q, index, start, keys)

@@ -64,12 +64,12 @@ def strongest_lags(
     expect_array("x", x, ("B", "N", "K"), "floating")
     length = x.shape[1]
     expect(count >= 1, "count", count, "at least 1")
-    lengths = jnp.full((len(x), 1), length, x.dtype)
+    lengths = jnp.full((x.shape[0], 1), length, x.dtype)
     if mask is not None:
         x = jnp.where(mask[..., None], x, 0)
         lengths = jnp.maximum(mask.sum(axis=1, keepdims=True), 1).astype(x.dtype)
     if length == 1:
-        return jnp.ones((len(x), 1), jnp.int32), jnp.zeros((len(x), 1), x.dtype)
+        return jnp.ones((x.shape[0], 1), jnp.int32), jnp.zeros((x.shape[0], 1), x.dtype)
     spectrum = jnp.fft.rfft(x, 2 * length, axis=1)
     power = jnp.sum(jnp.square(jnp.abs(spectrum)), axis=-1)
     correlation = jnp.fft.irfft(power, 2 * length, axis=1)[:, 1:length] / lengths

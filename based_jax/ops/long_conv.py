@@ -22,6 +22,7 @@ from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_state_to_return
+from based_jax.ops.core.not_numbers import nan_unless
 from based_jax.ops.core.registration import implemented_by
 from based_jax.ops.core.ring import expect_capacity, latest, put
 from based_jax.ops.core.stream import Stream, init_stream
@@ -155,7 +156,7 @@ def _long_conv(
     if skip is not None:
         y = y + skip.astype(dtype) * values
     if outgrown is not None:
-        y = jnp.where(outgrown[:, None, None], jnp.nan, y)
+        y = nan_unless(~outgrown[:, None, None], y)
     y = y.astype(x.dtype)
     if state is None or not return_state:
         return y

@@ -32,6 +32,7 @@ from based_jax.ops.core.dtypes import accumulation_dtype
 from based_jax.ops.core.eager import compiled
 from based_jax.ops.core.expectations import expect_qkv
 from based_jax.ops.core.kv_cache import KVCache, init_kv_cache
+from based_jax.ops.core.not_numbers import nan_unless
 from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
 from based_jax.ops.short_conv import ShortConvState, init_short_conv_state, short_conv
 from based_jax.ops.softmax_attention import (
@@ -212,7 +213,7 @@ def landmark_attention(
     y = merge_attention(near, (far[0], far[1] + math.log(piece)))
     if not return_state:
         return y
-    y = jnp.where(fits[:, None, None, None], y, jnp.nan)
+    y = nan_unless(fits[:, None, None, None], y)
     return y, LandmarkState(last, ring, keys, values, index, call.after)
 
 

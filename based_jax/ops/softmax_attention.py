@@ -293,7 +293,7 @@ def window_step(
     for name, array in (("q", q), ("k", k), ("v", v)):
         expect_array(name, array, ("B", "heads", "dim"), "floating")
     if positions is not None:
-        expect_array("positions", positions, (len(q),), "integer")
+        expect_array("positions", positions, (q.shape[0],), "integer")
     wide = "the kernel takes no float64 cache" if cache.k.dtype == jnp.float64 else None
     chosen = implementation_for("window_step", q, k, v, implementation=implementation, unsupported=wide)
     if chosen in KERNELS:
@@ -305,7 +305,7 @@ def window_step(
         options: dict[str, Any] = {"start": cache.stream.start, "position": positions, "scale": scale}
         rings = (cache.k, cache.v, cache.stream.length)
         y, keys, values = pallas_kernels.window_step(q, k, v, *rings, rotary=turn, backend=chosen, **options)
-        return y, KVCache(keys, values, advance(cache.stream, len(q), 1)[1])
+        return y, KVCache(keys, values, advance(cache.stream, q.shape[0], 1)[1])
     if rotary_dim is not None:
         positions = cache.stream.length - cache.stream.start if positions is None else positions
         angles: dict[str, Any] = {"dim": rotary_dim, "base": rotary_base, "interleaved": rotary_interleaved}

@@ -211,7 +211,7 @@ def taylor_step(
         expect_array("initial_state.kv", kv, (*rows, v.shape[-1]), "floating")
         expect_array("initial_state.k", k_sum, rows, "floating")
         y, kv, k_sum = pallas_kernels.taylor_step(q, k, v, kv, k_sum, eps=eps, backend=chosen)
-        return y, LinearAttentionState(kv, k_sum, advance(state.stream, len(q), 1)[1])
+        return y, LinearAttentionState(kv, k_sum, advance(state.stream, q.shape[0], 1)[1])
     tokens = (x[:, None] for x in (q, k, v))
     options: _How = {"eps": eps, "initial_state": state, "implementation": chosen}
     y, state = taylor_attention(*tokens, return_state=True, **options)

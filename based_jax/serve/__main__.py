@@ -15,6 +15,8 @@ from pathlib import Path
 from based_jax import command
 from based_jax.convert.pretrained import find_directory, load_pretrained
 from based_jax.convert.tokenizer import find_tokenizer
+from based_jax.data.chat.template import Chat, ChatTemplate
+from based_jax.data.tokenizers import Tokenizer
 from based_jax.generate.engine import Engine
 from based_jax.generate.engine.prefix_cache import PrefixCache
 from based_jax.generate.weights import decoding_weights
@@ -114,7 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             answer_seconds=options.timeout,
             drain_seconds=options.drain_timeout,
         )
-        service = Service(worker, tokenizer, vocab_size, name, limits, keys, hosts)
+        chat = find_chat(directory, tokenizer)
+        service = Service(worker, tokenizer, vocab_size, name, limits, keys, hosts, chat)
         address = url(listener)
         server = Server(service, ready=lambda: print(f"{name}: {address}", flush=True))
         with _meanwhile(later):
@@ -162,6 +165,19 @@ def _check(options: Options) -> None:
     for name in ("timeout", "drain_timeout"):
         value = getattr(options, name)
         expect(math.isfinite(value) and value > 0, name, value, "a number of seconds above 0")
+
+
+def find_chat(directory: Path, tokenizer: Tokenizer) -> Chat | str:
+    """How a model's conversations are read, or why they are not: other routes are served all the same."""
+    from based_jax.serve.app import NO_CHAT
+
+    try:
+        template = ChatTemplate.read(directory)
+        return NO_CHAT if template is None else Chat(template, tokenizer)
+    except (ImportError, ValueError, OSError) as error:
+        reason = f"this server has no chat completions: {error}"
+        logger.warning("%s", reason)
+        return reason
 
 
 def require() -> None:

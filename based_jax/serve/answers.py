@@ -1,5 +1,6 @@
 """From an engine's tokens to the chunks of OpenAI's answers: text, log-probabilities, why it ended."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,28 +20,44 @@ class Chunk(NamedTuple):
     finish: str | None  # "stop" or "length" with the last chunk
 
 
+class Echo(NamedTuple):
+    """A prompt that comes before its answer."""
+
+    text: str
+    tokens: Sequence[int]
+
+
 class Answer:
     """One answer while it is made.
 
     Args:
         stop: texts that end it; they are no part of it.
-        prompt: text that comes first, if the request asked for an echo.
+        echo: what comes first, if the request asked for it.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], prompt: str = "") -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], echo: Echo | None = None) -> None:
+        self._tokenizer = tokenizer
         self._decoder = StreamDecoder(tokenizer)
         self._stop = StopTexts(stop)
-        self._prompt = prompt
+        self._echo = Echo("", ()) if echo is None else echo
+        self._begin = len(self._echo.text)  # where the answer's own text begins
         self._decoded = 0  # characters, those after a stop text included
         self._sent = 0
         self._held: list[tuple[int, TokenLogprob]] = []
+        self._logprobs: list[float] = []
         self.tokens = 0  # made until the end of the text, the separator not counted
         self.finish: str | None = None  # why it ended; None while it goes on
+
+    @property
+    def mean_logprob(self) -> float:
+        """Per token made, a separator at the end included; -inf if none was made."""
+        return math.fsum(self._logprobs) / len(self._logprobs) if self._logprobs else -math.inf
 
     def feed(self, event: Event) -> Chunk:
         """Return what an event adds; events after the end add nothing."""
         if self.finish is not None:
             return Chunk("", [], self.finish)
+        first = _echoed(self._tokenizer, self._echo, event.prompt_logprobs) if event.prompt_logprobs else []
         text = ""
         for place, token in enumerate(event.tokens):
             self.tokens += 1
@@ -50,15 +67,21 @@ class Answer:
                 # What was held back as a part of a character may prove to be none: it is not the token's.
                 known = decoded.lstrip(_UNDECODABLE)
                 begin += len(decoded) - len(known) if known else 0
-                self._held.append((begin, event.logprobs[place]))
+                self._hold(begin, event.logprobs[place])
             if self._stop.found:
                 break
         if event.finish is not None and not self._stop.found:
             text += self._read(self._decoder.flush()) + self._stop.flush()
+            if event.end is not None:
+                self._hold(self._decoded, event.end)
         self.finish = "stop" if self._stop.found else event.finish
         self._sent += len(text)
-        text, self._prompt = self._prompt + text, ""
-        return Chunk(text, self._release(), self.finish)
+        text, self._echo = self._echo.text + text, Echo("", ())
+        return Chunk(text, first + self._release(), self.finish)
+
+    def _hold(self, begin: int, item: TokenLogprob) -> None:
+        self._held.append((begin, item))
+        self._logprobs.append(item.logprob)
 
     def _read(self, decoded: str) -> str:
         self._decoded += len(decoded)
@@ -69,28 +92,56 @@ class Answer:
         everything = self.finish is not None and not self._stop.found
         known = len(self._held) if everything else sum(begin < self._sent for begin, _ in self._held)
         shown, self._held = self._held[:known], self._held[known:]
-        return shown
+        return [(self._begin + begin, item) for begin, item in shown]
+
+
+def _echoed(
+    tokenizer: Tokenizer, echo: Echo, logprobs: Sequence[TokenLogprob]
+) -> list[tuple[int, TokenLogprob]]:
+    """The tokens of a prompt and where they begin in it; the first has no log-probability: NaN."""
+    decoder, begin, made = StreamDecoder(tokenizer), 0, []
+    for item in (TokenLogprob(echo.tokens[0], math.nan, ()), *logprobs):
+        made.append((min(begin, len(echo.text)), item))
+        begin += len(decoder.feed(item.token))
+    return made
 
 
 def logprobs_object(shown: Sequence[tuple[int, TokenLogprob]], tokenizer: Tokenizer) -> dict[str, Any]:
     """OpenAI's `logprobs` of a completion.
 
-    `text_offset` counts characters of the answer's text. A token that is no text of its own, such as a part
-    of a character, is named ``token_id:N``.
+    `text_offset` counts characters of the answer's text. The first token of an echoed prompt has nulls.
     """
-
-    def named(token: int, logprob: float) -> tuple[str, float]:
-        text = tokenizer.decode([token])
-        name = text if text and _UNDECODABLE not in text else f"token_id:{token}"
-        return name, max(float(logprob), _LEAST)
-
-    own = [named(item.token, item.logprob) for _, item in shown]
+    own = [_named(item.token, item.logprob, tokenizer) for _, item in shown]
+    unknown = [math.isnan(item.logprob) for _, item in shown]
     return {
         "tokens": [name for name, _ in own],
-        "token_logprobs": [logprob for _, logprob in own],
+        "token_logprobs": [None if no else logprob for no, (_, logprob) in zip(unknown, own, strict=True)],
         "top_logprobs": [
-            dict([pair, *(named(*other) for other in item.top)])
-            for pair, (_, item) in zip(own, shown, strict=True)
+            None if no else dict([pair, *(_named(*other, tokenizer) for other in item.top)])
+            for no, pair, (_, item) in zip(unknown, own, shown, strict=True)
         ],
         "text_offset": [begin for begin, _ in shown],
     }
+
+
+def chat_logprobs_object(shown: Sequence[tuple[int, TokenLogprob]], tokenizer: Tokenizer) -> dict[str, Any]:
+    """OpenAI's `logprobs` of a message; `bytes` is None of a token that is no text of its own."""
+
+    def described(token: int, logprob: float) -> dict[str, Any]:
+        name, value = _named(token, logprob, tokenizer)
+        text = None if name.startswith("token_id:") else list(name.encode("utf-8"))
+        return {"token": name, "logprob": value, "bytes": text}
+
+    content = [
+        described(item.token, item.logprob) | {"top_logprobs": [described(*other) for other in item.top]}
+        for _, item in shown
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _named(token: int, logprob: float, tokenizer: Tokenizer) -> tuple[str, float]:
+    """A token's name and log-probability; one that is no text of its own, such as a part of a character, is
+    ``token_id:N``."""
+    text = tokenizer.decode([token])
+    name = text if text and _UNDECODABLE not in text else f"token_id:{token}"
+    return name, max(float(logprob), _LEAST)

@@ -43,8 +43,7 @@ def failed() -> Refusal:
 
 
 _NOT_SERVED = {
-    "/v1/chat/": "the model has no chat format, so send the conversation as the text of `prompt`",
-    "/v1/responses": "the model has no chat format, so send the conversation as the text of `prompt`",
+    "/v1/responses": "the server keeps no conversations",
     "/v1/embeddings": "the server makes no embeddings",
 }
 """Beginning of a path of OpenAI's -> why it is not here."""
@@ -60,7 +59,10 @@ async def on_http(request: Request, error: Any) -> JSONResponse:
     path = request.scope["raw_path"].decode("ascii")[:60]  # as it was sent, so without control characters
     message = f"{request.method[:20]} {path}: {error.detail}"
     if error.status_code == 404 and path.startswith("/v1/"):
-        served = "POST /v1/completions continues a text, GET /v1/models names the model"
+        served = (
+            "POST /v1/completions continues a text, POST /v1/chat/completions a conversation, "
+            "GET /v1/models names the model"
+        )
         reasons = (reason for prefix, reason in _NOT_SERVED.items() if path.startswith(prefix))
         message += f": {next(reasons, 'not served')}; {served}"
     return Refusal(error.status_code, message, headers=error.headers).response()

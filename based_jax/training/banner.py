@@ -10,6 +10,7 @@ from rich.console import Console
 from based_jax.data import Corpus
 from based_jax.data.documents import describe_left_out, describe_skipped
 from based_jax.data.shards.mixtures import Mixture
+from based_jax.data.shards.pairs import TokenPairs
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.streams import TokenStream
 from based_jax.models import ModelConfig
@@ -35,8 +36,11 @@ def describe_data(corpus: Corpus) -> dict[str, str]:
     return rows
 
 
-def describe_shards(spec: str, training: TokenShards) -> dict[str, str]:
+def describe_tokens(spec: str, training: TokenShards | TokenPairs) -> dict[str, str]:
     """Report what is in a directory of token shards, and what its sources had that is not."""
+    if isinstance(training, TokenPairs):
+        files, shards = {cut.file.index for cut in training.cuts}, _count(len(training.cuts), "shard")
+        return {"data": f"{spec}: {_count(len(files), 'pair')} .bin .idx, {shards}, {len(training):,} tokens"}
     manifest, split = training.manifest, training.split
     shards, documents = _count(len(split.shards), "shard"), _count(split.documents, "document")
     size = f"{split.bytes:,} bytes" if split.bytes else f"{split.tokens:,} tokens"
@@ -85,10 +89,9 @@ def describe_end(config: LMConfig, metrics: Mapping[str, float]) -> dict[str, st
     directory = shlex.quote(str(config.workdir))
     rows = {}
     if metrics:
-        rows["held out"] = (
-            f"loss {metrics['eval_loss']:.4f} nats per token, "
-            f"{metrics['eval_bits_per_byte']:.4f} bits per byte, perplexity {metrics['eval_perplexity']:.4f}"
-        )
+        bits = f"{bits:.4f} bits per byte, " if (bits := metrics.get("eval_bits_per_byte")) else ""
+        loss, perplexity = metrics["eval_loss"], metrics["eval_perplexity"]
+        rows["held out"] = f"loss {loss:.4f} nats per token, {bits}perplexity {perplexity:.4f}"
     rows["model"] = str(config.workdir / "model")
     prompt = "ACGT" if config.tokenizer == "dna" else "def " if config.data == "stdlib" else "The "
     rows["generate"] = f'python -m based_jax.generate --checkpoint {directory} --prompt "{prompt}"'

@@ -19,6 +19,7 @@ from based_jax.training.devices.hosts import HostsConfig
 from based_jax.training.mixer_options import parse_options, split_options
 from based_jax.training.optimizer import OptimizerConfig
 from based_jax.training.recipes import find_file
+from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import UINT32_MAX, expect, expect_choice, expect_range, expect_ranges
 
 DEFAULT_PRESET = "based-tiny"
@@ -47,8 +48,8 @@ class LMConfig:
     mixer_layers: str | None = None
     """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
     data: str = "stdlib"
-    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME, or tokens:DIR, what train.tokenize
-    wrote; or several by weight, e.g. tokens:pile=0.7,src/**=0.3"""
+    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME[:[CONFIG:]SPLIT], tokens:DIR, what
+    train.tokenize wrote, or Megatron's .idx beside .bin; or several by weight: tokens:pile=0.7,src/**=0.3"""
     include: str | None = None
     """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
     tokenizer: str | None = None
@@ -99,6 +100,7 @@ class LMConfig:
     bad_losses: Annotated[BadLossConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=BadLossConfig
     )
+    tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     log_every: int = 10
     """steps between log lines"""
     eval_every: int = 200
@@ -154,7 +156,7 @@ GROUPS = {
         "scan_layers",
     ),
     "optimisation": ("steps", "accumulate", "seed", "optimizer"),
-    "run": ("workdir", "recipe", "resume", *_EVERY, "keep", "bad_losses"),
+    "run": ("workdir", "recipe", "resume", *_EVERY, "keep", "bad_losses", "tracking"),
     "devices": ("mesh", "print_sharding", "dry_run", "peak_tflops", "hosts"),
 }
 """Title in the help -> fields of `LMConfig`."""

@@ -7,17 +7,16 @@ from typing import NamedTuple
 from based_jax import data
 from based_jax.data.shards.manifest import HeldOutRule, shard_file
 from based_jax.data.shards.mixtures import Mixture, parse_mixture
-from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.specs import (
     TOKENS,
     expect_no_text_flags,
-    expect_same_tokenizer,
     load_data_tokenizer,
+    open_tokens,
     shard_directory,
 )
 from based_jax.data.shards.text_cache import PackedText, load_cached
 from based_jax.data.streams import TokenStream
-from based_jax.training.banner import describe_data, describe_shards
+from based_jax.training.banner import describe_data, describe_tokens
 from based_jax.training.lm_config import LMConfig
 from based_jax.validate import expect
 
@@ -94,12 +93,11 @@ def _open(spec: str, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
 
 
 def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -> _Source:
-    training, held_out = (TokenShards.open(directory, side) for side in ("train", "held_out"))
-    expect_same_tokenizer(training, tokenizer)
+    training, held_out = (open_tokens(directory, side, tokenizer) for side in ("train", "held_out"))
     has_sides = len(training) > 0 and (len(held_out) > 0 or config.eval_every == 0)
     expected = "shards with a training side, and a held-out side or --eval-every 0"
     expect(has_sides, "data", f"{TOKENS}{directory}", expected)
-    return _Source(training, held_out, describe_shards(f"{TOKENS}{directory}", training))
+    return _Source(training, held_out, describe_tokens(f"{TOKENS}{directory}", training))
 
 
 def expect_flags_apply(config: LMConfig) -> None:

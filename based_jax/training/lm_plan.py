@@ -5,9 +5,10 @@ from pathlib import Path
 
 from based_jax import data
 from based_jax.data.shards.manifest import FILE, Manifest
+from based_jax.data.shards.pairs import TokenPairs, find_pairs
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.shards.specs import TOKENS, shard_directory
-from based_jax.training.banner import describe_shards
+from based_jax.training.banner import describe_tokens
 from based_jax.training.lm_config import LMConfig
 from based_jax.training.lm_data import expect_flags_apply, sources
 from based_jax.training.recipes import find_file, read_recipe
@@ -24,8 +25,10 @@ def plan_data(config: LMConfig) -> dict[str, str]:
         directory = shard_directory(spec)
         if directory is None:
             parts.append(f"{spec}: text, to be read into memory")
+        elif find_pairs(directory):
+            parts.append(describe_tokens(spec, TokenPairs.open(directory, "train", None))["data"])
         elif (directory / FILE).is_file():
-            parts.append(describe_shards(spec, TokenShards.open(directory))["data"])
+            parts.append(describe_tokens(spec, TokenShards.open(directory))["data"])
         else:
             parts.append(f"{spec}: no token shards yet")
             rows["make them"] = _command_for(config, directory)

@@ -16,6 +16,7 @@ from based_jax.training.devices import hosts
 from based_jax.training.run.checkpoints import Checkpoints
 from based_jax.training.run.metrics import open_writer
 from based_jax.training.run.signals import StopRequest
+from based_jax.training.run.trackers import TrackConfig
 from based_jax.training.step import Batch, Programs, TrainState
 from based_jax.validate import expect_ranges
 
@@ -55,6 +56,7 @@ def fit(
     describe: Callable[[dict[str, float], int], dict[str, float]],
     evaluate: Callable[[TrainState], dict[str, float]],
     bad_losses: BadLossConfig | None = None,
+    tracking: TrackConfig | None = None,
 ) -> Outcome:
     """Train from the newest checkpoint below `workdir` (or from scratch) to `config.steps`.
 
@@ -69,6 +71,7 @@ def fit(
         evaluate: held-out metrics of a state.
         bad_losses: what follows a bad step; default: the end. All but the default needs an optimizer that is
             guarded (`based_jax.training.bad_loss.guard`).
+        tracking: services that get the metrics too; default: none.
 
     Raises:
         BadLoss: a loss or gradient norm was not finite, or spiked, too often; no checkpoint of what it did.
@@ -80,7 +83,7 @@ def fit(
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(workdir, config.keep))
         saved = step = checkpoints.newest_intact(programs.abstract_state) or 0
-        writer = stack.enter_context(open_writer(workdir, config.steps, step))
+        writer = stack.enter_context(open_writer(workdir, config.steps, step, tracking))
         stop = StopRequest()
 
         def where() -> str:

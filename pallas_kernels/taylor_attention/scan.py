@@ -14,7 +14,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels import triton_launch
-from pallas_kernels.launch import launch, load, store
+from pallas_kernels.launch import launch, load, quotient, remainder, store
 
 ELEMENTS = 1024
 """Of a state per program: 10 programs per row and head for K 16, V 64."""
@@ -55,7 +55,7 @@ def scan_states(
 
     def place(i: Any) -> tuple[Any, Any, Any]:
         """Row, head and part of a state of program i: one axis, since CUDA limits the others."""
-        return lax.div(i, heads * parts), lax.rem(lax.div(i, parts), heads), lax.rem(i, parts)
+        return quotient(i, heads * parts), remainder(quotient(i, parts), heads), remainder(i, parts)
 
     def body(sums_ref: Any, *refs: Any) -> None:
         *optional, out_ref = refs

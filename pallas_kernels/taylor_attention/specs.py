@@ -18,7 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from pallas_kernels import triton_launch
-from pallas_kernels.launch import launch, whole
+from pallas_kernels.launch import launch, quotient, remainder, whole
 from pallas_kernels.taylor_attention.blocks import Chunk, Features, Packing, Plan, State, first_state
 
 MAX_BLOCKS = 65_535
@@ -38,8 +38,8 @@ def place(plan: Plan, x: Any) -> tuple[Any, Any, Any]:
     """Row, head and value tile of a program's first grid index."""
     tile: Any = 0
     if plan.value_tiles > 1:
-        x, tile = lax.div(x, plan.value_tiles), lax.rem(x, plan.value_tiles)
-    return lax.div(x, plan.heads), lax.rem(x, plan.heads), tile
+        x, tile = quotient(x, plan.value_tiles), remainder(x, plan.value_tiles)
+    return quotient(x, plan.heads), remainder(x, plan.heads), tile
 
 
 def spec(plan: Plan, axes: str) -> pl.BlockSpec:

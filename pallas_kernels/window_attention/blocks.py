@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental import pallas as pl
 
-from pallas_kernels.launch import dot, launch, load, store
+from pallas_kernels.launch import dot, launch, load, quotient, remainder, store
 
 f32 = jnp.float32
 
@@ -176,16 +175,6 @@ def visible(queries: Block, oldest: jax.Array, keys: Block) -> jax.Array:
     """(queries, keys) whether a query sees a key."""
     older = keys.index[None, :] <= queries.index[:, None]
     return older & (keys.index[None, :] >= oldest[:, None])
-
-
-def quotient(x: Any, by: int) -> Any:
-    """x // by of a number that is not negative, in its dtype: that of a Python number depends on x64."""
-    return lax.div(x, x.dtype.type(by))
-
-
-def remainder(x: Any, by: int) -> Any:
-    """x % by, as `quotient`."""
-    return lax.rem(x, x.dtype.type(by))
 
 
 def padded(size: int) -> int:

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pallas_kernels.window_attention.blocks import Block, Packing, Plan, f32, padded, quotient, visible
+from pallas_kernels.launch import quotient
+from pallas_kernels.window_attention.blocks import Block, Packing, Plan, f32, padded, visible
 from pallas_kernels.window_attention.outputs import LOG2_E, key_blocks
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pallas_kernels.launch import quotient
 from pallas_kernels.window_attention.blocks import (
     LOWEST,
     Block,
@@ -20,7 +21,6 @@ from pallas_kernels.window_attention.blocks import (
     Plan,
     f32,
     padded,
-    quotient,
     visible,
 )
 

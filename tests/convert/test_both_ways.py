@@ -53,6 +53,7 @@ def test_authors_to_native_to_authors(name, tmp_path, capsys):
     convert.main([str(native), str(back), "--to", "authors"])
     assert "written as  authors: config.json, pytorch_model.bin" in capsys.readouterr().out
     assert sorted(file.name for file in back.iterdir()) == [
+        "README.md",
         "config.json",
         "pytorch_model.bin",
         "tokenizer.json",

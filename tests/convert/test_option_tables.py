@@ -11,6 +11,9 @@ import pytest
 from based_jax import mixers
 from based_jax.convert.authors_config import CLASSES, model_config
 from based_jax.convert.authors_mamba import ATTENTION, MAMBA, MODEL
+from based_jax.convert.fla_config import CLASSES as FLA_CLASSES
+from based_jax.convert.fla_config import TRANSFORMERS
+from based_jax.convert.fla_layers import ATTENTION as FLA_ATTENTION
 from based_jax.convert.options.check import expect_known, tables
 from based_jax.convert.options.option import STATUSES
 from based_jax.models import MLP, Block, ModelConfig
@@ -18,7 +21,8 @@ from tests.conftest import ROOT
 from tests.convert.test_model_options import BASE, CASES
 from tests.convert.torch_files import CHECKPOINTS
 
-MODELS = {CLASSES["based"], CLASSES["attn"], MODEL, MAMBA, ATTENTION, "zoology.config.ModelConfig"}
+FLA = {*FLA_CLASSES.values(), FLA_ATTENTION, TRANSFORMERS}
+MODELS = {CLASSES["based"], CLASSES["attn"], MODEL, MAMBA, ATTENTION, "zoology.config.ModelConfig", *FLA}
 """Tables whose refusals `expect_known` enforces."""
 
 
@@ -43,7 +47,17 @@ def test_defaults_of_refused_entries_are_values(path):
 def test_our_names_exist():
     """Of a model's options: fields of its config, of a block or an MLP, or options of a mixer."""
     known = {field.name for cls in (ModelConfig, Block, MLP) for field in dataclasses.fields(cls)}
-    known |= {*mixers.options("attention"), *mixers.options("sliding_window"), *mixers.options("mamba")}
+    for name in (
+        "attention",
+        "sliding_window",
+        "mamba",
+        "gla",
+        "retnet",
+        "delta_net",
+        "gated_delta_net",
+        "mamba2",
+    ):
+        known |= {*mixers.options(name)}
     for path in MODELS:
         for option in tables()[path].values():
             assert set(filter(None, option.ours.split(", "))) <= known, (path, option)
@@ -54,12 +68,16 @@ READERS = {
     "entries": MODELS,
     "meta": MODELS,
     "ssm": {MAMBA},
-    "given": {ATTENTION},
+    "given": {ATTENTION, FLA_ATTENTION},
     "options": {path for path in tables() if path.startswith("based.models.mixers.")},
 }
 """What the converter calls a config, an entry of one or a meta, and the tables of its entries."""
 
-FILES = ("authors_config", "authors_layers", "authors_mamba", "references/zoology_models")
+FILES = (
+    *("authors_config", "authors_layers", "authors_mamba", "fla_config", "fla_layers"),
+    "references/zoology_models",
+)
+CHECKS = ("flag", "number", "size")
 ASIDE = {"_target_", "name", "kwargs", "mixer", "hybrid_configs", "activation"}
 """Words of hydra, of Zoology's ModuleConfig and of fixtures, and an MLP's argument."""
 
@@ -77,7 +95,7 @@ def entries_read() -> Iterator[tuple[str, str, str]]:
                 is_get = node.func.attr == "get"
                 variable, name = (node.func.value, node.args[0]) if is_get else (None, None)
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) > 1:
-                variable, name = node.args[:2] if node.func.id in ("size", "number") else (None, None)
+                variable, name = node.args[:2] if node.func.id in CHECKS else (None, None)
             is_named = isinstance(variable, ast.Name) and isinstance(name, ast.Constant)
             if is_named and variable.id in READERS and isinstance(name.value, str):
                 yield file, variable.id, name.value

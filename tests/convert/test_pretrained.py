@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from flax.traverse_util import unflatten_dict
 from safetensors.numpy import load_file
 
 import based_jax as bj
@@ -28,8 +25,9 @@ from based_jax.convert.pretrained import (
     state_dict,
 )
 from based_jax.models import MixerSpec, ModelConfig
-from tests.arrays import array, normals
+from tests.arrays import normals
 from tests.commands import run_here
+from tests.convert.random_models import drawn, equal
 from tests.marks import release_but
 
 CHECKPOINTS = Path(__file__).parents[1] / "fixtures" / "checkpoints"
@@ -50,20 +48,6 @@ def copy(tmp_path) -> Path:
     for name in ("config.json", "model.safetensors"):
         shutil.copy(CHECKPOINTS / "based-tiny" / name, directory)
     return directory
-
-
-def equal(one, other) -> bool:
-    return jax.tree.structure(one) == jax.tree.structure(other) and jax.tree.all(
-        jax.tree.map(lambda a, b: a.dtype == b.dtype and np.array_equal(a, b), one, other)
-    )
-
-
-def drawn(model) -> dict:
-    """Random parameters without compiling their initialisation."""
-    rng = np.random.default_rng(0)
-    shapes = language_model_shapes(model.config)
-    leaves = {path: array(rng.standard_normal(shape, np.float32)) for path, shape in shapes.items()}
-    return {"params": unflatten_dict(leaves, sep="/")}
 
 
 def expect_same_as(source: Path, *, loaded: Path) -> None:
@@ -266,48 +250,18 @@ class TestOurDirectories:
         assert keys["transformer.layers.2.mixer.Wqkv.weight"] == (3 * width, width)
 
 
-class TestHub:
-    def hub(self, monkeypatch, download):
-        module = types.SimpleNamespace(snapshot_download=download)
-        monkeypatch.setitem(sys.modules, "huggingface_hub", module)
-
-    def test_download(self, monkeypatch):
-        asked = {}
-
-        def download(repository, allow_patterns):
-            asked[repository] = allow_patterns
-            return str(CHECKPOINTS / "based-tiny")
-
-        self.hub(monkeypatch, download)
-        model, _ = load_pretrained("hazyresearch/based-tiny")
-        assert model.config.schedule == "CLSC"
-        assert {"config.json", "*.safetensors", "*.bin"} <= set(asked["hazyresearch/based-tiny"])
-        assert not any(pattern.endswith(".py") for pattern in asked["hazyresearch/based-tiny"])
-
-    def test_nothing_to_fetch(self, monkeypatch):
-        def download(repository, allow_patterns):
-            raise OSError("cannot reach the hub\nwith details")
-
-        self.hub(monkeypatch, download)
-        with pytest.raises(FileNotFoundError, match=r"owner/name.*: cannot reach the hub$"):
-            load_pretrained("owner/name")
-
-    def test_without_the_package(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-        with pytest.raises(ImportError, match="install huggingface_hub"):
-            load_pretrained("owner/name")
-
-
 class TestCommand:
     def test_there_and_back(self, tmp_path, capsys):
         source = tmp_path / "source"
         shutil.copytree(CHECKPOINTS / "attn-tiny", source)
-        (source / "tokenizer.json").write_text("{}")
+        names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+        for name in names:
+            (source / name).write_text("{}")
         done = run_here(convert.PROG, convert.main, [source, tmp_path / "ours"], capsys)
         assert done.status == 0, done.err
         assert "attn: 2 layers AA" in done.out
         assert "float32" in done.out
-        assert (tmp_path / "ours" / "tokenizer.json").exists()
+        assert all((tmp_path / "ours" / name).read_text() == "{}" for name in names)
         expect_same_as(source, loaded=tmp_path / "ours")
 
     @pytest.mark.parametrize(

@@ -4,10 +4,8 @@ import gzip
 import json
 import logging
 import os
-import re
 import sys
 import sysconfig
-import types
 from pathlib import Path
 
 import pytest
@@ -178,7 +176,7 @@ def test_unusable_files_are_skipped_by_reason(tmp_path, caplog):
     reasons["some.jsonl:2"] = "empty"
     _write(tmp_path / "good.txt", TEXT)
 
-    with caplog.at_level(logging.INFO, logger="based_jax"):
+    with caplog.at_level(logging.INFO, logger="based_jax.data.sources"):
         corpus = load_documents(str(tmp_path))
     assert [document.text for document in corpus.documents] == [TEXT, "kept", "kept too"]
     assert {item.name: item.reason for item in corpus.skipped} == reasons
@@ -194,7 +192,7 @@ def test_unusable_files_are_skipped_by_reason(tmp_path, caplog):
 def test_empty_files_alone_are_no_reason_for_a_warning(tmp_path, caplog):
     _write(tmp_path / "__init__.py", "")
     _write(tmp_path / "a.py", "é")
-    with caplog.at_level(logging.INFO, logger="based_jax"):
+    with caplog.at_level(logging.INFO, logger="based_jax.data.sources"):
         corpus = load_documents(str(tmp_path))
     assert corpus.skipped == (Skipped("__init__.py", "empty"),)
     assert corpus.summary() == f"{tmp_path}: 1 document, 2 bytes; skipped 1 (1 empty: __init__.py)"
@@ -280,26 +278,6 @@ def test_zstandard_is_only_needed_for_its_files(tmp_path, monkeypatch):
     assert "pip install 'based-jax[data]'" in message
 
 
-# --- Hugging Face data sets, by a stand-in for the library
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    rows = {
-        ("tiny",): [{"text": "a"}, {"text": ""}, {"text": "b"}],
-        ("owner/tiny", "small"): [{"text": "c"}],
-        ("images",): [{"image": "x", "label": 1}],
-    }
-
-    def load_dataset(*arguments: str, split: str):
-        assert split == "train"
-        if arguments not in rows:
-            raise FileNotFoundError(f"no data set {arguments}\nsecond line of the message")
-        return rows[arguments]
-
-    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-
-
 @pytest.mark.parametrize("ending", ["gz", "zst"])
 def test_a_compressed_file_made_to_fill_memory_is_refused(tmp_path, ending, monkeypatch):
     monkeypatch.setattr(readers, "_MIN_LIMIT", 1 << 20)
@@ -326,36 +304,6 @@ def test_text_beyond_the_limit_is_refused_before_it_is_read(tmp_path):
         load_documents(str(path))
 
 
-@pytest.mark.usefixtures("hub")
-def test_hugging_face_rows_are_documents():
-    corpus = load_documents("hf:tiny")
-    assert corpus.documents == (Document("tiny:0", "a"), Document("tiny:2", "b"))
-    assert corpus.skipped == (Skipped("tiny:1", "empty"),)
-    assert load_documents("hf:owner/tiny:small").documents == (Document("owner/tiny:0", "c"),)
-
-
-@pytest.mark.usefixtures("hub")
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ("hf:", "hf:NAME or hf:NAME:CONFIG"),
-        ("hf:tiny:", "hf:NAME or hf:NAME:CONFIG"),
-        ("hf:a:b:c", "hf:NAME or hf:NAME:CONFIG"),
-        ("hf:unknown", "FileNotFoundError: no data set"),
-        ("hf:images", "row 0 has image, label"),
-    ],
-)
-def test_hugging_face_errors_name_the_spec(spec, expected):
-    message = _error(spec, ValueError)
-    assert message.startswith(f"data spec = {spec!r}: expected")
-    assert expected in message
-
-
-def test_hugging_face_without_the_library_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    assert re.search(r"'hf:tiny'.*pip install 'based-jax\[data\]'", _error("hf:tiny", ImportError))
-
-
 def test_json_is_read_where_it_is_asked_for(tmp_path):
     """A directory of text or code has .json files that are no documents."""
     _write(tmp_path / "package.json", b'{"name": "x"}')
@@ -367,3 +315,16 @@ def test_json_is_read_where_it_is_asked_for(tmp_path):
         assert corpus.left_out == {".json": 2}
     for spec in (tmp_path / "data" / "a.json", tmp_path / "data" / "*.json"):
         assert [document.text for document in load_documents(str(spec)).documents] == ["one", "two"]
+
+
+def test_a_json_file_that_include_asks_for_is_text(tmp_path):
+    """As the flag says; before, any .json file that was no data ended the command."""
+    _write(tmp_path / "package.json", b'{"name": "x"}')
+    _write(tmp_path / "lines.json", b'{"text": "one"}\n')
+    _write(tmp_path / "a.jsonl", b'{"text": "two"}\n')
+    for include in ("*", "*.json"):
+        texts = {document.text for document in load_documents(str(tmp_path), include).documents}
+        assert texts == {'{"name": "x"}', '{"text": "one"}\n', "two"}
+    assert [document.text for document in load_documents(str(tmp_path / "lines.json"), "*").documents] == [
+        "one"
+    ]

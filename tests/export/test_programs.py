@@ -1,14 +1,18 @@
 """What is inside the programs: kernels, batches, dtypes, limits; and what cannot be exported."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import export
 
 import based_jax as bj
-from based_jax.export import Exported, Plan, export_model, export_programs
+from based_jax.export import Exported, Plan, export_model, export_programs, programs
 from based_jax.export.programs import KERNEL_CALL
 from based_jax.models.config import MixerSpec
 from tests.export.conftest import PLAN, unchecked
 from tests.generate.tiny import make_tiny
+from tests.tolerances import FLOAT32, assert_close
 
 FUSED = {
     "L": MixerSpec("linear_attention", {"num_heads": 2, "feature_dim": 4}),
@@ -41,12 +45,48 @@ def test_kernels_that_no_layer_uses():
         unchecked(export_programs, tiny.model, tiny.params, ON_GPU)
 
 
-def test_layers_that_need_the_number_of_rows():
-    tiny = make_tiny("X", mixers={"X": MixerSpec("hyper_attention")})
+def test_layers_that_need_the_number_of_rows(monkeypatch):
+    tiny = make_tiny("C")
+    monkeypatch.setattr(programs._Functions, "init", lambda _, rows: {"state": jnp.zeros(int(rows.shape[0]))})
     with pytest.raises(
         ValueError, match=r"^batch_size = None: expected a number .--batch-size. for this model, which"
     ):
         unchecked(export_programs, tiny.model, tiny.params, PLAN)
+
+
+MIXED = {
+    "H": MixerSpec("hyper_attention", {"num_heads": 2, "left": 3}),
+    "L": MixerSpec("selective_lookups", {"num_heads": 2}),
+    "S": MixerSpec("selected_attention", {"num_heads": 2, "share": 0.5}),
+    "B": MixerSpec("conv_basis", {"num_heads": 2}),
+}
+
+
+def test_one_program_of_a_forward_serves_any_batch():
+    """As users export it themselves, without states; learned positions and masks among what is traced."""
+    tiny = make_tiny("HLSB", mixers=MIXED, max_positions=24)
+    rows = export.symbolic_shape("b")[0]
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tiny.params)
+    tokens, mask = (jax.ShapeDtypeStruct((rows, 24), dtype) for dtype in (jnp.int32, jnp.bool_))
+
+    def forward(params, tokens, mask):
+        return tiny.model.apply(params, tokens, mask=mask)[0]
+
+    made = unchecked(export.export(jax.jit(forward)), shapes, tokens, mask)
+    texts = np.arange(72).reshape(3, 24) * 7 % 50
+    real = np.arange(24) < np.array([[24], [5], [13]])
+    expected = np.asarray(jax.jit(forward)(tiny.params, texts, real))
+    for count in (1, 3):
+        logits = made.call(tiny.params, texts[:count].astype(np.int32), real[:count])
+        assert_close(logits, expected[:count], FLOAT32, f"{count} rows")
+
+
+@pytest.mark.release
+def test_continuing_any_batch():
+    """The blocks of these layers, their lists of pairs and their running sums are as large as any batch."""
+    tiny = make_tiny("HLSB", mixers=MIXED)
+    exported = unchecked(export_programs, tiny.model, tiny.params, PLAN).exported
+    assert {str(aval.shape[0]) for aval in exported["decode"].out_avals} == {"b"}
 
 
 def test_float64_is_refused():
@@ -84,10 +124,9 @@ def test_wrong_plans(plan, message):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in bj.mixers.names() if bj.mixers.info(name).stateful])
 def test_every_mixer(name, tmp_path):
-    """Exported, its tokens are those of `generate`; the batch is fixed where it has to be."""
+    """Exported for any batch, its tokens are those of `generate`."""
     tiny = make_tiny("X", mixers={"X": MixerSpec(name)})
-    fixed = name == "hyper_attention"  # whose blocks are as large as the number of rows allows
-    plan = Plan(("cpu", "cuda"), batch_size=3 if fixed else None, max_length=64, prefill_chunk=8)
+    plan = Plan(("cpu", "cuda"), max_length=64, prefill_chunk=8)
     unchecked(export_model, tmp_path, tiny.model, tiny.params, plan)
     prompts = [[1, 2, 3], list(range(10)), [7]]
     expected = bj.generate(tiny.model, tiny.params, prompts, 8, prefill_chunk=8)

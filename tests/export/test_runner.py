@@ -61,7 +61,11 @@ PENALTIES = {"repetition_penalty": 1.5, "presence_penalty": 0.4, "frequency_pena
 @pytest.mark.release
 @pytest.mark.parametrize(
     "settings",
-    [{"temperature": 1.5}, {"temperature": 0.9, "top_k": 9, "top_p": 0.8}, {"temperature": 0.9, **PENALTIES}],
+    [
+        {"temperature": 1.5},
+        {"temperature": 0.9, "top_k": 9, "top_p": 0.8},
+        {"temperature": 0.9, **PENALTIES, "logit_bias": {3: -100, 7: 1.5}},
+    ],
     ids=["temperature", "candidates", "penalties"],
 )
 def test_sampled_tokens(mixed, greedy, settings):
@@ -71,12 +75,15 @@ def test_sampled_tokens(mixed, greedy, settings):
 
 @pytest.mark.release
 def test_an_export_without_penalties(mixed, monkeypatch):
-    """Those of earlier versions have none; their other settings work as ever."""
-    known = {name: None for name in mixed.exported.manifest["values"]["sampling"] if name != "repetition"}
+    """Those of earlier versions have none, nor biases; their other settings work as ever."""
+    names = mixed.exported.manifest["values"]["sampling"]
+    known = {name: None for name in names if name not in ("repetition", "bias_tokens")}
     values = {**mixed.exported.manifest["values"], "sampling": known}
     monkeypatch.setattr(mixed.exported, "manifest", {**mixed.exported.manifest, "values": values})
     with pytest.raises(ValueError, match=r"^repetition_penalty = 2: expected 1 with this export"):
         mixed.exported.generate(PROMPTS, NEW, repetition_penalty=2)
+    with pytest.raises(ValueError, match=r"^logit_bias = \{3: 1\}: expected none with this export"):
+        mixed.exported.generate(PROMPTS, NEW, logit_bias={3: 1})
 
 
 @pytest.mark.release
@@ -168,6 +175,10 @@ def test_models(schedule, tmp_path):
         ({"seed": -1}, "^seed = -1: expected"),
         ({"repetition_penalty": 0}, "^repetition_penalty = 0: expected"),
         ({"presence_penalty": float("inf")}, "^presence_penalty = inf: expected"),
+        ({"logit_bias": {50: 1}}, r"^logit_bias = 50: expected tokens in \[0, 50\)"),
+        ({"logit_bias": {5: 101}}, r"^logit_bias = \{5: 101\}: expected tokens and numbers"),
+        ({"logit_bias": {"5": 1}}, r"^logit_bias = \{'5': 1\}: expected tokens and numbers"),
+        ({"logit_bias": [5]}, r"^logit_bias = \[5\]: expected a mapping of up to 300 tokens"),
     ],
     ids=str,
 )

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from based_jax.generate import Completion, Request
+from based_jax.generate.logit_bias import Biases
 from based_jax.generate.sampling import Choice, Counts, choose, row_settings
 from tests.generate.tiny import LENGTH, Tiny
 
@@ -29,6 +30,7 @@ def check(tiny: Tiny, requests: Sequence[Request], answers: Sequence[Completion]
 
 def _check(tiny: Tiny, requests: Sequence[Request], answers: Sequence[Completion]) -> None:
     choices = _choices(tiny, requests, answers)
+    _check_prompts(tiny, requests, answers)
     for row, (request, answer) in enumerate(zip(requests, answers, strict=True)):
         made = list(answer.tokens)
         right = choices.token[row, : len(made) + 1].tolist()
@@ -38,8 +40,14 @@ def _check(tiny: Tiny, requests: Sequence[Request], answers: Sequence[Completion
         assert (answer.finish == "length") == (len(made) == request.max_new_tokens), answer
         assert answer.finish != "stop" or right[-1] in request.stop_tokens
         if request.logprobs is None:
-            assert answer.logprobs == ()
+            assert answer.logprobs == answer.prompt_logprobs == ()
+            assert answer.end is None
             continue
+        if answer.finish == "stop":
+            assert answer.end.token == right[-1]
+            np.testing.assert_allclose(
+                answer.end.logprob, choices.logprob[row, len(made)], rtol=1e-5, atol=1e-6
+            )
         assert [item.token for item in answer.logprobs] == made
         logprobs = [item.logprob for item in answer.logprobs]
         np.testing.assert_allclose(logprobs, choices.logprob[row, : len(made)], rtol=1e-5, atol=1e-6)
@@ -49,6 +57,26 @@ def _check(tiny: Tiny, requests: Sequence[Request], answers: Sequence[Completion
             np.testing.assert_allclose(
                 values, choices.top_logprobs[row, step, : len(ids)], rtol=1e-5, atol=1e-6
             )
+
+
+def _check_prompts(tiny: Tiny, requests: Sequence[Request], answers: Sequence[Completion]) -> None:
+    """The log-probabilities of prompts are those of one pass over them."""
+    asked = [row for row, request in enumerate(requests) if request.prompt_logprobs]
+    if not asked:
+        return
+    texts, size = np.zeros((ROWS, LENGTH), np.int32), tiny.model.config.vocab_size
+    for row in asked:
+        texts[row, : len(requests[row].prompt)] = requests[row].prompt
+    logprobs = np.asarray(jax.nn.log_softmax(tiny.forward(tiny.params, texts)[..., :size]))
+    for row in asked:
+        own, items = logprobs[row], answers[row].prompt_logprobs
+        prompt, top = requests[row].prompt, requests[row].logprobs
+        assert [item.token for item in items] == list(prompt[1:])
+        for place, item in enumerate(items):
+            np.testing.assert_allclose(item.logprob, own[place, item.token], rtol=1e-5, atol=1e-6)
+            assert [token for token, _ in item.top] == np.argsort(-own[place])[:top].tolist()
+            expected = -np.sort(-own[place])[:top]
+            np.testing.assert_allclose([v for _, v in item.top], expected, rtol=1e-5, atol=1e-6)
 
 
 def _choices(tiny: Tiny, requests: Sequence[Request], answers: Sequence[Completion]) -> Choice:
@@ -70,7 +98,8 @@ def _choices(tiny: Tiny, requests: Sequence[Request], answers: Sequence[Completi
     rows = np.minimum(np.arange(ROWS), len(requests) - 1).repeat(STEPS)
     settings = jax.tree.map(lambda setting: setting[rows], row_settings(samplers, keys))
     counts = Counts(*(part.reshape(ROWS * STEPS, vocab_size) for part in (prompts, outputs)))
+    biases = jax.tree.map(lambda part: part[rows], Biases.of([sampler.logit_bias for sampler in samplers]))
     flat = logits.reshape(ROWS * STEPS, -1)
     steps = np.tile(np.arange(STEPS, dtype=np.int32), ROWS)
-    choice = _choose(flat, settings, steps, counts, vocab_size=vocab_size, top_logprobs=5)
+    choice = _choose(flat, settings, steps, counts, biases, vocab_size=vocab_size, top_logprobs=5)
     return jax.tree.map(lambda part: np.asarray(part).reshape(ROWS, STEPS, *part.shape[1:]), choice)

@@ -77,6 +77,8 @@ def test_seed_decides_the_sample(run, directory):
 
 def test_penalties_and_min_p_are_heard(run, directory, expected):
     assert len(set(expected)) < len(expected)
+    _, out, _ = run("--checkpoint", directory, *GREEDY, "--logit-bias", 120, 100, 121, -100)
+    assert out == "def" + "x" * 20 + "\n"
     _, out, _ = run("--checkpoint", directory, *GREEDY, "--repetition-penalty", 1e6)
     assert len(set(out[3:-1])) > len(set(expected))
     hot = ("--checkpoint", directory, "--prompt", "def", "--max-new-tokens", 20, "--temperature", 9)

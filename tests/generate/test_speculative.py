@@ -97,6 +97,25 @@ def test_a_stranger_costs_rounds_but_changes_nothing(simple, stranger, expected)
     assert (found.rounds > STEPS // 2).all()
 
 
+PENALTIES = {
+    "repetition_penalty": [1.0, 1.4, 3.0, 1.0],
+    "presence_penalty": [0.0, 1.5, 0.0, 0.0],
+    "frequency_penalty": [0.0, 0.7, 0.0, 2.0],
+    "logit_bias": [None, {3: 2.0}, None, {7: -100, 8: 1.0}],
+}
+
+
+def test_penalties_and_biases_are_those_of_generate(simple, stranger, expected):
+    """Of the text before each token, drafts of the same round included, by rows."""
+    penalised = np.asarray(generate(simple.model, simple.params, PROMPTS, STEPS, **PENALTIES))
+    assert penalised[0].tolist() == expected[0].tolist()
+    assert (penalised[1:] != expected[1:]).any(axis=1).all(), "the case is too easy"
+    for draft, rounds in ((simple.params, (3, 3)), (stranger, (4, STEPS))):
+        found = run(simple, draft, stop_tokens=(), **PENALTIES)
+        assert found.tokens.tolist() == penalised.tolist()
+        assert ((found.rounds >= rounds[0]) & (found.rounds <= rounds[1])).all(), found.rounds
+
+
 def test_rows_stop_by_themselves(simple, stranger, expected):
     stops = (expected[0, 3], expected[2, 0])
     made = [next((i + 1 for i, token in enumerate(row) if token in stops), STEPS) for row in expected]
@@ -182,7 +201,15 @@ def test_check_allows_no_more_than_it_may():
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("options", [{}, {"top_k": 3, "temperature": 0.7}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"top_k": 3, "temperature": 0.7},
+        {"frequency_penalty": 0.8, "repetition_penalty": 1.3, "logit_bias": {1: 0.5}},
+    ],
+    ids=str,
+)
 def test_samples_have_the_targets_distribution(options):
     """All texts of three tokens, counted over many rows, against their exact probabilities.
 
@@ -201,7 +228,7 @@ def test_samples_have_the_targets_distribution(options):
     texts = np.array(list(itertools.product(range(vocab), repeat=length)))
     prompt = np.full((len(texts), 1), 2)
     logits, _ = jax.jit(model.apply)(params, np.concatenate([prompt, texts], axis=1))
-    scores = np.asarray(logits)[:, :-1, :vocab] / settings["temperature"]
+    scores = penalised(np.asarray(logits)[:, :-1, :vocab], prompt, texts, options) / settings["temperature"]
     if "top_k" in settings:
         scores = np.where(scores >= np.sort(scores)[..., [-settings["top_k"]]], scores, -np.inf)
     each = np.take_along_axis(np.asarray(jax.nn.softmax(scores)), texts[..., None], axis=2)[..., 0]
@@ -219,6 +246,22 @@ def test_samples_have_the_targets_distribution(options):
     assert statistic < stats.chi2.ppf(1 - 1e-6, len(hoped) - 1)
     accepted = int(found.accepted.sum()) / int((found.accepted + found.rounds).sum())
     assert 0.1 < accepted < 0.6, "the draft is refused at times, and at times not"
+
+
+def penalised(logits, prompt, texts, options) -> np.ndarray:
+    """Logits (texts, tokens, vocab) before each token of the texts, by the definition."""
+    scores = logits.copy()
+    for token, bias in options.get("logit_bias", {}).items():
+        scores[..., token] += bias
+    repetition = options.get("repetition_penalty", 1)
+    for row, text in enumerate(texts):
+        for place in range(len(text)):
+            made = np.bincount(text[:place], minlength=logits.shape[-1])
+            known = made + np.bincount(prompt[row], minlength=logits.shape[-1]) > 0
+            own = scores[row, place]
+            own[known] = np.where(own > 0, own / repetition, own * repetition)[known]
+            own -= options.get("frequency_penalty", 0) * made
+    return scores
 
 
 def test_early_exit_shares_the_arrays(hybrid):

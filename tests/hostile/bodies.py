@@ -7,6 +7,7 @@ request must get its answer afterwards.
 import contextlib
 import functools
 import http.client
+import importlib.util
 import json
 import logging
 import re
@@ -16,7 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from based_jax.data.chat.template import Chat, ChatTemplate
+from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.generate import Engine
+from based_jax.serve.app import NO_CHAT
 from based_jax.serve.limits import Limits
 from tests.hostile.attack import REFUSALS, Attack
 from tests.serve.client import Client, serving
@@ -24,13 +28,15 @@ from tests.serve.conftest import byte_model
 
 SECONDS = 10.0
 
+_TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 _LIMITS = Limits(length=400, max_tokens=64, choices=16, body_seconds=0.5, head_seconds=0.5)
 _RUNNING = contextlib.ExitStack()
 _LOGGERS = ("", "uvicorn.error")  # the latter does not pass its records on
 _FIELDS = (
     "prompt", "max_tokens", "n", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "seed",
     "stop", "frequency_penalty", "repetition_penalty", "logprobs", "echo", "stream", "stream_options",
-    "model", "user", "suffix", "logit_bias", "best_of", "", "\ud800", "prompt\0", "a" * 5000,
+    "model", "user", "suffix", "logit_bias", "best_of", "messages", "top_logprobs", "tools", "",
+    "\ud800", "prompt\0", "a" * 5000,
     "__proto__",
 )  # fmt: skip
 _VALUES: tuple[Any, ...] = (
@@ -39,7 +45,9 @@ _VALUES: tuple[Any, ...] = (
     "\udc00\ud800", "\ufeff", "🙂", "a" * 399, "a" * 20_000, "\n" * 300, "1", [], {}, [[]], [{}],
     ["a"] * 17, ["a", 1], [1, 2], [[1], [2, 3]], [257], [-1], [10**30], [1.0], [True], [256] * 399,
     [1] * 50_000, ["\ud800"], [None], {"include_usage": True}, {"include_usage": 1}, {"\ud800": 1},
-    {"a": {"b": {}}},
+    {"a": {"b": {}}}, {"5": -100, "256": 1e308}, {"300": 1}, {"05": 1}, dict.fromkeys(range(400), 1),
+    [{"role": "user", "content": "a"}], [{"role": "\ud800", "content": "a" * 20_000}] * 40,
+    [{"role": "user", "content": [{"type": "text", "text": "\0"}]}], [{"role": 1, "content": None}],
 )  # fmt: skip
 _PATHS = (
     "/", "/health", "/metrics", "/v1/models", "/v1/models/tiny", "/v1/completions",
@@ -74,12 +82,14 @@ _CHUNKS = (
 
 def attacks(rng: np.random.Generator, count: int) -> Iterator[Attack]:
     """Yield `count` requests."""
-    kinds: tuple[Callable[[np.random.Generator], bytes], ...] = (_fields, _json, _head, _line, _bytes)
+    kinds: tuple[Callable[[np.random.Generator], bytes], ...] = (_fields, _chat, _json, _head, _line, _bytes)
     for number in range(count):
         kind = kinds[number % len(kinds)]
         data = kind(rng)
         shown = f"{data[:300]!r}{'...' if len(data) > 300 else ''}"
-        ends = kind is _fields and bool(rng.integers(2))  # others may lack a part that the server waits for
+        ends = kind in (_fields, _chat) and bool(
+            rng.integers(2)
+        )  # others may lack a part that the server waits for
         what = f"{kind.__name__[1:]}{', half-closed' if ends else ''}, {len(data)} bytes: {shown}"
         yield Attack(what, functools.partial(_send, data, ends))
 
@@ -117,6 +127,14 @@ def _fields(rng: np.random.Generator) -> bytes:
     """Fields with values that they may not have."""
     body = _body(rng) | {_pick(rng, _FIELDS): _pick(rng, _VALUES) for _ in range(rng.integers(1, 4))}
     return _request(json.dumps(body, ensure_ascii=bool(rng.integers(2))).encode("utf-8", "surrogatepass"))
+
+
+def _chat(rng: np.random.Generator) -> bytes:
+    """As `_fields`, of chat completions."""
+    good = {name: value for name, value in _body(rng).items() if name not in ("prompt", "logprobs")}
+    body = good | {"messages": [{"role": "user", "content": _pick(rng, ("a", "\0", "€🙂", "a" * 2000))}]}
+    body |= {_pick(rng, _FIELDS): _pick(rng, _VALUES) for _ in range(rng.integers(3))}
+    return _request(json.dumps(body).encode(), path="/v1/chat/completions")
 
 
 def _json(rng: np.random.Generator) -> bytes:
@@ -186,7 +204,10 @@ def _client() -> tuple[Client, list[str]]:
     """A server of a tiny model, which runs until the process is killed, and what was logged."""
     engine = Engine(*byte_model(), slots=2, max_waiting=_LIMITS.choices)
     engine.warm_up()
-    client = _RUNNING.enter_context(serving(engine, _LIMITS))
+    chat: Chat | str = NO_CHAT
+    if importlib.util.find_spec("jinja2"):
+        chat = Chat(ChatTemplate(_TEMPLATE, {}), ByteTokenizer())
+    client = _RUNNING.enter_context(serving(engine, _LIMITS, chat=chat))
     logged: list[str] = []
 
     class Keep(logging.Handler):

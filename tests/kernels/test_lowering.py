@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from pallas_kernels import catalog, devices, offline, tuning
-from pallas_kernels.launch import launch, whole
+from pallas_kernels.launch import interpreted, launch, whole
 from pallas_kernels.taylor_attention.cases import at_highest_precision
 from tests.marks import slow_but
 
@@ -43,6 +43,15 @@ def test_every_case_is_lowered_to_a_kernel(case):
     text = offline.lower(case.function, *case.arguments).as_text()
     assert KERNEL in text
     assert text.count("output_operand_alias<") == IN_PLACE.get(case.op, 0)
+
+
+@pytest.mark.parametrize("case", ESSENTIAL, ids=lambda case: case.name)
+def test_indices_keep_32_bits(case):
+    """Under `jax_enable_x64` a Python number has 64, and indices of programs have not."""
+    with jax.enable_x64(True):
+        jax.eval_shape(case.function, *case.arguments)
+        with interpreted():
+            jax.eval_shape(lambda *arrays: case.function(*arrays), *case.arguments)
 
 
 def test_what_the_slow_run_adds_is_there():

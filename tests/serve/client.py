@@ -12,7 +12,7 @@ from typing import Any
 
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.serve.__main__ import bind
-from based_jax.serve.app import Service
+from based_jax.serve.app import NO_CHAT, Service
 from based_jax.serve.connections import Server
 from based_jax.serve.limits import Limits
 from based_jax.serve.worker import Worker
@@ -66,6 +66,12 @@ class Client:
         assert response.status == 200, response.all
         assert response.headers["content-type"].startswith("text/event-stream")
         return read_events(response.all.decode())
+
+    def chat(self, **body: Any) -> dict[str, Any]:
+        """A chat completion that must succeed; greedy unless it says otherwise."""
+        response = self.send("POST", "/v1/chat/completions", {"temperature": 0, **body})
+        assert response.status == 200, response.all
+        return json.loads(response.all)
 
     def raw(self, data: bytes) -> socket.socket:
         """A connection on which this much was sent."""
@@ -132,10 +138,10 @@ def post_bytes(body: Any) -> bytes:
 
 @contextlib.contextmanager
 def serving(
-    engine: Any, limits: Limits, vocab_size: int = 257, keys: tuple[str, ...] = ()
+    engine: Any, limits: Limits, vocab_size: int = 257, keys: tuple[str, ...] = (), chat: Any = NO_CHAT
 ) -> Iterator[Client]:
     """A server in a thread, stopped and drained at the end."""
-    service = Service(Worker(engine), ByteTokenizer(), 257, "tiny", limits, keys)
+    service = Service(Worker(engine), ByteTokenizer(), 257, "tiny", limits, keys, (), chat)
     started = threading.Event()
     server = Server(service, ready=started.set)
     with bind("127.0.0.1", 0) as listener:

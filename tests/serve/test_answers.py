@@ -4,13 +4,13 @@ import pytest
 
 from based_jax.data.tokenizers import ByteTokenizer
 from based_jax.generate.engine.request import Event, TokenLogprob
-from based_jax.serve.answers import Answer, logprobs_object
+from based_jax.serve.answers import Answer, Echo, chat_logprobs_object, logprobs_object
 
 
 def play(text: str, size: int, finish: str, stop: tuple[str, ...] = (), prompt: str = ""):
     """The pieces of an answer whose tokens come `size` at a time."""
     tokens = list(text.encode())
-    answer = Answer(ByteTokenizer(), stop, prompt)
+    answer = Answer(ByteTokenizer(), stop, Echo(prompt, [256, *prompt.encode()]))
     pieces = []
     for begin in range(0, len(tokens), size):
         part = tuple(tokens[begin : begin + size])
@@ -66,8 +66,52 @@ def test_what_comes_behind_the_end_is_nothing():
 
 
 def test_the_prompt_comes_first():
-    _, pieces = play("b", 1, "stop", (), "a")
-    assert [piece.text for piece in pieces] == ["ab"]
+    _, pieces = play("bc", 1, "stop", (), "é")
+    assert [piece.text for piece in pieces] == ["éb", "c"]
+    assert [begin for piece in pieces for begin, _ in piece.logprobs] == [1, 2]
+
+
+def test_the_tokens_of_a_prompt_and_of_the_end_are_reported():
+    answer = Answer(ByteTokenizer(), ("x",), Echo("é!", [256, *"é!".encode()]))
+    prompt = [TokenLogprob(token, -1.0, ()) for token in "é!".encode()]
+    made = TokenLogprob(98, -2.0, ()), TokenLogprob(256, -4.0, ())
+    pieces = [
+        answer.feed(Event(1, (), (), None, tuple(prompt))),
+        answer.feed(Event(1, (98,), made[:1], "stop", end=made[1])),
+    ]
+    assert [piece.text for piece in pieces] == ["é!", "b"]
+    assert answer.tokens == 1
+    assert answer.mean_logprob == -3
+    shown = [item for piece in pieces for item in piece.logprobs]
+    assert logprobs_object(shown, ByteTokenizer()) == {
+        "tokens": ["token_id:256", "token_id:195", "token_id:169", "!", "b", "token_id:256"],
+        "token_logprobs": [None, -1, -1, -1, -2, -4],
+        "top_logprobs": [
+            None,
+            {"token_id:195": -1},
+            {"token_id:169": -1},
+            {"!": -1},
+            {"b": -2},
+            {"token_id:256": -4},
+        ],
+        "text_offset": [0, 0, 0, 1, 2, 3],
+    }
+
+
+def test_the_end_is_not_reported_after_a_stop_text():
+    answer = Answer(ByteTokenizer(), ("b",))
+    made = TokenLogprob(98, -2.0, ()), TokenLogprob(256, -4.0, ())
+    assert answer.feed(Event(1, (98,), made[:1], "stop", end=made[1])) == ("", [], "stop")
+    assert answer.mean_logprob == -2
+
+
+def test_logprobs_of_messages():
+    shown = [(0, TokenLogprob(97, -0.5, ((97, -0.5), (0xC3, float("-inf")))))]
+    a, part = {"token": "a", "logprob": -0.5, "bytes": [97]}, {"token": "token_id:195", "bytes": None}
+    assert chat_logprobs_object(shown, ByteTokenizer()) == {
+        "content": [{**a, "top_logprobs": [a, {**part, "logprob": -9999.0}]}],
+        "refusal": None,
+    }
 
 
 def test_logprobs_in_openais_shape():

@@ -2,6 +2,8 @@
 
 import json
 
+import jax
+import numpy as np
 import pytest
 
 from based_jax.data.tokenizers import ByteTokenizer
@@ -90,6 +92,84 @@ def test_logprobs(client, model):
         assert len(top) == 3  # a greedy token is among them
         assert top[name] == value == max(top.values()) <= 0
         assert name.startswith("token_id:") or choice["text"][begin : begin + len(name)] == name
+
+
+def logprobs_of(model, tokens: list[int]) -> np.ndarray:
+    """Those of the model at every token, by one pass; (N, vocab)."""
+    logits, _ = model[0].apply(model[1], np.array([tokens]))
+    return np.asarray(jax.nn.log_softmax(logits[0, :, :257]))
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_echo_with_logprobs(client, model, count):
+    """What harnesses score texts by: the prompt's log-probabilities, then those of the answer."""
+    tokens = [256, *PROMPT.encode()]
+    whole = client.complete(prompt=tokens, max_tokens=count, echo=True, logprobs=2)
+    (choice,) = whole["choices"]
+    logprobs, text = choice["logprobs"], choice["text"]
+    assert text.startswith(PROMPT)
+    assert choice["finish_reason"] == "length"
+    assert whole["usage"] == {
+        "prompt_tokens": 12,
+        "completion_tokens": count,
+        "total_tokens": 12 + count,
+    }
+    assert set(map(len, logprobs.values())) == {12 + count}
+    assert logprobs["tokens"][:12] == ["token_id:256", *PROMPT]
+    assert logprobs["token_logprobs"][0] is logprobs["top_logprobs"][0] is None
+    assert logprobs["text_offset"][:12] == [0, *range(11)]
+    expected = logprobs_of(model, tokens)[np.arange(11), tokens[1:]]
+    np.testing.assert_allclose(logprobs["token_logprobs"][1:12], expected, rtol=1e-4, atol=1e-5)
+    assert all(value <= max(top.values()) for value, top in zip(*shown(logprobs), strict=True))
+    assert all(2 <= len(top) <= 3 for top in logprobs["top_logprobs"][1:])
+    events = client.stream(prompt=tokens, max_tokens=count, echo=True, logprobs=2)
+    pieces = [event["choices"][0] for event in events]
+    assert "".join(piece["text"] for piece in pieces) == text
+    assert [value for piece in pieces for value in piece["logprobs"]["tokens"]] == logprobs["tokens"]
+
+
+def shown(logprobs):
+    return logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:]
+
+
+def test_the_separator_is_reported_where_it_ends_an_answer(client):
+    """So that what follows an echoed prompt is one token with max_tokens = 1, whatever it is."""
+    asked = {"prompt": "ab", "max_tokens": 1, "logit_bias": {"256": 100}}
+    choice = client.complete(**asked, echo=True, logprobs=1)["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("ab", "stop")
+    assert choice["logprobs"]["tokens"] == ["token_id:256", "a", "b", "token_id:256"]
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1, 2]
+
+
+def test_best_of(client):
+    asked = {"prompt": ["ab", "c"], "max_tokens": 6, "temperature": 1.2, "seed": 3}
+    every = client.complete(**asked, n=4, logprobs=0)["choices"]
+    best = client.complete(**asked, n=2, best_of=4)
+    assert best["usage"]["completion_tokens"] == sum(len(c["logprobs"]["tokens"]) for c in every)
+    assert best["usage"]["prompt_tokens"] == 5
+    for prompt in range(2):
+        own = every[4 * prompt : 4 * prompt + 4]
+        own.sort(key=lambda choice: -np.mean(choice["logprobs"]["token_logprobs"]))
+        found = best["choices"][2 * prompt : 2 * prompt + 2]
+        assert [choice["text"] for choice in found] == [choice["text"] for choice in own[:2]]
+        assert [choice["index"] for choice in found] == [2 * prompt, 2 * prompt + 1]
+        assert all(choice["logprobs"] is None for choice in found)
+
+
+def test_logit_bias(client):
+    asked = {"prompt": PROMPT, "max_tokens": 5}
+    text = client.text(**asked)
+    assert client.text(**asked, logit_bias={"120": 100}) == "x" * 5
+    first = PROMPT.encode() + text.encode()
+    banned = client.text(**asked, logit_bias={str(first[len(PROMPT)]): -100})
+    assert not banned.startswith(text[0])
+    mixed = client.complete(prompt=["a", "b"], max_tokens=3, logit_bias={"121": 100}, temperature=1)
+    assert [choice["text"] for choice in mixed["choices"]] == ["yyy", "yyy"]
+
+
+def test_no_token_at_all(client):
+    choice = client.complete(prompt=PROMPT, max_tokens=0)["choices"][0]
+    assert choice == {"index": 0, "text": "", "logprobs": None, "finish_reason": "length"}
 
 
 def test_models(client):

@@ -22,15 +22,22 @@ from tests.serve.conftest import LIMITS
     ("body", "param", "message"),
     [
         ({"max_token": 3}, "max_token", 'unknown field "max_token"'),
-        ({"best_of": 2}, "best_of", "best_of is not supported"),
-        ({"suffix": "a"}, "suffix", "suffix is not supported"),
-        ({"logit_bias": {}}, "logit_bias", "logit_bias is not supported"),
+        ({"best_of": 1, "n": 2}, "best_of", "best_of = 1: expected at least n = 2"),
+        ({"best_of": 2, "stream": True}, "best_of", "best_of = 2: expected n with stream"),
+        ({"suffix": "a"}, "suffix", "suffix is not supported: the model has not learned to fill in"),
+        ({"logit_bias": []}, "logit_bias", "logit_bias: expected an object"),
+        ({"logit_bias": {"a": 1}}, "logit_bias", "logit_bias: expected an object"),
+        ({"logit_bias": {"05": 1}}, "logit_bias", "logit_bias: expected an object"),
+        ({"logit_bias": {"5": "1"}}, "logit_bias", "expected numbers from -100 to 100"),
+        ({"logit_bias": {"5": 101}}, "logit_bias", 'logit_bias = "101": expected numbers from -100 to 100'),
+        ({"logit_bias": {"9999999999": 1}}, "logit_bias", "expected tokens"),
+        ({"logit_bias": dict.fromkeys(range(301), 1)}, "logit_bias", "expected at most 300 tokens"),
         ({"prompt": 3}, "prompt", "prompt: expected a text"),
         ({"prompt": []}, "prompt", "prompt: expected a text"),
         ({"prompt": ["a", 1]}, "prompt", "prompt: expected a text"),
         ({"prompt": [[1], []]}, "prompt", "prompt: expected a text"),
         ({"prompt": [True]}, "prompt", "prompt: expected a text"),
-        ({"max_tokens": 0}, "max_tokens", "max_tokens = 0: expected an integer, at least 1"),
+        ({"max_tokens": -1}, "max_tokens", "max_tokens = -1: expected an integer, at least 0"),
         ({"max_tokens": 1.5}, "max_tokens", "max_tokens = 1.5: expected an integer"),
         ({"max_tokens": True}, "max_tokens", "max_tokens = true: expected an integer"),
         ({"n": 0}, "n", "n = 0: expected"),
@@ -41,7 +48,6 @@ from tests.serve.conftest import LIMITS
         ({"top_k": 0.5}, "top_k", "top_k = 0.5: expected"),
         ({"seed": 2**63}, "seed", "seed = 9223372036854775808: expected"),
         ({"logprobs": 6}, "logprobs", "logprobs = 6: expected an integer, from 0 to 5"),
-        ({"logprobs": 1, "echo": True}, "echo", "echo cannot be combined with logprobs"),
         ({"stop": ""}, "stop", "stop: expected"),
         ({"stop": ["a"] * 17}, "stop", "stop: expected"),
         ({"stop": [1]}, "stop", "stop: expected"),
@@ -126,7 +132,9 @@ def test_null_is_the_default():
         ({"n": 10**400}, "n", "000...: at most 16 answers"),
         ({"max_tokens": 10**400}, "max_tokens", "000...: expected at most 200000"),
         ({"prompt": ["a"] * 6, "n": 3}, "n", "at most 16 answers"),
+        ({"prompt": ["a"] * 6, "best_of": 3}, "best_of", "6 prompts times best_of = 3: at most 16 answers"),
         ({"max_tokens": 10**6}, "max_tokens", "expected at most 200000"),
+        ({"logit_bias": {"257": 1}}, "logit_bias", "logit_bias = 257: expected tokens in [0, 257)"),
         ({"prompt": "a", "max_tokens": 200_000, "n": 17}, "n", "at most 16"),
     ],
     ids=lambda value: str(value)[:40],
@@ -156,7 +164,8 @@ def test_long_prompts(make_engine):
         ("GET", "/%0d%0aa", {}, 404),
         ("X" * 1000, "/" + "a" * 1000, {}, 404),
         ("GET", "/v1/completions", {}, 405),
-        ("POST", "/v1/chat/completions", {}, 404),
+        ("GET", "/v1/chat/completions", {}, 405),
+        ("POST", "/v1/chat/completions", {}, 400),
         ("POST", "/v1/completions", {"content_type": "text/plain"}, 415),
         ("POST", "/v1/completions", {"content_type": "application/json; charset=utf-8"}, 400),
     ],
@@ -173,8 +182,8 @@ def test_paths_and_types(client, method, path, headers, status):
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("/v1/chat/completions", "no chat format, so send the conversation as the text of `prompt`"),
-        ("/v1/responses", "no chat format"),
+        ("/v1/chat/other", "not served"),
+        ("/v1/responses", "keeps no conversations"),
         ("/v1/embeddings", "makes no embeddings"),
         ("/v1/images/generations", "not served"),
     ],
@@ -185,7 +194,8 @@ def test_what_is_not_served_says_what_is(client, path, reason):
     message = json.loads(response.all)["error"]["message"]
     assert message.startswith(f"POST {path}: Not Found: ")
     assert reason in message
-    assert message.endswith("; POST /v1/completions continues a text, GET /v1/models names the model")
+    assert "; POST /v1/completions continues a text, POST /v1/chat/completions a conversation" in message
+    assert message.endswith(", GET /v1/models names the model")
 
 
 @pytest.mark.parametrize("name", ["other", "\ud800", "a" * 100])

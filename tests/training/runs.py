@@ -1,9 +1,11 @@
 """Runs of ``python -m train.lm`` in processes of their own, and what they left behind."""
 
+import random
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,21 @@ def until(
             break
     _, rest = process.communicate(timeout=PATIENCE)
     return process.returncode, rest
+
+
+def kill_often(settings: dict[str, Any], workdir: Path, seed: int, times: int, most: int = 5) -> None:
+    """SIGKILL at random moments, each 3 to `most` steps after the last save; the run does not end."""
+    generator, saved = random.Random(seed), 0
+    print("seed", seed)
+    for _ in range(times):
+        process = start(command({**settings, "checkpoint_every": 1}, workdir, "--resume"))
+        step = saved + generator.randint(3, most)
+        until(step, process, lambda process: (time.sleep(generator.uniform(0, 0.1)), process.kill()))
+        assert process.returncode == -signal.SIGKILL
+        # When step n is logged, the save of n - 2 is complete: that of n - 1 waited for it.
+        before, saved = saved, steps_saved(workdir)[-1]
+        assert saved > before
+        print("killed after a save of step", saved)
 
 
 def sending(number: signal.Signals) -> Callable[[subprocess.Popen[str]], None]:

@@ -1,10 +1,7 @@
 """Whatever ends a run: what was saved is not lost, and what is wrong is said in one line."""
 
-import random
 import resource
 import shutil
-import signal
-import time
 
 import jax
 import numpy as np
@@ -13,7 +10,7 @@ import pytest
 from based_jax.command import run
 from based_jax.training.commands import lm
 from based_jax.training.run.directory import parse_run
-from tests.training.runs import command, flags, losses, start, steps_saved, until
+from tests.training.runs import command, flags, kill_often, losses, start, steps_saved, until
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +36,7 @@ def one_line(error: str) -> str:
 
 
 def kill_and_resume(times, often, finished, workdir, seed):
-    """SIGKILL at random moments, each behind what was saved at the one before; then to the end in peace."""
-    generator = random.Random(seed)
-    saved = 0
-    for _ in range(times):
-        process = start(command({**often, "checkpoint_every": 1}, workdir, "--resume"))
-        until(saved + 3, process, lambda process: (time.sleep(generator.uniform(0, 0.1)), process.kill()))
-        assert process.returncode in (-signal.SIGKILL, 0)
-        # When step n is logged, the save of n - 2 is complete: that of n - 1 waited for it.
-        before, saved = saved, steps_saved(workdir)[-1]
-        assert saved > before
+    kill_often(often, workdir, seed, times)
     run = resume(workdir)
     assert losses(workdir) == losses(finished[0])
     jax.tree.map(np.testing.assert_array_equal, run.outcome.state.params, finished[1].outcome.state.params)

@@ -1,6 +1,7 @@
 """Training from token shards and mixtures: exact resumes, what a run reports, and what it refuses."""
 
 import dataclasses
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -8,17 +9,20 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import tokenizers
 
 from based_jax.data import NucleotideTokenizer
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.shards.reader import TokenShards
+from based_jax.training.banner import describe_end
 from based_jax.training.commands import lm
 from based_jax.training.commands.tokenize import main as tokenize_main
 from based_jax.training.lm_plan import plan_data
 from based_jax.training.run.directory import parse_run, prepare_run
 from based_jax.training.run.metrics import MetricWriter, read_metrics
 from tests.data.shards.directories import write_shards
-from tests.training.runs import command, losses, start, until
+from tests.data.shards.megatron import write_megatron
+from tests.training.runs import kill_often, losses
 from tests.training.test_hosts import CLOSE, finish, together
 
 
@@ -27,7 +31,9 @@ def shards(text, tmp_path_factory) -> Path:
     """The fixture `text` in 18 shards of two documents each, and four documents held out."""
     texts = [path.read_text() for path in sorted(text.iterdir())]
     train = [texts[i : i + 2] for i in range(0, 36, 2)]
-    return write_shards(tmp_path_factory.mktemp("shards"), train, [texts[36:38], texts[38:]])
+    shards = write_shards(tmp_path_factory.mktemp("shards"), train, [texts[36:38], texts[38:]])
+    (shards / "chat_template.jinja").write_text("{{ messages }}")
+    return shards
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +59,8 @@ def test_a_run_from_shards_learns(whole, shards):
     targets = len(held_out) - 2  # of two shards
     bits = lines[-1]["eval_loss"] * targets / np.log(2) / held_out.num_bytes
     assert lines[-1]["eval_bits_per_byte"] == pytest.approx(bits)
-    assert (workdir / "model" / "tokenizer.json").read_bytes() == (shards / "tokenizer.json").read_bytes()
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        assert (workdir / "model" / name).read_bytes() == (shards / name).read_bytes()
     assert run.tokenizer.name == "byte"
 
 
@@ -78,11 +85,13 @@ def test_a_run_that_was_stopped_resumes_bit_exactly(whole, from_shards, tmp_path
     resumes_bit_exactly(tmp_path, whole)
 
 
-@pytest.mark.slow  # as above, in a process, and without a chance to save
-def test_a_process_that_was_killed_resumes_bit_exactly(whole, from_shards, tmp_path):
-    status, rest = until(8, start(command(from_shards, tmp_path)), lambda process: process.kill())
-    assert status == -signal.SIGKILL, rest
-    resumes_bit_exactly(tmp_path, whole)
+@pytest.mark.slow  # as above, in processes, and without a chance to save
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_process_that_was_killed_ten_times_resumes_bit_exactly(seed, from_shards, tmp_path):
+    settings = {**from_shards, "steps": 200, "eval_every": 0}
+    whole = tmp_path / "whole", lm.train(lm.LMConfig(workdir=tmp_path / "whole", **settings))
+    kill_often(settings, tmp_path / "run", seed, times=10, most=15)
+    resumes_bit_exactly(tmp_path / "run", whole)
 
 
 @pytest.mark.slow
@@ -210,6 +219,62 @@ def test_a_run_from_what_train_tokenize_writes(from_shards, text, tmp_path):
     )
     assert np.isfinite(losses(tmp_path / "run")).all()
     assert run.metrics["eval_loss"] > 0
+
+
+def test_a_run_from_megatron_pairs(from_shards, text, tmp_path):
+    """The directory alone says what it is; there are no bytes to count bits by."""
+    texts = [[*path.read_bytes(), 256] for path in sorted(text.iterdir())]
+    write_megatron(tmp_path / "pile" / "train" / "a.idx", texts[:30])
+    write_megatron(tmp_path / "pile" / "held_out" / "a.idx", texts[30:])
+    settings = {**from_shards, "data": str(tmp_path / "pile"), "tokenizer": "byte", "steps": 3}
+    run = lm.train(lm.LMConfig(workdir=tmp_path / "run", **settings))
+    assert np.isfinite(losses(tmp_path / "run")).all()
+    assert set(run.metrics) == {"eval_loss", "eval_perplexity"}
+    config = lm.LMConfig(workdir=tmp_path / "run", **settings)
+    assert describe_end(config, run.metrics)["held out"].startswith("loss ")
+    size = sum(map(len, texts[1:30])) + 1
+    expected = f"{settings['data']}: 1 pair .bin .idx, 1 shard, {size:,} tokens"
+    assert plan_data(config)["data"] == expected
+    assert lm.assemble(config).summary["data"] == f"tokens:{expected}"
+    for change, message in (
+        ({"tokenizer": None}, "tokenizer = None: expected that of the ids in"),
+        ({"data": str(tmp_path / "pile" / "train")}, "a held-out side or --eval-every 0"),
+        ({"include": "*"}, "no such flag"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            lm.assemble(dataclasses.replace(config, **change))
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("steps", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_vocabulary_of_more_than_two_bytes(steps, from_shards, tmp_path):
+    """From the tokenizer's file to the losses; an id that lost its third byte would be another word."""
+    words = {"<|endoftext|>": 0, **{f"w{number}": number for number in range(1, 70_000)}}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w1"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "words.json"))
+    ids = np.random.default_rng(0).integers(65_000, 70_000, (50, 40))
+    lines = (json.dumps({"text": " ".join(f"w{number}" for number in row)}) for row in ids.tolist())
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    out, argv = tmp_path / "shards", ["--data", str(tmp_path / "a.jsonl"), "--held-out", "0.2"]
+    argv += ["--tokenizer", str(tmp_path / "words.json"), "--workers", "2"]
+    assert tokenize_main([*argv, "--out", str(out)]) == 0
+    sides = [TokenShards.open(out, side) for side in ("train", "held_out")]
+    assert {side.manifest.dtype for side in sides} == {"uint32"}
+    stored = [shard.tokens for side in sides for shard in [side.shard(0)]]
+    rows = [row for tokens in stored for row in tokens[tokens != 0].reshape(-1, 40).tolist()]
+    assert sorted(rows) == sorted(ids.tolist())
+    settings = {**from_shards, "data": f"tokens:{out}", "steps": steps, "length": 16}
+    config = lm.LMConfig(workdir=tmp_path / "run", **settings)
+    parts = lm.assemble(config)
+    assert parts.model.config.vocab_size == 70_000
+    inputs = next(parts.batches)["inputs"]
+    assert {*inputs.flat} <= {0, *ids.flat}
+    assert inputs.max() > 1 << 16
+    if steps:
+        run = lm.train(config)
+        assert losses(config.workdir)[0] == pytest.approx(np.log(70_000), abs=0.2)
+        assert run.metrics["eval_loss"] > 0
 
 
 def test_a_plan_names_the_shards_or_how_to_make_them(from_shards, shards, tmp_path):

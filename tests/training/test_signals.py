@@ -9,21 +9,25 @@ import pytest
 from tests.patience import PATIENCE
 from tests.subprocesses import environment
 
-# Derives a key for hours, without a look at signals: as XLA does while it compiles.
-BUSY = """
-import hashlib, signal, threading
+COMMAND = """
+import contextlib, hashlib, signal, sys, threading, time
 from based_jax.training.run.signals import StopRequest
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a job in the background
-with StopRequest():
+with contextlib.suppress(KeyboardInterrupt), StopRequest():
     threading.Timer(0.5, print, ["ready"], {"flush": True}).start()
-    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+    WORK
+sys.exit(130)
 """
+
+# Derives a key for hours, without a look at signals: as XLA does while it compiles.
+BUSY = 'hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)'
 
 
 @pytest.mark.release
-def test_the_first_ctrl_c_is_reported_and_the_second_ends_the_process():
+@pytest.mark.parametrize("work", [BUSY, "time.sleep(1000)"], ids=["busy", "asleep"])
+def test_the_first_ctrl_c_is_reported_and_the_second_ends_the_process(work):
     process = subprocess.Popen(
-        [sys.executable, "-c", BUSY],
+        [sys.executable, "-c", COMMAND.replace("WORK", work)],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -2,27 +2,13 @@
 
 from typing import Any
 
-from based_jax.convert.layouts import Rules, dense, linear, same, taps, vector
+from based_jax.convert.fla_tables import DELTA_NET, STEPS
+from based_jax.convert.layouts import Rules, dense, linear, same, vector
 from based_jax.convert.references.mixer import Meta, TorchMixer, beside_unused
 from based_jax.models import MixerSpec
 from based_jax.validate import expect
 
-HEADS: Rules = (
-    *(linear(f"{name}_proj.weight", f"{name}/kernel") for name in "qkv"),
-    *(taps(f"{name}_conv1d.weight", f"{name}_conv") for name in "qkv"),
-    linear("b_proj.weight", "beta/kernel"),
-    linear("g_proj.weight", "gate/kernel"),
-    vector("o_norm.weight", "norm_scale"),
-    linear("o_proj.weight", "out/kernel", inputs=2),
-)
-
-
-GATED: Rules = (
-    *HEADS,
-    linear("a_proj.weight", "step/kernel"),
-    beside_unused("A_log", "D", "A_log"),
-    vector("dt_bias", "dt_bias"),
-)
+GATED: Rules = (*DELTA_NET, *STEPS, beside_unused("A_log", "D", "A_log"))
 
 
 def _low_rank(letter: str, name: str) -> Rules:
@@ -94,7 +80,7 @@ def _rwkv7_dropped(meta: Meta) -> tuple[str, ...]:
 
 
 MIXERS: dict[str, TorchMixer] = {
-    "zoology.mixers.delta_net.DeltaNet": TorchMixer(_delta_net, HEADS),
+    "zoology.mixers.delta_net.DeltaNet": TorchMixer(_delta_net, DELTA_NET),
     "zoology.mixers.gated_delta_net.GatedDeltaNet": TorchMixer(_gated_delta_net, GATED),
     "zoology.mixers.rwkv7.RWKV7Attention": TorchMixer(_rwkv7, RWKV7, _rwkv7_dropped),
 }

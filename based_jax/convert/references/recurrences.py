@@ -4,7 +4,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from based_jax.convert.layouts import Rules, dense, linear, same, taps, vector
+from based_jax.convert.fla_layers import ACTIVATIONS
+from based_jax.convert.fla_tables import GLA, MAMBA2
+from based_jax.convert.layouts import Rules, linear, same, vector
 from based_jax.convert.references.mixer import Meta, TorchMixer, blend
 from based_jax.convert.tables import MAMBA
 from based_jax.models import MixerSpec
@@ -54,17 +56,6 @@ RWKV4_CHANNEL_MIX: Rules = (
 )
 
 
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "relu": "relu",
-    "sigmoid": "sigmoid",
-    "silu": "silu",
-    "sqrelu": "square_relu",
-    "swish": "silu",
-}
-"""Ours by fla's name; fla has others, which need a bias or are no gates."""
-
-
 def _gla(meta: Meta) -> MixerSpec:
     """Zoology's `GatedLinearAttention`."""
     names = ("num_heads", "num_kv_heads", "gate_low_rank_dim", "gate_logit_normalizer", "norm_eps")
@@ -86,17 +77,6 @@ def _gla_rules(meta: Meta) -> Rules:
     is_fused = meta.get("gate_fn", "swish") == "swish" and meta.get("fuse_norm", True)
     norm = "g_norm_swish_gate" if is_fused and meta.get("use_output_gate", True) else "g_norm"
     return (*GLA, vector(f"{norm}.weight", "norm_scale"))
-
-
-GLA: Rules = (
-    *(linear(f"{name}_proj.weight", f"{name}/kernel") for name in "qkv"),
-    *(taps(f"{name}_conv1d.weight", f"{name}_conv") for name in "qkv"),
-    linear("gk_proj.0.weight", "decay_in/kernel"),
-    linear("gk_proj.1.weight", "decay_out/kernel"),
-    vector("gk_proj.1.bias", "decay_out/bias"),
-    linear("g_proj.weight", "gate/kernel"),
-    linear("o_proj.weight", "out/kernel", inputs=2),
-)
 
 
 def _mamba2(meta: Meta) -> MixerSpec:
@@ -121,17 +101,6 @@ def _mamba2_rules(meta: Meta) -> Rules:
         linear("in_proj.weight", [f"{part}/kernel" for part in parts]),
         vector("in_proj.bias", [f"{part}/bias" for part in parts]),
     )
-
-
-MAMBA2: Rules = (
-    taps("conv1d.weight", "conv_kernel"),
-    vector("conv1d.bias", "conv_bias"),
-    vector("dt_bias", "dt_bias"),
-    vector("A_log", "A_log"),
-    vector("D", "D"),
-    vector("norm.weight", "norm_scale"),
-    *dense("out_proj", "out"),
-)
 
 
 def _rwkv5(meta: Meta) -> MixerSpec:

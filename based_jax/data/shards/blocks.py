@@ -12,11 +12,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from based_jax.data import readers
-from based_jax.data.documents import Document, Skipped
-from based_jax.data.fasta import read_fasta
+from based_jax.data.documents import Skipped
+from based_jax.data.fasta import read_sequences
+from based_jax.data.hub import HUB, hub_fingerprint, parse_hub, stream_texts
 from based_jax.data.shards.manifest import SourceRecord
 from based_jax.data.shards.megatron import INDEX, TOKENS, TokenFile
 from based_jax.data.shards.worker import MAX_LINE
@@ -24,6 +25,8 @@ from based_jax.data.sources import find_files
 from based_jax.validate import expect
 
 BLOCK = 1 << 20  # bytes of text after which a block ends
+
+MAX_DOCUMENT = 1 << 30  # bytes of a text file, letters of a FASTA record; a larger one is skipped
 
 _MAX_PARTS = 4096
 
@@ -66,6 +69,7 @@ class Unit:
     name: str
     path: Path | None
     size: int  # bytes on disk
+    is_plain: bool = False  # see `sources.File`
 
 
 class Sources(NamedTuple):
@@ -90,18 +94,20 @@ def find_sources(specs: Sequence[str], include: str | None = None) -> Sources:
     for spec in specs:
         expect(bool(spec), "data", spec, "a file, a directory, a glob, 'stdlib' or 'hf:NAME'")
         units, digest = list[Unit](), hashlib.sha256()
-        if spec.startswith("hf:"):
+        if spec.startswith(HUB):
             units.append(Unit(spec, None, 0))
-            digest.update(spec.encode())
+            digest.update(hub_fingerprint(spec).encode())
         else:
             path = Path(spec)
             is_pair = path.suffix == TOKENS and path.with_suffix(INDEX).is_file()
             spec_of_files = str(path.with_suffix(INDEX)) if is_pair else spec
             files = find_files(spec_of_files, found.skipped, include, (INDEX,))
-            for name, path in files.found:
+            for name, path, is_plain in files.found:
+                if is_plain and path.suffix.lower() == TOKENS and path.with_suffix(INDEX).is_file():
+                    continue  # read with its index
                 pair = [path.with_suffix(TOKENS)] if path.suffix.lower() == INDEX else []
                 states = [state for path in (path, *pair) if (state := _stat(path))]
-                units.append(Unit(name, path, sum(state.st_size for state in states)))
+                units.append(Unit(name, path, sum(state.st_size for state in states), is_plain))
                 times = [(state.st_size, state.st_mtime_ns) for state in states]
                 digest.update(f"{name}\0{times}\n".encode("utf-8", errors="replace"))
             for suffix, count in files.left_out.items():
@@ -149,7 +155,10 @@ def _read(unit: Unit, offset: int, number: int) -> Iterator[_Item]:
         yield from _read_hub(unit, offset)
         return
     extension, compression = readers.kind_of(unit.path)
-    if extension == INDEX and not compression:
+    if unit.is_plain:
+        if not offset:
+            yield from _read_whole(unit, unit.path, "")
+    elif extension == INDEX and not compression:
         yield from _read_tokens(unit, unit.path, offset)
     elif extension == readers.PARQUET_EXTENSION:
         yield from _read_parquet(unit, unit.path, offset)
@@ -164,7 +173,7 @@ def _read(unit: Unit, offset: int, number: int) -> Iterator[_Item]:
 def _read_whole(unit: Unit, path: Path, extension: str) -> Iterator[_Item]:
     """A text file, or a JSON file that is not lines."""
     is_json = extension == readers.JSON_EXTENSION
-    limit = readers.MAX_JSON if is_json else readers.MAX_BYTES
+    limit = readers.MAX_JSON if is_json else MAX_DOCUMENT
     text = b"".join(readers.read_chunks(path, unit.name, limit))
     if not is_json:
         yield Part("texts", unit.name, None, [len(text)], text), 1, 0, unit.size
@@ -231,10 +240,13 @@ def _read_parquet(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
 def _read_fasta(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
     seen = _Seen()
     try:
-        items = read_fasta(readers.read_chunks(path, unit.name, None, seen=seen.see), unit.name)
+        chunks = readers.read_chunks(path, unit.name, None, seen=seen.see)
+        items = read_sequences(chunks, unit.name, MAX_DOCUMENT)
         for count, item in enumerate(items, start=1):
             if count > offset:
-                yield _part(item), count, 0, seen.position
+                if not isinstance(item, Skipped):
+                    item = Part("texts", item[0], None, [len(item[1])], item[1])
+                yield item, count, 0, seen.position
     except UnicodeDecodeError as error:
         raise readers.Unusable("not UTF-8") from error
     except readers.TooLarge:
@@ -258,21 +270,11 @@ def _read_tokens(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
 
 def _read_hub(unit: Unit, offset: int) -> Iterator[_Item]:
     """Rows of a data set that arrive while they are read."""
-    _, name, *config = unit.name.split(":")
-    expect(bool(name) and len(config) <= 1 and all(config), "data", unit.name, "hf:NAME or hf:NAME:CONFIG")
-    datasets: Any = readers.import_optional("datasets", "data", unit.name)
-    try:
-        rows = datasets.load_dataset(name, *config, split="train", streaming=True)
-    except Exception as error:  # the library raises many kinds: network, configuration, format, permission
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        expected = f"a data set with a split 'train' that can be loaded; {reason}"
-        raise ValueError(f"data = {unit.name!r}: expected {expected}") from error
+    name = parse_hub(unit.name).name
     group, size, count = list[str](), 0, offset
-    for row in rows.skip(offset) if offset else rows:
-        text = row.get("text")
-        expect(isinstance(text, str | None), "data", unit.name, f"a string field 'text', not {sorted(row)}")
-        group.append(text or "")
-        count, size = count + 1, size + len(group[-1])
+    for text in stream_texts(unit.name, offset):
+        group.append(text)
+        count, size = count + 1, size + len(text)
         if size >= BLOCK or len(group) >= _MAX_PARTS:
             yield _texts(name, count - len(group) + 1, group), count, 0, 0
             group, size = [], 0
@@ -292,13 +294,6 @@ class _Seen:
 def _texts(name: str, first: int, texts: Iterable[str]) -> Part:
     encoded = [text.encode("utf-8", errors="surrogatepass") for text in texts]
     return Part("texts", name, first, [len(text) for text in encoded], b"".join(encoded))
-
-
-def _part(item: Document | Skipped) -> Part | Skipped:
-    if isinstance(item, Skipped):
-        return item
-    text = item.text.encode("utf-8")
-    return Part("texts", item.name, None, [len(text)], text)
 
 
 def _stat(path: Path) -> os.stat_result | None:

@@ -13,6 +13,7 @@ from jaxtyping import Int64
 
 from based_jax.data.packed import PackedTokens
 from based_jax.data.shards.manifest import Manifest, Shard, Split
+from based_jax.data.shards.sharded import Sharded
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.validate import expect
 
@@ -21,7 +22,7 @@ _AGAIN = "the file is damaged: copy the directory again, or tokenize the sources
 
 
 @dataclass(frozen=True, eq=False)
-class TokenShards:
+class TokenShards(Sharded):
     """One side of a directory of token shards, a `based_jax.data.streams.TokenStream`.
 
     The arrays are memory-mapped, and a shard's checksums are compared when it is first read.
@@ -50,6 +51,10 @@ class TokenShards:
         return shards
 
     @property
+    def name(self) -> str:
+        return str(self.directory)
+
+    @property
     def num_bytes(self) -> int:
         """UTF-8 bytes of the documents' text."""
         return self.split.bytes
@@ -62,11 +67,7 @@ class TokenShards:
 
     @functools.cached_property
     def sizes(self) -> Int64[np.ndarray, " shards"]:
-        """Tokens of each shard."""
         return np.array([shard.tokens for shard in self.split.shards], np.int64)
-
-    def __len__(self) -> int:
-        return self.split.tokens
 
     def shard(self, number: int) -> PackedTokens:
         """Shard `number`, memory-mapped.
@@ -108,42 +109,6 @@ class TokenShards:
         expect(increasing, str(path), "starts that do not increase from 0", "those of a token shard")
         separated = tokens[last] == record.eot and bool((tokens[starts] == record.eot).all())
         expect(separated, str(path), "documents without EOT", f"token {record.eot} before and after each one")
-
-    def num_windows(self, length: int, *, drop_last: bool) -> int:
-        """As `TokenStream.num_windows`."""
-        expect(length >= 1, "length", length, "at least 1")
-        return int(self._windows(length, drop_last).sum())
-
-    def window(self, i: int, length: int) -> dict[str, np.ndarray]:
-        """As `TokenStream.window`. IndexError: there is no such window."""
-        ends = np.cumsum(self._windows(length, drop_last=False))
-        count = int(ends[-1]) if ends.size else 0
-        if not 0 <= i < count:
-            raise IndexError(f"i = {i}: expected 0 <= i < {count}, the number of windows of {length} tokens")
-        number = int(np.searchsorted(ends, i, side="right"))
-        return self.shard(number).window(i - (int(ends[number - 1]) if number else 0), length)
-
-    def _windows(self, length: int, drop_last: bool) -> Int64[np.ndarray, " shards"]:
-        targets = self.sizes - 1
-        return targets // length if drop_last else -(-targets // length)
-
-    def head(self, tokens: int) -> PackedTokens:
-        """The first documents as one stream in memory, up to so many `tokens`, cut there.
-
-        Raises:
-            ValueError: there is no document.
-        """
-        expect(len(self) > 0, str(self.directory), "no document", "at least one on this side")
-        chunks, starts, size, num_bytes = list[np.ndarray](), list[np.ndarray](), 0, 0
-        for number, shard in enumerate(self.split.shards):
-            packed, last = self.shard(number), number == len(self.split.shards) - 1
-            # The final EOT of a shard is that of the next one's first document.
-            chunks.append(packed.tokens[: min(tokens - size, len(packed) - (not last))])
-            starts.append(packed.starts[packed.starts < chunks[-1].size] + size)
-            size, num_bytes = size + chunks[-1].size, num_bytes + shard.bytes
-            if size >= tokens:
-                break
-        return PackedTokens(np.concatenate(chunks), np.concatenate(starts), num_bytes)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:

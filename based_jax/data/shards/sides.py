@@ -5,18 +5,25 @@ is below the fraction, or if it has one of the names, and the side has every tex
 no document is seen twice:
 
 - With a bound on the bytes the side has the texts with the smallest hashes that fit together. All others
-  below the fraction are on neither side. A text that alone is larger than the bound is on neither side.
+  below the fraction are for training, as is a text that alone is larger than the bound.
 - No document is cut. A side may stay empty, and names do not go together with a bound.
 - The side is in the order of the sources.
 """
 
 import heapq
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, UInt8
 
 COPY = "copy of a held-out document"
-BEYOND = "held out beyond the bound"
+
+
+class Verdict(NamedTuple):
+    """What becomes of an offered document."""
+
+    side: str | None  # "held_out", at least for now; "train"; None: it is a copy of a held-out one
+    released: list[int]  # held-out documents that are for training now, by their number among the held-out
 
 
 class HeldOut:
@@ -25,39 +32,40 @@ class HeldOut:
     def __init__(self, max_bytes: int | None = None) -> None:
         self._max_bytes = max_bytes
         self._keys: set[bytes] = set()
-        self._heap: list[tuple[int, int, int]] = []  # negative hash, size, index of the kept ones
+        self._heap: list[tuple[int, int, int, bytes]] = []  # of the kept: negative hash, size, number, key
         self._bytes = 0
         self._end: int | None = None  # hashes from this one on do not fit
-        self._offered = 0  # that were accepted
+        self._accepted = 0
 
-    def offer(self, digest: bytes, size: int) -> tuple[bool, list[str]]:
-        """Return whether a document is accepted for now, and why it or earlier ones are not kept."""
-        key = digest[16:]
+    def offer(self, digest: bytes, size: int) -> Verdict:
+        """Decide about a document below the fraction; `digest` is the SHA-256 of its text."""
+        order, key = int.from_bytes(digest[:16], "big"), digest[16:]
+        if self._max_bytes is not None and (
+            size > self._max_bytes or (self._end is not None and order >= self._end)
+        ):
+            return Verdict("train", [])
         if key in self._keys:
-            return False, [COPY]
-        order = int.from_bytes(digest[:16], "big")
-        if self._max_bytes is None:
-            self._keys.add(key)
-            return True, []
-        if size > self._max_bytes or (self._end is not None and order >= self._end):
-            return False, [BEYOND]
+            return Verdict(None, [])
         self._keys.add(key)
-        heapq.heappush(self._heap, (-order, size, self._offered))
-        self._offered += 1
+        if self._max_bytes is None:
+            return Verdict("held_out", [])
+        heapq.heappush(self._heap, (-order, size, self._accepted, key))
+        self._accepted += 1
         self._bytes += size
-        dropped = []
+        released = []
         while self._bytes > self._max_bytes:
-            order, size, _ = heapq.heappop(self._heap)
+            order, size, number, key = heapq.heappop(self._heap)
             self._end, self._bytes = -order, self._bytes - size
-            dropped.append(BEYOND)
-        return True, dropped
+            self._keys.remove(key)
+            released.append(number)
+        return Verdict("held_out", released)
 
     def kept(self, accepted: int) -> Bool[np.ndarray, " n"]:
         """Which of the accepted documents are kept in the end."""
         if self._max_bytes is None:
             return np.ones(accepted, bool)
         kept = np.zeros(accepted, bool)
-        kept[[index for _, _, index in self._heap]] = True
+        kept[[number for _, _, number, _ in self._heap]] = True
         return kept
 
 

@@ -1,11 +1,12 @@
-"""``tokens:DIR`` where a command takes text, and whose ids the shards in DIR have."""
+"""``tokens:DIR`` or Megatron's pairs where a command takes text, and whose ids they have."""
 
 import dataclasses
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from based_jax.data.shards.pairs import TokenPairs, find_pairs
 from based_jax.data.shards.reader import TokenShards
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.validate import expect
@@ -15,8 +16,27 @@ TOKENS = "tokens:"
 
 
 def shard_directory(spec: str) -> Path | None:
-    """The directory of token shards that a spec names; None if it names text."""
-    return Path(spec.removeprefix(TOKENS)) if spec.startswith(TOKENS) else None
+    """The directory of token shards that a spec names, or the path of Megatron's pairs; None if it is text.
+
+    Pairs, see `pairs`, need no ``tokens:``.
+    """
+    if spec.startswith(TOKENS):
+        return Path(spec.removeprefix(TOKENS))
+    return Path(spec) if find_pairs(Path(spec)) else None
+
+
+def open_tokens(
+    directory: Path, side: Literal["train", "held_out"], tokenizer: Tokenizer
+) -> TokenShards | TokenPairs:
+    """Open one side of what `shard_directory` found; its ids must be those of the tokenizer.
+
+    Errors are those of `TokenShards.open`, `TokenPairs.open` and `expect_same_tokenizer`.
+    """
+    if find_pairs(directory):
+        return TokenPairs.open(directory, side, tokenizer)
+    shards = TokenShards.open(directory, side)
+    expect_same_tokenizer(shards, tokenizer)
+    return shards
 
 
 def load_data_tokenizer(specs: Iterable[str], tokenizer: str | None) -> Tokenizer:
@@ -25,13 +45,19 @@ def load_data_tokenizer(specs: Iterable[str], tokenizer: str | None) -> Tokenize
     Args:
         tokenizer: as of `load_tokenizer`; None is that of the shards, or "byte" where there are none.
 
-    Errors are those of `TokenShards.open` and `load_tokenizer`.
+    Errors are those of `TokenShards.open` and `load_tokenizer`; ValueError: Megatron's pairs, which have no
+    tokenizer, and none is asked for.
     """
-    directory = next(filter(None, map(shard_directory, specs)), None)
-    if directory is not None:
-        shards = TokenShards.open(directory)
+    directories = [directory for spec in specs if (directory := shard_directory(spec)) is not None]
+    pairs = [directory for directory in directories if find_pairs(directory)]
+    if others := [directory for directory in directories if directory not in pairs]:
+        shards = TokenShards.open(others[0])
         if tokenizer in (None, shards.manifest.tokenizer.name):  # no other copy of it is needed
             return shards.tokenizer
+    if pairs:
+        expect(
+            tokenizer is not None, "tokenizer", tokenizer, f"that of the ids in {pairs[0]}, which has none"
+        )
     return load_tokenizer(tokenizer or "byte")
 
 
@@ -43,7 +69,7 @@ def expect_no_text_flags(options: Any, *names: str) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     for name in names:
         value = getattr(options, name)
-        expected = f"no such flag with --data {options.data}: train.tokenize chose what its shards hold"
+        expected = f"no such flag with --data {options.data}: it says how text is read"
         expect(value == defaults[name], name, value, expected)
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from based_jax.data.hub import HUB
 from based_jax.data.packed import PackedTokens
 from based_jax.data.shards.manifest import (
     FILE,
@@ -66,7 +67,7 @@ def load_cached(
         ValueError: a spec that names no files, or a cached shard that is damaged.
         OSError: the directory cannot be written.
     """
-    expect(not spec.startswith("hf:"), "cache", str(directory), f"files as --data, not {spec}")
+    expect(not spec.startswith(HUB), "cache", str(directory), f"files as --data, not {spec}")
     source = _source(spec, include)
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory, prefix=".unfinished-") as scratch:
@@ -91,7 +92,8 @@ def load_cached(
 
 
 def _source(spec: str, include: str | None) -> SourceRecord:
-    paths = [(name, path.stat()) for name, path in find_files(spec, [], include).found if path.exists()]
+    files = find_files(spec, [], include).found
+    paths = [(name, path.stat()) for name, path, _ in files if path.exists()]
     found = [(name, status.st_size, status.st_mtime_ns) for name, status in paths]
     digest = hashlib.sha256(repr(found).encode()).hexdigest()
     return SourceRecord(spec, include, len(found), sum(size for _, size, _ in found), digest)

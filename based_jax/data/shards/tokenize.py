@@ -24,7 +24,7 @@ from based_jax.data.shards.manifest import (
     token_dtype,
 )
 from based_jax.data.shards.pool import Workers
-from based_jax.data.shards.sides import HeldOut, positions
+from based_jax.data.shards.sides import COPY, HeldOut, positions
 from based_jax.data.shards.worker import Encoded
 from based_jax.data.shards.writer import ShardWriter
 from based_jax.data.tokenizers import Tokenizer
@@ -40,7 +40,7 @@ _SPOOL = "held_out.spool"  # tokens of the documents that are held out for now
 _INDEX = "held_out.index"
 _TRAIN = "train.hashes"  # with names: of every training text, to find copies of held-out ones
 _ENTRY = np.dtype([("digest", "u1", 32), ("length", "<i8"), ("size", "<i8")])
-_SECONDS = 10.0  # between two entries of the journal
+SAVE_EVERY = 10.0  # seconds
 
 
 class Progress(NamedTuple):
@@ -61,11 +61,13 @@ def tokenize(
     include: str | None = None,
     rule: HeldOutRule,
     shard_tokens: int = SHARD_TOKENS,
+    save_every: float = SAVE_EVERY,
     progress: Callable[[Progress], bool] = lambda now: True,
 ) -> Manifest | None:
     """Write token shards to `out` and return their manifest; None if `progress` returned False before.
 
-    The same arguments give the same bytes, whatever the number of workers and the interruptions.
+    The same arguments give the same bytes, whatever the number of workers and the interruptions. After a
+    kill the work of the last `save_every` seconds is done again.
 
     Raises:
         ValueError: another tokenization is in `out`, the sources have changed, or there is no document.
@@ -104,7 +106,8 @@ def tokenize(
                     if not progress(now):
                         run.save()
                         return None
-                    run.save_now_and_then()
+                    if time.monotonic() - run.saved >= save_every:
+                        run.save()
             run.save()
             return run.finish(names)
 
@@ -137,9 +140,14 @@ class _Run:
             file.seek(0, os.SEEK_END)
             self._files[name] = file
         self._held_out = HeldOut(rule.max_bytes)
+        self._spooled = list[tuple[int, int]]()  # with a bound, where each document begins, and its bytes
+        begin, width = 0, token_dtype(record.vocab_size).itemsize
         for entry in np.fromfile(out / _INDEX, _ENTRY):
             self._held_out.offer(entry["digest"].tobytes(), int(entry["size"]))
-        self._saved = time.monotonic()
+            if rule.max_bytes is not None:
+                self._spooled.append((begin, int(entry["size"])))
+                begin += int(entry["length"]) * width
+        self.saved = time.monotonic()
 
     def __enter__(self) -> "_Run":
         return self
@@ -163,25 +171,42 @@ class _Run:
         held_out = encoded.named if self._rule.names else positions(encoded.digests) < self._rule.fraction
         ends = np.cumsum(encoded.lengths)
         first = 0
-        for i in [*np.flatnonzero(held_out), len(held_out)]:
-            if first < i:
-                stream = encoded.tokens[ends[first] - encoded.lengths[first] : ends[i - 1]]
-                self._train.append(stream, encoded.lengths[first:i], encoded.sizes[first:i])
-                if self._rule.names:
-                    hashes = np.ascontiguousarray(encoded.digests[first:i, 8:16])
-                    self._files[_TRAIN].write(hashes.tobytes())
-            if i < len(held_out):
-                digest, length, size = encoded.digests[i], int(encoded.lengths[i]), int(encoded.sizes[i])
-                accepted, reasons = self._held_out.offer(digest.tobytes(), size)
-                self._skipped.update(reasons)
-                if accepted:
-                    self._files[_SPOOL].write(encoded.tokens[ends[i] - length : ends[i]].tobytes())
-                    self._files[_INDEX].write(np.array([(digest, length, size)], _ENTRY).tobytes())
-            first = i + 1
+        for i in np.flatnonzero(held_out):
+            digest, length, size = encoded.digests[i], int(encoded.lengths[i]), int(encoded.sizes[i])
+            verdict = self._held_out.offer(digest.tobytes(), size)
+            if verdict.side == "train":
+                continue
+            self._train_on(encoded, ends, first, int(i))
+            first = int(i) + 1
+            if verdict.side is None:
+                self._skipped[COPY] += 1
+                continue
+            tokens = encoded.tokens[ends[i] - length : ends[i]]
+            if self._rule.max_bytes is not None:
+                self._spooled.append((self._files[_SPOOL].tell(), size))
+            self._files[_SPOOL].write(tokens.tobytes())
+            self._files[_INDEX].write(np.array([(digest, length, size)], _ENTRY).tobytes())
+            for number in verdict.released:
+                self._release(number)
+        self._train_on(encoded, ends, first, len(held_out))
 
-    def save_now_and_then(self) -> None:
-        if time.monotonic() - self._saved >= _SECONDS:
-            self.save()
+    def _train_on(self, encoded: Encoded, ends: np.ndarray, first: int, last: int) -> None:
+        """Append documents `first` ... `last` - 1 of a block to the training side."""
+        if first == last:
+            return
+        stream = encoded.tokens[ends[first] - encoded.lengths[first] : ends[last - 1]]
+        self._train.append(stream, encoded.lengths[first:last], encoded.sizes[first:last])
+        if self._rule.names:
+            self._files[_TRAIN].write(np.ascontiguousarray(encoded.digests[first:last, 8:16]).tobytes())
+
+    def _release(self, number: int) -> None:
+        """Append a document that was held out to the training side."""
+        spool, (begin, size) = self._files[_SPOOL], self._spooled[number]
+        end = self._spooled[number + 1][0] if number + 1 < len(self._spooled) else spool.tell()
+        spool.seek(begin)
+        stream = np.frombuffer(spool.read(end - begin), token_dtype(self._record.vocab_size))
+        spool.seek(0, os.SEEK_END)
+        self._train.append(stream, np.asarray([stream.size]), np.asarray([size]))
 
     def save(self) -> None:
         """Write the journal, from which `tokenize` goes on."""
@@ -198,7 +223,7 @@ class _Run:
             "files": {name: file.tell() for name, file in self._files.items()},
         }
         _write_json(self._out / JOURNAL, {"settings": self._settings, "state": state})
-        self._saved = time.monotonic()
+        self.saved = time.monotonic()
 
     def finish(self, names: Sequence[str]) -> Manifest:
         """Write the held-out side and the manifest."""

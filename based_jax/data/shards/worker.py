@@ -7,6 +7,7 @@ the bytes. The process ends with its input.
 
 import hashlib
 import json
+import os
 import struct
 import sys
 from collections.abc import Iterator, Sequence
@@ -51,16 +52,23 @@ def main() -> None:
     encoder = BlockEncoder(load_tokenizer(directory), names)
     # With PYTHONUNBUFFERED `sys.stdout.buffer` is a raw file, whose `write` may write a part only.
     with open(sys.stdout.fileno(), "wb", closefd=False) as target:
-        while message := receive(sys.stdin.buffer):
-            header, data = message
-            try:
-                encoded = encoder.encode(header["parts"], data)
-            except ValueError as error:
-                send(target, {"error": str(error)})
-                continue
-            arrays = (encoded.lengths, encoded.sizes, encoded.named, encoded.digests, encoded.tokens)
-            head = {"documents": len(encoded.lengths), "skipped": encoded.skipped, "names": encoded.names}
-            send(target, head, *(array.data for array in arrays))
+        try:
+            while message := receive(sys.stdin.buffer):
+                _answer(encoder, message, target)
+        except BrokenPipeError:  # who asked has been killed
+            os._exit(1)
+
+
+def _answer(encoder: "BlockEncoder", message: tuple[dict[str, Any], bytes], target: BinaryIO) -> None:
+    header, data = message
+    try:
+        encoded = encoder.encode(header["parts"], data)
+    except ValueError as error:
+        send(target, {"error": str(error)})
+        return
+    arrays = (encoded.lengths, encoded.sizes, encoded.named, encoded.digests, encoded.tokens)
+    head = {"documents": len(encoded.lengths), "skipped": encoded.skipped, "names": encoded.names}
+    send(target, head, *(array.data for array in arrays))
 
 
 class Encoded(NamedTuple):

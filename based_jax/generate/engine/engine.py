@@ -17,10 +17,11 @@ import jax
 import numpy as np
 
 from based_jax.generate.capacity import token_limit, with_capacity
-from based_jax.generate.engine.pool import Made, empty, read
+from based_jax.generate.engine.pool import Made, empty, read, score
 from based_jax.generate.engine.prefix_cache import Hit, PrefixCache
 from based_jax.generate.engine.request import Completion, Event, Finish, Full, Request, Stats, TokenLogprob
 from based_jax.generate.engine.slots import Slots, compile_program
+from based_jax.generate.logit_bias import expect_known
 from based_jax.generate.loop import Prefix
 from based_jax.generate.prompt import read_tokens
 from based_jax.generate.rows import row_count
@@ -45,6 +46,8 @@ class _Work:
     made: int = 0
     """tokens delivered, a stop token included"""
     done: bool = False
+    scores: list[tuple[Choice, int]] = dataclasses.field(default_factory=list)
+    """log-probabilities of the chunks that were read, and how many of each are tokens of the prompt"""
 
 
 class Engine:
@@ -203,6 +206,8 @@ class Engine:
         states = [read(*self._prompt_chunk(size)) for size in self._sizes]
         state, hidden = states[0]
         self._slots.warm_up(Request([0]), state, hidden, self._chunk)
+        for size in self._sizes:
+            score(*self._prompt_chunk(size), **self._scored(size))
 
     def warm_up_first(self) -> list[Callable[[], object]]:
         """Compile now what a short request alone needs; the engine must be idle.
@@ -216,12 +221,18 @@ class Engine:
         state, hidden = read(*self._prompt_chunk(short))
         later = self._slots.warm_up_first(Request([0]), state, hidden, self._chunk)
         chunks = map(self._prompt_chunk, longer)
-        return [*(functools.partial(compile_program, read, *chunk) for chunk in chunks), *later]
+        compiled = functools.partial(functools.partial, compile_program)
+        scoring = [compiled(score, *self._prompt_chunk(size), **self._scored(size)) for size in self._sizes]
+        return [*(compiled(read, *chunk) for chunk in chunks), *later, *scoring]
 
     def _prompt_chunk(self, size: int) -> tuple[Any, ...]:
-        """Arguments of `read` for a chunk of `size` tokens."""
+        """Arguments of `read` and `score` for a chunk of `size` tokens."""
         tokens = np.zeros((1, size), np.int32)
         return self._model, self._params, self._nothing.state, tokens, np.int32(1)
+
+    def _scored(self, size: int) -> dict[str, Any]:
+        """More arguments of `score`."""
+        return {"following": np.zeros(size, np.int32), "top_logprobs": self.top_logprobs}
 
     # A round.
 
@@ -232,8 +243,8 @@ class Engine:
             What was made for whom; a request's last event says why it is the last. Empty when idle, and in
             rounds that only read prompts.
         """
-        events, self._events = self._events, []
         self._read_prompts()
+        events, self._events = self._events, []
         if not (self._waiting or self._reading):
             self._slots.shrink()
         if self._slots.running:  # the device begins a chunk
@@ -259,16 +270,18 @@ class Engine:
             if work.read < length:
                 self._read_chunk(work)
             if work.read == length:
-                self._slots.insert(work, work.request, work.state, work.hidden)
-                work.state = work.hidden = None
                 del self._reading[work.ticket]
+                if self._report_prompt(work):
+                    self._slots.insert(work, work.request, work.state, work.hidden)
+                work.state = work.hidden = None
 
     def _begin(self, work: _Work) -> None:
         """Put a request after the longest beginning of its prompt that was read before."""
-        prompt = work.request.prompt
-        known = [hit for text, hit in self._prefixes if prompt[: hit.count] == text]
-        found = None if self._cache is None else self._cache.find(prompt)
-        known += [found] if found else []
+        prompt, known = work.request.prompt, []
+        if not work.request.prompt_logprobs:
+            known = [hit for text, hit in self._prefixes if prompt[: hit.count] == text]
+            found = None if self._cache is None else self._cache.find(prompt)
+            known += [found] if found else []
         work.read, work.state, work.hidden = max(known, key=lambda hit: hit.count, default=self._nothing)
         self._total["cached"] += work.read
 
@@ -278,11 +291,33 @@ class Engine:
         count = end - begin
         tokens = np.zeros((1, next(size for size in self._sizes if count <= size)), np.int32)
         tokens[0, :count] = prompt[begin:end]
-        work.state, work.hidden = read(self._model, self._params, work.state, tokens, np.int32(count))
+        chunk = self._model, self._params, work.state, tokens, np.int32(count)
+        if work.request.prompt_logprobs:
+            more, known = self._scored(tokens.shape[1]), prompt[begin + 1 : end + 1]
+            more["following"][: len(known)] = known
+            work.state, work.hidden, choice = score(*chunk, **more)
+            work.scores.append((choice, len(known)))
+        else:
+            work.state, work.hidden = read(*chunk)
         work.read = end
         self._total["prefilled"] += count
         if self._cache is not None:  # which takes what ends where it keeps prefixes
             self._cache.put(prompt[:end], work.state, work.hidden)
+
+    def _report_prompt(self, work: _Work) -> bool:
+        """Report a prompt's log-probabilities, if asked for; return whether tokens are to be made."""
+        request, finish = work.request, None if work.request.max_new_tokens else "length"
+        chunks = [(choice, count) for choice, count in jax.device_get(work.scores)]
+        work.scores.clear()
+        if any(np.isnan(choice.logprob[:count]).any() for choice, count in chunks):
+            chunks, finish = [], "failed"
+        logprobs = [item for choice, count in chunks for item in _logprobs(choice, count, request.logprobs)]
+        if finish is not None:
+            work.done = True
+            self._total["finished"] += 1
+        if logprobs or finish is not None:
+            self._events.append(Event(work.ticket, (), (), finish, tuple(logprobs)))
+        return finish is None
 
     def _collect(self) -> list[Event]:
         """Wait for the oldest chunk and report what it made."""
@@ -313,7 +348,9 @@ class Engine:
             self._slots.remove(work, ended=finish != "failed")
             self._total["finished"] += 1
         self._total["made"] += len(tokens)
-        return Event(work.ticket, tuple(tokens), _logprobs(choice, len(tokens), request.logprobs), finish)
+        logprobs = _logprobs(choice, len(tokens) + (finish == "stop"), request.logprobs)
+        end = logprobs[len(tokens)] if finish == "stop" and logprobs else None
+        return Event(work.ticket, tuple(tokens), logprobs[: len(tokens)], finish, end=end)
 
     def _check(self, request: Request) -> None:
         if not isinstance(request, Request):
@@ -322,9 +359,10 @@ class Engine:
         for token in (min(request.prompt), max(request.prompt)):
             expect(0 <= token < vocab_size, "prompt", token, f"tokens in [0, {vocab_size})")
         read_tokens("stop_tokens", request.stop_tokens, vocab_size)
+        expect_known(request.sampler.logit_bias, vocab_size)
         if self.limit is not None:
             most = f"at most {self.limit}, what a row has room for, less a prompt of {length} tokens, plus 1"
-            expect(length + new - 1 <= self.limit, "max_new_tokens", new, most)
+            expect(length + max(new, 1) - 1 <= self.limit, "max_new_tokens", new, most)
         if request.logprobs is not None:
             most = f"at most {self.top_logprobs} = top_logprobs of the engine"
             expect(request.logprobs <= self.top_logprobs, "logprobs", request.logprobs, most)
@@ -351,7 +389,11 @@ def _logprobs(choice: Choice, count: int, top: int | None) -> tuple[TokenLogprob
 
 
 def _join(events: Sequence[Event]) -> Completion:
-    finish = events[-1].finish
+    finish, end = events[-1].finish, events[-1].end
     assert finish is not None
     tokens = tuple(token for event in events for token in event.tokens)
-    return Completion(tokens, tuple(item for event in events for item in event.logprobs), finish)
+    made, prompt = (
+        tuple(item for event in events for item in getattr(event, name))
+        for name in ("logprobs", "prompt_logprobs")
+    )
+    return Completion(tokens, made, finish, prompt, end)

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from based_jax.generate.layer_streams import LayerStreams
+from based_jax.generate.logit_bias import Biases
 from based_jax.generate.rows import put_rows, take_rows
-from based_jax.generate.sampling import Choice, Counts, RowSettings, Sampler, choose, row_settings
+from based_jax.generate.sampling import Choice, Counts, RowSettings, Sampler, choose, report, row_settings
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Bool, Float, Int, Params, State
 
@@ -31,6 +32,7 @@ class Pool(NamedTuple):
     settings: RowSettings
     counts: Counts
     """what penalties look at; only of rows that have penalties"""
+    biases: Biases
     top: Bool[Array, " B"]
     """whether the most likely tokens are reported beside each token"""
     step: Int[Array, " B"]
@@ -63,6 +65,7 @@ def empty(model: LanguageModel, params: Params, capacity: int, stops: int = 8) -
         hidden=jnp.zeros((1, hidden.shape[-1]), hidden.dtype),
         settings=row_settings([Sampler()], None),
         counts=Counts(*jnp.zeros((2, 1, model.config.vocab_size), jnp.int32)),
+        biases=Biases.of([None]),
         top=none > 0,
         step=none,
         limit=none,
@@ -90,6 +93,32 @@ def read(
     mask = jnp.arange(tokens.shape[1])[None] < count
     hidden, state = model.apply(params, tokens, state, mask=mask, method="hidden")
     return state, lax.dynamic_index_in_dim(hidden, count - 1, axis=1, keepdims=False)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "top_logprobs"))
+def score(
+    model: LanguageModel,
+    params: Params,
+    state: State,
+    tokens: Int[Array, "1 N"],
+    count: Int[Array, ""],
+    *,
+    following: Int[Array, " N"],
+    top_logprobs: int,
+) -> tuple[State, Float[Array, "1 D"], Choice]:
+    """Read a chunk of one prompt as `read` does, and report how likely each following token was.
+
+    Args:
+        following: the token after each of `tokens`.
+
+    Returns:
+        What `read` returns, and the log-probabilities of `following`, whose last ones are of padding.
+    """
+    mask = jnp.arange(tokens.shape[1])[None] < count
+    hidden, state = model.apply(params, tokens, state, mask=mask, method="hidden")
+    logits: Any = model.apply(params, hidden[0], method="unembed")
+    choice = report(logits[:, : model.config.vocab_size], following, top_logprobs)
+    return state, lax.dynamic_index_in_dim(hidden, count - 1, axis=1, keepdims=False), choice
 
 
 @functools.partial(jax.jit, donate_argnames=("pool",))
@@ -143,7 +172,8 @@ def decode(
         active = {name: jnp.where(pool.active, given[name], value) for name, value in neutral.items()}
         settings, sizes = pool.settings._replace(**active), {"vocab_size": model.config.vocab_size}
         top = {"top_logprobs": top_logprobs, "top_rows": pool.top & pool.active}
-        return choose(logits, settings, pool.step, pool.counts, **sizes, **top)
+        biases = pool.biases._replace(given=pool.biases.given & pool.active)
+        return choose(logits, settings, pool.step, pool.counts, biases, **sizes, **top)
 
     begin = pool.step
     shapes = jax.eval_shape(next_choice, pool)

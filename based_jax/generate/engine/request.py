@@ -27,7 +27,7 @@ class Request:
     prompt: Sequence[int]
     """tokens, at least one; kept as a tuple"""
     max_new_tokens: int = 64
-    """tokens to make at most, a stop token included"""
+    """tokens to make at most, a stop token included; 0 only reads the prompt"""
     sampler: Sampler = dataclasses.field(default_factory=Sampler)
     """how tokens are chosen"""
     seed: int = 0
@@ -36,21 +36,27 @@ class Request:
     """tokens that end the continuation; they are no part of it"""
     logprobs: int | None = None
     """report each token's log-probability, and this many of the most likely tokens; None is neither"""
+    prompt_logprobs: bool = False
+    """report the same for the prompt's tokens but the first; the whole prompt is then read for it, whatever
+    was read before"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", _integers("prompt", self.prompt))
         expect(len(self.prompt) > 0, "prompt", self.prompt, "at least one token")
         object.__setattr__(self, "stop_tokens", _integers("stop_tokens", self.stop_tokens))
-        expect_integer("max_new_tokens", self.max_new_tokens, 1)
+        expect_integer("max_new_tokens", self.max_new_tokens, 0)
         if not isinstance(self.sampler, Sampler):
             raise TypeError(f"sampler = {self.sampler!r}: expected a Sampler")
         expect_integer("seed", self.seed, 0, 2**32 - 1)
         if self.logprobs is not None:
             expect_integer("logprobs", self.logprobs, 0)
+        else:
+            expected = "False, or logprobs to be given too"
+            expect(not self.prompt_logprobs, "prompt_logprobs", self.prompt_logprobs, expected)
 
 
 class TokenLogprob(NamedTuple):
-    """How likely a token was by the model itself, before temperature, penalties and candidates."""
+    """How likely a token was by the model itself, before biases, penalties, temperature and candidates."""
 
     token: int
     logprob: float
@@ -69,6 +75,10 @@ class Event(NamedTuple):
     """one per token if the request asked for them, else none"""
     finish: Finish | None = None
     """why this is the request's last event; None if it is not"""
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """of the prompt's tokens but the first, in the first event, if the request asked for them"""
+    end: TokenLogprob | None = None
+    """the stop token's, if there was one and the request asked for log-probabilities"""
 
 
 class Completion(NamedTuple):
@@ -77,6 +87,9 @@ class Completion(NamedTuple):
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
     finish: Finish
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """see `Event`, as of the next"""
+    end: TokenLogprob | None = None
 
 
 class Stats(NamedTuple):

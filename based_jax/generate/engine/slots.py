@@ -2,8 +2,8 @@
 
 The pool has 1, 2, 4, ... rows, as many as there are requests for, because decoding costs by the row. It grows
 when a row is needed and shrinks by one size at a time, so few programs are compiled: one for decoding at each
-size, one for inserting, and one for each step up or down. Penalties and log-probabilities are data of the
-rows: no request needs a program of its own.
+size, one for inserting, and one for each step up or down. Penalties, biases and log-probabilities are data of
+the rows: no request needs a program of its own.
 """
 
 import functools
@@ -18,6 +18,7 @@ from jaxtyping import Key
 
 from based_jax.generate.engine.pool import Made, Pool, decode, empty, insert, regroup, release
 from based_jax.generate.engine.request import Request
+from based_jax.generate.logit_bias import Biases
 from based_jax.generate.sampling import Counts, RowSettings, Sampler, row_settings
 from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Array, Float, Int, Params, State
@@ -145,12 +146,14 @@ class Slots(Generic[T]):
         if request.sampler.penalises:
             prompt = array([np.bincount(request.prompt, minlength=vocab_size)], np.int32)
             counts = counts._replace(prompt=jax.device_put(prompt))
+        settings, biases = _settings(request.sampler)
         places = pool.stops.shape[1] - len(request.stop_tokens)
         return Pool(
             state=state,
             hidden=hidden,
-            settings=_settings(request.sampler)._replace(keys=_keys(np.uint32(request.seed))),
+            settings=settings._replace(keys=_keys(np.uint32(request.seed))),
             counts=counts,
+            biases=biases,
             top=array([bool(request.logprobs)]),
             step=array([0], np.int32),
             limit=array([request.max_new_tokens], np.int32),
@@ -172,10 +175,10 @@ def _shapes(pool: Pool, size: int) -> Pool:
     )
 
 
-@functools.lru_cache(maxsize=256)  # most requests share a few; eight small transfers each take their time
-def _settings(sampler: Sampler) -> RowSettings:
-    """A sampler's settings with a key to be replaced."""
-    return row_settings([sampler], _keys(np.uint32(0)))
+@functools.lru_cache(maxsize=256)  # most requests share a few; ten small transfers each take their time
+def _settings(sampler: Sampler) -> tuple[RowSettings, Biases]:
+    """A sampler's settings with a key to be replaced, and its biases."""
+    return row_settings([sampler], _keys(np.uint32(0))), Biases.of([sampler.logit_bias])
 
 
 @jax.jit

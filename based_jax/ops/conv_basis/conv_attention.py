@@ -32,6 +32,7 @@ from based_jax.ops.conv_basis.conv_attention_fft import (
     softmax_where,
 )
 from based_jax.ops.conv_basis.conv_recovery import conv_recover
+from based_jax.ops.core.border import own_settings
 from based_jax.ops.core.continuation import Chosen, Continuation, No, Yes, continue_from
 from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
@@ -248,7 +249,8 @@ def _expect_starts(starts: Starts, batch: int, heads: int) -> Int[Array, "rows h
     if isinstance(starts, tuple):
         rises = all(isinstance(start, int) for start in starts) and np.all(np.diff(starts) > 0)
         expect(starts[:1] == (0,) and bool(rises), "starts", starts, "integers ascending from 0")
-        return jnp.asarray(starts, jnp.int32)[None, None]
+        with own_settings():
+            return jnp.asarray(starts, jnp.int32)[None, None]
     expect_array("starts", starts, (batch, heads, "A"), "integer")
     if not isinstance(starts, Tracer):
         known = np.asarray(starts)
@@ -275,7 +277,7 @@ def _attend_pairs(
     q: Array, k: Array, v: Array, at: Array, tokens: TokenPositions, how: _Resolved
 ) -> Float[Array, "B H V N"]:
     """Attend to all pairs of tokens of a call without a state."""
-    index, start = tokens.index, jnp.broadcast_to(tokens.start, (len(tokens.start), q.shape[-1]))
+    index, start = tokens.index, jnp.broadcast_to(tokens.start, (tokens.start.shape[0], q.shape[-1]))
     lag = index[:, :, None] - index[:, None]
     visible = (lag >= 0) & (index[:, None] >= start[:, :, None])
     visible = visible if how.left is None else visible & (lag <= how.left)
@@ -388,8 +390,9 @@ def _extend(
     lag = position[:, None, None] - at[..., None]
     slots = kernels.shape[-1]
     lag = jnp.where(own[:, None, None] & (lag >= 0), lag, slots)  # there is no such slot: dropped
-    b, h, a = np.ogrid[: kernels.shape[0], : kernels.shape[1], : kernels.shape[2]]
-    at_lags = kernels.at[b[..., None], h[..., None], a[..., None], lag]
+    # NumPy's grids take no symbolic number of rows, which exports for any batch have.
+    b, h, a = (jnp.arange(size) for size in kernels.shape[:3])
+    at_lags = kernels.at[b[:, None, None, None], h[:, None, None], a[:, None], lag]
     return anchors, at_lags.set(scores.astype(kernels.dtype), mode="drop")
 
 

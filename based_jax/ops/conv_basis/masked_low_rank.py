@@ -36,6 +36,7 @@ from based_jax.ops.conv_basis.structured_masks import (
     RowChangeMask,
     StructuredMask,
 )
+from based_jax.ops.core.border import own_settings
 from based_jax.ops.core.chunks import heads_first
 from based_jax.ops.core.dispatch import implementation_for
 from based_jax.ops.core.dtypes import accumulation_dtype
@@ -77,7 +78,8 @@ def masked_low_rank(
     if not isinstance(mask, StructuredMask):
         raise TypeError(f"mask = {mask!r}: expected a mask of based_jax.ops.conv_basis.structured_masks")
     mask.check(length)
-    return _masked_low_rank(u1, u2, v, mask, normalize, chosen)
+    with own_settings():  # masks are made with NumPy, and must reach the device
+        return _masked_low_rank(u1, u2, v, mask, normalize, chosen)
 
 
 @compiled

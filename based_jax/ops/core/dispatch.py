@@ -6,7 +6,6 @@ kernels of `pallas_kernels`; "cudnn" is NVIDIA's attention.
 """
 
 import contextlib
-import contextvars
 import importlib.util
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import jax
 from jax.core import Tracer
 
 import pallas_kernels
+from based_jax import compat
 from based_jax.validate import expect, expect_choice
 
 KERNELS = ("pallas", "mosaic", "triton", "cudnn")
@@ -38,17 +38,20 @@ Refusals = str | Mapping[str, str | None] | None
 """why a call's other arguments keep all kernels from running it, or this by kernel, the preferred first"""
 
 
-_PLATFORM: contextvars.ContextVar[str | None] = contextvars.ContextVar("platform", default=None)
+_PLATFORM: Any = jax.make_user_context(None)
+"""part of the key under which `jit` keeps what it has traced"""
 
 
 @contextlib.contextmanager
 def on_platform(name: str) -> Generator[None]:
     """Declare, while tracing, where the arrays are: tracers do not know it."""
-    token = _PLATFORM.set(name)
-    try:
+    with _PLATFORM(name):
         yield
-    finally:
-        _PLATFORM.reset(token)
+
+
+def declared_platform() -> str | None:
+    """Return what `on_platform` says, else the platform of the mesh of `jax.set_mesh`, else None."""
+    return _PLATFORM.value or _named(compat.platform_of_mesh())
 
 
 def is_for_tests() -> bool:
@@ -146,10 +149,19 @@ def platform(arrays: Sequence[Any]) -> str:
     if pallas_kernels.is_lowered_for_gpu():
         return "gpu"
     for array in arrays:
-        if isinstance(array, jax.Array) and not isinstance(array, Tracer):
-            kind = next(iter(array.devices())).platform
-            return "gpu" if kind in ("cuda", "rocm") else kind
-    if (known := _PLATFORM.get()) is not None:
+        if is_placed(array):
+            return _named(next(iter(array.devices())).platform)
+    if (known := declared_platform()) is not None:
         return known
     device: Any = getattr(jax.config, "jax_default_device", None)
     return jax.default_backend() if device is None else getattr(device, "platform", str(device))
+
+
+def _named(platform: Any) -> Any:
+    """Return a device's platform by its name in `jax.default_backend`."""
+    return "gpu" if platform in ("cuda", "rocm") else platform
+
+
+def is_placed(array: Any) -> bool:
+    """Return whether an array knows its devices."""
+    return isinstance(array, jax.Array) and not isinstance(array, Tracer)

@@ -6,11 +6,12 @@ arguments have the same shapes, dtypes and options, under `grad` and `vmap` too.
 that records a program) traces, the op runs as it is written. Either way a mesh with Explicit axes is handled.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -57,12 +58,33 @@ def compiled(op: F) -> F:
         if not _never_change(options):
             return body(args, kwargs)
         kinds = tuple(map(type, options))
-        results = cast(Any, program(_Call(tree, options, kinds, dispatch.platform(arrays)), arrays))
+        with _naming(op, args):
+            results = cast(Any, program(_Call(tree, options, kinds, dispatch.platform(arrays)), arrays))
         for check in results[1]:
             check.hold()
         return results[0]
 
     return wrapper  # pyright: ignore[reportReturnType]
+
+
+@contextlib.contextmanager
+def _naming(op: Callable[..., Any], args: Sequence[Any]) -> Generator[None]:
+    """Name the op, or the module that is the first argument, in JAX's error about forward mode."""
+    try:
+        yield
+    except TypeError as error:
+        if "forward-mode autodiff" not in str(error):
+            raise
+        module = args[0] if args and dataclasses.is_dataclass(args[0]) else None
+        name = op.__name__.strip("_") if module is None else type(module).__name__
+        declared = dispatch.DECLARED.get(name)
+        has_plain = hasattr(module, "implementation") or (declared and "reference" in declared.names)
+        raise TypeError(
+            f"{name} has no forward-mode derivative here (jax.jvp, jax.linearize, jax.jacfwd): expected "
+            "reverse mode (jax.grad, jax.vjp, jax.hessian)"
+            + " or implementation='reference'"
+            * bool(has_plain)
+        ) from error
 
 
 @dataclass(frozen=True)

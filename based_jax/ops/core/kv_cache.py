@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from based_jax.ops.core.arrays import lift, map_arrays
 from based_jax.ops.core.continuation import Stateful
+from based_jax.ops.core.not_numbers import nan_unless
 from based_jax.ops.core.ring import expect_capacity, latest, put
 from based_jax.ops.core.stream import Stream, TokenPositions, init_stream
 from based_jax.typing import Array, Bool, Float, Int
@@ -113,4 +114,4 @@ def nan_where_outgrown(cache: Cache, y: T) -> T:
     """
     fits = cache.stream.length <= cache.slots
 
-    return map_arrays(lambda y: jnp.where(lift(fits, y), y, jnp.nan), y)
+    return map_arrays(lambda y: nan_unless(lift(fits, y), y), y)

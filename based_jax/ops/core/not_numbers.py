@@ -30,6 +30,15 @@ def numbers(x: Float[Array, "B N D"], mask: Bool[Array, "B N"] | None) -> Float[
     return jnp.where(kept if mask is None else kept & mask[..., None], x, 0)
 
 
+def nan_unless(good: Bool[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return y, and NaN where `good`, which broadcasts to y, is False.
+
+    NaN is computed, 0 / 0: under `jax.debug_nans` a constant would be reported in every call that is not
+    compiled as one program, and this one only where it reaches y.
+    """
+    return jnp.where(good, y, 0 / good.astype(y.dtype))
+
+
 def broken_tokens(
     bad: Bool[Array, "B N"], places: TokenPositions, before: Stream | None, after: Stream, causal: bool
 ) -> tuple[Bool[Array, "B N"], Bool[Array, " B"]]:

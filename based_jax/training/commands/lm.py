@@ -21,6 +21,7 @@ from based_jax.convert.pretrained import find_directory, load_pretrained, save_p
 from based_jax.convert.tokenizer import find_tokenizer
 from based_jax.data.shards.mixtures import Mixture
 from based_jax.data.streams import TokenStream
+from based_jax.data.tokenizers import save_chat_files
 from based_jax.models import LanguageModel, ModelConfig
 from based_jax.phases import phase
 from based_jax.profile import model_flops
@@ -32,6 +33,7 @@ from based_jax.training.devices.layout import layout_table
 from based_jax.training.devices.sharding import BATCH_AXES, parse_mesh
 from based_jax.training.devices.utilization import Utilization, peak_tflops
 from based_jax.training.initial_weights import start_from
+from based_jax.training.lm_card import run_card
 from based_jax.training.lm_config import GROUPS, LMConfig, model_config
 from based_jax.training.lm_data import data_tokenizer, open_data
 from based_jax.training.lm_metrics import held_out_metrics, tokens_per_byte
@@ -137,6 +139,7 @@ def train(config: LMConfig) -> Run:
 
 
 def _train(config: LMConfig, loop: LoopConfig) -> Run:
+    hosts.from_main(config.tracking.expect_installed)
     parts = assemble(config)
     if hosts.is_main():
         show(parts.summary, Console(stderr=True))
@@ -169,8 +172,9 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
 
         return held_out_metrics(parts.held_out, measure)
 
-    key, report = jax.random.key(config.seed), {"describe": describe, "evaluate": evaluate}
-    outcome = fit(programs, key, parts.batches, config.workdir, loop, bad_losses=config.bad_losses, **report)
+    key = jax.random.key(config.seed)
+    options: Any = {"describe": describe, "evaluate": evaluate, "bad_losses": config.bad_losses}
+    outcome = fit(programs, key, parts.batches, config.workdir, loop, tracking=config.tracking, **options)
     final = outcome.held_out
     if not final and outcome.stopped_by is None and config.eval_every:  # the run had ended before
         final = evaluate(outcome.state)
@@ -181,8 +185,10 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
     if hosts.is_main():
         export = config.workdir / "model"
         with naming_the_last_checkpoint(config.workdir, export):
-            save_pretrained(export, model, {"params": params})
+            card = run_card(config, model.config, outcome.step, final)
+            save_pretrained(export, model, {"params": params}, card=card)
             parts.tokenizer.save(export)
+            save_chat_files(parts.tokenizer, export)
     return Run(model, parts.tokenizer, parts.held_out, outcome, final)
 
 

@@ -15,9 +15,10 @@ import sys
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import jax
+import tyro
 
 from based_jax import command, mixers
 from based_jax.data.tasks import MQAR
@@ -27,12 +28,13 @@ from based_jax.training.mixer_options import parse_options
 from based_jax.training.mqar.sweep import Outcome, SweepConfig, sweep
 from based_jax.training.run import directory
 from based_jax.training.run.checkpoints import say_once
+from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import expect, expect_choice, expect_range, expect_ranges
 
 PROG = "python -m train.mqar"
 
 # What may differ between a run and its continuation.
-_MAY_CHANGE = {"workdir", "log_every"}
+_MAY_CHANGE = {"workdir", "tracking", "log_every"}
 _OF_THE_LOOP = ("epochs", "batch_size", "weight_decay", "stop_above", "log_every")
 
 Number = TypeVar("Number", int, float)
@@ -88,6 +90,7 @@ class MQARConfig:
     """a run ends with the epoch after which its accuracy is above this"""
     dtype: str = "float32"
     """of the computation: float32 or bfloat16; parameters are float32"""
+    tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     log_every: int = 20
     """steps between log lines"""
     workdir: Path | None = None
@@ -152,6 +155,7 @@ class MQARConfig:
 
 def train_mqar(config: MQARConfig) -> Outcome:
     """Run `config` to its end, or until a signal."""
+    config.tracking.expect_installed()
     architecture, (train, test), grid = config.architecture, config.segments, config.sweep
     stateful = all(mixers.info(spec.mixer).stateful for spec in architecture.mixers.values())
     facts = {
@@ -163,7 +167,7 @@ def train_mqar(config: MQARConfig) -> Outcome:
     }
     with directory.sole_run(config.directory):
         _prepare_workdir(config, architecture)
-        return sweep(architecture, train, test, grid, config.directory, facts)
+        return sweep(architecture, train, test, grid, config.directory, facts, config.tracking)
 
 
 def state_bytes(architecture: ModelConfig, length: int) -> int:

@@ -12,12 +12,14 @@ from pathlib import Path
 
 from based_jax import command, data
 from based_jax.data.shards.manifest import HeldOutRule, Manifest
-from based_jax.data.shards.tokenize import SHARD_TOKENS, Progress, tokenize
+from based_jax.data.shards.tokenize import SAVE_EVERY, SHARD_TOKENS, Progress, tokenize
 from based_jax.training.run.progress import clock, short
 from based_jax.training.run.signals import StopRequest
-from based_jax.validate import expect, expect_range
+from based_jax.validate import expect, expect_range, expect_ranges
 
 PROG = "python -m train.tokenize"
+HELD_OUT_BYTES = 4 << 20
+"""Most held-out text by default, about a million tokens of GPT-2: each evaluation reads all of it."""
 _SECONDS = 20.0  # between lines where there is no terminal
 
 
@@ -26,7 +28,8 @@ class TokenizeConfig:
     """Tokenize text into shards that train.lm reads in place."""
 
     data: tuple[str, ...]
-    """sources in order: stdlib, files, directories, globs, hf:NAME, or Megatron's NAME.idx beside NAME.bin"""
+    """sources in order: stdlib, files, directories, globs, Megatron's NAME.idx beside NAME.bin, or
+    hf:NAME[:[CONFIG:]SPLIT], which streams all rows again up to where an interrupted command was"""
     tokenizer: str
     """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file"""
     out: Path
@@ -36,19 +39,31 @@ class TokenizeConfig:
     held_out: float = 0.02
     """share of the documents to hold out for evaluation; 0 is none"""
     held_out_bytes: int | None = None
-    """most bytes of held-out text; what is beyond is on neither side; default: no bound"""
+    """most bytes of held-out text, all of which each evaluation reads; what is beyond is for training;
+    default: 4194304, or with --held-out-names no bound"""
     held_out_names: str | None = None
     """hold out these files or FASTA records instead, e.g. chr8,chr9"""
     shard_tokens: int = SHARD_TOKENS
     """most tokens of a shard"""
     workers: int | None = None
     """processes that encode; default: one for each core"""
+    save_every: float = SAVE_EVERY
+    """seconds between two saves of the progress: a kill loses no more than that; 0 is after every block"""
 
     def __post_init__(self) -> None:
         expect(bool(self.data), "data", self.data, "at least one source")
         expect(0 <= self.held_out < 1, "held_out", self.held_out, "at least 0 and below 1")
-        expect(self.workers is None or self.workers >= 1, "workers", self.workers, "at least 1")
+        expect_ranges(self, 1, "workers", "held_out_bytes")
         expect_range("shard_tokens", self.shard_tokens, 2)
+        expect(self.save_every >= 0, "save_every", self.save_every, "a number of seconds, not negative")
+
+    @property
+    def rule(self) -> HeldOutRule:
+        """Which documents are held out."""
+        max_bytes = self.held_out_bytes
+        if max_bytes is None and self.held_out_names is None:
+            max_bytes = HELD_OUT_BYTES
+        return HeldOutRule(self.held_out, self.held_out_names, max_bytes)
 
 
 class _Display:
@@ -99,8 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             config.out,
             workers=config.workers or len(os.sched_getaffinity(0)),
             include=config.include,
-            rule=HeldOutRule(config.held_out, config.held_out_names, config.held_out_bytes),
+            rule=config.rule,
             shard_tokens=config.shard_tokens,
+            save_every=config.save_every,
             progress=progress,
         )
         display.end()

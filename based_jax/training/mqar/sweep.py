@@ -24,6 +24,7 @@ from based_jax.training.mqar.grid import Grid, VmappedRuns
 from based_jax.training.run.checkpoints import Checkpoints
 from based_jax.training.run.metrics import MetricWriter, read_lines, write_lines
 from based_jax.training.run.signals import StopRequest
+from based_jax.training.run.trackers import TrackConfig
 from based_jax.validate import expect, expect_ranges
 
 
@@ -117,6 +118,7 @@ def sweep(
     config: SweepConfig,
     workdir: Path,
     facts: Mapping[str, Any],
+    tracking: TrackConfig | None = None,
 ) -> Outcome:
     """Train a model for each learning rate and seed, all at once; continue what `workdir` holds.
 
@@ -124,6 +126,7 @@ def sweep(
         train: segments in the order of training; together an epoch.
         workdir: gets metrics.jsonl, results.jsonl, events/ and checkpoints/.
         facts: entries of every record.
+        tracking: services that get the metrics too; default: none.
 
     Raises:
         ValueError: settings that a task refuses; a workdir whose records and checkpoint do not fit.
@@ -135,7 +138,7 @@ def sweep(
         with contextlib.closing(Checkpoints(workdir, keep=1)) as checkpoints:
             loop = _Loop(architecture, train, test, config, records, checkpoints)
             loop.start(pending)
-            stopped_by = loop.run(workdir)
+            stopped_by = loop.run(workdir, tracking)
     return Outcome([records.of[run] for run in config.runs if run in records.of], stopped_by)
 
 
@@ -185,9 +188,9 @@ class _Loop:
             self.state, _ = self.checkpoints.restore(self.step, self.grid.abstract(self._arrays()))
         self.began = time.perf_counter() - seconds
 
-    def run(self, workdir: Path) -> signal.Signals | None:
+    def run(self, workdir: Path, tracking: TrackConfig | None) -> signal.Signals | None:
         """Train and test until every run has ended, or a signal asks to stop."""
-        self.writer = MetricWriter(workdir, self.steps, self.step)
+        self.writer = MetricWriter(workdir, self.steps, self.step, tracking)
         with self.writer, StopRequest() as stop:
             if self.step:
                 self.writer.say(f"resuming {len(self.live)} runs at step {self.step} of {self.steps}")

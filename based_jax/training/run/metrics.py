@@ -1,4 +1,4 @@
-"""Where a run's numbers go: metrics.jsonl, TensorBoard event files, and the terminal."""
+"""Where a run's numbers go: metrics.jsonl, trackers such as TensorBoard, and the terminal."""
 
 import contextlib
 import json
@@ -11,28 +11,28 @@ from typing import Any
 
 from based_jax.training.devices import hosts
 from based_jax.training.run.checkpoints import last_checkpoint
-from based_jax.training.run.events import EventFile
 from based_jax.training.run.progress import RunProgress
+from based_jax.training.run.trackers import TrackConfig, open_trackers
 from based_jax.whole_file import whole_file
 
 _LOGGER = logging.getLogger(__name__)
 
 
 class MetricWriter:
-    """Writes one JSON object per logged step, the same numbers as events, and shows them on the terminal.
+    """Writes one JSON object per logged step, gives its numbers to the trackers, and shows some of them.
 
     On resume the lines after the restored step are dropped: they are about to be written again. So are lines
     that are no metrics; the file with them stays as damaged_metrics.jsonl.
     """
 
-    def __init__(self, workdir: Path, steps: int, start: int = 0):
+    def __init__(self, workdir: Path, steps: int, start: int = 0, tracking: TrackConfig | None = None):
         self.path = workdir / "metrics.jsonl"
         _keep_until(self.path, start)
-        self._file = self.path.open("a", encoding="utf-8")
-        self._events = EventFile(workdir / "events", start + 1 if start else None)
         self._progress = RunProgress(steps, start)
         # Move the bar; show what takes time between two steps; write a line above the bar.
         self.tick, self.phase, self.say = self._progress.tick, self._progress.phase, self._progress.event
+        self._trackers = open_trackers(tracking or TrackConfig(), workdir, start, self.say)
+        self._file = self.path.open("a", encoding="utf-8")
 
     def __enter__(self) -> "MetricWriter":
         self._progress.__enter__()
@@ -40,7 +40,7 @@ class MetricWriter:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._progress.__exit__(kind, error, trace)
-        for file in (self._events, self._file):
+        for file in (*self._trackers, self._file):
             # An earlier error is the one to report.
             with contextlib.nullcontext() if error is None else contextlib.suppress(OSError):
                 file.close()
@@ -52,7 +52,8 @@ class MetricWriter:
         try:
             self._file.write(json.dumps({"step": step, **finite}) + "\n")
             self._file.flush()
-            self._events.write(step, metrics)
+            for tracker in self._trackers:
+                tracker.write(step, metrics)
         except OSError as error:
             workdir = self.path.parent
             raise OSError(
@@ -79,9 +80,11 @@ class SilentWriter(contextlib.nullcontext):
         return lambda *_, **__: contextlib.nullcontext()
 
 
-def open_writer(workdir: Path, steps: int, start: int = 0) -> "MetricWriter | SilentWriter":
+def open_writer(
+    workdir: Path, steps: int, start: int = 0, tracking: TrackConfig | None = None
+) -> "MetricWriter | SilentWriter":
     """The writer of a run's main process; one that does nothing in the others."""
-    return MetricWriter(workdir, steps, start) if hosts.is_main() else SilentWriter()
+    return MetricWriter(workdir, steps, start, tracking) if hosts.is_main() else SilentWriter()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -67,9 +67,10 @@ class StopRequest:
             if not asked:
                 asked = True
                 _report(f"{name}: stopping after {self._after}; again to stop now")
-            elif not self._left.wait(PATIENCE):
+            else:
                 _report(f"{name}: stopped; {self._lost}")
-                os._exit(128 + number)
+                if not self._left.wait(PATIENCE):
+                    os._exit(128 + number)
 
 
 def _report(text: str) -> None:

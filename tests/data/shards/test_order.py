@@ -257,6 +257,30 @@ def test_processes_share_one_order_and_resume_anywhere(shuffle, cross_documents)
     np.testing.assert_array_equal(rows_of(alone, 17)["targets"], whole["targets"][23 * 8 :])
 
 
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_processes_see_each_window_of_files_once_an_epoch(processes, tmp_path):
+    """By the command's own reader and iterators; "windows" leaves them what they are in the files."""
+    generator = np.random.default_rng(0)
+    texts = [generator.integers(97, 123, size, np.uint8).tobytes().decode() for size in range(1, 49)]
+    directory = write_shards(tmp_path / "a", [texts[i : i + 4] for i in range(0, 48, 4)])
+    shards = TokenShards.open(directory)
+    stored = Counter(
+        shard.window(i, LENGTH)["targets"].tobytes()
+        for shard in map(shards.shard, range(12))
+        for i in range(shard.num_windows(LENGTH, drop_last=True))
+    )
+    count = stored.total()
+    epochs = 4 // np.gcd(count, 4)  # end with a batch of four rows
+    drawn = Counter[bytes]()
+    for index in range(processes):
+        own = {"batch_size": 4 // processes, "shard_index": index, "shard_count": processes}
+        stream = TokenShards.open(directory)
+        iterator = train_iterator(stream, length=LENGTH, seed=3, shuffle="windows", **own)
+        steps = epochs * count // 4
+        drawn += Counter(row.tobytes() for row in rows_of(iterator, steps)["targets"])
+    assert drawn == Counter({window: epochs * number for window, number in stored.items()})
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 100, 300])
 def test_batches_are_consecutive_rows(batch_size):
     rows = ShuffledWindows(several([[100] * 9] * 3), LENGTH, 1, "documents")

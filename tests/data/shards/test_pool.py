@@ -19,7 +19,7 @@ TEXT = b"any text " * 20_000  # its tokens are more than a pipe holds
 
 
 def test_an_answer_that_is_interrupted_arrives_whole(tmp_path, monkeypatch):
-    """The worker is stopped while it writes, as by Ctrl-Z, and continued; its output has no buffer by default."""
+    """The worker is stopped while it writes, as by Ctrl-Z, and continued."""
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     ByteTokenizer().save(tmp_path)
     with ThreadPoolExecutor() as threads, Workers(1, tmp_path, [], np.dtype("<u2")) as pool:

@@ -3,9 +3,8 @@
 import gzip
 import itertools
 import json
-import os
+import random
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -19,11 +18,12 @@ import pytest
 import zstandard
 
 from based_jax.data import PackedTokens, load_documents, load_tokenizer, split_documents
-from based_jax.data.shards.manifest import HeldOutRule, Manifest
-from based_jax.data.shards.tokenize import JOURNAL, tokenize
+from based_jax.data.shards.manifest import FILE, HeldOutRule, Manifest
+from based_jax.data.shards.tokenize import JOURNAL, Progress, tokenize
 from based_jax.training.commands.tokenize import PROG, main
 from tests.commands import run_here
 from tests.conftest import ROOT
+from tests.data.shards.megatron import write_megatron
 
 TEXTS = [f"text {n} " * (n % 7 + 1) + "é\n" for n in range(40)]
 NONE = HeldOutRule(0.0, None, None)
@@ -43,20 +43,17 @@ def _write(directory: Path, kind: str) -> Path:
             (directory / f"{n:03}.txt").write_bytes(text.encode())
         return directory
     elif kind == "idx":
-        _write_megatron(path, [[*text.encode(), 256] for text in TEXTS])
+        write_megatron(path, [[*text.encode(), 256] for text in TEXTS])
     else:
         path.write_bytes(contents[kind])
     return path
 
 
-def _write_megatron(path: Path, documents: list[list[int]]) -> None:
-    sizes = np.array([len(ids) for ids in documents], "<i4")
-    pointers = np.concatenate([[0], np.cumsum(sizes[:-1] * 2)]).astype("<i8")
-    header = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, len(sizes), len(sizes) + 1)
-    path.write_bytes(
-        header + sizes.tobytes() + pointers.tobytes() + np.arange(len(sizes) + 1, dtype="<i8").tobytes()
-    )
-    path.with_suffix(".bin").write_bytes(np.concatenate(documents).astype("<u2").tobytes())
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Several blocks in each file."""
+    monkeypatch.setattr("based_jax.data.shards.blocks.BLOCK", 100)
+    monkeypatch.setattr("based_jax.data.readers._CHUNK", 50)
 
 
 def _run(
@@ -92,18 +89,21 @@ def test_every_format_gives_the_stream_of_the_in_memory_path(tmp_path, kind):
     assert Manifest.read(tmp_path / "out") == manifest
 
 
-def test_small_shards_whatever_the_workers_and_the_interruptions(tmp_path, monkeypatch):
-    monkeypatch.setattr("based_jax.data.shards.blocks.BLOCK", 100)
+@pytest.mark.usefixtures("small_blocks")
+def test_small_shards_whatever_the_workers_and_the_interruptions(tmp_path):
     spec, rule = _write(tmp_path / "in", "jsonl.gz"), HeldOutRule(0.3, None, None)
     manifest = _run(tmp_path / "a", spec, rule, shard_tokens=50)
     assert all(s.tokens <= 50 or s.documents == 1 for s in manifest.splits["train"].shards)
     assert any(s.tokens > 50 for s in manifest.splits["train"].shards)
     _run(tmp_path / "b", spec, rule, shard_tokens=50, workers=3)
-    for _ in range(100):  # two blocks at a time
-        calls = [False, True]
+    interruptions = 0
+    for _ in range(100):  # three blocks at a time
+        calls = [False, True, True]
         if _run(tmp_path / "c", spec, rule, shard_tokens=50, progress=lambda now, c=calls: c.pop()):
             break
         assert (tmp_path / "c" / JOURNAL).exists()
+        interruptions += 1
+    assert interruptions > 2
     assert _contents(tmp_path / "a") == _contents(tmp_path / "b") == _contents(tmp_path / "c")
     assert Manifest.read(tmp_path / "a") == Manifest.read(tmp_path / "c")
 
@@ -120,12 +120,14 @@ def test_the_sides_have_no_text_in_common_and_are_those_of_the_split(tmp_path, m
         tokens = np.load(tmp_path / "out" / shard.file)
         starts = [*np.load(tmp_path / "out" / shard.starts_file), len(tokens) - 1]
         sides[name] = [load_tokenizer().decode(tokens[a:b]) for a, b in itertools.pairwise(starts)]
-    assert sides["train"] == [document.text for document in train]
     expected = [document.text for document in held_out]
-    if max_bytes is not None:
+    if max_bytes is None:
+        assert sides["train"] == [document.text for document in train]
+    else:
         count = np.searchsorted(np.cumsum([len(text.encode()) for text in expected]), max_bytes, side="right")
-        expected = expected[:count]
         assert 0 < count < len(held_out)
+        assert set(sides["train"]) == {document.text for document in train} | {*expected[count:]}
+        expected = expected[:count]
     assert sorted(sides["held_out"]) == sorted(expected)
 
 
@@ -184,35 +186,116 @@ def test_a_damaged_token_index_is_refused(tmp_path, begin, content, message):
 
 
 def test_ids_of_another_vocabulary_are_refused(tmp_path):
-    _write_megatron(tmp_path / "a.idx", [[1, 2, 300]])
+    write_megatron(tmp_path / "a.idx", [[1, 2, 300]])
     with pytest.raises(ValueError, match="token ids"):
         _run(tmp_path / "out", tmp_path / "a.idx")
 
 
-@pytest.mark.release
-def test_a_killed_command_goes_on_where_it_was(tmp_path):
-    argv = [
-        sys.executable,
-        "-m",
-        "train.tokenize",
-        "--data",
-        "stdlib",
-        "--tokenizer",
-        "byte",
-        "--workers",
-        "2",
-    ]
-    argv += ["--shard-tokens", "1000000", "--out"]
-    subprocess.run([*argv, tmp_path / "a"], cwd=ROOT, check=True, capture_output=True)
-    for seconds in (0.1, 0.4, 0.7):
-        process = subprocess.Popen([*argv, tmp_path / "b"], cwd=ROOT, stderr=subprocess.DEVNULL)
-        while not (tmp_path / "b" / JOURNAL).exists() and process.poll() is None:
-            time.sleep(0.01)
-        time.sleep(seconds)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    subprocess.run([*argv, tmp_path / "b"], cwd=ROOT, check=True, capture_output=True)
+@pytest.mark.usefixtures("small_blocks")
+def test_what_was_written_after_the_last_save_is_cut_back(tmp_path):
+    spec, rule = _write(tmp_path / "in", "jsonl"), HeldOutRule(0.3, None, 300)
+    whole = _run(tmp_path / "a", spec, rule, shard_tokens=50)
+    generator, again, interruptions = random.Random(0), None, 0
+    while again is None:
+        moments = iter(range(generator.randint(1, 3)))
+
+        def fail(now: Progress, moments=moments) -> bool:
+            next(moments)  # ends it with a StopIteration after that many blocks, the last of them not saved
+            return True
+
+        try:
+            again = _run(tmp_path / "b", spec, rule, shard_tokens=50, save_every=0, progress=fail)
+        except StopIteration:
+            interruptions += 1
+    assert interruptions > 2
+    assert again == whole
     assert _contents(tmp_path / "a") == _contents(tmp_path / "b")
+
+
+def _position(out: Path) -> list[int]:
+    """How far the journal has come."""
+    return json.loads((out / JOURNAL).read_bytes())["state"]["position"] if (out / JOURNAL).exists() else [0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_ten_random_moments_it_writes_the_same_shards(seed, tmp_path):
+    """Several workers and formats; at one moment more it is killed while it ends the held-out side."""
+    generator, letters = random.Random(seed), np.random.default_rng(seed)
+    print("seed", seed)
+    (tmp_path / "in").mkdir()
+    for number in range(90):  # a MB each
+        texts = [
+            letters.integers(97, 123, size, np.uint8).tobytes().decode()
+            for size in letters.integers(1, 4000, 500)
+        ]
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+        path = tmp_path / "in" / f"{number:03}.jsonl"
+        if number % 3 == 0:
+            path.write_bytes(lines)
+        elif number % 3 == 1:
+            path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(lines, 1))
+        else:
+            pq.write_table(pa.table({"text": texts}), path.with_suffix(".parquet"), row_group_size=100)
+    argv = [sys.executable, "-m", "train.tokenize", "--data", tmp_path / "in", "--tokenizer", "byte"]
+    argv += [
+        "--workers",
+        "3",
+        "--held-out",
+        "0.05",
+        "--held-out-bytes",
+        "1000000",
+        "--shard-tokens",
+        "1000000",
+    ]
+    argv = [*map(str, argv), "--save-every", "0.01", "--out"]
+    subprocess.run([*argv, tmp_path / "a"], cwd=ROOT, check=True, capture_output=True)
+    out = tmp_path / "b"
+    for _ in range(10):
+        before = _position(out)
+        process = subprocess.Popen([*argv, out], cwd=ROOT, stderr=subprocess.DEVNULL)
+        while _position(out) <= before:
+            assert process.poll() is None
+            time.sleep(0.001)
+        time.sleep(generator.uniform(0, 0.1))
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        print("killed at", _position(out))
+    process = subprocess.Popen([*argv, out], cwd=ROOT, stderr=subprocess.DEVNULL)
+    while not (out / "held_out").exists() and process.poll() is None:
+        time.sleep(0.001)
+    process.kill()
+    print("killed at the end with", process.wait())
+    subprocess.run([*argv, out], cwd=ROOT, check=True, capture_output=True)
+    assert _contents(tmp_path / "a") == _contents(out)
+    assert (tmp_path / "a" / FILE).read_bytes() == (out / FILE).read_bytes()
+
+
+# Runs a command and prints the most memory, in KiB, that any of its processes had.
+MEASURED = """
+import resource, subprocess, sys
+subprocess.run([sys.executable, "-m", "train.tokenize", *sys.argv[1:]], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_text(tmp_path):
+    """A file of 200 MB, and twice that unpacked, against one of 2 MB, which fills no queue of blocks."""
+    generator, peaks = np.random.default_rng(0), []
+    for megabytes in (2, 200):
+        path = tmp_path / f"{megabytes}.jsonl.gz"
+        with gzip.open(path, "wt", compresslevel=1) as file:
+            while path.stat().st_size < megabytes * 1_000_000:
+                texts = [generator.bytes(size).hex() for size in generator.integers(1, 4000, 500)]
+                file.write("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        argv = ["--data", path, "--tokenizer", "byte", "--workers", "2", "--out", tmp_path / str(megabytes)]
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURED, *argv], cwd=ROOT, check=True, capture_output=True, text=True
+        )
+        peaks.append(int(done.stdout) / 1024)
+    print("peak memory, MiB:", peaks)
+    assert peaks[1] - peaks[0] < 50
 
 
 def test_named_records_are_held_out_and_unknown_names_refused(tmp_path):
@@ -234,15 +317,21 @@ def test_named_records_are_held_out_and_unknown_names_refused(tmp_path):
 
 
 @pytest.mark.release
-def test_an_interrupted_command_speaks_of_text_and_can_go_on(tmp_path):
-    argv = [sys.executable, "-m", "train.tokenize", "--data", "stdlib", "--tokenizer", "byte"]
-    argv += ["--workers", "1", "--out", str(tmp_path / "out")]
+def test_an_interrupted_command_speaks_of_text_and_goes_on(tmp_path):
+    (tmp_path / "in").mkdir()
+    for number in range(20):
+        (tmp_path / "in" / f"{number:02}.txt").write_text("ab" * 500_000)
+    out = tmp_path / "out"
+    argv = [sys.executable, "-m", "train.tokenize", "--data", str(tmp_path / "in"), "--tokenizer", "byte"]
+    argv += ["--workers", "1", "--held-out", "0", "--out", str(out)]
     process = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "out" / JOURNAL).exists() and process.poll() is None:
+    while not (out / JOURNAL).exists() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 128 + signal.SIGINT
     assert "SIGINT: stopping after this block of text; again to stop now" in err
     assert "the same command goes on from here" in err
-    assert (tmp_path / "out" / JOURNAL).exists()
+    assert 0 < _position(out)[0] < 20
+    assert main(argv[3:]) == 0
+    assert Manifest.read(out).splits["train"].documents == 20

@@ -74,7 +74,7 @@ def test_stops(wide, engine):
     ]
     answers = engine.run(requests)
     check(wide, requests, answers)
-    assert answers[0] == ((), (), "stop")
+    assert answers[0] == ((), (), "stop", (), None)
     assert [answer.finish for answer in answers[1:4]] == ["stop", "stop", "length"]
 
 
@@ -85,6 +85,40 @@ def test_penalties_and_logprobs_beside_a_row_without_penalties(wide, engine):
     check(wide, requests, answers)
     assert answers[0].tokens != answers[1].tokens
     assert [item.token for item in answers[1].logprobs] == list(answers[1].tokens)
+
+
+def test_biases_are_of_their_own_row(wide, engine):
+    (free,) = engine.run([Request(PROMPTS[2], STEPS)])
+    first = free.tokens[0]
+    samplers = [
+        Sampler(logit_bias={first: -100}),
+        Sampler(),
+        Sampler(0.8, logit_bias={7: 100}),
+        Sampler(0.8, repetition_penalty=1.3, logit_bias=dict.fromkeys(range(0, 50, 2), -2.5)),
+    ]
+    requests = [Request(PROMPTS[2], STEPS, sampler, seed=row) for row, sampler in enumerate(samplers)]
+    answers = engine.run(requests)
+    check(wide, requests, answers)
+    assert first not in answers[0].tokens
+    assert answers[1].tokens == free.tokens
+    assert answers[2].tokens == (7,) * STEPS
+
+
+def test_log_probabilities_of_prompts(wide, x64):
+    """Of prompts shorter and longer than a chunk, whatever is cached; with no token made, and with some."""
+    cache = PrefixCache(max_bytes=1 << 20, every=8)
+    engine = Engine(wide.model, wide.params, **ENGINE, prefix_cache=cache)
+    options = {"logprobs": 2, "prompt_logprobs": True}
+    requests = [Request(prompt, new, **options) for prompt in PROMPTS for new in (0, 3)]
+    (plain,) = engine.run([Request(PROMPTS[4], 1)])  # a prefix of it is cached
+    requests += [Request(PROMPTS[1], 5, stop_tokens=plain.tokens, **options), Request(PROMPTS[3], 0)]
+    answers = engine.run(requests)
+    check(wide, requests, answers)
+    assert [len(answer.tokens) for answer in answers[:4]] == [0, 3, 0, 3]
+    assert answers[-1] == ((), (), "length", (), None)
+    stopped = engine.run([Request(PROMPTS[4], 5, stop_tokens=plain.tokens, **options)])
+    check(wide, [Request(PROMPTS[4], 5, stop_tokens=plain.tokens, **options)], stopped)
+    assert stopped[0].end.token == plain.tokens[0]
 
 
 def test_cancelled_wherever_they_are(engine):
@@ -165,6 +199,7 @@ WRONG = [
     (Request([-1, 3]), r"^prompt = -1: expected tokens in \[0, 50\)"),
     (Request([1], stop_tokens=[50]), r"^stop_tokens = 50: expected tokens in \[0, 50\)"),
     (Request([1] * 40, 10), r"^max_new_tokens = 10: expected at most 48, .* a prompt of 40 tokens, plus 1"),
+    (Request([1], 5, Sampler(logit_bias={3: 1, 50: 1})), r"^logit_bias = 50: expected tokens in \[0, 50\)"),
     (Request([1], 5, logprobs=6), r"^logprobs = 6: expected at most 5 = top_logprobs of the engine"),
 ]
 
@@ -178,7 +213,8 @@ WRONG = [
         ({"prompt": [1.5]}, TypeError, r"^prompt = \[1.5\]: expected a row of integers"),
         ({"prompt": [[1]]}, TypeError, r"^prompt = \[\[1\]\]: expected a row of integers"),
         ({"stop_tokens": ["a"]}, TypeError, "^stop_tokens = "),
-        ({"max_new_tokens": 0}, ValueError, "^max_new_tokens = 0: expected an integer, at least 1"),
+        ({"max_new_tokens": -1}, ValueError, "^max_new_tokens = -1: expected an integer, at least 0"),
+        ({"prompt_logprobs": True}, ValueError, "^prompt_logprobs = True: expected False, or logprobs"),
         ({"max_new_tokens": True}, ValueError, "^max_new_tokens = True: expected an integer"),
         ({"sampler": 0.7}, TypeError, "^sampler = 0.7: expected a Sampler"),
         ({"seed": 2**32}, ValueError, "^seed = 4294967296: expected an integer, from 0 to 4294967295"),
@@ -275,18 +311,23 @@ def test_logits_that_are_no_numbers(simple):
     spoiled = jax.tree.map(lambda leaf: leaf * np.nan, simple.params)
     engine = Engine(simple.model, spoiled, slots=2, prefill_chunk=12, decode_chunk=3, max_length=50)
     answers = engine.run([Request([1, 2], 5), Request([3], 1, Sampler(1.0), logprobs=2)])
-    assert answers == [((), (), "failed")] * 2
+    assert answers == [((), (), "failed", (), None)] * 2
+    (scored,) = engine.run([Request([1, 2], 0, logprobs=1, prompt_logprobs=True)])
+    assert scored == ((), (), "failed", (), None)
     assert engine.stats().free == 2
 
 
 def test_warm_programs_serve_everything(wide, engine):
-    programs = (pools.read, pools.insert, pools.decode, pools.release, pools.regroup)
+    programs = (pools.read, pools.score, pools.insert, pools.decode, pools.release, pools.regroup)
     engine.warm_up()
     assert engine.idle
     before = [program._cache_size() for program in programs]
+    extras = [{"repetition_penalty": 1 + row, "logit_bias": {row: 2.0}} for row in range(len(PROMPTS))]
     tickets = [
-        engine.submit(Request(prompt, STEPS, Sampler(0.1 * row, repetition_penalty=1 + row), logprobs=row))
-        for row, prompt in enumerate(PROMPTS)
+        engine.submit(
+            Request(prompt, STEPS, Sampler(0.1 * row, **extra), logprobs=row, prompt_logprobs=row > 1)
+        )
+        for row, (prompt, extra) in enumerate(zip(PROMPTS, extras, strict=True))
     ]
     for _ in range(3):
         engine.step()
@@ -308,6 +349,8 @@ def test_the_first_request_waits_for_its_own_programs_only(simple):
         compiled.clear()
         engine.run([Request(prompt, STEPS) for prompt in PROMPTS])
         engine.run([Request([1], 5, Sampler(1.0, frequency_penalty=0.5)), Request([2], 5, logprobs=3)])
+        engine.run([Request([1] * 9, 0, logprobs=1, prompt_logprobs=True)])
+        engine.run([Request([1], 5, Sampler(logit_bias={3: 1}))])
         assert compiled == []
 
 

@@ -13,7 +13,10 @@ from tests.generate.answers import ENGINE, check
 from tests.generate.tiny import LENGTH, Tiny, make_tiny
 
 PLAIN = [Sampler(), Sampler(0.9), Sampler(1.3, top_k=7, min_p=0.01), Sampler(0.7, top_p=0.8)]
-PENALTIES = [Sampler(repetition_penalty=1.3), Sampler(0.8, presence_penalty=0.5, frequency_penalty=0.2)]
+PENALTIES = [
+    Sampler(repetition_penalty=1.3, logit_bias={1: 3, 2: -100}),
+    Sampler(0.8, presence_penalty=0.5, frequency_penalty=0.2),
+]
 
 
 def random_request(random: np.random.Generator, vocab_size: int, extras: bool) -> Request:
@@ -80,7 +83,7 @@ class Client:
         before = self.answers.get(event.ticket, Completion((), (), None))
         assert before.finish is None, "an event behind the last one"
         tokens, logprobs = before.tokens + event.tokens, before.logprobs + event.logprobs
-        self.answers[event.ticket] = Completion(tokens, logprobs, event.finish)
+        self.answers[event.ticket] = Completion(tokens, logprobs, event.finish, end=event.end)
 
 
 @pytest.mark.release

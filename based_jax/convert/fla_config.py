@@ -1,0 +1,125 @@
+"""The config.json of fla's models to a `ModelConfig` (flash-linear-attention, fla/models).
+
+GLA, RetNet, DeltaNet and Gated DeltaNet are pre-norm blocks of a mixer and a SwiGLU MLP, with
+root-mean-square norms and, if the config says so, softmax attention in some layers. Mamba-2's blocks are a
+norm and a mixer. What each entry means is in `options.fla` and in docs/options.md.
+"""
+
+import math
+from typing import Any
+
+from based_jax.convert.entries import Config, expect_sizes, flag, number, size
+from based_jax.convert.fla_layers import MIXERS, attention_layers
+from based_jax.convert.layouts import Shapes
+from based_jax.convert.options.check import expect_known, tables
+from based_jax.convert.schedule import schedule_of
+from based_jax.convert.tables import FLA, FLA_MAMBA2
+from based_jax.models import ModelConfig
+from based_jax.validate import expect
+
+CLASSES = {
+    "delta_net": "fla.models.DeltaNetConfig",
+    "gated_deltanet": "fla.models.GatedDeltaNetConfig",
+    "gla": "fla.models.GLAConfig",
+    "mamba2": "fla.models.Mamba2Config",
+    "retnet": "fla.models.RetNetConfig",
+}
+"""Whose entries a config has, by `model_type`; see `options.fla`."""
+
+TRANSFORMERS = "transformers.PretrainedConfig"
+"""Whose entries every config has beside its own."""
+
+_OTHERS = (
+    *("abc", "bitnet", "comba", "deltaformer", "forgetting_transformer", "gated_deltaproduct", "gsa", "hgrn"),
+    *(
+        "hgrn2",
+        "kda",
+        "lightnet",
+        "linear_attn",
+        "log_linear_mamba2",
+        "mamba",
+        "mamba3",
+        "mesa_net",
+        "mla",
+        "moba",
+        "mom",
+    ),
+    *("nsa", "parallax", "path_attn", "precond_gated_deltanet", "precond_kda", "raven", "rodimus", "rwkv6"),
+    *("rwkv7", "samba", "transformer", "wall_transformer", "yoco"),
+)
+"""What else `model_type` may be in fla's configs."""
+
+ALIASES = {
+    "layer_norm_epsilon": "norm_eps",
+    "num_attention_heads": "num_heads",
+    "num_key_value_heads": "num_kv_heads",
+    "rms_norm_eps": "norm_eps",
+    "time_step_floor": "dt_init_floor",
+    "time_step_limit": "dt_limit",
+    "time_step_max": "dt_max",
+    "time_step_min": "dt_min",
+}
+"""What older versions called entries; today's name wins where both are there."""
+
+VOCAB_SIZE = 32000
+MLP_MULTIPLE = 256
+"""Their MLP rounds its width up to a multiple of this."""
+
+
+def fla_model_type(config: Config) -> str | None:
+    """`model_type` where it is one of fla's models that are read."""
+    found = config.get("model_type")
+    return found if isinstance(found, str) and found in CLASSES else None
+
+
+def expect_no_other_model(config: Config) -> None:
+    """Check that a config is of none of fla's models that are not read.
+
+    Raises:
+        ValueError: it is.
+    """
+    found = config.get("model_type")
+    expect(found not in _OTHERS, "model_type", found, f"one that is read, of fla's {', '.join(CLASSES)}")
+
+
+def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
+    """Describe the model of a checkpoint; see `authors_config.model_config`.
+
+    Raises:
+        ValueError: an option that is not here; an entry that is missing.
+    """
+    kind = config["model_type"]
+    older = {ALIASES[name]: value for name, value in config.items() if name in ALIASES}
+    config = older | {name: value for name, value in config.items() if name not in ALIASES}
+    own_entries = {name: value for name, value in config.items() if name not in tables()[TRANSFORMERS]}
+    expect_known(CLASSES[kind], own_entries, "config.json")
+    names = FLA_MAMBA2 if kind == "mamba2" else FLA
+    expect_sizes(config, shapes, names, "hidden_size", layers="num_hidden_layers")
+    attention = {} if kind == "mamba2" else attention_layers(config)
+    own = MIXERS[kind](config)
+    specs = [attention.get(index, own) for index in range(config["num_hidden_layers"])]
+    options: dict[str, Any] = {"mlp": "none", "residual_in_fp32": flag(config, "residual_in_fp32", True)}
+    if kind != "mamba2":
+        options = {"mlp": "gated", "mlp_hidden": _mlp_hidden(config, shapes)}
+        options["max_length"] = size(config, "max_position_embeddings", 2048)
+    return ModelConfig(
+        vocab_size=size(config, "vocab_size", VOCAB_SIZE),
+        d_model=config["hidden_size"],
+        **schedule_of(specs),
+        **options,
+        norm="rms",
+        norm_eps=number(config, "norm_eps", 1e-5 if kind == "mamba2" else 1e-6),
+        tie_embeddings=flag(config, "tie_word_embeddings", False),
+        pad_vocab_multiple=1,
+        init_std=number(config, "initializer_range", 0.02),
+    )
+
+
+def _mlp_hidden(config: Config, shapes: Shapes) -> int:
+    """The MLP's width: the weights decide, without them it is what their constructor comes to."""
+    weight = shapes.get(f"{FLA.layer(0)}.mlp.down_proj.weight", ())
+    if len(weight) == 2:
+        return weight[1]
+    ratio = 2 if config["model_type"] == "retnet" else 4
+    wanted = int(config["hidden_size"] * size(config, "hidden_ratio", ratio) * 2 / 3)
+    return size(config, "intermediate_size", math.ceil(wanted / MLP_MULTIPLE) * MLP_MULTIPLE)

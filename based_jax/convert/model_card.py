@@ -1,0 +1,227 @@
+"""Model cards: the README.md beside a model, with the front matter that the Hugging Face hub reads.
+
+A card is written from the architecture and from what is known of the model's making, which config.json keeps
+as its entry "card". So a card can be written again, with a license or new measurements.
+"""
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from based_jax.files import MAX_BYTES, read_json, read_text
+from based_jax.models import ModelConfig
+from based_jax.validate import expect
+from based_jax.whole_file import whole_file
+
+CARD = "README.md"
+MARK = "<!-- Written by based_jax. Remove this line to keep the page when the model is saved again. -->"
+
+_LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
+_REPOSITORY = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_MOST = 1000  # characters of a text, and entries of a list
+
+
+class Measurement(NamedTuple):
+    """A number that was measured of a model."""
+
+    data: str
+    """name of the data, such as swde"""
+    metric: str
+    """name of the metric, such as contains"""
+    value: float
+    note: str = ""
+    """how: number of examples, padding, dtype, standard error"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCard:
+    """What is known of a model beside its architecture.
+
+    Attributes:
+        name: the title; None takes that of the repository or directory.
+        training: how it was trained, label -> text or number, shown in this order.
+        measurements: what was measured.
+        license: the hub's identifier of a license, such as "apache-2.0"; None names none.
+        base_model: hub id of the model that this one was made from.
+        datasets: hub ids of the training data.
+
+    Raises:
+        ValueError: an entry of another type, or longer than a card has any use for.
+    """
+
+    name: str | None = None
+    training: Mapping[str, str | int | float] = dataclasses.field(default_factory=dict)
+    measurements: Sequence[Measurement] = ()
+    license: str | None = None
+    base_model: str | None = None
+    datasets: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        entries = self.training.items() if isinstance(self.training, Mapping) else [(None, None)]
+        fits = all(_is_text(label) and (_is_text(fact) or _is_number(fact)) for label, fact in entries)
+        expect(fits, "training", self.training, "a mapping of labels to short texts or numbers")
+        for found in self.measurements:
+            texts = (found.data, found.metric, found.note)
+            fits = all(map(_is_text, texts)) and _is_number(found.value)
+            expect(fits, "measurements", found, "data, metric, a finite number and a note")
+        expect(self.name is None or _is_text(self.name), "name", self.name, "a short text")
+        fits = self.license is None or (_is_text(self.license) and bool(_LICENSE.fullmatch(self.license)))
+        expect(fits, "license", self.license, "the hub's name of one, such as apache-2.0")
+        for field, ids in (("base_model", (self.base_model or "none",)), ("datasets", self.datasets)):
+            fits = all(_is_text(found) and _REPOSITORY.fullmatch(found) for found in ids)
+            expect(fits, field, ids, "hub ids such as owner/name")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entries that are given, for config.json."""
+        found = {**dataclasses.asdict(self), "measurements": [m._asdict() for m in self.measurements]}
+        return {name: value for name, value in found.items() if value not in (None, {}, [], ())}
+
+    @classmethod
+    def from_dict(cls, entries: Any) -> "ModelCard":
+        """The inverse of `to_dict`. ValueError: an entry that it does not write."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        fits = isinstance(entries, dict) and set(entries) <= set(names)
+        expect(fits, "card", entries, f"an object with {', '.join(names)}")
+        fields = dict(entries)
+        for name in ("measurements", "datasets"):
+            found = fields.get(name, [])
+            expect(isinstance(found, list) and len(found) <= _MOST, f"card: {name}", found, "a short list")
+        try:
+            fields["measurements"] = tuple(Measurement(**found) for found in fields.get("measurements", []))
+            return cls(**{**fields, "datasets": tuple(fields.get("datasets", []))})
+        except TypeError as error:
+            raise ValueError(f"card: expected what a card is made of ({error})") from error
+
+
+def write_card(
+    directory: Path, card: ModelCard, config: ModelConfig, parameters: int, repository: str | None = None
+) -> bool:
+    """Write README.md unless there is one of someone's own; whether it was written.
+
+    Args:
+        parameters: their number in the model.
+        repository: hub id that the directory is uploaded to.
+    """
+    path = directory / CARD
+    if path.exists() and not is_ours(read_text(path)):
+        return False
+    name = repository or card.name or directory.resolve().name
+    with whole_file(path) as file:
+        file.write(card_text(card, config, parameters, name).encode())
+    return True
+
+
+def card_text(card: ModelCard, config: ModelConfig, parameters: int, name: str) -> str:
+    """The text of a README.md for a model of this name or hub id, the same for the same arguments."""
+    mixers = list(dict.fromkeys(config.mixers[letter].mixer for letter in config.schedule))
+    architecture = {
+        "parameters": f"{parameters:,}",
+        "layers": f"{config.num_layers}: `{config.schedule}`",
+        **{f"mixer {letter}": f"`{spec.mixer}`" for letter, spec in config.mixers.items()},
+        "width": f"{config.d_model:,}",
+        "MLP": config.mlp if config.mlp == "none" else f"{config.mlp}, {config.mlp_hidden:,} wide",
+        "vocabulary": f"{config.vocab_size:,} tokens",
+        "training context": f"{config.max_length:,} tokens",
+    }
+    trained = [(_cell(label), _cell(fact)) for label, fact in card.training.items()]
+    measured = [(_cell(m.data), _cell(m.metric), f"{m.value:.6g}", _cell(m.note)) for m in card.measurements]
+    on_hub = _REPOSITORY.fullmatch(name) and "/" in name
+    source, extra = (name, "[hub]") if on_hub else ("DIRECTORY", "")
+    sections = [
+        _front_matter(card, mixers, name),
+        f"# {_cell(name)}",
+        f"A causal language model of {', '.join(mixers)} layers, for based_jax (JAX).",
+        "## Architecture",
+        _table(("", ""), architecture.items()),
+        *(["## Training", _table(("", ""), trained)] if trained else []),
+        *(["## Measured", _table(("data", "metric", "value", ""), measured)] if measured else []),
+        "## Use",
+        f"`pip install 'based-jax{extra}'`, then",
+        f'```python\nimport based_jax as bj\n\nmodel, params = bj.load_pretrained("{source}")\n```',
+        MARK,
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def is_ours(text: str) -> bool:
+    """Whether a README.md was written here, and may be written again."""
+    return MARK in text.splitlines()
+
+
+def read_measurements(path: Path) -> list[Measurement]:
+    """The numbers in a file that ``--json`` of the recall or perplexity evaluation wrote.
+
+    Raises:
+        OSError: no such file.
+        ValueError: another file.
+    """
+    content = read_json(path, max_bytes=MAX_BYTES)
+    try:
+        if "contains" in content:
+            options, error = content["options"], content["standard_error"]
+            dtype = options.get("dtype", "the model's dtype")
+            how = f"{content['examples']:,} examples, {options['padding']} padding, {dtype}, ± {error:.2f}"
+            return [Measurement(options["task"], "contains, percent", content["contains"], how)]
+        data, found = Path(content["info"]["data"]).name, content["slices"]["all"]
+        return [Measurement(data, "perplexity", found["perplexity"], f"{found['tokens']:,} tokens")]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        expected = "what --json of based_jax.evals.recall or based_jax.evals.perplexity writes"
+        raise ValueError(f"results = {str(path)!r}: expected {expected}") from error
+
+
+def _front_matter(card: ModelCard, mixers: Sequence[str], name: str) -> str:
+    """The YAML at the head, of JSON's strings and lists, which YAML reads too."""
+    entries = {
+        "library_name": "based_jax",
+        "pipeline_tag": "text-generation",
+        "tags": ["jax", "flax", *mixers],
+        "license": card.license,
+        "base_model": card.base_model,
+        "datasets": list(card.datasets),
+    }
+    lines = [f"{key}: {json.dumps(value)}" for key, value in entries.items() if value]
+    if card.measurements:
+        lines += ["model-index:", f"- name: {json.dumps(_plain(name))}", "  results:"]
+    for found in card.measurements:
+        data, metric = ({"type": _slug(text), "name": _plain(text)} for text in (found.data, found.metric))
+        lines += ['  - task: {"type": "text-generation"}', f"    dataset: {json.dumps(data)}"]
+        lines += [f'    metrics: [{json.dumps(metric)[:-1]}, "value": {_yaml_number(found.value)}}}]']
+    return "\n".join(["---", *lines, "---"])
+
+
+def _yaml_number(value: float) -> str:
+    """A number that every version of YAML reads as one: an exponent needs a point before it."""
+    mantissa, e, exponent = repr(value).partition("e")
+    return f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}" if e else mantissa
+
+
+def _table(head: Sequence[str], rows: Any) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    """A text from anywhere, or a number, as a cell of a Markdown table."""
+    text = f"{value:,}" if type(value) is int else f"{value:g}" if type(value) is float else str(value)
+    return re.sub(r"([|<`\[\\])", r"\\\1", _plain(text)) or "-"
+
+
+def _plain(text: str) -> str:
+    """A text in one line, of characters that YAML takes between quotes."""
+    return "".join(char if char.isprintable() and ord(char) < 0x10000 else " " for char in text).strip()
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "other"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _MOST
+
+
+def _is_number(value: Any) -> bool:
+    return (type(value) is int and abs(value) < 2**63) or (type(value) is float and math.isfinite(value))

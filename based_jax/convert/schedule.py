@@ -1,0 +1,31 @@
+"""Which letter of a model's schedule stands for which mixer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from based_jax.models import MixerSpec
+
+_USUAL = {
+    "attention": "A",
+    "delta_net": "D",
+    "gated_conv": "C",
+    "gated_delta_net": "D",
+    "gla": "G",
+    "linear_attention": "L",
+    "mamba2": "M",
+    "retnet": "R",
+    "sliding_window": "S",
+}
+"""The papers' letter, where they have one."""
+
+
+def schedule_of(specs: Sequence[MixerSpec]) -> dict[str, Any]:
+    """`schedule` and `mixers` of a `ModelConfig` for one mixer per layer: a letter for each different one."""
+    letters: dict[MixerSpec, str] = {}
+    for spec in specs:
+        if spec not in letters:
+            taken = set(letters.values())
+            free = (_USUAL[spec.mixer], *map(chr, range(ord("A"), 0x3000)))
+            letters[spec] = next(letter for letter in free if letter.isalpha() and letter not in taken)
+    mixers = {letter: spec for spec, letter in letters.items()}
+    return {"schedule": "".join(letters[spec] for spec in specs), "mixers": mixers}

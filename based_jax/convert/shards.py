@@ -1,0 +1,71 @@
+"""Weights over several safetensors files, with an index that names the file of each tensor."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from based_jax.convert.state_dict import write_safetensors
+from based_jax.validate import expect_range
+from based_jax.whole_file import whole_file
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MAX_SHARD_BYTES = 10 * 10**9
+"""Default of a directory: every preset fits into one file."""
+
+
+def write_weights(
+    directory: Path, tensors: Mapping[str, np.ndarray | jax.Array], max_shard_bytes: int = MAX_SHARD_BYTES
+) -> Path:
+    """Write model.safetensors, or numbered shards and their index where one file would be too large.
+
+    Shards, an index or a single file of an earlier save that are no longer used are removed.
+
+    Args:
+        max_shard_bytes: most bytes of the tensors in a file; a larger tensor has a file of its own.
+
+    Returns:
+        The file that a loader is given: model.safetensors or the index.
+
+    Raises:
+        ValueError: `max_shard_bytes` below 1; tensors as in `write_safetensors`.
+    """
+    expect_range("max_shard_bytes", max_shard_bytes, 1, 2**63)
+    metadata = {"format": "pt"}
+    shards = _split(tensors, max_shard_bytes)
+    # Without its index, a save that is interrupted among the shards is an error, not a mixture of two models.
+    (directory / INDEX).unlink(missing_ok=True)
+    if len(shards) == 1:
+        write_safetensors(directory / SINGLE, tensors, metadata)
+        shards = {}
+    for file, names in shards.items():
+        write_safetensors(directory / file, {name: tensors[name] for name in names}, metadata)
+    if shards:
+        weight_map = {name: file for file, names in shards.items() for name in names}
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        index = {"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))}
+        with whole_file(directory / INDEX) as stream:
+            stream.write((json.dumps(index, indent=2) + "\n").encode())
+        (directory / SINGLE).unlink(missing_ok=True)
+    for path in directory.glob("model-*-of-*.safetensors"):
+        if path.name not in shards:
+            path.unlink()
+    return directory / (INDEX if shards else SINGLE)
+
+
+def _split(tensors: Mapping[str, np.ndarray | jax.Array], most: int) -> dict[str, list[str]]:
+    """File name -> names of its tensors, in the order of `tensors`, at least one in each file."""
+    groups: list[list[str]] = []
+    free = 0
+    for name, tensor in tensors.items():
+        if not groups or tensor.nbytes > free:
+            groups.append([])
+            free = most
+        groups[-1].append(name)
+        free -= tensor.nbytes
+    count = len(groups)
+    numbered = enumerate(groups, start=1)
+    return {f"model-{number:05}-of-{count:05}.safetensors": names for number, names in numbered}

@@ -1,0 +1,122 @@
+"""Data sets that the library `datasets` loads: of the Hugging Face hub, or of a directory of files.
+
+===========================  =====================================================================
+spec                         rows
+===========================  =====================================================================
+``hf:NAME``                  split "train" of the data set NAME, of its only or default configuration
+``hf:NAME:SPLIT``            another split
+``hf:NAME:CONFIG:SPLIT``     a configuration, e.g. ``hf:HuggingFaceFW/fineweb:sample-10BT:train``
+===========================  =====================================================================
+
+A document is the field "text" of a row.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from based_jax.data import readers
+from based_jax.validate import expect
+
+HUB = "hf:"
+"""What the spec of such a data set begins with."""
+
+_EXPECTED = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
+
+Loaded = TypeVar("Loaded")
+
+
+class HubSpec(NamedTuple):
+    """What a spec says."""
+
+    name: str
+    config: str | None
+    split: str
+
+
+def parse_hub(spec: str, argument: str = "data") -> HubSpec:
+    """Parse a spec that begins with `HUB`; a ValueError begins with the `argument` that it was given as."""
+    name, *rest = spec.removeprefix(HUB).split(":")
+    expect(bool(name) and len(rest) <= 2 and all(rest), argument, spec, _EXPECTED)
+    *config, split = rest or ["train"]
+    return HubSpec(name, config[0] if config else None, split)
+
+
+def load_texts(spec: str, argument: str = "data") -> Iterator[str]:
+    """Yield the texts of a data set that is downloaded as a whole before the first one; some may be empty.
+
+    Raises:
+        ImportError: `datasets` is not installed.
+        ValueError: no such data set, configuration or split, or a row without a text.
+    """
+    hub = parse_hub(spec, argument)
+    datasets = _import_library(spec, argument)
+    rows = _load(spec, argument, lambda: datasets.load_dataset(hub.name, hub.config, split=hub.split))
+    for number, row in enumerate(rows):
+        yield _text(row, spec, argument, number)
+
+
+def stream_texts(spec: str, first: int = 0) -> Iterator[str]:
+    """Yield the texts from row `first` on while they arrive; nothing is kept on disk.
+
+    The rows before `first` arrive, too, and are thrown away: the formats know no way to row n but through
+    those before it.
+
+    Raises:
+        ImportError, ValueError: as `load_texts`.
+        OSError: the rows stop to arrive.
+    """
+    hub = parse_hub(spec)
+    datasets = _import_library(spec, "data")
+
+    def load() -> Any:
+        return datasets.load_dataset(hub.name, hub.config, split=hub.split, streaming=True)
+
+    rows = _load(spec, "data", load)
+    rows, number = iter(rows.skip(first) if first else rows), first
+    while True:
+        try:
+            row = next(rows, None)
+        except Exception as error:  # as many kinds
+            raise OSError(f"data = {spec!r}: reading ended after {number} rows; {_reason(error)}") from error
+        if row is None:
+            return
+        yield _text(row, spec, "data", number)
+        number += 1
+
+
+def hub_fingerprint(spec: str) -> str:
+    """Return the names of a split's files and the revision, ETag or time of change of each, as a SHA-256.
+
+    Errors are those of `load_texts`.
+    """
+    hub = parse_hub(spec)
+    datasets = _import_library(spec, "data")
+    builder = _load(spec, "data", lambda: datasets.load_dataset_builder(hub.name, hub.config))
+    files = (builder.config.data_files or {}).get(hub.split)
+    found = (hub, builder.config.name, files and (list(files), files.origin_metadata))
+    return hashlib.sha256(repr(found).encode("utf-8", errors="replace")).hexdigest()
+
+
+def _import_library(spec: str, argument: str) -> Any:
+    return readers.import_optional("datasets", argument, spec)
+
+
+def _load(spec: str, argument: str, load: Callable[[], Loaded]) -> Loaded:
+    try:
+        return load()
+    except Exception as error:  # the library raises many kinds: network, configuration, format, permission
+        split = parse_hub(spec, argument).split
+        expected = f"a data set with a split {split!r} that can be loaded; {_reason(error)}"
+        raise ValueError(f"{argument} = {spec!r}: expected {expected}") from error
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _text(row: dict[str, Any], spec: str, argument: str, number: int) -> str:
+    text = row.get("text")
+    fields = f"a string field 'text'; row {number} has {', '.join(sorted(row))}"
+    expect(isinstance(text, str | None) and "text" in row, argument, spec, fields)
+    return text or ""

@@ -1,0 +1,218 @@
+"""One request's answers, whole or chunk by chunk, from the engine's events to what is sent."""
+
+import asyncio
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from based_jax.data.tokenizers import Tokenizer
+from based_jax.generate.engine.request import Request
+from based_jax.serve import errors
+from based_jax.serve.answers import Answer, Chunk, Echo
+from based_jax.serve.errors import Refusal
+from based_jax.serve.metrics import Watch
+from based_jax.serve.styles import Style
+from based_jax.serve.worker import Failed, Job, SlowReader, Worker
+
+Result = TypeVar("Result")
+
+_MOST_NAMED = 1000  # tokens whose log-probabilities are written in the event loop: a few milliseconds
+
+
+class Wanted(Protocol):
+    """What a request asks for, whatever its form."""
+
+    @property
+    def n(self) -> int: ...  # answers to each prompt that are returned
+    @property
+    def candidates(self) -> int: ...  # those that are made
+    @property
+    def stop(self) -> tuple[str, ...]: ...
+    @property
+    def include_usage(self) -> bool: ...
+
+    def echoed(self, number: int, request: Request, tokenizer: Tokenizer) -> Echo | None: ...
+
+
+class Clock(NamedTuple):
+    """When an answer must be complete, in the event loop's time, and what measures it."""
+
+    deadline: float
+    seconds: float  # that it may take
+    watch: Watch
+
+
+class Answering:
+    """The answers to one request that an engine works on.
+
+    Args:
+        model: its name, as clients call it.
+        aside: runs a function in another thread.
+    """
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        style: Style,
+        job: Job,
+        worker: Worker,
+        tokenizer: Tokenizer,
+        model: str,
+        clock: Clock,
+        aside: Callable[..., Any],
+    ) -> None:
+        self.job, self.worker = job, worker
+        self._wanted, self._style, self._clock, self._aside = wanted, style, clock, aside
+        self._answers = [
+            Answer(tokenizer, wanted.stop, wanted.echoed(number, request, tokenizer))
+            for number, request in enumerate(job.requests)
+        ]
+        self._head = {
+            "id": f"{style.prefix}-{secrets.token_hex(12)}",
+            "object": style.name,
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    async def whole(self) -> dict[str, Any]:
+        """The response's object, when all is made."""
+        texts = [""] * len(self._answers)
+        shown: list[list[Any]] = [[] for _ in self._answers]
+        async for number, chunk in self._chunks():
+            texts[number] += chunk.text
+            shown[number] += chunk.logprobs
+
+        def choices() -> list[dict[str, Any]]:
+            return [
+                self._style.choice(index, Chunk(texts[number], shown[number], self._answers[number].finish))
+                for index, number in enumerate(self._best())
+            ]
+
+        made = await self._run(sum(map(len, shown)), choices)
+        return {**self._head, "choices": made, "usage": self._usage()}
+
+    async def begun(self) -> None:
+        """Wait until there is something to send, if only an error."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._clock.deadline):
+                await self.job.ready()
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """Server-sent events; an error on the way is the last of them."""
+        head = {**self._head, "object": self._style.chunk_name}
+        usage = {"usage": None} if self._wanted.include_usage else {}
+        try:
+            async for number, chunk in self._chunks():
+                for choice in await self._run(len(chunk.logprobs), self._style.deltas, number, chunk):
+                    yield _event({**head, "choices": [choice], **usage})
+                    await asyncio.sleep(0)  # sending need not wait: let others in, and notice who has gone
+        except Refusal as refusal:
+            yield _event(refusal.body())
+            return
+        if self._wanted.include_usage:
+            yield _event({**head, "choices": [], "usage": self._usage()})
+        yield b"data: [DONE]\n\n"
+
+    def _best(self) -> list[int]:
+        """The answers to return, prompt by prompt: all, or the likeliest, most likely first."""
+        made, wanted, best = self._wanted.candidates, self._wanted.n, []
+        for begin in range(0, len(self._answers), made):
+            own = list(range(begin, begin + made))
+            if made > wanted:
+                own.sort(key=lambda number: -self._answers[number].mean_logprob)
+            best += own[:wanted]
+        return best
+
+    async def _chunks(self) -> AsyncIterator[tuple[int, Chunk]]:
+        left = len(self._answers)
+        while left:
+            number, event = await self._next()
+            answer = self._answers[number]
+            if answer.finish is not None:
+                continue  # made before the engine heard that a stop text had come
+            chunk = await self._run(len(event.prompt_logprobs), answer.feed, event)
+            if chunk.finish == "failed":
+                message = f"the model's logits are not numbers after {answer.tokens} tokens"
+                raise Refusal(500, message, code="model_failed")
+            if chunk.finish is not None:
+                left -= 1
+                if event.finish is None:
+                    self.worker.cancel(self.job, number)
+            self._clock.watch.chunk()
+            yield number, chunk
+        self._clock.watch.end()
+
+    async def _run(self, count: int, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function, in another thread if it names so many tokens that others would wait for it."""
+        return await self._aside(function, *arguments) if count > _MOST_NAMED else function(*arguments)
+
+    async def _next(self) -> Any:
+        try:
+            async with asyncio.timeout_at(self._clock.deadline):
+                return await self.job.next()
+        except TimeoutError:
+            message = f"the answer was not complete after {self._clock.seconds:g} seconds"
+            raise Refusal(504, message, code="timeout") from None
+        except Failed:
+            raise errors.failed() from None
+        except SlowReader as error:
+            raise Refusal(408, str(error), code="slow_reader") from None
+
+    def _usage(self) -> dict[str, int]:
+        read = sum(len(request.prompt) for request in self.job.requests[:: self._wanted.candidates])
+        made = sum(answer.tokens for answer in self._answers)
+        return {"prompt_tokens": read, "completion_tokens": made, "total_tokens": read + made}
+
+
+class EventStream(StreamingResponse):
+    """Sends the events of an answering until they end or the client goes; then nothing of it is left."""
+
+    def __init__(self, answering: Answering, ended: Callable[[], None]) -> None:
+        self._answering, self._ended, self._events = answering, ended, answering.events()
+        headers = {"cache-control": "no-cache"}
+        super().__init__(self._events, headers=headers, media_type="text/event-stream")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with contextlib.aclosing(self._events):
+                with contextlib.suppress(ClientDisconnect, OSError):
+                    await until_gone(receive, self._stream(send))
+        finally:
+            self._answering.worker.cancel(self._answering.job)
+            self._ended()
+
+    async def _stream(self, send: Send) -> None:
+        # Once the head is sent, who has gone is noticed by what is sent next: it must follow soon.
+        await self._answering.begun()
+        await self.stream_response(send)
+
+
+async def until_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """Do the work; stop it with `ClientDisconnect` when the client goes first."""
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = (asyncio.create_task(work), asyncio.create_task(gone()))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not tasks[0].done():
+            raise ClientDisconnect
+        return tasks[0].result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _event(value: Any) -> bytes:
+    """One server-sent event; JSON has no line breaks of its own."""
+    return b"data: " + json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n\n"

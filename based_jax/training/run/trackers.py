@@ -1,0 +1,192 @@
+"""Trackers of experiments: TensorBoard's event files, and Weights & Biases and Trackio where asked for.
+
+A tracker gets the numbers that metrics.jsonl gets. The event files are part of the run, so that what keeps
+them from being written stops it. Services are not: one that fails while the run goes on is left out with one
+warning.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import importlib.util
+import json
+import math
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from based_jax.files import read_json
+from based_jax.training.run.events import EventFile
+from based_jax.validate import expect, expect_choice
+from based_jax.whole_file import whole_file
+
+FILE = "trackers.json"
+"""In the run's directory: the ids under which services know the run."""
+
+
+class Tracker(Protocol):
+    """What the metrics of a run are written to."""
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of one step; steps may come again where a run is resumed or rolled back."""
+        ...
+
+    def close(self) -> None:
+        """End the recording of this launch."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class TrackConfig:
+    """Services that follow a run, beside its directory."""
+
+    track: str | None = None
+    """also send settings and metrics to wandb, trackio, or both: wandb,trackio"""
+    track_project: str = "based-jax"
+    """project that --track puts the run into"""
+
+    def __post_init__(self) -> None:
+        for name in self.services:
+            expect_choice("track", name, tuple(_SERVICES))
+        expect(len(set(self.services)) == len(self.services), "track", self.track, "each service once")
+        expect(bool(self.track_project.strip()), "track_project", self.track_project, "a name")
+
+    @property
+    def services(self) -> list[str]:
+        return [] if self.track is None else [name.strip() for name in self.track.split(",")]
+
+    def expect_installed(self) -> None:
+        """ImportError: a service whose package is not there; for the start, before anything takes time."""
+        for name in self.services:
+            if importlib.util.find_spec(name) is None:
+                raise ImportError(f"track = {name!r}: not installed; run pip install 'based-jax[{name}]'")
+
+
+class WandbRun:
+    """A run of Weights & Biases; WANDB_MODE=offline keeps it on this machine, for `wandb sync`."""
+
+    def __init__(self, project: str, name: str, identifier: str, config: Mapping[str, Any], workdir: Path):
+        wandb: Any = importlib.import_module("wandb")
+        # The terminal stays ours; what is resumed continues under its id.
+        settings = wandb.Settings(console="off")
+        self._run = wandb.init(
+            project=project,
+            name=name,
+            id=identifier,
+            resume="allow",
+            dir=str(workdir),
+            config=dict(config),
+            settings=settings,
+        )
+        # Their own step only grows, and would lose what a resumed run writes again.
+        self._run.define_metric("*", step_metric="step")
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log({"step": step, **metrics})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class TrackioRun:
+    """A run of Trackio: a database on this machine, or the Space that TRACKIO_SPACE_ID names."""
+
+    def __init__(self, project: str, name: str, identifier: str, config: Mapping[str, Any], workdir: Path):
+        self._trackio: Any = importlib.import_module("trackio")
+        unique = f"{name}-{identifier[:8]}"  # a run is continued by its name
+        self._run = self._trackio.init(
+            project=project, name=unique, resume="allow", config=dict(config), embed=False
+        )
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self._trackio.finish()  # the run's own method would be called a second time at the exit
+
+
+_SERVICES: dict[str, Callable[[str, str, str, Mapping[str, Any], Path], Tracker]] = {
+    "wandb": WandbRun,
+    "trackio": TrackioRun,
+}
+
+
+class _Service:
+    """A tracker that may fail: the first failure is a warning, and the last thing that is heard of it."""
+
+    def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]):
+        self._name, self._warn = name, warn
+        self._tracker: Tracker | None = tracker
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        self._attempt(lambda tracker: tracker.write(step, finite))
+
+    def close(self) -> None:
+        self._attempt(lambda tracker: tracker.close())
+
+    def _attempt(self, act: Callable[[Tracker], None]) -> None:
+        if self._tracker is None:
+            return
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # standard output has the command's results
+                act(self._tracker)
+        except Exception as error:  # of any kind: it is no part of the run
+            self._tracker = None
+            self._warn(_failure(self._name, error))
+
+
+def open_trackers(
+    tracking: TrackConfig, workdir: Path, start: int, warn: Callable[[str], None]
+) -> list[Tracker]:
+    """The event files, and the services of `tracking`, of a run that begins after step `start`.
+
+    Args:
+        workdir: has the run's config.json, which services get.
+        warn: called with one line where a service fails.
+
+    Raises:
+        ImportError: a package that is not installed.
+        ValueError: a new run that a service refuses, since it was asked for and would record nothing.
+        OSError: a file that cannot be written.
+    """
+    tracking.expect_installed()
+    path = workdir / "config.json"
+    config = read_json(path) if tracking.services and path.is_file() else {}
+    project, name = tracking.track_project, workdir.resolve().name
+    known = _known_ids(workdir / FILE) if tracking.services and start else {}
+    trackers: list[Tracker] = [EventFile(workdir / "events", start + 1 if start else None)]
+    for service in tracking.services:
+        identifier = known.setdefault(f"{service}/{project}", uuid.uuid4().hex)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                tracker = _SERVICES[service](project, name, identifier, config, workdir)
+        except Exception as error:
+            if not start:
+                for opened in trackers:
+                    opened.close()
+                raise ValueError(f"track = {service!r}: it cannot begin: {_first_line(error)}") from error
+            warn(_failure(service, error))
+        else:
+            trackers.append(_Service(service, tracker, warn))
+    if known:
+        with whole_file(workdir / FILE) as file:
+            file.write((json.dumps(known, indent=2) + "\n").encode())
+    return trackers
+
+
+def _known_ids(path: Path) -> dict[str, str]:
+    found = read_json(path) if path.is_file() else {}
+    fits = isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
+    expect(fits, str(path), found, "the ids that an earlier launch wrote")
+    return found
+
+
+def _failure(service: str, error: Exception) -> str:
+    return f"{service} failed, and the run goes on without it: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

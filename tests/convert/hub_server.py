@@ -1,0 +1,290 @@
+"""A stand-in for the Hugging Face hub: the part of its HTTP interface that models use, in memory.
+
+Repositories with commits and branches, files as git blobs or in large-file storage, downloads with ETag,
+commit and range headers, uploads by preupload, LFS batch and commit. `Hub` can break what it serves.
+"""
+
+import base64
+import contextlib
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import yaml
+
+TOKEN = "hf_stand_in"  # may write
+LARGE = (".safetensors", ".bin")
+
+Files = dict[str, bytes]
+
+
+class Refused(Exception):
+    """A status other than 200, and the code by which the client knows why."""
+
+    def __init__(self, status: int, code: str = ""):
+        super().__init__(code)
+        self.status, self.code = status, code
+
+
+class Hub:
+    """What is stored, what was asked for, and what goes wrong."""
+
+    def __init__(self) -> None:
+        self.commits: dict[str, dict[str, Files]] = {}  # repository -> commit -> files
+        self.refs: dict[str, dict[str, str]] = {}  # repository -> branch or tag -> commit
+        self.large: dict[str, bytes] = {}  # SHA-256 -> content, of what was uploaded
+        self.requests: list[str] = []  # "GET /path", with "bytes=..." after it
+        self.fault: Any = None  # called with a handler before each answer
+        self.cut_at: int | None = None  # the next download of more bytes ends after so many
+        self.damaged: set[str] = set()  # files whose last byte is another one
+        self.sizes: dict[str, int] = {}  # file -> the size that listings report
+
+    def commit(self, repository: str, files: Files, branch: str = "main") -> str:
+        """Make a commit of these files, whatever was there before; returns its hash."""
+        name = hashlib.sha1(repr((repository, sorted(files.items()))).encode()).hexdigest()
+        self.commits.setdefault(repository, {})[name] = dict(files)
+        self.refs.setdefault(repository, {})[branch] = name
+        return name
+
+    def find(self, repository: str, revision: str = "main") -> tuple[str, Files]:
+        """Hash and files of a revision."""
+        if repository not in self.commits:
+            raise Refused(401, "RepoNotFound")  # as for a private one
+        name = self.refs[repository].get(revision, revision)
+        if name not in self.commits[repository]:
+            raise Refused(404, "RevisionNotFound")
+        return name, self.commits[repository][name]
+
+    def describe(self, path: str, content: bytes) -> dict[str, Any]:
+        """A file as listings have it."""
+        size = self.sizes.get(path, len(content))
+        entry: dict[str, Any] = {"size": size, "oid": git_hash(content)}
+        if path.endswith(LARGE):
+            entry["lfs"] = {"sha256": etag_of(path, content), "size": size, "pointerSize": 134}
+        return entry
+
+
+def git_hash(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def etag_of(path: str, content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest() if path.endswith(LARGE) else git_hash(content)
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[tuple[Hub, str]]:
+    """The hub and its address, while it is open."""
+    hub = Hub()
+    handler = type("Bound", (Handler,), {"hub": hub})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield hub, f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class Handler(BaseHTTPRequestHandler):
+    hub: Hub
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or each answer waits 40 ms
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.handle_request()
+
+    do_HEAD = do_POST = do_PUT = do_GET
+
+    def handle_request(self) -> None:
+        parts = urlsplit(self.path)
+        self.query = parse_qs(parts.query)
+        self.body = self.read_body()
+        wanted = f"{self.command} {parts.path} {self.headers.get('Range', '')}"
+        self.hub.requests.append(wanted.strip())
+        try:
+            if self.hub.fault is not None:
+                self.hub.fault(self)
+            writes = self.command in ("POST", "PUT") and "validate-yaml" not in parts.path
+            has_token = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+            if writes and "/store/" not in parts.path and not has_token:
+                raise Refused(403 if "Authorization" in self.headers else 401)
+            for method, pattern, answer in ROUTES:
+                match = re.fullmatch(pattern, parts.path)
+                if match and self.command in method:
+                    answer(self, **{name: unquote(text) for name, text in match.groupdict().items()})
+                    return
+            raise Refused(404)
+        except Refused as refused:
+            headers = {"X-Error-Code": refused.code} if refused.code else {}
+            self.answer({"error": refused.code}, refused.status, headers)
+
+    def read_body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        chunks = []
+        while size := int(self.rfile.readline(), 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(chunks)
+
+    def answer(self, content: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        cut = self.hub.cut_at
+        if cut is not None and len(body) > cut:
+            self.hub.cut_at = None
+            self.wfile.write(body[:cut])
+            self.wfile.flush()
+            self.close_connection = True
+            return
+        self.wfile.write(body)
+
+    # Reading
+
+    def model(self, repository: str, revision: str = "main") -> None:
+        name, files = self.hub.find(repository, revision)
+        siblings = []
+        for path, content in files.items():
+            entry = self.hub.describe(path, content)
+            siblings.append({"rfilename": path, "blobId": entry.pop("oid"), **entry})
+        private, now = False, "2026-01-01T00:00:00.000Z"
+        facts = {
+            "private": private,
+            "lastModified": now,
+            "createdAt": now,
+            "tags": [],
+            "downloads": 0,
+            "likes": 0,
+        }
+        self.answer(
+            {"_id": "0", "id": repository, "modelId": repository, "sha": name, "siblings": siblings, **facts}
+        )
+
+    def tree(self, repository: str, revision: str) -> None:
+        files = []
+        for path, content in self.hub.find(repository, revision)[1].items():
+            entry = self.hub.describe(path, content)
+            if "lfs" in entry:
+                entry["lfs"]["oid"] = entry["lfs"]["sha256"]
+            files.append({"type": "file", "path": path, **entry})
+        self.answer(files)
+
+    def resolve(self, repository: str, revision: str, path: str) -> None:
+        name, files = self.hub.find(repository, revision)
+        if path not in files:
+            raise Refused(404, "EntryNotFound")
+        content, whole = files[path], len(files[path])
+        headers = {"ETag": f'"{etag_of(path, content)}"', "X-Repo-Commit": name, "Accept-Ranges": "bytes"}
+        if path.endswith(LARGE):
+            headers |= {"X-Linked-Etag": headers["ETag"], "X-Linked-Size": str(whole)}
+        if path in self.hub.damaged:
+            content = content[:-1] + bytes([content[-1] ^ 1])
+        if match := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "")):
+            start = int(match[1])
+            headers["Content-Range"] = f"bytes {start}-{whole - 1}/{whole}"
+            self.answer(content[start:], 206, headers)
+        else:
+            self.answer(content, 200, headers)
+
+    # Writing
+
+    def create(self) -> None:
+        wanted = json.loads(self.body)
+        repository = f"{wanted['organization']}/{wanted['name']}"
+        is_new = repository not in self.hub.commits
+        if is_new:
+            self.hub.commit(repository, {".gitattributes": b"*.safetensors filter=lfs\n"})
+        self.answer({"url": f"http://{self.headers['Host']}/{repository}"}, 200 if is_new else 409)
+
+    def branch(self, repository: str, branch: str) -> None:
+        if branch in self.hub.refs[repository]:
+            self.answer({"error": "there is one"}, 409)
+            return
+        self.hub.refs[repository][branch] = self.hub.find(repository)[0]
+        self.answer({})
+
+    def validate(self) -> None:
+        text = json.loads(self.body)["content"]
+        match = re.match(r"---\n(.*?)\n---\n", text, re.S)
+        try:
+            found = yaml.safe_load(match[1]) if match else None
+        except yaml.YAMLError as error:
+            self.answer({"errors": [{"message": str(error)}], "warnings": []}, 400)
+            return
+        warnings = [] if isinstance(found, dict) else [{"message": "empty or missing yaml metadata"}]
+        self.answer({"errors": [], "warnings": warnings})
+
+    def preupload(self, repository: str, revision: str) -> None:
+        _, files = self.hub.find(repository, revision)
+        modes = []
+        for file in json.loads(self.body)["files"]:
+            path = file["path"]
+            mode = "lfs" if path.endswith(LARGE) else "regular"
+            oid = etag_of(path, files[path]) if path in files else None
+            modes.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
+        self.answer({"files": modes})
+
+    def batch(self, repository: str) -> None:
+        objects = []
+        for wanted in json.loads(self.body)["objects"]:
+            href = f"http://{self.headers['Host']}/store/{wanted['oid']}"
+            is_known = wanted["oid"] in self.hub.large
+            objects.append({**wanted} if is_known else {**wanted, "actions": {"upload": {"href": href}}})
+        self.answer({"transfer": "basic", "objects": objects})
+
+    def store(self, oid: str) -> None:
+        if hashlib.sha256(self.body).hexdigest() != oid:
+            raise Refused(400)
+        self.hub.large[oid] = self.body
+        self.answer({})
+
+    def make_commit(self, repository: str, revision: str) -> None:
+        files = dict(self.hub.find(repository, revision)[1])
+        for line in self.body.splitlines():
+            operation = json.loads(line)
+            key, value = operation["key"], operation["value"]
+            if key == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif key == "lfsFile":
+                files[value["path"]] = self.hub.large[value["oid"]]
+            elif key == "deletedFile":
+                del files[value["path"]]
+        name = self.hub.commit(repository, files, revision)
+        self.answer(
+            {"commitUrl": f"http://{self.headers['Host']}/{repository}/commit/{name}", "commitOid": name}
+        )
+
+
+_REPO = r"(?P<repository>[\w-][\w.-]*/[\w-][\w.-]*)"
+_REV = r"(?P<revision>[^/]+)"
+ROUTES = [
+    (("GET",), f"/api/models/{_REPO}", Handler.model),
+    (("GET",), f"/api/models/{_REPO}/revision/{_REV}", Handler.model),
+    (("GET",), f"/api/models/{_REPO}/tree/{_REV}", Handler.tree),
+    (("GET", "HEAD"), f"/{_REPO}/resolve/{_REV}/(?P<path>.+)", Handler.resolve),
+    (("POST",), "/api/repos/create", Handler.create),
+    (("POST",), f"/api/models/{_REPO}/branch/(?P<branch>[^/]+)", Handler.branch),
+    (("POST",), "/api/validate-yaml", Handler.validate),
+    (("POST",), f"/api/models/{_REPO}/preupload/{_REV}", Handler.preupload),
+    (("POST",), rf"/{_REPO}\.git/info/lfs/objects/batch", Handler.batch),
+    (("PUT",), "/store/(?P<oid>[0-9a-f]{64})", Handler.store),
+    (("POST",), f"/api/models/{_REPO}/commit/{_REV}", Handler.make_commit),
+]

@@ -1,0 +1,24 @@
+"""Models with random parameters, and their comparison."""
+
+import jax
+import numpy as np
+from flax.traverse_util import unflatten_dict
+
+import based_jax as bj
+from based_jax.convert.pretrained import language_model_shapes
+from tests.arrays import array
+
+
+def drawn(model: bj.LanguageModel, seed: int = 0) -> dict:
+    """Random parameters without compiling their initialisation."""
+    rng = np.random.default_rng(seed)
+    shapes = language_model_shapes(model.config)
+    leaves = {path: array(rng.standard_normal(shape, np.float32)) for path, shape in shapes.items()}
+    return {"params": unflatten_dict(leaves, sep="/")}
+
+
+def equal(one, other) -> bool:
+    """Whether two trees have the same arrays, bit for bit."""
+    return jax.tree.structure(one) == jax.tree.structure(other) and jax.tree.all(
+        jax.tree.map(lambda a, b: a.dtype == b.dtype and np.array_equal(a, b), one, other)
+    )

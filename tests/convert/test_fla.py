@@ -1,0 +1,318 @@
+"""fla's models: logits of directories in their form against NumPy in float64, older names, refusals."""
+
+import json
+import re
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import based_jax as bj
+from based_jax.convert import __main__ as convert
+from based_jax.convert import load_pretrained, save_pretrained
+from based_jax.convert.authors_config import model_config
+from based_jax.convert.state_dict import write_safetensors
+from based_jax.convert.torch_file.writer import write_torch_file
+from tests.arrays import array
+from tests.commands import run_here
+from tests.convert import numpy_fla
+from tests.marks import release_but
+from tests.tolerances import FLOAT32, assert_close
+
+BASE = {
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_heads": 2,
+    "intermediate_size": 5,
+    "vocab_size": 11,
+    "norm_eps": 1e-3,
+    "conv_size": 3,
+    "hidden_act": "swish",
+    "fuse_norm": True,
+    "use_cache": True,
+    "torch_dtype": "float32",
+    "transformers_version": "4.48.2",
+}
+MAMBA2 = {
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "vocab_size": 11,
+    "norm_eps": 1e-3,
+    "head_dim": 4,
+    "state_size": 3,
+    "n_groups": 1,
+    "expand": 2,
+    "conv_kernel": 4,
+    "dt_limit": [0.0, float("inf")],
+    "transformers_version": "4.48.2",
+}
+GATED_DELTA_NET = {"head_dim": 3, "expand_v": 2.0}
+HYBRID = [
+    {
+        "layers": [1],
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "qkv_bias": True,
+        "window_size": 3,
+        "rope_theta": 50.0,
+    },
+    {"layers": [2], "num_heads": 2},
+]
+CASES: dict[str, dict[str, Any]] = {
+    "gla": {},
+    "gla options": {"num_kv_heads": 1, "feature_map": "sqrelu", "use_short_conv": True, "clamp_min": -0.04},
+    "gla hybrid": {"attn": HYBRID, "num_hidden_layers": 3, "fuse_norm": False, "expand_k": 0.75},
+    "retnet": {"tie_word_embeddings": True},
+    "retnet options": {"num_kv_heads": 1, "feature_map": "silu", "use_output_gate": False},
+    "retnet bare": {"elementwise_affine": False, "attn": HYBRID[0], "expand_v": 1.0},
+    "delta_net": {},
+    "delta_net options": {
+        "qk_activation": "elu",
+        "qk_norm": "sum",
+        "use_gate": True,
+        "allow_neg_eigval": True,
+    },
+    "delta_net bare": {"use_short_conv": False, "use_beta": False},
+    "gated_deltanet": GATED_DELTA_NET,
+    "gated_deltanet options": {
+        **GATED_DELTA_NET,
+        "num_v_heads": 4,
+        "allow_neg_eigval": True,
+        "use_gate": False,
+    },
+    "gated_deltanet bare": {**GATED_DELTA_NET, "use_short_conv": False, "num_heads": 3, "expand_v": 1.0},
+    "mamba2": {},
+    "mamba2 options": {"n_groups": 2, "D_has_hdim": True, "use_bias": True, "dt_limit": [0.3, 0.8]},
+    "mamba2 norm first": {"norm_before_gate": True, "use_conv_bias": False, "tie_word_embeddings": True},
+    "mamba2 bare": {"rmsnorm": False, "dt_limit": [0.0, {"__float__": "Infinity"}]},
+}
+CORE = [name for name in CASES if not name.endswith((" bare", " norm first"))]
+MODELS = ["gla", "retnet", "delta_net", "gated_deltanet", "mamba2"]
+TOKENS = np.random.default_rng(1).integers(0, 11, (2, 9))
+
+
+def config_of(case: str, **changes: Any) -> dict[str, Any]:
+    kind = case.partition(" ")[0]
+    return {"model_type": kind, **(MAMBA2 if kind == "mamba2" else BASE), **CASES[case], **changes}
+
+
+def write(directory, config, tensors):
+    (directory / "config.json").write_text(json.dumps(config))
+    write_safetensors(directory / "model.safetensors", tensors)
+    return directory
+
+
+@pytest.fixture
+def gla(tmp_path):
+    """A directory of a small GLA with its config and tensors, to be changed."""
+    config = config_of("gla")
+    return tmp_path, config, numpy_fla.drawn(config)
+
+
+def equal(one, other) -> bool:
+    return jax.tree.all(jax.tree.map(np.array_equal, one, other))
+
+
+@pytest.mark.parametrize("case", release_but(CORE, CASES))
+def test_logits(case, tmp_path, caplog):
+    """float32 here against float64 there: FLOAT32's reason, over two layers."""
+    config = config_of(case)
+    tensors = numpy_fla.drawn(config)
+    model, params = load_pretrained(write(tmp_path, config, tensors))
+    logits, _ = jax.jit(model.apply)(params, array(TOKENS, np.int32))
+    assert_close(logits, numpy_fla.logits(config, tensors, TOKENS), FLOAT32)
+    assert "ignored" not in caplog.text
+    assert model.config == model_config(config, {})
+
+
+@pytest.mark.parametrize("kind", release_but(["gla", "gated_deltanet"], MODELS))
+def test_generation(kind, tmp_path):
+    """Greedy text: each token is the likeliest after the ones before it, in NumPy."""
+    config = config_of(kind)
+    tensors = numpy_fla.drawn(config)
+    model, params = load_pretrained(write(tmp_path, config, tensors))
+    found = bj.generate(model, params, [TOKENS[0, :4]], max_new_tokens=4, temperature=0.0)
+    text = np.concatenate([TOKENS[0, :4], np.asarray(found)[0]])
+    likeliest = numpy_fla.logits(config, tensors, text[None, :-1])[0].argmax(-1)
+    np.testing.assert_array_equal(text[4:], likeliest[3:])
+
+
+class TestOlderNames:
+    """Tensors and entries as older versions wrote them give the same parameters."""
+
+    def loaded(self, directory, config, tensors):
+        return load_pretrained(write(directory, config, tensors))
+
+    def test_one_matrix_for_gate_and_value(self, gla):
+        directory, config, tensors = gla
+        _, wanted = self.loaded(*gla)
+        older = dict(tensors)
+        for layer in (f"model.layers.{index}.mlp" for index in range(2)):
+            rows = [older.pop(f"{layer}.{name}_proj.weight") for name in ("gate", "up")]
+            older[f"{layer}.gate_proj.weight"] = np.concatenate(rows)
+        assert equal(self.loaded(directory, config, older)[1], wanted)
+
+    @pytest.mark.parametrize(
+        ("case", "renamed"),
+        [
+            ("gla", {"g_norm_swish_gate": "g_norm", "embeddings": "embed_tokens"}),
+            ("delta_net", {"attn_norm": "attn.norm", "mlp_norm": "mlp.norm"}),
+            ("mamba2", {"embeddings": "embedding"}),
+        ],
+    )
+    def test_names(self, case, renamed, tmp_path):
+        config = config_of(case)
+        tensors = numpy_fla.drawn(config)
+        _, wanted = self.loaded(tmp_path, config, tensors)
+        older = tensors
+        for today, then in renamed.items():
+            assert any(f".{today}." in name for name in older)
+            older = {name.replace(f".{today}.", f".{then}."): x for name, x in older.items()}
+        assert equal(self.loaded(tmp_path, config, older)[1], wanted)
+
+    def test_a_parameter_that_nothing_reads(self, tmp_path):
+        config = config_of("gated_deltanet")
+        tensors = numpy_fla.drawn(config)
+        _, wanted = self.loaded(tmp_path, config, tensors)
+        older = tensors | {f"model.layers.{index}.attn.D": np.ones(2, np.float32) for index in range(2)}
+        assert equal(self.loaded(tmp_path, config, older)[1], wanted)
+
+    def test_entries(self):
+        config = config_of("gla", num_kv_heads=1)
+        names = {
+            "num_heads": "num_attention_heads",
+            "num_kv_heads": "num_key_value_heads",
+            "norm_eps": "rms_norm_eps",
+        }
+        assert model_config({names.get(name, name): x for name, x in config.items()}, {}) == model_config(
+            config, {}
+        )
+        config = config_of("mamba2", dt_limit=[0.1, 0.5], dt_min=0.01)
+        names = {"norm_eps": "layer_norm_epsilon", "dt_limit": "time_step_limit", "dt_min": "time_step_min"}
+        older = {names.get(name, name): x for name, x in config.items()} | {"num_heads": 4, "rms_norm": True}
+        assert model_config(older, {}) == model_config(config, {})
+
+    def test_todays_name_wins(self):
+        found = model_config(config_of("gla", norm_eps=0.5, rms_norm_eps=0.25), {})
+        assert (found.norm_eps, found.mixers["G"].options["norm_eps"]) == (0.5, 0.5)
+
+    def test_two_tensors_of_one_name(self, gla):
+        directory, config, tensors = gla
+        name = "model.layers.0.attn.g_norm"
+        tensors[f"{name}.weight"] = tensors[f"{name}_swish_gate.weight"]
+        with pytest.raises(ValueError, match=r"g_norm\.weight'? is there twice"):
+            self.loaded(directory, config, tensors)
+
+
+class TestOtherForms:
+    def test_torch_file(self, gla):
+        directory, config, tensors = gla
+        _, wanted = load_pretrained(write(directory, config, tensors))
+        (directory / "model.safetensors").unlink()
+        write_torch_file(directory / "pytorch_model.bin", tensors)
+        assert equal(load_pretrained(directory)[1], wanted)
+
+    @pytest.mark.parametrize("case", ["gla hybrid", "mamba2"])
+    def test_native(self, case, tmp_path, capsys):
+        """What `python -m based_jax.convert` writes loads again; fla's form is not written."""
+        config = config_of(case)
+        (tmp_path / "fla").mkdir()
+        write(tmp_path / "fla", config, numpy_fla.drawn(config))
+        ended = run_here(convert.PROG, convert.main, [tmp_path / "fla", tmp_path / "native"], capsys)
+        assert f"kind        {config['model_type']}: " in ended.out, ended
+        (one, one_params), (other, other_params) = map(
+            load_pretrained, (tmp_path / "fla", tmp_path / "native")
+        )
+        assert one == other
+        assert equal(one_params, other_params)
+        with pytest.raises(ValueError, match="as the authors' code builds nothing else"):
+            save_pretrained(tmp_path / "authors", one, one_params, to="authors")
+
+    def test_width_without_weights(self):
+        """Two thirds of four (RetNet: two) times the width, up to a multiple of 256."""
+        for kind, width in {"gla": 768, "retnet": 512, "delta_net": 768}.items():
+            assert (
+                model_config(config_of(kind, hidden_size=256, intermediate_size=None), {}).mlp_hidden == width
+            )
+        assert (
+            model_config(
+                config_of("gla", hidden_size=256, intermediate_size=None, hidden_ratio=2), {}
+            ).mlp_hidden
+            == 512
+        )
+
+
+class TestRefusals:
+    def test_tensors(self, gla):
+        directory, config, tensors = gla
+        missing, extra, wrong = (
+            f"model.layers.1.attn.{name}.weight" for name in ("gk_proj.0", "a_proj", "q_proj")
+        )
+        tensors[extra] = tensors.pop(missing)
+        tensors[wrong] = tensors[wrong][1:]
+        with pytest.raises(ValueError, match=r"1 missing.*1 unexpected.*1 wrongly shaped") as caught:
+            load_pretrained(write(directory, config, tensors))
+        for name in (missing, extra, f"{wrong} (3, 8) instead of (4, 8)"):
+            assert name in str(caught.value)
+
+    def test_untied_head_of_a_tied_model(self, gla):
+        directory, config, tensors = gla
+        with pytest.raises(ValueError, match=r"lm_head\.weight differs from model\.embeddings\.weight"):
+            load_pretrained(write(directory, config | {"tie_word_embeddings": True}, tensors))
+
+    def test_layers(self, gla):
+        directory, config, tensors = gla
+        with pytest.raises(ValueError, match="num_hidden_layers = 3: expected 2, as the weights have layers"):
+            load_pretrained(write(directory, config | {"num_hidden_layers": 3}, tensors))
+
+    @pytest.mark.parametrize(
+        ("case", "changes", "message"),
+        [
+            ("gla", {"hidden_act": "powlu"}, "hidden_act = 'powlu': expected 'swish': the MLP is SwiGLU"),
+            ("gla", {"attnres_block_size": 2}, "attnres_block_size = 2: expected None: attention over"),
+            (
+                "gla",
+                {"feature_map": "logsigmoid"},
+                "feature_map = 'logsigmoid': expected one of 'gelu', 'relu'",
+            ),
+            ("gla", {"clamp_min": 0.5}, "clamp_min = 0.5: expected a finite number, at most 0"),
+            ("gla", {"num_heads": 3}, r"expand_k \* d_model = 4: expected a multiple of num_heads = 3"),
+            ("gla", {"use_short_conv": 1}, "use_short_conv = 1: expected true or false"),
+            ("gla", {"hidden_size": None}, "expected an entry 'hidden_size'"),
+            ("gla", {"attn": 5}, "attn = 5: expected null, a JSON object, or a list of them"),
+            ("mamba2", {"dt_limit": 3}, "dt_limit = 3: expected two numbers, 0 <= least <= most"),
+            ("gla", {"attn": "all"}, "attn = 'all': expected null, a JSON object, or a list of them"),
+            (
+                "gla",
+                {"attn": {"layers": [2], "num_heads": 2}},
+                r"attn.layers = \[2\]: expected a list of layers below 2",
+            ),
+            ("gla", {"attn": {"layers": [0, 0], "num_heads": 2}}, "attn.layers = .*, each once"),
+            ("gla", {"attn": {"layers": [0]}}, "attn.num_heads = None: expected a positive integer"),
+            (
+                "gla",
+                {"model_type": "hgrn2"},
+                "model_type = 'hgrn2': expected one that is read, of fla's delta_net, ",
+            ),
+            ("retnet", {"feature_map": "gelu"}, "feature_map = 'gelu': expected one of 'relu', 'relu2'"),
+            ("delta_net", {"use_rope": True}, "use_rope = True: expected False: of older versions: rotary"),
+            ("delta_net", {"use_output_norm": False}, "use_output_norm = False: expected True"),
+            ("delta_net", {"qk_norm": "max"}, "qk_norm = 'max': expected one of 'l2', 'sum'"),
+            ("gated_deltanet", {"expand_v": 1.5}, "expand_v = 1.5: expected whole channels"),
+            ("gated_deltanet", {"num_v_heads": 3}, "num_v_heads = 3: expected a multiple of num_heads = 2"),
+            ("mamba2", {"num_heads": 5}, r"num_heads = 5: expected expand \* hidden_size / head_dim = 4"),
+            ("mamba2", {"hidden_act": "gelu"}, "hidden_act = 'gelu': expected 'silu'"),
+            (
+                "mamba2",
+                {"dt_limit": [1, 0]},
+                r"dt_limit = \[1, 0\]: expected two numbers, 0 <= least <= most",
+            ),
+        ],
+    )
+    def test_entries(self, case, changes, message, tmp_path):
+        config = config_of(case)
+        write(tmp_path, config | changes, numpy_fla.drawn(config))
+        with pytest.raises(ValueError, match=message) as caught:
+            load_pretrained(tmp_path)
+        assert re.match(rf"{re.escape(str(tmp_path))}/config\.json: ", str(caught.value))

@@ -1,0 +1,164 @@
+"""Model cards: what a README.md says, that its front matter is YAML whatever is in it, and whose it is."""
+
+import json
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import based_jax as bj
+from based_jax.convert.model_card import CARD, Measurement, ModelCard, card_text, read_measurements
+from based_jax.convert.pretrained import read_card, read_config, save_pretrained
+from based_jax.models import MixerSpec, ModelConfig
+from tests.convert.random_models import drawn
+
+MODEL = bj.LanguageModel(
+    ModelConfig(11, 16, "MC", {"M": MixerSpec("rwkv4"), "C": MixerSpec("gated_conv")}, 8)
+)
+TEXT = st.text(max_size=40)
+CARDS = st.builds(
+    ModelCard,
+    name=st.none() | TEXT,
+    training=st.dictionaries(
+        TEXT, TEXT | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False)
+    ),
+    measurements=st.lists(
+        st.builds(Measurement, TEXT, TEXT, st.floats(allow_nan=False, allow_infinity=False), TEXT), max_size=3
+    ).map(tuple),
+    license=st.none() | st.sampled_from(["mit", "cc-by-4.0"]),
+    base_model=st.none() | st.just("owner/base.model"),
+    datasets=st.sampled_from([(), ("owner/data", "c4")]),
+)
+
+
+def front_matter(text: str) -> dict:
+    start, head, _ = text.split("---\n", 2)
+    assert not start
+    return yaml.safe_load(head)
+
+
+@given(CARDS, TEXT)
+def test_any_card_is_yaml_and_one_table_row_per_fact(card, name):
+    text = card_text(card, MODEL.config, 1234, name)
+    found = front_matter(text)
+    assert found["tags"] == ["jax", "flax", "rwkv4", "gated_conv"]
+    assert found.get("license") == card.license
+    assert found.get("base_model") == card.base_model
+    results = found["model-index"][0]["results"] if card.measurements else []
+    assert [result["metrics"][0]["value"] for result in results] == [m.value for m in card.measurements]
+    rows = [line for line in text.split("\n") if line.startswith("|")]
+    tables = 1 + bool(card.training) + bool(card.measurements)
+    assert len(rows) == 2 * tables + 8 + len({**card.training}) + len(card.measurements)
+    text.encode()
+
+
+@pytest.mark.parametrize("value", [1e-7, 5e-324, 1e300, -2.5e-9, 3, 12.5])
+def test_numbers_are_numbers_in_yaml(value):
+    text = card_text(ModelCard(measurements=(Measurement("a", "b", value),)), MODEL.config, 1234, "x")
+    ((result,),) = (entry["results"] for entry in front_matter(text)["model-index"])
+    assert result["metrics"] == [{"type": "b", "name": "b", "value": value}]
+
+
+@given(CARDS)
+def test_config_json_keeps_a_card(card):
+    assert ModelCard.from_dict(json.loads(json.dumps(card.to_dict()))) == card
+
+
+def test_what_it_says():
+    card = ModelCard(training={"recipe": "recipes/a.toml", "seed": 7, "learning rate": 8e-4}, license="mit")
+    text = card_text(card, MODEL.config, 1234, "owner/name")
+    assert "# owner/name\n" in text
+    for row in (
+        "| layers | 2: `MC` |",
+        "| mixer M | `rwkv4` |",
+        "| seed | 7 |",
+        "| learning rate | 0.0008 |",
+    ):
+        assert row in text
+    assert 'bj.load_pretrained("owner/name")' in text
+    assert "pip install 'based-jax[hub]'" in text
+    assert front_matter(text) == {
+        "library_name": "based_jax",
+        "pipeline_tag": "text-generation",
+        "tags": ["jax", "flax", "rwkv4", "gated_conv"],
+        "license": "mit",
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"license": "MIT License"}, "license = 'MIT License': expected the hub's name"),
+        ({"license": 3}, "license = 3"),
+        ({"base_model": "a: b"}, "base_model = .*: expected hub ids"),
+        ({"datasets": ("x\ny",)}, "datasets = "),
+        ({"training": {"a": [1]}}, "training = .*: expected a mapping"),
+        ({"training": 3}, "training = 3"),
+        ({"training": {"a": float("nan")}}, "training = "),
+        ({"measurements": (Measurement("a", "b", float("inf")),)}, "measurements = "),
+        ({"name": "x" * 2000}, "name = "),
+    ],
+)
+def test_bad_cards(fields, message):
+    with pytest.raises(ValueError, match=message):
+        ModelCard(**fields)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        3,
+        [],
+        {"licence": "mit"},
+        {"measurements": 3},
+        {"measurements": [{"data": "a"}]},
+        {"measurements": ["a"]},
+    ],
+)
+def test_bad_entries_of_config_json(entries):
+    with pytest.raises(ValueError, match="card"):
+        ModelCard.from_dict(entries)
+
+
+class TestInADirectory:
+    def test_it_is_written_with_the_model_and_kept_in_its_config(self, tmp_path):
+        card = ModelCard(training={"steps": 5}, measurements=(Measurement("a", "loss", 1.5, "nats"),))
+        save_pretrained(tmp_path / "first", MODEL, drawn(MODEL), card=card)
+        text = (tmp_path / "first" / CARD).read_text()
+        assert "# first\n" in text
+        assert "| a | loss | 1.5 | nats |" in text
+        assert read_card(read_config(tmp_path / "first")) == card
+        assert bj.load_pretrained(tmp_path / "first")[0] == MODEL
+
+    def test_it_is_written_again_until_it_is_edited(self, tmp_path):
+        save_pretrained(tmp_path, MODEL, drawn(MODEL), card=ModelCard(name="one"))
+        save_pretrained(tmp_path, MODEL, drawn(MODEL), card=ModelCard(name="two"))
+        assert "# two\n" in (tmp_path / CARD).read_text()
+        (tmp_path / CARD).write_text("# mine\n")
+        save_pretrained(tmp_path, MODEL, drawn(MODEL))
+        assert (tmp_path / CARD).read_text() == "# mine\n"
+
+    def test_the_authors_form_has_one_too(self, tmp_path):
+        model = bj.LanguageModel(ModelConfig(11, 16, "C", {"C": MixerSpec("gated_conv")}, 256))
+        save_pretrained(tmp_path, model, drawn(model), to="authors", card=ModelCard(license="mit"))
+        assert front_matter((tmp_path / CARD).read_text())["license"] == "mit"
+        assert bj.load_pretrained(tmp_path)[0].config.schedule == "C"
+
+
+class TestMeasurements:
+    def write(self, tmp_path, content):
+        (tmp_path / "x.json").write_text(json.dumps(content))
+        return tmp_path / "x.json"
+
+    def test_perplexity(self, tmp_path):
+        slices = {"all": {"perplexity": 8.5, "tokens": 4000}}
+        path = self.write(tmp_path, {"info": {"data": "/home/me/pile/test.jsonl"}, "slices": slices})
+        assert read_measurements(path) == [Measurement("test.jsonl", "perplexity", 8.5, "4,000 tokens")]
+
+    @pytest.mark.parametrize(
+        "content", [{}, [], 3, {"contains": 3}, {"info": {}}, {"info": [], "slices": {}}]
+    )
+    def test_others(self, content, tmp_path):
+        with pytest.raises(ValueError, match=r"results = '.*x.json': expected what --json"):
+            read_measurements(self.write(tmp_path, content))

@@ -1,0 +1,91 @@
+"""manifest.json: read as it was written, and refused by the file's name and the field for anything else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from based_jax.data.shards.manifest import FILE, Manifest
+from based_jax.data.shards.reader import TokenShards
+from tests.data.shards.directories import write_shards
+
+
+@pytest.fixture
+def directory(tmp_path) -> Path:
+    return write_shards(tmp_path / "shards", [["one", "two"], ["three"]], [["held out"]])
+
+
+def test_what_is_written_is_read(directory, tmp_path):
+    manifest = Manifest.read(directory)
+    manifest.write(tmp_path)
+    assert Manifest.read(tmp_path) == manifest
+    assert (tmp_path / FILE).read_bytes() == (directory / FILE).read_bytes()
+
+
+def _changed(content: Any, path: str, value: Any) -> None:
+    *parents, last = [int(name) if name.isdigit() else name for name in path.split(".")]
+    for name in parents:
+        content = content[name]
+    if value is None:
+        del content[last]
+    else:
+        content[last] = value
+
+
+SHARD = "splits.train.shards.1"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("version", 2, "version = 2: expected 1, the version that this code reads"),
+        ("version", "1", "version = '1': expected 1, the version"),
+        ("dtype", "uint32", "dtype = 'uint32': expected uint16, as of 257 tokens"),
+        ("dtype", None, r"manifest = .*: expected the keys dtype, "),
+        ("more", 1, r"manifest = .*'more'.*: expected the keys"),
+        ("tokenizer.eot", 257, "eot = 257: expected an id below vocab_size = 257"),
+        ("tokenizer.vocab_size", 0, "vocab_size = 0"),
+        ("tokenizer.sha256", "x", "sha256 = 'x': expected 64 hexadecimal digits"),
+        ("held_out.fraction", 1.5, "fraction = 1.5"),
+        ("splits.train.documents", 4, "documents = 4: expected 3, the sum over the shards"),
+        ("splits.train.tokens", 1, r"tokens = 1: expected 16, the sum over the shards"),
+        ("splits.train.bytes", 0, "bytes = 0: expected 11, the sum over the shards"),
+        ("splits.held_out", None, r"splits = .*: expected the objects train, held_out"),
+        ("splits.train.shards", {}, r"manifest\.splits\.train\.shards = \{\}: expected a list"),
+        (f"{SHARD}.file", "../../a.tokens.npy", r"file = .*: expected SPLIT/NUMBER\.tokens\.npy"),
+        (
+            f"{SHARD}.file",
+            "train/00002.tokens.npy",
+            r"shards\[1\]\.file = .*: expected train/00001",
+        ),
+        (f"{SHARD}.documents", 0, r"manifest\.splits\.train\.shards\[1\]: documents = 0"),
+        (f"{SHARD}.documents", 7, r"tokens = 7: expected at least 8, the separators of 7 documents"),
+        (f"{SHARD}.crc32_tokens", 1 << 32, "crc32_tokens = 4294967296"),
+        (f"{SHARD}.tokens", "7", "tokens = '7'"),
+        ("skipped.empty", -1, "skipped"),
+    ],
+)
+def test_anything_else_is_refused_by_name(directory, path, value, message):
+    content = json.loads((directory / FILE).read_text())
+    _changed(content, path, value)
+    (directory / FILE).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"^{directory}/{FILE}: .*{message}"):
+        TokenShards.open(directory)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"null", b'{"version": 1}'])
+def test_a_damaged_file_is_refused_by_name(directory, content):
+    (directory / FILE).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{directory}/{FILE}"):
+        TokenShards.open(directory)
+
+
+def test_counts_of_other_files_are_refused(directory):
+    """The sums are right, and the files are not."""
+    content = json.loads((directory / FILE).read_text())
+    for change in (content["splits"]["train"], content["splits"]["train"]["shards"][1]):
+        change["tokens"] += 1
+    (directory / FILE).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"00001\.tokens\.npy = .*expected an \.npy file"):
+        TokenShards.open(directory)

@@ -1,0 +1,86 @@
+"""Every op and mixer under every transformation: the same numbers, or the one error of the table."""
+
+import re
+
+import jax
+import pytest
+
+from based_jax import mixers, ops
+from based_jax.ops.core.dispatch import DECLARED
+from based_jax.testing.transformations import FORWARD_MODE, REVERSE_ONLY, TRANSFORMATIONS, refusal
+from tests.marks import slow_but
+from tests.test_eager import CALLS, K, Q, V, X
+from tests.transformations import subjects, transformations
+from tests.transformations.transformations import CHECKS
+
+CELLS = [(name, check) for name in subjects.names() for check in CHECKS]
+
+QUICK_OPS = [
+    *(f"{op} xla" for op in ("diagonal_scan", "linear_attention", "long_conv", "taylor_attention", "wkv")),
+    *(f"softmax_attention {how}" for how in ("tiled", "xla", "reference")),
+    "taylor_step pallas",
+    "cross_entropy",
+]
+QUICK_MIXERS = ["blocked_window", "gated_conv", "linear_attention"]
+THOROUGH = {*QUICK_OPS, *(f"mixers.{case}" for case in QUICK_MIXERS)}
+
+
+def is_quick(name, check):
+    """One of each way to compute under everything; the others under what compiles little."""
+    if check == "debug_nans_inside":  # operation by operation
+        return name in ("cross_entropy", "mixers.gated_conv")
+    cheap = ("rank_promotion",) if name.startswith("mixers.") else ("rank_promotion", "transfer_guard")
+    return name in THOROUGH or check in cheap
+
+
+QUICK = [cell for cell in CELLS if is_quick(*cell)]
+
+
+def base(name):
+    """A subject without the number of its case."""
+    return name.partition("-")[0] if name.startswith("mixers.") else name
+
+
+@pytest.mark.parametrize("cell", slow_but(QUICK, CELLS, core=[]), ids="-".join)
+def test_table(cell):
+    name, check = cell
+    subject = subjects.subject(name)
+    if check in transformations.OF_DERIVATIVES and not transformations.split(subject)[0]:
+        return  # integers have no derivatives
+    words = refusal(base(name), check)
+    with subject.context():
+        if words is None:
+            CHECKS[check](subject)
+        else:
+            with pytest.raises(TypeError, match=re.escape(words)):
+                CHECKS[check](subject)
+
+
+def test_the_table_is_about_what_there_is():
+    names = {base(name) for name in subjects.names()}
+    assert names >= REVERSE_ONLY
+    assert set(CHECKS) == set(TRANSFORMATIONS) > set(FORWARD_MODE)
+    assert {f"mixers.{name}" for name in mixers.names()} <= names
+    assert {name.partition(" ")[0] for name in names} >= DECLARED.keys()
+
+
+WITH_REFERENCE = [name for name in sorted(REVERSE_ONLY) if name.startswith("mixers.")]
+
+
+@pytest.mark.parametrize("name", slow_but(["mixers.mamba"], WITH_REFERENCE))
+def test_mixers_have_forward_mode_by_the_reference(name):
+    CHECKS["jvp"](subjects.mixer(name.removeprefix("mixers."), implementation="reference"))
+
+
+def test_outside_jit_the_error_names_the_op():
+    mixer = mixers.make("mamba", d_model=X.shape[-1])
+    variables = jax.eval_shape(mixer.init, jax.random.key(0), X)
+    variables = jax.tree.map(lambda x: jax.numpy.ones(x.shape, x.dtype), variables)
+    for name, call, x, has_reference in (
+        ("softmax_attention", lambda q: ops.softmax_attention(q, K, V, left=2), Q, True),
+        ("cross_entropy", CALLS["cross_entropy"][0], X, False),
+        ("Mamba", lambda x: mixer.apply(variables, x)[0], X, True),
+    ):
+        with pytest.raises(TypeError, match=f"^{name} has no forward-mode derivative here") as raised:
+            jax.jvp(call, (x,), (x,))
+        assert str(raised.value).endswith("implementation='reference'") == has_reference
