@@ -52,11 +52,11 @@ test-newest-with: $(VENV)/.installed-test
 bench: $(VENV)/.installed-test ## time and memory of the ops on this machine, side by side
 	$(BIN)/python -m benchmarks ops
 
-# mkdocs would announce its second version, which is another program, in every build.
+# Without --quiet, which keeps warnings from being counted. The setting leaves out an announcement of other programs.
 docs docs-serve: export NO_MKDOCS_2_WARNING = 1
 
 docs: $(VENV)/.installed-docs ## build the site in build/site; a warning is an error
-	$(BIN)/python -m mkdocs build --quiet
+	$(BIN)/python -m mkdocs build
 
 docs-serve: $(VENV)/.installed-docs ## show the site on this machine, and build it anew after a change
 	$(BIN)/python -m mkdocs serve
