@@ -120,9 +120,9 @@ def _defined(module: str) -> dict[str, tuple[str, str]]:
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
             text = after.value if isinstance(after, ast.Expr) else None
-            is_text = isinstance(text, ast.Constant) and isinstance(text.value, str)
+            docstring = text.value if isinstance(text, ast.Constant) else ""
             if isinstance(target, ast.Name):
-                found[target.id] = "value", str(text.value) if is_text else ""
+                found[target.id] = "value", docstring if isinstance(docstring, str) else ""
     return found
 
 

@@ -126,7 +126,7 @@ def table(found: dict[str, set[str]]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the picture and the table, or report whether they are up to date; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     check = parser.parse_args(argv).check
     found = imports()
