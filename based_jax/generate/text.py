@@ -15,7 +15,7 @@ from based_jax.validate import expect
 class StopTexts:
     """Cut a text that arrives in chunks before the first stop text, however it is split into chunks.
 
-    Example:
+    Examples:
         >>> cut = StopTexts(["\\n\\n"])
         >>> [cut.feed(chunk) for chunk in ("one\\n", "two\\n", "\\nthree")], cut.found
         (['one', '\\ntwo', ''], True)

@@ -23,7 +23,7 @@ ALLOWED = {
     r"(?:in|into|takes?|took|decimal) places?\b|\bplaces? of\b": "updated in place, takes place, in place of",
     r"\.place\(": "puts an array on devices",
     r"\btells?\b[^.]*\bapart\b|\bcannot tell\b": "to distinguish",
-    r"\.tell\b|\btell: Callable|\btell[,)]|\bdef tell\b|^ *tell\(": "of a file; a function that prints progress",
+    r"\.tell\b|\btell: Callable|\btell[,)]|\bdef tell\b|^ *tell\(": "of a file, or prints progress",
     r"['\"]contestants?['\"]|--contestants|\bcontestants: |\.contestants\b": "keys and flags of reports",
     r"\bcontest\.|import contest\b": "the module",
     r"['\"]lanes['\"]|--lanes|\.lanes\b|\blanes: |\"place\"": "keys and flags of reports",
