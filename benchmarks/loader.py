@@ -98,7 +98,7 @@ class Loader:
         first = shards.shard(0)
         in_memory = PackedTokens(np.array(first.tokens), np.array(first.starts), first.num_bytes)
         streams: dict[str, TokenStream] = {"memory": in_memory, "shards": shards}
-        for place, stream in streams.items():
+        for source, stream in streams.items():
             for shuffle in SHUFFLES:
                 for cross_documents in (False, True):
                     sizes = {"length": self.length, "batch_size": self.batch_size, "seed": 0}
@@ -108,9 +108,9 @@ class Loader:
                     rates = [tokens_per_second(batches, self.seconds) for _ in range(self.samples)]
                     batches.close()
                     low, median, high = (float(rate) for rate in np.percentile(rates, (25, 50, 75)))
-                    row = {"kind": "loader", "place": place, **how, "tokens_per_second": median}
+                    row = {"kind": "loader", "place": source, **how, "tokens_per_second": median}
                     results["rows"].append({**row, "spread": (high - low) / median})
-                    progress.print(f"{place}, {shuffle}: {median / 1e6:.3g} million tokens/s")
+                    progress.print(f"{source}, {shuffle}: {median / 1e6:.3g} million tokens/s")
 
     def _check(self) -> None:
         for name in ("length", "batch_size", "steps", "samples"):
