@@ -18,7 +18,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Recipe:
-    """Model, data and training: the papers' setting by default (Zoology, MQAR)."""
+    """Model, data and training: the papers' setting by default (Zoology's study of MQAR)."""
 
     d_model: int = 64
     """Width of the model."""

@@ -20,7 +20,7 @@ WORDS = re.compile(
 )
 
 ALLOWED = {
-    r"(?:in|into|takes?(?: the| its| their)?|took|decimal) places?\b": "updated in place, takes place, in place of",
+    r"(?:in|into|takes?(?: the| its| their)?|took|decimal) places?\b": "in place, takes place",
     r"\.place\(": "puts an array on devices",
     r"\btells?\b[^.]*\bapart\b|\bcannot tell\b": "to distinguish",
     r"\.tell\b|\btell: Callable|\btell[,)]|\bdef tell\b|^ *tell\(": "of a file, or prints progress",
