@@ -4,17 +4,19 @@ import importlib
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from based_jax.convert import hub
 from based_jax.convert.model_card import CARD, ModelCard, is_ours, write_card
 from based_jax.convert.pretrained import FORMAT, parse_config, read_card, read_config, save_pretrained
 from based_jax.convert.shards import INDEX, SINGLE
-from based_jax.data.tokenizers import Tokenizer
 from based_jax.files import read_text
 from based_jax.models import LanguageModel, param_count
 from based_jax.typing import Params
 from based_jax.validate import expect
+
+if TYPE_CHECKING:  # the data pipeline takes a second to import
+    from based_jax.data.tokenizers import Tokenizer
 
 SHARD_BYTES = 2 * 10**9
 """Of a file on the hub: what an upload or download that was ended has to begin again."""
@@ -37,7 +39,7 @@ def push_to_hub(
     model: LanguageModel,
     params: Params,
     *,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: "Tokenizer | None" = None,
     card: ModelCard | None = None,
     revision: str | None = None,
     private: bool | None = None,
