@@ -1,7 +1,8 @@
 """Handle steps with a non-finite loss or gradient, or with a loss spike.
 
-`guard` makes the check inside the compiled step: the update of a bad step is never applied. The running median
-that defines a spike is part of the optimizer's state, so a resumed run decides as an uninterrupted one would.
+`guard` makes the check inside the compiled step: the update of a bad step is never applied. The running
+median that defines a spike is part of the optimizer's state, so a resumed run decides as an uninterrupted one
+would.
 """
 
 import dataclasses

@@ -53,7 +53,7 @@ class LMConfig:
     include: str | None = None
     """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file; default: that of --init-from, else byte"""
+    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file; default: --init-from's, else byte"""
     cache: Path | None = None
     """keep tokenized text in this directory, so that later starts skip reading; never cleaned up"""
     steps: int = 1000
@@ -81,15 +81,15 @@ class LMConfig:
     held_out_names: str | None = None
     """hold out these files or FASTA records instead, e.g. chr8,chr9"""
     dtype: str = "auto"
-    """dtype of the computation: float32, bfloat16 or auto (bfloat16 on a GPU or TPU)"""
+    """compute dtype: float32, bfloat16 or auto (bfloat16 on a GPU or TPU)"""
     remat: str = "none"
     """activations to recompute in the backward pass, which saves memory and takes time: none, dots (all but
     products with weights) or block"""
     scan_layers: bool = False
     """run repeated layers as one loop; on a CPU, --remat saves memory only with it"""
     mesh: str | None = None
-    """device mesh, e.g. data=2,fsdp=2 (axes data, fsdp, tensor, context); default: one device, or with several
-    processes all devices on the data axis"""
+    """device mesh, e.g. data=2,fsdp=2 (axes data, fsdp, tensor, context); default: one device, or with
+    several processes all devices on the data axis"""
     peak_tflops: float | None = None
     """peak TFLOP/s of one device, for the metric `mfu`; default: from a table of known devices"""
     print_sharding: bool = False

@@ -136,7 +136,7 @@ def fit(
                 if waiting is not None:
                     check(waiting)
                 waiting = _Made(step, metrics, data.get_state())
-                # Read once: a signal that arrives while this step is logged stops the next one, which is saved.
+                # Read once: a signal that arrives while this step is logged stops, and saves, the next one.
                 stopped_by = asked()
                 final = step == config.steps or stopped_by > 0
                 at_end = final and config.eval_every > 0 and not stopped_by
@@ -156,8 +156,8 @@ def fit(
                 data.set_state(bad.position)
                 rollbacks += 1
                 writer.rewind(step)
-                writer.say(f"{bad}; rolled back to step {step} ({where()}), continuing after the bad step's batch")
-                last_log = (step, time.perf_counter())
+                writer.say(f"{bad}; rolled back to step {step} ({where()}), continuing after the bad step's
+                batch") last_log = (step, time.perf_counter())
                 continue
             checkpoints.check()
             elapsed = time.perf_counter() - last_log[1]

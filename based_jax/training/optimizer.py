@@ -103,12 +103,12 @@ def decay_mask(params: Params, decay_norms: bool = False) -> Any:
 
 
 def filter_mask(params: Params) -> Any:
-    """Return a mask, True for the filters of long convolutions: their taps, or the networks that compute them."""
+    """Return a mask, True for the filters of long convolutions: their taps, or the networks that make them."""
     return jax.tree_util.tree_map_with_path(lambda path, _: FILTER in _names(path), params)
 
 
 def _names(path: tuple[Any, ...]) -> list[str]:
-    """Return the keys on a parameter's path; boxed parameters (logical axis names) add an entry without key."""
+    """Return the keys on a parameter's path; the box of logical axis names is an entry without key."""
     return [str(entry.key) for entry in path if getattr(entry, "key", "")]
 
 

@@ -1,8 +1,8 @@
 """Read recipes: files of flags for `python -m train.lm --recipe FILE`.
 
-Flags are keys, with dashes or underscores, at the top of the file or in the table ``[flags]``. A file may also
-have `title`, `source`, `tokens`, `shards` and `remarks`, for readers. based_jax/recipes has one for each run
-of the papers; `--recipe recipes/NAME.toml` finds it from any directory.
+Flags are keys, with dashes or underscores, at the top of the file or in the table ``[flags]``. A file may
+also have `title`, `source`, `tokens`, `shards` and `remarks`, for readers. based_jax/recipes has one for each
+run of the papers; `--recipe recipes/NAME.toml` finds it from any directory.
 """
 
 import dataclasses

@@ -90,7 +90,7 @@ class ClassifyConfig:
         default_factory=lambda: OptimizerConfig(learning_rate=6e-4)
     )
     dtype: str = "auto"
-    """dtype of the computation: float32, bfloat16, or auto (bfloat16 on a GPU or TPU); parameters are float32"""
+    """compute dtype: float32, bfloat16, or auto (bfloat16 on a GPU or TPU); parameters are float32"""
     tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     log_every: int = 10
     """steps between log lines"""

@@ -86,7 +86,7 @@ class Parts:
 
 
 def assemble(config: LMConfig) -> Parts:
-    """Load the data and build the model, without compiling or writing; with several hosts, after `hosts.join`."""
+    """Load the data and build the model without compiling or writing; with several hosts, join them first."""
     mesh = parse_mesh(config.mesh or (f"data={jax.device_count()}" if jax.process_count() > 1 else None))
     tokenizer, architecture, directory = _architecture(config)
     with phase("reading the data"):

@@ -89,7 +89,7 @@ class MQARConfig:
     stop_above: float = 0.99
     """stop a run after the first epoch with an accuracy above this"""
     dtype: str = "float32"
-    """dtype of the computation: float32 or bfloat16; parameters are float32"""
+    """compute dtype: float32 or bfloat16; parameters are float32"""
     tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     log_every: int = 20
     """steps between log lines"""

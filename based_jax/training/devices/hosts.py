@@ -147,9 +147,9 @@ def _greatest_of(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
 def share_of_rows(rows: Sharding) -> tuple[int, int]:
     """Return which shard of a batch's rows this process makes: (index of the shard, number of shards).
 
-    `rows` is the sharding of (B, N) arrays. The shards are those of `based_jax.data.train_iterator`. Processes
-    that hold the same rows (but other tokens, or other shards of the model) make the same shard; one whose
-    rows are not exactly a shard makes all rows.
+    `rows` is the sharding of (B, N) arrays. The shards are those of `based_jax.data.train_iterator`.
+    Processes that hold the same rows (but other tokens, or other shards of the model) make the same shard;
+    one whose rows are not exactly a shard makes all rows.
     """
     if jax.process_count() == 1 or not isinstance(rows, NamedSharding):
         return 0, 1

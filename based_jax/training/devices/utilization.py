@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-# Peak of dense bfloat16 products on one device, in 10^12 operations per second, from the vendors' data sheets.
-# Keys are substrings of JAX's `device_kind`; the first match counts.
+# Peak of dense bfloat16 products on one device, in 10^12 operations per second, from the vendors' data
+# sheets. Keys are substrings of JAX's `device_kind`; the first match counts.
 PEAK_TFLOPS = {
     "A100": 312.0,
     "H100 PCIe": 756.0,
