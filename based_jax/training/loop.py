@@ -156,8 +156,8 @@ def fit(
                 data.set_state(bad.position)
                 rollbacks += 1
                 writer.rewind(step)
-                writer.say(f"{bad}; rolled back to step {step} ({where()}), continuing after the bad step's
-                batch") last_log = (step, time.perf_counter())
+                writer.say(f"{bad}; rolled back to step {step} ({where()}), continuing after the bad batch")
+                last_log = (step, time.perf_counter())
                 continue
             checkpoints.check()
             elapsed = time.perf_counter() - last_log[1]

@@ -103,7 +103,7 @@ def decay_mask(params: Params, decay_norms: bool = False) -> Any:
 
 
 def filter_mask(params: Params) -> Any:
-    """Return a mask, True for the filters of long convolutions: their taps, or the networks that make them."""
+    """Return a mask, True for filters of long convolutions: their taps, or the networks that make them."""
     return jax.tree_util.tree_map_with_path(lambda path, _: FILTER in _names(path), params)
 
 

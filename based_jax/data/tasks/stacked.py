@@ -66,7 +66,7 @@ class StackedMQAR(Task):
         return table / jnp.linalg.norm(table, axis=1, keepdims=True)
 
     def mapping(self) -> Int[Array, " keys"]:
-        """Return each key's value as a row of the upper half, int32 (V / 2,); if not `per_sequence_mapping`."""
+        """Return the value row (in the upper half) of each key if all rows share them, int32 (V / 2,)."""
         _, of_mapping = jax.random.split(self._table_rng())
         return jax.random.permutation(of_mapping, jnp.arange(self.vocab_size // 2, dtype=jnp.int32))
 
