@@ -104,7 +104,7 @@ def judge(prompt: Prompt, tokens: Int32[np.ndarray, " N"], tokenizer: Tokenizer,
 
 
 def summarize(records: Iterable[Record]) -> dict[str, float | int]:
-    """Return ``contains`` in percent, its standard error, and the counts of examples and truncated prompts."""
+    """Return ``contains`` in percent, its standard error, and counts of examples and truncated prompts."""
     rows = list(records)
     scores = np.array([row["score"] for row in rows], float)
     error = scores.std(ddof=1) / sqrt(len(rows)) if len(rows) > 1 else 0.0
