@@ -48,8 +48,8 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
     """Build the `ModelConfig` of a checkpoint.
 
     Args:
-        shapes: shapes of the checkpoint's tensors by key; they determine the MLP's width and biases, which the
-            authors round and default in several ways. Without them ({}) the config's values are used.
+        shapes: shapes of the checkpoint's tensors by key; they determine the MLP's width and biases, which
+            the authors round and default in several ways. Without them ({}) the config's values are used.
 
     Raises:
         ValueError: an unsupported model, mixer or option, or a missing entry.

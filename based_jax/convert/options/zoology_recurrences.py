@@ -67,7 +67,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     ),
     "zoology.mixers.gated_delta_net.GatedDeltaNet": (
         D_MODEL,
-        renamed("expand_v", "2", "expand_v", "relative to the key channels in their code; only whole numbers work"),
+        renamed("expand_v", "2", "expand_v", "over the key channels in their code; only integers work"),
         renamed("num_heads", "6", "num_heads, expand_k", "need not divide d_model"),
         _MODE,
         *_DELTA,
