@@ -489,4 +489,14 @@ FAULTS = (
         "the index of an earlier save stays beside new shards", "based_jax/convert/shards.py",
         "(directory / INDEX).unlink(missing_ok=True)", "pass", "tests/convert/test_shards.py",
     ),
+    # docs
+    Fault(
+        "overloads hide the docstring of a public function", "docs/api.py",
+        'found[node.name] = kind, ast.get_docstring(node) or ""',
+        'found.setdefault(node.name, (kind, ast.get_docstring(node) or ""))', "tests/docs/test_api.py",
+    ),
+    Fault(
+        "the picture of the packages leaves out the kernels", "docs/architecture.py",
+        "found[name] |= {KERNELS} & roots", "found[name] |= set()", "tests/docs/test_architecture.py",
+    ),
 )  # fmt: skip

@@ -68,7 +68,7 @@ def complete(passage: str, question: str, answer: str, rewrite: str) -> dict[str
     Case, closing punctuation and quotation marks are ignored. A space joins passage and statement, as the
     papers do not specify a separator.
 
-    Example:
+    Examples:
         >>> row = complete("P.", "Who?", "Denver Broncos", "The champions were the Denver Broncos.")
         >>> row["text"], row["value"]
         ('P. The champions were the', 'Denver Broncos')

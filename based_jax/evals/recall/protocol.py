@@ -18,10 +18,15 @@ from based_jax.validate import expect, expect_choice
 
 CONTEXT = 2048
 """Tokens of prompt and answer together."""
+
 ANSWER_TOKENS = 48
+"""Tokens of an answer."""
+
 CHUNK = 1920
 """Tokens of a document chunk in FDA's prompts."""
+
 PROMPTS = ("stored", "rebuilt")
+"""Prompt styles: the stored text, or the result of `rebuild`."""
 
 _SUMMARY = "Summary of information above..."
 _SEPARATOR = "<|endoftext|>"  # text of the document separator in the authors' decoding
@@ -65,7 +70,7 @@ def make_prompt(
 def rebuild(text: str, key: str) -> str:
     """Rebuild SWDE's prompt as in a later revision of the task, without the summary of other keys' values.
 
-    Example:
+    Examples:
         >>> rebuild("A film.\\nSummary of information above...\\nyear: 1999\\ndirector:", "director")
         'A film.\\n Director:'
     """
@@ -116,7 +121,7 @@ def newline_tokens(tokenizer: Tokenizer) -> list[int]:
 def contains(answer: str, value: str) -> bool:
     """Return whether `answer` contains `value` literally, ignoring case.
 
-    Example:
+    Examples:
         >>> contains(" sacramento, California", "Sacramento"), contains(" 1,000", "1.000")
         (True, False)
     """
