@@ -68,10 +68,10 @@ def read_sequences(
             yield Skipped(record, "too large")
             continue
         is_empty = True
-        for start, piece in _between_gaps(sequence):
-            if piece:
-                is_empty, end = False, start + len(piece)
-                yield record if piece is sequence else f"{record}:{start + 1}-{end}", piece
+        for start, part in _between_gaps(sequence):
+            if part:
+                is_empty, end = False, start + len(part)
+                yield record if part is sequence else f"{record}:{start + 1}-{end}", part
         if is_empty:
             yield Skipped(record, "empty")
     if not number:
@@ -92,26 +92,26 @@ def _between_gaps(sequence: bytes) -> Iterator[tuple[int, bytes]]:
 def _records(chunks: Iterable[bytes], name: str, max_record: int) -> Iterator[tuple[bytes, bytes | None]]:
     """Yield each record's header without ">" and its sequence without white space, None if too large."""
     header: bytes | None = None
-    pieces, size = list[bytes](), 0
+    parts, size = list[bytes](), 0
 
     def sequence() -> bytes | None:
-        joined = b"".join(pieces)
-        pieces.clear()  # free memory: the caller holds the sequence while it encodes it
+        joined = b"".join(parts)
+        parts.clear()  # free memory: the caller holds the sequence while it encodes it
         return joined if size <= max_record else None
 
     for kind, text in _marked(chunks, name):
         if kind == b">":
             if header is not None:
                 yield header, sequence()
-            header, pieces, size = text, [], 0
-        elif kind == b"" and (piece := text.translate(None, delete=_SPACE)):
-            shown = piece[:40].decode(errors="replace")
+            header, parts, size = text, [], 0
+        elif kind == b"" and (part := text.translate(None, delete=_SPACE)):
+            shown = part[:40].decode(errors="replace")
             expect(header is not None, f"{name}, first line", shown, "'>' and a name")
-            size += len(piece)
+            size += len(part)
             if size <= max_record:
-                pieces.append(piece)
+                parts.append(part)
             else:
-                pieces.clear()
+                parts.clear()
     if header is not None:
         yield header, sequence()
 

@@ -44,7 +44,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
             "False is a frozen embedding and an untied head",
         ),
         Option("embedding_init_type", "'default'", "embed_init", "renamed", "initial values only"),
-        Option("vocab_size", "8192", "vocab_size", "same", "rounded up as pad_vocab_size_multiple says"),
+        Option("vocab_size", "8192", "vocab_size", "same", "rounded up to pad_vocab_size_multiple"),
         Option("resid_dropout", "0.0", "residual_dropout", "renamed", ""),
         Option("embed_dropout", "0.1", "embed_dropout", "same", "none in Mamba's blocks"),
         Option("drop_path", "0.0", "drop_path", "same", "of the embedding too; none in Mamba's blocks"),
@@ -53,7 +53,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
             "1e-5",
             "final_norm_eps",
             "renamed",
-            "of the last norm alone: the blocks' is 1e-5 whatever it says",
+            "only of the last norm; the blocks' is always 1e-5",
         ),
         Option("pad_vocab_size_multiple", "1", "pad_vocab_multiple", "renamed", ""),
         Option(

@@ -94,7 +94,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         ),
         renamed("elementwise_affine", "True", "norm_affine"),
         same("norm_eps", "1e-5"),
-        ignored("groupnorm_eps", "", "fixtures describe it in words"),
+        ignored("groupnorm_eps", "", "a description in fixtures"),
         renamed("layer_idx", "None", "", "other than 0: the unused map of v_first is dropped"),
         *KEYWORDS[:1],
     ),

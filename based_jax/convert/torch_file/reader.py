@@ -162,9 +162,9 @@ class _Archive:
         position = 0
         with self._zip.open(entry) as stream:
             # In chunks: one large read would hold the storage twice. The last, empty read checks the CRC.
-            while piece := stream.read(_READ_BYTES):
-                content[position : position + len(piece)] = np.frombuffer(piece, np.uint8)
-                position += len(piece)
+            while chunk := stream.read(_READ_BYTES):
+                content[position : position + len(chunk)] = np.frombuffer(chunk, np.uint8)
+                position += len(chunk)
         if position != entry.file_size:
             raise CheckpointError(f"zip entry {show(name)} ends after {position} of {entry.file_size} bytes")
         return content

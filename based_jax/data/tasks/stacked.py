@@ -29,9 +29,9 @@ class StackedMQAR(Task):
         num_pairs: D, at most V / 2; also queries.
         num_passes: how often the pairs are repeated before the queries.
         embedding_dim: width of a vector of the table.
-        per_sequence_mapping: every row pairs keys with values anew. False: one map from all keys to values
-            for every row and seed, part of the table, which a model can memorize. (Zoology's code intends
-            this too, but draws new values.)
+        per_sequence_mapping: every row has its own map of keys to values. False: one map of all keys to
+            values for every row and seed, part of the table, which a model can memorize. (Zoology's code
+            intends this too, but draws new values.)
         table_seed: seed of the table; use the same for training and test segments.
     """
 

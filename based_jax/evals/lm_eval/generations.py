@@ -79,8 +79,8 @@ def continue_texts(
     ends: dict[str, Any] = {"stop_tokens": (tokenizer.eot,), "pad_token": -1, "chunk": _CHUNK, "rng": rng}
     sampling = dataclasses.asdict(settings.sampler)
     texts = [""] * len(prompts)
-    for piece in stream(model, params, prompts, settings.max_tokens, **sampling, **ends):
-        tokens = np.concatenate([tokens, piece], axis=1)
+    for chunk in stream(model, params, prompts, settings.max_tokens, **sampling, **ends):
+        tokens = np.concatenate([tokens, chunk], axis=1)
         texts = [tokenizer.decode(row[row >= 0]) for row in tokens]
         if all(settings.cut(text) != text for text in texts):
             break

@@ -25,7 +25,7 @@ from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
 
 PADDINGS = ("correct", "authors")
-"""How prompts of a batch are padded: without effect on the answers, or as the authors' code does."""
+"""Padding of a batch of prompts: without effect on answers, or as in the authors' code."""
 
 Generator: TypeAlias = Callable[[Sequence[np.ndarray]], np.ndarray]
 """Rows of tokens -> their continuations, integers (rows, ANSWER_TOKENS); negative entries after a newline are
