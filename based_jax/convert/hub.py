@@ -48,7 +48,7 @@ def parse_id(source: str, revision: str | None = None) -> tuple[str, str | None]
     expect(match is not None, "repository", source, "owner/name or owner/name@revision")
     assert match is not None
     repository, own = match.groups()
-    expect(None in (own, revision), "revision", revision, f"None beside {source!r}, which has its own")
+    expect(None in (own, revision), "revision", revision, f"None with {source!r}, which has its own")
     wanted = own or revision
     fits = wanted is None or (bool(re.fullmatch(r"[\w-][\w./+-]*", wanted)) and ".." not in wanted)
     expect(fits, "revision", wanted, "a branch, tag or commit")

@@ -149,7 +149,7 @@ def state_dict(model: LanguageModel, params: Params) -> dict[str, np.ndarray]:
     wanted = language_model_shapes(model.config)
     found = {path: tuple(leaf.shape) for path, leaf in leaves.items()}
     wrong = sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
-    expect(not wrong, "params", wrong[:10], "this model's; these are missing, extra or misshapen")
+    expect(not wrong, "params", wrong[:10], "this model's; these are missing, unexpected or of a wrong shape")
     tensors = to_tensors(language_model_rules(model.config), leaves)
     names = names_of(model.config)
     return {names.head: tensors[names.embedding], **tensors}

@@ -121,7 +121,7 @@ class LMConfig:
         expect(self.held_out_bytes >= 1, "held_out_bytes", self.held_out_bytes, "at least 1")
         expect_range("seed", self.seed, 0, UINT32_MAX)
         has_weights = self.lora is None or self.init_from is not None
-        expect(has_weights, "lora", self.lora, "--init-from beside it")
+        expect(has_weights, "lora", self.lora, "--init-from to be given as well")
         expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         expect_choice("remat", self.remat, REMAT)
         expect_choice("shuffle", self.shuffle, (None, *SHUFFLES))
@@ -133,7 +133,7 @@ class LMConfig:
         expect(are_numbers, "mixer_layers", self.mixer_layers, "numbers of layers such as 0,3")
         for name in ("mixer_layers", "mixer_options"):
             alone = self.mixer is None and getattr(self, name) is not None
-            expect(not alone, name, getattr(self, name), "--mixer beside it")
+            expect(not alone, name, getattr(self, name), "--mixer to be given as well")
         if self.mixer is not None:
             expect_options(self.mixer, self.options_of_mixer)
 

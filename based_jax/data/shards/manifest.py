@@ -141,7 +141,12 @@ class Manifest:
     def __post_init__(self) -> None:
         _expect_version(self.version)
         dtype = token_dtype(self.tokenizer.vocab_size).name
-        expect(self.dtype == dtype, "dtype", self.dtype, f"{dtype}, as of {self.tokenizer.vocab_size} tokens")
+        expect(
+            self.dtype == dtype,
+            "dtype",
+            self.dtype,
+            f"{dtype} for a vocabulary of {self.tokenizer.vocab_size}",
+        )
         expect({*self.splits} == {*SPLITS}, "splits", [*self.splits], f"the objects {', '.join(SPLITS)}")
         for name, split in self.splits.items():
             for number, shard in enumerate(split.shards):

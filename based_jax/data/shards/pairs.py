@@ -107,7 +107,7 @@ class TokenPairs(Sharded):
             chunk = tokens[begin : begin + _CHUNK]
             low, high = int(chunk.min()), int(chunk.max())
             inside = low >= 0 and high < tokenizer.vocab_size
-            vocabulary = f"from 0 to {tokenizer.vocab_size - 1}, as of the tokenizer {tokenizer.name}"
+            vocabulary = f"from 0 to {tokenizer.vocab_size - 1}, the ids of the tokenizer {tokenizer.name}"
             expect(inside, f"{name}, token ids", (low, high), vocabulary)
             starts.append(np.flatnonzero(chunk == tokenizer.eot) + begin)
         separated = tokens[0] == tokens[-1] == tokenizer.eot

@@ -69,7 +69,7 @@ def expect_no_text_flags(options: Any, *names: str) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     for name in names:
         value = getattr(options, name)
-        expected = f"no such flag with --data {options.data}: it says how text is read"
+        expected = f"no such flag with --data {options.data}: it only affects reading text"
         expect(value == defaults[name], name, value, expected)
 
 

@@ -76,7 +76,7 @@ def tokenize(
     expect(shard_tokens >= 2, "shard_tokens", shard_tokens, "at least 2")
     together = rule.names is None or rule.max_bytes is None
     expect(
-        together, "held_out_bytes", rule.max_bytes, "none beside held_out_names: whole documents are held out"
+        together, "held_out_bytes", rule.max_bytes, "none with held_out_names, which hold out whole documents"
     )
     sources = find_sources(specs, include)
     content = _content(tokenizer)

@@ -141,7 +141,9 @@ class BlockEncoder:
     def _checked(self, name: str, ids: np.ndarray) -> np.ndarray:
         low, high = int(ids.min()), int(ids.max())
         inside = low >= 0 and high < self._tokenizer.vocab_size
-        vocabulary = f"from 0 to {self._tokenizer.vocab_size - 1}, as of the tokenizer {self._tokenizer.name}"
+        vocabulary = (
+            f"from 0 to {self._tokenizer.vocab_size - 1}, the ids of the tokenizer {self._tokenizer.name}"
+        )
         expect(inside, f"{name}, token ids", (low, high), vocabulary)
         return ids
 

@@ -83,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             limits = {"memory_bytes": memory_bytes, "save_every": options.save_every}
             table = count(options.text, tokenizer, options.out, **limits, interrupted=interrupted)
         if table is None:
-            print(f"interrupted: the same command goes on from {_scratch(options.out)}", file=sys.stderr)
+            print(
+                f"interrupted: run the same command to resume from {_scratch(options.out)}", file=sys.stderr
+            )
             return 130
     sizes = f"{table.tokens:,} tokens, {len(table):,} distinct bigrams, vocabulary {table.vocab_size:,}"
     print(f"{options.out}: {sizes}")
@@ -166,7 +168,7 @@ def _resume(scratch: Path, job: dict) -> Place:
     saved = read_json(path)
     for key, value in job.items():
         before = saved["job"].get(key)
-        wanted = f"{before!r}, as in the interrupted count in {scratch}; delete it to begin anew"
+        wanted = f"{before!r}, as in the interrupted count in {scratch}; delete it to start again"
         expect(before == value, key, value, wanted)
     return Place(**saved["place"])
 

@@ -78,7 +78,7 @@ class Options:
     def __post_init__(self) -> None:
         one = (self.tasks is None) != (self.suite is None)
         expect(one, "tasks", self.tasks, "names of tasks, or --suite instead")
-        expect(self.tasks is None or all(self.names), "tasks", self.tasks, "names with commas between")
+        expect(self.tasks is None or all(self.names), "tasks", self.tasks, "comma-separated names")
         expect(self.shots is None or self.shots >= 0, "shots", self.shots, "at least 0")
         bare = self.suite == "common_sense"
         expect(not bare or not self.shots, "shots", self.shots, "0 for common_sense, as in the paper")
@@ -151,7 +151,7 @@ def evaluate(options: Options) -> Mapping[str, Any]:
     except KeyboardInterrupt:
         kept = "nothing is kept without --cache"
         if options.cache is not None:
-            kept = f"{options.cache} has the answers so far, and the same command continues"
+            kept = f"{options.cache} has the answers so far; run the same command to resume"
         command.fail(PROG, f"interrupted; {kept}", status=130)
     except Exception as error:  # tasks are third-party code and data and can raise anything
         if adapter.asked:

@@ -75,7 +75,7 @@ class Options:
     def __post_init__(self) -> None:
         if _is_records(self.checkpoint):
             data = self.text.data
-            expect(data is None, "data", data, "none beside a .parquet file, which has its own")
+            expect(data is None, "data", data, "none with a .parquet file, which has its own data")
             from_file = self.reference is None or _is_records(self.reference)
             expect(from_file, "reference", self.reference, "a .parquet file, as the checkpoint is one")
         else:

@@ -123,7 +123,7 @@ def evaluate(
                 done += count
                 advance(count)
     except KeyboardInterrupt:
-        kept = f"; {options.records} has them, and the same command continues" if options.records else ""
+        kept = f"; {options.records} has them; run the same command to resume" if options.records else ""
         command.fail(PROG, f"interrupted after {done} of {len(examples)} examples{kept}", status=130)
     return summarize(records.records[example.id] for example in examples)
 

@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status is 128 + n after signal n."""
     config = command.parse(TokenizeConfig, argv, prog=PROG)
     display = _Display()
-    with StopRequest("this block of text", "the same command goes on from what is saved") as request:
+    with StopRequest("this block of text", "run the same command to resume from the last save") as request:
 
         def progress(now: Progress) -> bool:
             display.show(now)
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         display.end()
         if manifest is None:
             assert request.signal is not None
-            print(f"interrupted; the same command goes on from here: {config.out}", file=sys.stderr)
+            print(f"interrupted; run the same command to resume from {config.out}", file=sys.stderr)
             return 128 + request.signal
     print(summary(config.out, manifest))
     return 0
