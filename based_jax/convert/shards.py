@@ -57,7 +57,7 @@ def write_weights(
 
 
 def _split(tensors: Mapping[str, np.ndarray | jax.Array], most: int) -> dict[str, list[str]]:
-    """File name -> names of its tensors, in the order of `tensors`, at least one in each file."""
+    """Assign tensors to files in order: file name -> names of its tensors, at least one per file."""
     groups: list[list[str]] = []
     free = 0
     for name, tensor in tensors.items():

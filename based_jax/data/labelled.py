@@ -137,13 +137,13 @@ def _encode(
     chunks, labels = [], []
     dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
     known = f"one of the training part's, {', '.join(classes)}"
-    for place, sequence, label in examples:
-        expect(label in classes, f"{place}: label", label, known)
+    for location, sequence, label in examples:
+        expect(label in classes, f"{location}: label", label, known)
         try:
             tokens = tokenizer.encode(sequence)
         except ValueError as error:
-            raise ValueError(f"{place}: {error}") from error
-        expect(tokens.size > 0, f"{place}: sequence", sequence, "at least one letter")
+            raise ValueError(f"{location}: {error}") from error
+        expect(tokens.size > 0, f"{location}: sequence", sequence, "at least one letter")
         chunks.append(tokens.astype(dtype))
         labels.append(classes.index(label))
     starts = np.cumsum([0, *map(len, chunks)], dtype=np.int64)

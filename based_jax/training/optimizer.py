@@ -120,8 +120,8 @@ def _names(path: tuple[Any, ...]) -> list[str]:
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
     """Combine gradient clipping and AdamW in one transformation.
 
-    Only the first moment may be kept in bfloat16. A step changes the second by a factor of at most 1 - beta2
-    (0.001 at beta2 = 0.999), below bfloat16's relative spacing of 1/256: the mean would stop moving.
+    Only the first moment may be kept in bfloat16. A step changes the second by 1 - beta2 of itself or less,
+    0.001 at beta2 = 0.999, and bfloat16's relative spacing is 1/256 at best: the mean would stop moving.
     """
     moments = {"b1": config.beta1, "b2": config.beta2, "eps": config.eps, "mu_dtype": config.moment_dtype}
     mask = functools.partial(decay_mask, decay_norms=config.decay_norms)

@@ -162,7 +162,7 @@ def build_programs(
     mesh: Mesh | None = None,
     losses_of: Losses = next_token_losses,
 ) -> Programs:
-    """Jit init, train step and evaluation, with everything sharded by the rules if a mesh is given.
+    """Compile init, train step and evaluation with `jax.jit`, sharded by the rules if a mesh is given.
 
     `accumulate`, `seed` and `losses_of` are those of `make_train_step`; evaluation draws no noise.
     """

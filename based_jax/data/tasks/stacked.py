@@ -53,7 +53,7 @@ class StackedMQAR(Task):
 
     @property
     def length(self) -> int:
-        """Vectors per row, N."""
+        """Return the vectors per row, N."""
         return (self.num_passes + 1) * self.num_pairs
 
     def embeddings(self) -> Float[Array, "V D"]:

@@ -71,12 +71,12 @@ class BigramTable:
     ) -> UInt64[np.ndarray, "..."]:
         """Return how often `second` occurs right after `first`, for arrays of equal shape."""
         # Look up each key once and in order: a mapped file is then read sequentially.
-        wanted, places = np.unique(bigram_keys(first, second), return_inverse=True)
+        wanted, positions = np.unique(bigram_keys(first, second), return_inverse=True)
         index = np.searchsorted(self.keys, wanted)
         inside = np.flatnonzero(index < len(self))
         found = np.zeros(wanted.shape, np.uint64)
         found[inside] = np.where(self.keys[index[inside]] == wanted[inside], self.counts[index[inside]], 0)
-        return found[places].reshape(np.shape(first))
+        return found[positions].reshape(np.shape(first))
 
     def blocks(self, size: int = _BLOCK) -> Iterator[Entries]:
         """Yield the entries in order, at most `size` at once."""
@@ -181,9 +181,11 @@ def _merge_blocks(tables: Sequence[BigramTable], block: int) -> Iterator[Entries
     Unread entries of a table are above the last key of its block, so entries up to the smallest of these last
     keys are final.
     """
-    places = [0] * len(tables)
+    positions = [0] * len(tables)
     while True:
-        parts = [table.keys[place : place + block] for table, place in zip(tables, places, strict=True)]
+        parts = [
+            table.keys[position : position + block] for table, position in zip(tables, positions, strict=True)
+        ]
         limits = [part[-1] for part in parts if part.size]
         if not limits:
             return
@@ -191,9 +193,9 @@ def _merge_blocks(tables: Sequence[BigramTable], block: int) -> Iterator[Entries
         merged = []
         for index, (table, part) in enumerate(zip(tables, parts, strict=True)):
             count = int(np.searchsorted(part, limit, side="right"))
-            place = places[index]
-            merged.append((part[:count], table.counts[place : place + count]))
-            places[index] += count
+            position = positions[index]
+            merged.append((part[:count], table.counts[position : position + count]))
+            positions[index] += count
         yield merge_entries(merged)
 
 

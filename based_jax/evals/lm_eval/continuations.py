@@ -124,20 +124,20 @@ class _Scorer:
         """Sum the scores of the targets in these nodes; yield the requests that are complete."""
         width = hidden.shape[1]
         asked = [
-            (row * width + place - node.start, self.texts[member][place + 1], member)
+            (row * width + position - node.start, self.texts[member][position + 1], member)
             for row, node in enumerate(batch)
             for member in node.members
-            for place in range(max(node.start, self.begins[member]), node.stop)
+            for position in range(max(node.start, self.begins[member]), node.stop)
         ]
         if not asked:
             return
-        places, targets, owners = np.array(asked, np.int32).T
+        positions, targets, owners = np.array(asked, np.int32).T
         losses, hits = [], []
         for first in range(0, len(asked), _TARGETS):
             part = slice(first, first + _TARGETS)
             count = len(targets[part])
             fill = (0, _rounded(count, _TARGETS) - count)
-            padded = np.pad(places[part], fill), np.pad(targets[part], fill)
+            padded = np.pad(positions[part], fill), np.pad(targets[part], fill)
             found = _score(self.model, self.params, hidden, *padded)
             loss, predicted = (np.asarray(array)[:count] for array in found)
             losses.append(loss)
@@ -171,7 +171,7 @@ _take = jax.jit(take_rows)
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
-def _score(model, params, hidden, places, targets):
-    hidden = hidden.reshape(-1, hidden.shape[-1])[places]
+def _score(model, params, hidden, positions, targets):
+    hidden = hidden.reshape(-1, hidden.shape[-1])[positions]
     loss, predicted, _ = target_scores(model, params, hidden, targets)
     return loss, predicted

@@ -63,9 +63,9 @@ def prefix_tree(sequences: Sequence[Sequence[int]], *, share: bool = True) -> li
     return roots
 
 
-def _token(sequences: Sequence[Sequence[int]], place: int, index: int) -> int | None:
+def _token(sequences: Sequence[Sequence[int]], position: int, index: int) -> int | None:
     """Return a sequence's token at a position; None after its end."""
-    return sequences[index][place] if place < len(sequences[index]) else None
+    return sequences[index][position] if position < len(sequences[index]) else None
 
 
 def _common(first: Sequence[int], last: Sequence[int], start: int) -> int:

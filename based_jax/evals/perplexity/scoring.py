@@ -40,13 +40,13 @@ class Scores(NamedTuple):
         nan = np.full(size, np.nan, np.float32)
         return cls(nan, np.zeros(size, np.int32), nan.copy())
 
-    def put(self, places: Any, scores: Any, mask: np.ndarray) -> None:
+    def put(self, positions: Any, scores: Any, mask: np.ndarray) -> None:
         """Copy the entries of a batch where `mask` is True."""
         for own, new in zip(self, scores, strict=True):
             values = np.asarray(new)[mask]
             wanted = "finite losses from the checkpoint"
             expect(bool(np.isfinite(values).all()), "loss", "NaN or infinite", wanted)
-            own[places] = values
+            own[positions] = values
 
 
 def score_windows(
@@ -121,16 +121,16 @@ def score_documents(
         for chunk in range(chunks):
             inputs, targets = np.full((2, batch_size, length), packed.tokens[0], np.int32)
             mask = np.zeros((batch_size, length), bool)
-            places = []
+            positions = []
             for row, document in enumerate(group):
                 begin = int(ends[document]) + chunk * length
                 count = min(max(int(ends[document + 1]) - begin, 0), length)
                 inputs[row, :count] = packed.tokens[begin : begin + count]
                 targets[row, :count] = packed.tokens[begin + 1 : begin + count + 1]
                 mask[row, :count] = True
-                places.append(np.arange(begin, begin + count))
+                positions.append(np.arange(begin, begin + count))
             result, state = _score(model, params, state, {"inputs": inputs, "targets": targets, "mask": mask})
-            scores.put(np.concatenate(places), result, mask)
+            scores.put(np.concatenate(positions), result, mask)
             advance(int(mask.sum()))
             if interrupted():
                 return scores

@@ -224,7 +224,7 @@ def _sentence(record: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; the exit status is 128 + n after signal n."""
+    """Run the command; the exit status is 128 + n after signal n."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     say_once()
     config = command.parse(MQARConfig, argv, prog=PROG)
