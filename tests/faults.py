@@ -437,7 +437,7 @@ FAULTS = (
     ),
     Fault(
         "a record that is too large takes the next one with it", "based_jax/data/fasta.py",
-        "header, pieces, size = text, [], 0", "header, pieces = text, []", "tests/data/shards/test_blocks.py",
+        "header, parts, size = text, [], 0", "header, parts = text, []", "tests/data/shards/test_blocks.py",
     ),
     # convert
     Fault(

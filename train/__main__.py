@@ -1,4 +1,4 @@
-"""The list of commands: ``python -m train``."""
+"""List the commands: ``python -m train``."""
 
 from based_jax import command_list
 

@@ -1,4 +1,4 @@
-"""Between torch and here: reference fixtures, the authors' checkpoints, weight files."""
+"""Convert between torch and JAX: the authors' checkpoints and modules, fla's models, weight files."""
 
 from based_jax.convert.model_card import Measurement as Measurement
 from based_jax.convert.model_card import ModelCard as ModelCard

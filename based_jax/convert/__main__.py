@@ -1,7 +1,7 @@
 """Convert a language model's directory: ``python -m based_jax.convert SRC DST``.
 
-SRC is a directory or a hub id, in the authors' form or ours; DST gets config.json, the weights, a model card
-and SRC's tokenizer files. ``hf:owner/name`` as DST uploads them. See `pretrained` for the two forms.
+SRC is a directory or a hub id, in the authors' form or ours; config.json, the weights, a model card and SRC's
+tokenizer files are written to DST, or uploaded if DST is ``hf:owner/name``. See `pretrained` for the forms.
 """
 
 import contextlib
@@ -43,18 +43,18 @@ class Options:
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]
     """directory with config.json and weights (.safetensors or .bin), or a hub id"""
     target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DST")]
-    """directory to write, or hf:owner/name or hf:owner/name@branch of the hub; created if need be"""
+    """directory to write, or hf:owner/name or hf:owner/name@branch to upload to; created if needed"""
     to: Literal["native", "authors"] = "native"
     """native: our config.json and model.safetensors; authors: config.json and pytorch_model.bin as the
     authors' torch code loads them"""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """of the written weights"""
+    """dtype of the written weights"""
     license: str | None = None
-    """for the model card: the hub's name of one, such as apache-2.0"""
+    """for the model card: the hub's identifier of a license, such as apache-2.0"""
     results: str | None = None
-    """for the model card: files that --json of based_jax.evals.recall or perplexity wrote, with commas"""
+    """for the model card: comma-separated files from --json of based_jax.evals.recall or perplexity"""
     private: bool = False
-    """make a new repository of the hub private; default: as the account has it"""
+    """make a new hub repository private; default: the account's setting"""
 
     def __post_init__(self) -> None:
         pickled = self.to_hub and self.to == "authors"
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def card_of(options: Options, config: Mapping[str, Any]) -> ModelCard:
-    """The source's model card with what the options add."""
+    """Return the source's model card with the options' additions."""
     card = pretrained.read_card(config)
     if options.license is not None:
         card = dataclasses.replace(card, license=options.license)
@@ -134,7 +134,7 @@ def card_of(options: Options, config: Mapping[str, Any]) -> ModelCard:
 
 
 def copy_pages(source: Path, target: Path) -> None:
-    """Copy the tokenizer, and a README.md that was not written here."""
+    """Copy the tokenizer, and a README.md that based_jax did not write."""
     for file in (file for pattern in TOKENIZER_FILES for file in source.glob(pattern)):
         shutil.copyfile(file, target / file.name)
     page = source / CARD
@@ -143,11 +143,11 @@ def copy_pages(source: Path, target: Path) -> None:
 
 
 def narrowed(params: Params, dtype: str) -> Params:
-    """The parameters in a narrower dtype, on the host."""
-    with np.errstate(over="ignore"):  # found below, by name
+    """Cast the parameters to a narrower dtype, on the host."""
+    with np.errstate(over="ignore"):  # overflow is reported below, by parameter
         cast = jax.tree.map(lambda leaf: np.asarray(leaf).astype(jnp.dtype(dtype)), params)
     lost = [path for path, leaf in flatten(cast["params"]).items() if not np.isfinite(leaf).all()]
-    expect(not lost, "dtype", dtype, f"one with room for the values of {', '.join(lost[:10])}")
+    expect(not lost, "dtype", dtype, f"one with the range for the values of {', '.join(lost[:10])}")
     return cast
 
 

@@ -1,10 +1,10 @@
-"""The authors' config.json to a `ModelConfig`, with the defaults of their code.
+"""Convert the authors' config.json to a `ModelConfig`, with the defaults of their code.
 
-Their Mamba models are those of Mamba's own code (`authors_mamba`). The others are flash-attention's GPT with
-the mixer of each layer chosen so: a layer in `alt_mixer_2_layers` takes `alt_mixer_2`, else one in
-`alt_mixer_layers` takes `alt_mixer`, else `mixer`, or multi-head attention where the config names no mixer
-(`authors_layers`). What each entry means, and which ones their code ignores, is in `options` and in
-docs/options.md. Configs of fla's models, which are not theirs, have a reader of their own (`fla_config`).
+Their Mamba models are those of Mamba's own code (`authors_mamba`). The others are flash-attention's GPT; each
+layer's mixer is `alt_mixer_2` if the layer is in `alt_mixer_2_layers`, else `alt_mixer` if it is in
+`alt_mixer_layers`, else `mixer`, or multi-head attention if the config names no mixer (`authors_layers`). The
+meaning of each entry, and which ones their code ignores, is in `options` and in docs/options.md. `fla_config`
+reads the configs of fla's models.
 """
 
 import math
@@ -23,7 +23,7 @@ from based_jax.models.config import MAX_LAYERS
 from based_jax.validate import expect, expect_choice
 
 GATED_ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "glu": "sigmoid"}
-"""Their name of the gated MLP to the activation of our gate."""
+"""Their name of a gated MLP -> the activation of our gate."""
 
 PLAIN_ACTIVATIONS = {
     "gelu": "gelu",
@@ -31,28 +31,28 @@ PLAIN_ACTIVATIONS = {
     "relu": "relu",
     "sqrelu": "squared_relu",
 }
-"""Their name of the other MLP to its activation here."""
+"""Their name of a plain MLP -> our activation."""
 
 ALIASES = {
     "hidden_size": "n_embd",
     "num_attention_heads": "n_head",
     "num_hidden_layers": "n_layer",
 }
-"""Second names that transformers' GPT2Config has for entries."""
+"""Aliases of entries in transformers' GPT2Config."""
 
 GPT2_VOCAB_SIZE = 50257
 GPT2_POSITIONS = 1024
 
 
 def model_config(config: Config, shapes: Shapes) -> ModelConfig:
-    """Describe the model of a checkpoint.
+    """Build the `ModelConfig` of a checkpoint.
 
     Args:
-        shapes: shapes of the checkpoint's tensors by key; they decide the MLP's width and biases, which the
-            authors round and default in several ways. Without them ({}) the config's word is taken.
+        shapes: shapes of the checkpoint's tensors by key; they determine the MLP's width and biases, which
+            the authors round and default in several ways. Without them ({}) the config's values are used.
 
     Raises:
-        ValueError: a model, mixer or option that is not here; an entry that is missing.
+        ValueError: an unsupported model, mixer or option, or a missing entry.
     """
     family = kind(config)
     if family == "mamba":
@@ -90,11 +90,11 @@ def model_config(config: Config, shapes: Shapes) -> ModelConfig:
 
 
 CLASSES = {"based": "based.models.gpt.GPTLMHeadModel", "attn": "flash_attn.models.gpt.GPTLMHeadModel"}
-"""Whose entries a config has; see `options.models`."""
+"""Kind of a config -> the class whose entries it has; see `options.models`."""
 
 
 def kind(config: Config) -> str:
-    """ "based", "attn" or "mamba", as the authors' loaders are called, or the `model_type` of fla's models.
+    """Return "based", "attn" or "mamba", after the authors' loaders, or the `model_type` of an fla model.
 
     Raises:
         ValueError: none of them.
@@ -102,7 +102,7 @@ def kind(config: Config) -> str:
     if model_type := fla_model_type(config):
         return model_type
     if "ssm_cfg" in config or ("d_model" in config and "n_embd" not in config):
-        return "mamba"  # may have GPT's entries too, with no effect
+        return "mamba"  # may also have GPT's entries, without effect
     expect_no_other_model(config)
     if "n_embd" in config or "hidden_size" in config:
         return "based" if any(config.get(slot) for slot in SLOTS) else "attn"
@@ -121,7 +121,7 @@ def _block(config: Config) -> str:
 
 
 def _positions(config: Config, shapes: Shapes) -> int:
-    """Rows of the position embedding: as many as `n_positions` says, unless another entry says how many."""
+    """Return the rows of the position embedding: `n_positions`, unless another entry sets them."""
     table = shapes.get(f"{AUTHORS.backbone}.embeddings.position_embeddings.weight")
     given = config.get("max_position_embeddings", config.get("n_positions", GPT2_POSITIONS))
     if "max_position_embeddings" not in config and shapes:
@@ -148,7 +148,7 @@ def _mlp(config: Config, shapes: Shapes) -> dict[str, Any]:
 
 
 def _mlp_hidden(config: Config, is_gated: bool) -> int:
-    """The width that their constructors round to."""
+    """Return the width as rounded by their constructors."""
     d_model, inner = config["n_embd"], size(config, "n_inner", None)
     if not is_gated:
         return 4 * d_model if inner is None else inner

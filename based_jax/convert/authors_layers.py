@@ -1,4 +1,4 @@
-"""A layer's mixer in the authors' config.json (flash-attention's GPT, and Based's)."""
+"""Read a layer's mixer from the authors' config.json (flash-attention's GPT, and Based's)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +12,14 @@ from based_jax.ops import left_from_torch_window
 from based_jax.validate import expect
 
 SLOTS = ("mixer", "alt_mixer", "alt_mixer_2")
-"""Entries with a mixer each; a later one wins in the layers that it lists under its name and "_layers"."""
+"""Entries that hold a mixer; later ones take precedence in the layers listed in their entry NAME_layers."""
 
 
 def layer_mixer(config: Config, index: int, shapes: Shapes) -> MixerSpec:
-    """The mixer of one layer.
+    """Return the mixer of one layer.
 
     Raises:
-        ValueError: a mixer or option that is not here.
+        ValueError: an unsupported mixer or option.
     """
     listed = [slot for slot in SLOTS[1:] if index in (config.get(f"{slot}_layers") or ())]
     name = listed[-1] if listed else SLOTS[0]
@@ -33,13 +33,13 @@ def layer_mixer(config: Config, index: int, shapes: Shapes) -> MixerSpec:
 
 
 def _target(entry: Config, default: str = "") -> str:
-    """The last part of the path of the class that an entry names."""
+    """Return the last component of the import path of the class that an entry names."""
     return str(entry.get("_target_", default)).rpartition(".")[2]
 
 
 def _gated_conv(config: Config, options: Config, shapes: Shapes, index: int) -> MixerSpec:
     sizes = {"expand": size(options, "expand_proj", 4), "kernel_size": size(options, "kernel_size", 3)}
-    # Only models that were built with the CUDA convolution have one.
+    # Only models built with the CUDA convolution have a bias.
     conv_bias = "conv.conv.bias" in shapes if shapes else bool(options.get("use_cuda"))
     return MixerSpec("gated_conv", {**sizes, "bias": options.get("use_bias", True), "conv_bias": conv_bias})
 
@@ -47,7 +47,7 @@ def _gated_conv(config: Config, options: Config, shapes: Shapes, index: int) -> 
 def _linear_attention(config: Config, options: Config, shapes: Shapes, index: int) -> MixerSpec:
     feature_map = options.get("feature_map") or {}
     is_taylor = isinstance(feature_map, dict) and _target(feature_map, "TaylorExp") == "TaylorExp"
-    expect(is_taylor, "feature_map", feature_map, "TaylorExp: other feature maps are not here yet")
+    expect(is_taylor, "feature_map", feature_map, "TaylorExp: other feature maps are not supported")
     path = str(options.get("parallel_implementation", "quadratic"))
     expect(path != "tk", "parallel_implementation", path, "one with a normaliser: the tk models lack it")
     sizes = {name: size(options, name, 16) for name in ("num_heads", "feature_dim")}
@@ -61,7 +61,7 @@ def _sliding_window(config: Config, options: Config, shapes: Shapes, index: int)
 
 
 def _attention(config: Config, options: Config, shapes: Shapes, index: int) -> MixerSpec:
-    is_based = any(config.get(slot) for slot in SLOTS)  # whose code does not read the window
+    is_based = any(config.get(slot) for slot in SLOTS)  # Based's code does not read the window
     window = (-1, -1) if is_based else config.get("window_size") or (-1, -1)
     is_pair = isinstance(window, list | tuple) and len(window) == 2 and all(type(n) is int for n in window)
     fits = is_pair and window[0] >= -1 and window[1] in (-1, 0)
@@ -78,13 +78,13 @@ _MIXERS: dict[str, Callable[[Config, Config, Shapes, int], MixerSpec]] = {
     "SlidingAttention": _sliding_window,
     "MHA": _attention,
 }
-"""By the last part of `_target_`: whole config, the mixer's entry, its tensors' shapes, the layer."""
+"""Last component of `_target_` -> function of the config, the mixer's entry, the tensor shapes, the layer."""
 
 
 def _heads(config: Config, shapes: Shapes, index: int) -> dict[str, Any]:
     heads = config["n_head"]
     width = config["n_embd"] // heads
-    # The entry of this name moves the scale and the rotary channels, not the heads' width.
+    # This entry affects the scale and the rotary channels, not the heads' width.
     nominal = size(config, "head_dim", width)
     share = number(config, "rotary_emb_fraction", 0.0)
     options: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""Mamba's own config.json to a `ModelConfig`: Mamba layers, with attention in some if the config says so.
+"""Convert Mamba's own config.json to a `ModelConfig`: Mamba layers, optionally with attention in some.
 
-Their blocks are r = r + h;  h = mixer(norm(r)), and with `d_intermediate` a gated MLP with a norm of its own.
+Their blocks are r = r + h;  h = mixer(norm(r)), and with `d_intermediate` a gated MLP with its own norm.
 """
 
 import math
@@ -18,10 +18,10 @@ SSM_OPTIONS = {
     "dt_init_floor": "dt_floor",
     **{name: name for name in ("dt_init", "dt_scale", "bias", "conv_bias")},
 }
-"""Entries of their `ssm_cfg` to our Mamba's options."""
+"""Entries of their `ssm_cfg` -> options of our Mamba."""
 
 VOCAB_SIZE = 50277
-"""where the config does not say"""
+"""Default of their config."""
 
 MLP_MULTIPLE = 128
 """Their gated MLP rounds its width up to a multiple of this."""
@@ -32,10 +32,10 @@ ATTENTION = "mamba_ssm.modules.mha.MHA"
 
 
 def mamba_config(config: Config, shapes: Shapes) -> ModelConfig:
-    """Describe the model of a checkpoint; see `authors_config.model_config`.
+    """Build the `ModelConfig` of a checkpoint; see `authors_config.model_config`.
 
     Raises:
-        ValueError: an option that is not here; an entry that is missing or that their code does not have.
+        ValueError: an unsupported option, a missing entry, or one that their code does not have.
     """
     expect_known(MODEL, config, "config.json", strict=True)
     expect_sizes(config, shapes, MAMBA_MODEL, "d_model")

@@ -1,6 +1,6 @@
-"""Sequence classifiers in directories: a language model's directory with a head beside it.
+"""Save and load sequence classifiers: a language model's directory with a head added.
 
-config.json, model.safetensors     the body, which `load_pretrained` reads by itself
+config.json, model.safetensors     the language model, which `load_pretrained` can read
 classifier.json                    {"version": 1, "classes": [names], "pooling": "mean" or "last"}
 classifier.safetensors             the head: weight (classes, d_model) and bias (classes,), as torch has them
 """
@@ -31,18 +31,18 @@ HEAD = "classifier.safetensors"
 def save_classifier(
     directory: str | os.PathLike[str], model: SequenceClassifier, params: Params, classes: tuple[str, ...]
 ) -> Path:
-    """Write the files of a classifier; those of the same names are replaced.
+    """Write the files of a classifier, replacing files of the same names.
 
     Args:
         params: ``{"params": {"backbone": ..., "head": ...}}``.
-        classes: names of the classes, one for each logit.
+        classes: names of the classes, one per logit.
 
     Raises:
         ValueError: parameters of another model, or another number of classes.
     """
     expect(len(classes) == model.num_classes, "classes", classes, f"{model.num_classes} names")
     target, plain = Path(directory), nn.meta.unbox(params)["params"]
-    # The page is about the body, which `load_pretrained` reads; it must not hide that there is a head.
+    # The card describes the language model, as `load_pretrained` reads it, and must mention the head.
     loader = "based_jax.convert.classifier.load_classifier"
     card = ModelCard(training={"classifier": f"{len(classes)} classes, {model.pooling} pooling: {loader}"})
     save_pretrained(target, LanguageModel(model.config), {"params": plain["backbone"]}, card=card)
@@ -58,14 +58,14 @@ def save_classifier(
 def load_classifier(
     directory: str | os.PathLike[str], *, dtype: str | None = None
 ) -> tuple[SequenceClassifier, Params, tuple[str, ...]]:
-    """A classifier, its parameters and the names of its classes, from what `save_classifier` wrote.
+    """Load a classifier, its parameters and its class names from files written by `save_classifier`.
 
     Args:
         dtype: dtype of the computation, e.g. "bfloat16"; None keeps the config's.
 
     Raises:
-        FileNotFoundError: not such a directory.
-        ValueError: a file that is not understood, or weights of other shapes.
+        FileNotFoundError: not a classifier's directory.
+        ValueError: an invalid file, or weights of other shapes.
     """
     path = Path(directory) / DESCRIPTION
     if not path.is_file():

@@ -1,9 +1,9 @@
-"""A `ModelConfig` to the config.json from which the authors' loaders build the same model.
+"""Convert a `ModelConfig` to the config.json from which the authors' loaders build the same model.
 
-The inverse of `authors_config`. Their GPT has room for three different mixers, and gives all its softmax
-layers the same heads, rotary positions and biases; their Mamba has Mamba and attention. What has no effect on
-the numbers of a trained model and no entry there is dropped: how a Mamba is initialised, `dtype`, `remat`,
-and which implementation computes a mixer.
+The inverse of `authors_config`. Their GPT supports up to three different mixers, and all its softmax layers
+have the same heads, rotary positions and biases; their Mamba has Mamba and attention. Settings that do not
+affect a trained model's outputs and have no entry in their config are dropped: a Mamba's initialisation,
+`dtype`, `remat`, and the implementation of a mixer.
 """
 
 import itertools
@@ -38,13 +38,13 @@ _SOFTMAX_OPTIONS = {
     **{name: name.replace("_", "_proj_") for name in ("qkv_bias", "out_bias")},
     "dropout": "attn_pdrop",
 }
-"""Our options of softmax layers to their entries."""
+"""Our options of softmax layers -> their entries."""
 _ACTIVATIONS = {
     "gated": {ours: theirs for theirs, ours in GATED_ACTIVATIONS.items()},
     "plain": {ours: theirs for theirs, ours in reversed(PLAIN_ACTIVATIONS.items())},
 }
 
-# What else their code reads, as in the configs that they trained with.
+# Other entries that their code reads, as in the authors' training configs.
 _GPT: dict[str, Any] = {
     "model_type": "gpt2",
     "architectures": ["GPTLMHeadModel"],
@@ -58,10 +58,10 @@ _GPT: dict[str, Any] = {
 
 
 def config_for_authors(config: ModelConfig) -> dict[str, Any]:
-    """The entries of config.json.
+    """Return the entries of config.json.
 
     Raises:
-        ValueError: a part of the model, or an option of a layer, that the authors' code cannot build.
+        ValueError: the authors' code cannot build a part of the model, or a layer with these options.
     """
     _expect(config.final_norm in (None, config.norm), "final_norm", config.final_norm, repr(config.norm))
     for name, only in (
@@ -183,7 +183,7 @@ def _mamba_attention(config: ModelConfig) -> dict[str, Any]:
 
 
 def _mixer_entries(config: ModelConfig) -> dict[str, Any]:
-    """The different mixers, each in a slot of its own, and which layers have those after the first."""
+    """Return entries with each different mixer in its own slot, and the layers of all but the first."""
     slots: dict[str, str] = {}
     layers: dict[str, list[int]] = {}
     for index in range(config.num_layers):
@@ -198,7 +198,7 @@ def _mixer_entries(config: ModelConfig) -> dict[str, Any]:
         layers.setdefault(slots[text], []).append(index)
     entries = {slot: json.loads(text) for text, slot in slots.items()}
     if entries == {"mixer": None}:
-        return {}  # the form of their attention models
+        return {}  # as in the configs of their attention models
     return entries | {f"{slot}_layers": layers[slot] for slot in SLOTS[1:] if slot in layers}
 
 
@@ -210,7 +210,7 @@ def _gated_conv(config: ModelConfig, index: int, module: Any) -> dict[str, Any]:
         "expand_proj": module.expand,
         "kernel_size": module.kernel_size,
     }
-    # Their convolution has a bias where it runs as a CUDA kernel, and only there.
+    # Their convolution has a bias only if it runs as a CUDA kernel.
     return entry | ({"use_cuda": True} if module.conv_bias else {})
 
 
@@ -241,13 +241,13 @@ _ENTRIES: dict[str, Callable[[ModelConfig, int, Any], dict[str, Any] | None]] = 
     "gated_conv": _gated_conv,
     "linear_attention": _linear_attention,
     "sliding_window": _sliding_window,
-    "attention": lambda config, index, module: None,  # theirs where an entry is null
+    "attention": lambda config, index, module: None,  # their default if an entry is null
 }
-"""A layer's entry, by the registered name of its mixer; the mixer has its options with their defaults."""
+"""Registered name of a mixer -> function that returns a layer's entry; `module` has the mixer's options."""
 
 
 def _softmax_entries(config: ModelConfig) -> dict[str, Any]:
-    """What their config says once for all softmax layers; without any, the heads that nothing reads."""
+    """Return the entries shared by all softmax layers; without such layers, a number of heads, never read."""
     found: dict[str, Any] = {}
     for index in range(config.num_layers):
         if config.layer(index).mixer not in _SOFTMAX:
@@ -268,7 +268,7 @@ def _softmax_entries(config: ModelConfig) -> dict[str, Any]:
 
 
 def _scale_entries(config: ModelConfig) -> dict[str, Any]:
-    """The entries that give every softmax layer its scale."""
+    """Return the entries that set the scale of the softmax layers."""
     layers = [i for i in range(config.num_layers) if config.layer(i).mixer in _SOFTMAX]
     modules = [_module(config, index) for index in layers]
     usual = modules[0].layout[2] ** -0.5
@@ -284,7 +284,7 @@ def _scale_entries(config: ModelConfig) -> dict[str, Any]:
 
 
 def _module(config: ModelConfig, index: int) -> Any:
-    """The mixer of a layer: its options with their defaults."""
+    """Return a layer's mixer module, with its options and their defaults."""
     spec = config.layer(index)
     return mixers.make(spec.mixer, d_model=config.d_model, **spec.options)
 

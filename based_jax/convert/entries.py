@@ -1,4 +1,4 @@
-"""Entries of a config.json, checked one by one."""
+"""Read and check single entries of a config.json."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ D = TypeVar("D", int, None)
 
 
 def size(entries: Config, name: str, default: D, least: int = 1, most: int = MAX_SIZE) -> int | D:
-    """An integer in [least, most]; without an entry, or with one that is null, the default."""
+    """Return an integer in [least, most]; the default if the entry is missing or null."""
     value = entries.get(name)
     if value is None:
         return default
@@ -25,7 +25,7 @@ def size(entries: Config, name: str, default: D, least: int = 1, most: int = MAX
 
 
 def number(entries: Config, name: str, default: float) -> float:
-    """A finite number that is not negative."""
+    """Return a finite number that is not negative; the default if the entry is missing or null."""
     value = entries.get(name, default)
     fits = type(value) in (int, float) and 0 <= value < math.inf
     expect(fits, name, value, "a finite number, at least 0")
@@ -33,7 +33,7 @@ def number(entries: Config, name: str, default: float) -> float:
 
 
 def flag(entries: Config, name: str, default: bool) -> bool:
-    """True or false; without an entry, or with one that is null, the default."""
+    """Return a boolean; the default if the entry is missing or null."""
     value = entries.get(name)
     expect(value is None or isinstance(value, bool), name, value, "true or false")
     return default if value is None else value
@@ -42,10 +42,10 @@ def flag(entries: Config, name: str, default: bool) -> bool:
 def expect_sizes(
     config: Config, shapes: Shapes, names: Names, *entries: str, layers: str = "n_layer"
 ) -> None:
-    """Check that these are there, and that there are as many layers as in the weights.
+    """Check that these entries exist, and that the number of layers matches the weights.
 
     Args:
-        layers: the entry that counts them.
+        layers: the entry with the number of layers.
     """
     for entry in (*entries, layers):
         expect(config.get(entry) is not None, "config.json", sorted(config), f"an entry {entry!r}")
@@ -56,6 +56,6 @@ def expect_sizes(
 
 
 def fraction(part: int, whole: int) -> float:
-    """part / whole, rounded so that int(fraction * whole) is part again."""
+    """Compute part / whole, rounded so that int(fraction * whole) equals part."""
     ratio = part / whole
     return ratio if int(ratio * whole) == part else math.nextafter(ratio, 1.0)

@@ -1,8 +1,8 @@
-"""The config.json of fla's models to a `ModelConfig` (flash-linear-attention, fla/models).
+"""Convert the config.json of fla's models to a `ModelConfig` (flash-linear-attention, fla/models).
 
-GLA, RetNet, DeltaNet and Gated DeltaNet are pre-norm blocks of a mixer and a SwiGLU MLP, with
-root-mean-square norms and, if the config says so, softmax attention in some layers. Mamba-2's blocks are a
-norm and a mixer. What each entry means is in `options.fla` and in docs/options.md.
+GLA, RetNet, DeltaNet and Gated DeltaNet have pre-norm blocks of a mixer and a SwiGLU MLP, with RMS norms and
+optionally softmax attention in some layers. Mamba-2's blocks are a norm and a mixer. The meaning of each
+entry is in `options.fla` and in docs/options.md.
 """
 
 import math
@@ -24,10 +24,10 @@ CLASSES = {
     "mamba2": "fla.models.Mamba2Config",
     "retnet": "fla.models.RetNetConfig",
 }
-"""Whose entries a config has, by `model_type`; see `options.fla`."""
+"""`model_type` -> the class whose entries a config has; see `options.fla`."""
 
 TRANSFORMERS = "transformers.PretrainedConfig"
-"""Whose entries every config has beside its own."""
+"""The class whose entries every config has in addition to its own."""
 
 _OTHERS = (
     *("abc", "bitnet", "comba", "deltaformer", "forgetting_transformer", "gated_deltaproduct", "gsa", "hgrn"),
@@ -47,7 +47,7 @@ _OTHERS = (
     *("nsa", "parallax", "path_attn", "precond_gated_deltanet", "precond_kda", "raven", "rodimus", "rwkv6"),
     *("rwkv7", "samba", "transformer", "wall_transformer", "yoco"),
 )
-"""What else `model_type` may be in fla's configs."""
+"""Values of `model_type` in fla's configs that are not supported."""
 
 ALIASES = {
     "layer_norm_epsilon": "norm_eps",
@@ -59,7 +59,7 @@ ALIASES = {
     "time_step_max": "dt_max",
     "time_step_min": "dt_min",
 }
-"""What older versions called entries; today's name wins where both are there."""
+"""Entries' names in older versions -> current names; the current name takes precedence."""
 
 VOCAB_SIZE = 32000
 MLP_MULTIPLE = 256
@@ -67,26 +67,26 @@ MLP_MULTIPLE = 256
 
 
 def fla_model_type(config: Config) -> str | None:
-    """`model_type` where it is one of fla's models that are read."""
+    """Return `model_type` if it is a supported fla model, else None."""
     found = config.get("model_type")
     return found if isinstance(found, str) and found in CLASSES else None
 
 
 def expect_no_other_model(config: Config) -> None:
-    """Check that a config is of none of fla's models that are not read.
+    """Check that a config is not of an unsupported fla model.
 
     Raises:
         ValueError: it is.
     """
     found = config.get("model_type")
-    expect(found not in _OTHERS, "model_type", found, f"one that is read, of fla's {', '.join(CLASSES)}")
+    expect(found not in _OTHERS, "model_type", found, f"a supported model of fla: {', '.join(CLASSES)}")
 
 
 def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
-    """Describe the model of a checkpoint; see `authors_config.model_config`.
+    """Build the `ModelConfig` of a checkpoint; see `authors_config.model_config`.
 
     Raises:
-        ValueError: an option that is not here; an entry that is missing.
+        ValueError: an unsupported option, or a missing entry.
     """
     kind = config["model_type"]
     older = {ALIASES[name]: value for name, value in config.items() if name in ALIASES}
@@ -116,7 +116,7 @@ def fla_config(config: Config, shapes: Shapes) -> ModelConfig:
 
 
 def _mlp_hidden(config: Config, shapes: Shapes) -> int:
-    """The MLP's width: the weights decide, without them it is what their constructor comes to."""
+    """Return the MLP's width from the weights, or without them as computed by their constructor."""
     weight = shapes.get(f"{FLA.layer(0)}.mlp.down_proj.weight", ())
     if len(weight) == 2:
         return weight[1]

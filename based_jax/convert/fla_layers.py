@@ -1,4 +1,4 @@
-"""A layer's mixer in the config.json of fla's models (flash-linear-attention, fla/layers)."""
+"""Read a layer's mixer from the config.json of fla's models (flash-linear-attention, fla/layers)."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ ACTIVATIONS = {
     "sqrelu": "square_relu",
     "swish": "silu",
 }
-"""Ours by fla's name; fla has others, which need a bias or are no gates."""
+"""fla's name of a gate -> ours; fla's other activations need a bias or are not gates."""
 
 TRANSFORMERS_ACTIVATIONS = {
     "relu": "relu",
@@ -26,20 +26,20 @@ TRANSFORMERS_ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Ours by the name of `transformers`, which fla's RetNet takes; "gelu" is the exact one there."""
+"""Names of `transformers`, which fla's RetNet uses, -> ours; its "gelu" is the exact one."""
 
 ATTENTION = "fla.layers.attn.Attention"
 
 
 def _expanded(config: Config, name: str, default: float) -> float:
-    """Channels over the model's width, rounded down to whole channels as there."""
+    """Return the ratio of channels to the model's width, rounded down to whole channels as in fla."""
     channels = int(config["hidden_size"] * number(config, name, default))
     expect(channels >= 1, name, config.get(name), "a factor that leaves at least one channel")
     return channels / config["hidden_size"]
 
 
 def _gated_heads(config: Config, activations: dict[str, str]) -> dict[str, Any]:
-    """What GLA and RetNet share."""
+    """Return the options that GLA and RetNet share."""
     options: dict[str, Any] = {
         "num_kv_heads": size(config, "num_kv_heads", None),
         "norm_affine": flag(config, "elementwise_affine", True),
@@ -74,7 +74,7 @@ def _retnet(config: Config) -> MixerSpec:
 
 
 def _delta_heads(config: Config) -> dict[str, Any]:
-    """What DeltaNet and Gated DeltaNet share."""
+    """Return the options that DeltaNet and Gated DeltaNet share."""
     taps = size(config, "conv_size", 4) if flag(config, "use_short_conv", True) else None
     negative = flag(config, "allow_neg_eigval", False)
     eps = number(config, "norm_eps", 1e-6)
@@ -142,7 +142,7 @@ def _mamba2(config: Config) -> MixerSpec:
 
 
 def _limits(config: Config, name: str, default: tuple[float, float]) -> tuple[float, float]:
-    """Two ascending numbers; `transformers` writes infinity as an object."""
+    """Return two ascending numbers; `transformers` writes infinity as an object."""
     given: Any = config.get(name) or default
     wanted = "two numbers, 0 <= least <= most"
     expect(isinstance(given, list | tuple) and len(given) == 2, name, given, wanted)
@@ -163,10 +163,10 @@ MIXERS: dict[str, Callable[[Config], MixerSpec]] = {
 
 
 def attention_layers(config: Config) -> dict[int, MixerSpec]:
-    """Softmax attention of the layers that `attn` names, by their number.
+    """Return the softmax attention of the layers in `attn`, by layer index.
 
     Raises:
-        ValueError: an entry of another form, or a layer that is not there or is named twice.
+        ValueError: an invalid entry, or a layer that does not exist or is listed twice.
     """
     entry: Any = config.get("attn") or []
     count, found = config["num_hidden_layers"], dict[int, MixerSpec]()
@@ -195,4 +195,4 @@ def _attention(given: Config) -> MixerSpec:
     window = size(given, "window_size", None)
     if window is None:
         return MixerSpec("attention", options)
-    return MixerSpec("sliding_window", {"left": window - 1, **options})  # theirs counts the query itself
+    return MixerSpec("sliding_window", {"left": window - 1, **options})  # fla's window includes the query

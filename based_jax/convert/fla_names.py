@@ -1,11 +1,11 @@
-"""Tensors of fla's models under the names that fla gives them today (flash-linear-attention).
+"""Rename tensors of older fla checkpoints to fla's current names (flash-linear-attention).
 
-What older versions called or stored otherwise:
+Older names and layouts:
 
     model.embed_tokens, backbone.embedding      the token embedding, until March 2024 and in Mamba's own files
     attn.norm, mlp.norm                         the norms of a block, with `norm_first`, until February 2025
     mlp.gate_proj of 2 x hidden rows            gate and value as one matrix, until February 2025
-    attn.D of Gated DeltaNet                    a parameter that nothing reads, until March 2025
+    attn.D of Gated DeltaNet                    a parameter that is never read, until March 2025
 """
 
 import re
@@ -18,7 +18,7 @@ from based_jax.validate import shown_name
 _RENAMED = (
     (re.compile(r"^model\.embed_tokens\."), "model.embeddings."),
     (re.compile(r"^backbone\.embedding\."), "backbone.embeddings."),
-    # Of the same norm, whose name there says which kernel computes it.
+    # The same norm, named after the kernel that computes it.
     (re.compile(r"\.attn\.g_norm_swish_gate\."), ".attn.g_norm."),
 )
 _NORM = re.compile(r"(\.layers\.\d+\.)(attn|mlp)\.norm\.weight$")
@@ -27,13 +27,13 @@ _UNREAD = re.compile(r"\.attn\.D$")
 
 
 def with_names_of_today(tensors: Mapping[str, Any], model_type: str) -> dict[str, Any]:
-    """The tensors of a checkpoint as `read_state_dict` returns them, without the prefix `model.`, renamed.
+    """Rename a checkpoint's tensors (from `read_state_dict`, without the prefix `model.`) to current names.
 
     Args:
         model_type: of the config.
 
     Raises:
-        CheckpointError: two tensors that have one name today.
+        CheckpointError: two tensors with the same current name.
     """
     named: dict[str, Any] = {}
     for key, tensor in tensors.items():

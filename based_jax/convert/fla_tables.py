@@ -1,12 +1,12 @@
-"""Torch names and layouts of fla's layers (flash-linear-attention, fla/layers), which Zoology has copies of.
+"""Torch names and layouts of fla's layers (flash-linear-attention, fla/layers), which Zoology copied.
 
-Tables list optional parts too (gates, convolutions); `layouts.select` keeps what a module has.
+Tables include optional parts (gates, convolutions); `layouts.select` keeps those that a module has.
 """
 
 from based_jax.convert.layouts import Rules, dense, linear, taps, vector
 
 HEADS: Rules = (
-    *(rule for name in "qkv" for rule in dense(f"{name}_proj", name)),  # attention alone has biases
+    *(rule for name in "qkv" for rule in dense(f"{name}_proj", name)),  # only attention has biases
     linear("g_proj.weight", "gate/kernel"),
     *dense("o_proj", "out", inputs=2),
 )
@@ -54,7 +54,7 @@ MIXERS: dict[str, Rules] = {
     "retnet": (*HEADS, *_HEAD_NORM),
     "sliding_window": HEADS,
 }
-"""Of fla's models, by our registered name; for the norm's name, see `fla_names`."""
+"""Rules for fla's models, by our registered name; for the norm's name, see `fla_names`."""
 
 MLP: Rules = (
     linear(("up_proj.weight", "gate_proj.weight"), "in_proj/kernel"),  # silu(gate x) * up x: up is the value

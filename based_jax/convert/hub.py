@@ -1,8 +1,8 @@
-"""Checkpoints from the Hugging Face hub: which files are fetched, from which commit, and what is refused.
+"""Fetch checkpoints from the Hugging Face hub: choose the files, fix the commit, and verify hashes.
 
-A repository is named "owner/name", or "owner/name@revision" with a branch, tag or commit. Downloads,
-their continuation after a lost connection and the cache are huggingface_hub's. Here are the choice of files
-(never code, and one set of weights), limits on their sizes, and the comparison of every file with its hash.
+A repository is named "owner/name", or "owner/name@revision" with a branch, tag or commit. huggingface_hub
+downloads, resumes after a lost connection and caches. This module chooses the files (never code, and one set
+of weights), limits their sizes, and compares every file with its hash.
 """
 
 import contextlib
@@ -25,30 +25,30 @@ TOKENIZER_FILES = (
 )
 MAX_TOKENIZER_BYTES = 128 << 20
 MAX_WEIGHT_BYTES = 64 << 30
-"""Of all weights together: ten times the largest released model of this library's kind."""
+"""Limit of all weights together: ten times the largest released model of this library's kind."""
 
 _ATTEMPTS = 3
 _ID = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*|[\w-][\w.-]*)(?:@([\w-][\w./+-]*))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_DIGESTS = {64: "SHA-256", 40: "git's SHA-1"}  # hexadecimal digits -> which
+_DIGESTS = {64: "SHA-256", 40: "git's SHA-1"}  # number of hexadecimal digits -> hash
 
 
 def is_hub_id(source: str) -> bool:
-    """Whether `source` could name a repository: "owner/name", "name", or one of these with "@revision"."""
+    """Return whether `source` could be a repository: "owner/name" or "name", optionally with "@revision"."""
     return _ID.fullmatch(source) is not None
 
 
 def parse_id(source: str, revision: str | None = None) -> tuple[str, str | None]:
-    """The repository and the revision that `source` and `revision` name; None stands for the main branch.
+    """Return the repository and the revision in `source` and `revision`; None is the main branch.
 
     Raises:
-        ValueError: not the name of a repository; two revisions; one that git would not take.
+        ValueError: not a repository's name, two revisions, or a revision that git would reject.
     """
     match = _ID.fullmatch(source)
     expect(match is not None, "repository", source, "owner/name or owner/name@revision")
     assert match is not None
     repository, own = match.groups()
-    expect(None in (own, revision), "revision", revision, f"None beside {source!r}, which has its own")
+    expect(None in (own, revision), "revision", revision, f"None with {source!r}, which has its own")
     wanted = own or revision
     fits = wanted is None or (bool(re.fullmatch(r"[\w-][\w./+-]*", wanted)) and ".." not in wanted)
     expect(fits, "revision", wanted, "a branch, tag or commit")
@@ -58,22 +58,23 @@ def parse_id(source: str, revision: str | None = None) -> tuple[str, str | None]
 def fetch(
     source: str, revision: str | None = None, *, check: Callable[[Path], object] = lambda directory: None
 ) -> Path:
-    """The local directory with a repository's files at one commit, downloaded or taken from the cache.
+    """Download a repository's files at one commit, or find them in the cache; return the local directory.
 
-    All files are of the same commit, also where a branch moves meanwhile. A full commit hash whose files are
-    in the cache needs no network; a branch or tag is what the cache last saw where the hub is out of reach.
+    All files are of the same commit, even if a branch moves meanwhile. A full commit hash whose files are in
+    the cache needs no network; if the hub cannot be reached, a branch or tag is resolved from the cache.
 
     Args:
         source: "owner/name" or "owner/name@revision".
         revision: branch, tag or commit, instead of after the @; None is the main branch.
-        check: called with the directory when config.json is there and before any weights are fetched.
+        check: called with the directory after config.json is fetched and before any weights are.
 
     Raises:
         ImportError: huggingface_hub is not installed.
-        FileNotFoundError: no such repository, revision or file; or out of reach, and not in the cache.
+        FileNotFoundError: no such repository, revision or file; or the hub cannot be reached and the files
+            are not in the cache.
         PermissionError: the hub refuses access.
         CheckpointError: a file that differs from its hash, or that is too large.
-        ValueError: a name that is none; whatever `check` raises.
+        ValueError: an invalid name; also whatever `check` raises.
     """
     repository, revision = parse_id(source, revision)
     hub = library(repository)
@@ -82,7 +83,7 @@ def fetch(
             return _cached(hub, repository, revision, check)
     try:
         found = hub.HfApi().model_info(repository, revision=revision, files_metadata=True)
-    except Exception as error:  # of the library, of its HTTP client, and of the system
+    except Exception as error:  # from the library, its HTTP client or the system
         if (problem := refusal(error, repository, revision)) is not None:
             raise problem from error
         try:
@@ -95,7 +96,7 @@ def fetch(
 
 
 def library(purpose: str) -> Any:
-    """The module huggingface_hub. ImportError: it is not installed; `purpose` is what needs it."""
+    """Import huggingface_hub. ImportError if it is not installed; `purpose` is the source that needs it."""
     try:
         return importlib.import_module("huggingface_hub")
     except ImportError as error:
@@ -107,7 +108,7 @@ def library(purpose: str) -> Any:
 
 @contextlib.contextmanager
 def explained(repository: str, revision: str | None, task: str = "fetched from") -> Iterator[None]:
-    """Turn whatever the hub's library raises into one line that names the repository."""
+    """Turn exceptions of the hub's library into one line that names the repository."""
     try:
         yield
     except Exception as error:
@@ -119,7 +120,7 @@ def explained(repository: str, revision: str | None, task: str = "fetched from")
 
 
 def refusal(error: Exception, repository: str, revision: str | None) -> Exception | None:
-    """The error to raise where the hub's answer is final; None where it may be another in an hour."""
+    """Return the error to raise if the hub's response is final; None if the failure may be temporary."""
     kinds = importlib.import_module("huggingface_hub.errors")
     if isinstance(error, kinds.GatedRepoError):
         terms = "accept its terms on its page, then log in with `hf auth login` or set HF_TOKEN"
@@ -148,7 +149,7 @@ def _download(
     sizes: Mapping[str, int],
     check: Callable[[Path], object],
 ) -> Path:
-    """Fetch config.json, tokenizer and index, check them, and then fetch the weights of the same commit."""
+    """Fetch config.json, tokenizer and index, check them, then fetch the weights of the same commit."""
     weights = next((name for name in WEIGHT_FILES if name in sizes), None)
     for name, wanted in ((CONFIG, CONFIG in sizes), (" or ".join(WEIGHT_FILES), weights is not None)):
         if not wanted:
@@ -175,7 +176,7 @@ def _download(
 
 
 def _snapshot(hub: Any, repository: str, revision: str | None, names: Iterable[str]) -> Path:
-    """Fetch these files into the cache; again after a lost connection, from where the library kept them."""
+    """Fetch files into the cache; after a lost connection, retry and resume."""
     attempt = 0
     with explained(repository, revision):
         while True:
@@ -189,7 +190,7 @@ def _snapshot(hub: Any, repository: str, revision: str | None, names: Iterable[s
 
 
 def _cached(hub: Any, repository: str, revision: str | None, check: Callable[[Path], object]) -> Path:
-    """The directory of a revision in the cache. FileNotFoundError: it is not there, or not whole."""
+    """Return the directory of a revision in the cache. FileNotFoundError: it is missing or incomplete."""
     name = f"{repository!r} at {revision or 'main'}"
     found = hub.try_to_load_from_cache(repository, CONFIG, revision=revision)
     if not isinstance(found, str):
@@ -205,7 +206,7 @@ def _cached(hub: Any, repository: str, revision: str | None, check: Callable[[Pa
 
 
 def _weight_files(directory: Path, weights: str) -> set[str]:
-    """Names of the files with the weights: the shards of an index, or the file itself."""
+    """Return the names of the weight files: the shards of an index, or the file itself."""
     return set(read_index(directory / weights).values()) if weights.endswith(".json") else {weights}
 
 
@@ -216,10 +217,10 @@ def _expect_size(repository: str, name: str, size: int, most: int) -> None:
 
 
 def _expect_intact(directory: Path, names: Iterable[str]) -> None:
-    """Check that files have the content that their names in the cache are the hashes of.
+    """Check that files in the cache match the hashes that are their names.
 
-    The cache keeps a file as blobs/HASH, with links to it: SHA-256 of large files, git's blob id of the
-    others. Where the file system has no links there is no hash to compare with.
+    The cache stores a file as blobs/HASH, with links to it: the SHA-256 of large files, git's blob id of the
+    others. On file systems without links there is no hash to compare with.
     """
     for path in (directory / name for name in sorted(names)):
         blob = path.resolve()
@@ -239,7 +240,7 @@ def _digest(path: Path, digits: int) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of a message, with that of the error that was its cause, if there was one."""
+    """Return the first line of an error's message, and that of its cause, if any."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     cause = _first_line(error.__cause__) if error.__cause__ is not None else line
     return line if cause in line else f"{line} ({cause})"

@@ -1,8 +1,9 @@
-"""How torch tensors lie in our parameter trees: two-way rules, gathered into tables (`tables.py`).
+"""Map torch tensors to our parameter trees and back: two-way rules, collected in tables (`tables.py`).
 
-A rule ties torch keys to paths ("mixer/q/kernel") through a layout. Layouts only permute, reshape, split and
-join, so gradients convert as parameters do. Sizes are read off our own tree (`shapes_of`), hence a rule needs
-none, and one table yields the tree, the torch tensors, and the torch keys and shapes that a file must have.
+A rule maps torch keys to paths ("mixer/q/kernel") through a layout. Layouts only permute, reshape, split and
+join, so gradients convert like parameters. Rules contain no sizes, which come from our own tree
+(`shapes_of`); one table yields the tree, the torch tensors, and the torch keys and shapes that a file must
+have.
 """
 
 import dataclasses
@@ -21,21 +22,21 @@ from based_jax.typing import Array
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Shape]
 Tensors: TypeAlias = Mapping[str, Any]
-"""Tensors by name; numpy arrays, JAX arrays and tracers all work."""
+"""Tensors by name: NumPy arrays, JAX arrays or tracers."""
 
 
 class Layout(NamedTuple):
     """Both directions of one rule."""
 
     to_jax: Callable[[list[Any], list[Shape]], list[Any]]
-    """torch tensors and the shapes of our leaves, to our leaves"""
+    """torch tensors and the shapes of our leaves -> our leaves"""
     to_torch: Callable[[list[Any], int], list[Any]]
-    """our leaves and the number of torch tensors, to the torch tensors"""
+    """our leaves and the number of torch tensors -> the torch tensors"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Torch keys that hold the same numbers as some leaves of ours."""
+    """Torch keys and the paths of our leaves that hold the same numbers."""
 
     keys: tuple[str, ...]
     paths: tuple[str, ...]
@@ -46,10 +47,10 @@ Rules: TypeAlias = tuple[Rule, ...]
 
 
 def linear(keys: str | Iterable[str], paths: str | Iterable[str], inputs: int = 1) -> Rule:
-    """Linear weights (out, in), stacked by rows <-> kernels (in..., out...), side by side.
+    """Map linear weights (out, in), stacked by rows <-> kernels (in..., out...), concatenated by outputs.
 
-    The first `inputs` axes of a kernel are the input. Several keys have equally many rows; several paths
-    (q, k, v of a packed projection) take rows as their sizes say.
+    The first `inputs` axes of a kernel are the input. Several keys have equal numbers of rows; several paths
+    (q, k, v of a packed projection) take rows according to their sizes.
     """
 
     def to_jax(tensors: list[Any], shapes: list[Shape]) -> list[Any]:
@@ -66,17 +67,17 @@ def linear(keys: str | Iterable[str], paths: str | Iterable[str], inputs: int = 
 
 
 def vector(keys: str | Iterable[str], paths: str | Iterable[str]) -> Rule:
-    """Vectors, stacked <-> leaves of any shape, flattened and stacked: a linear map without inputs."""
+    """Map stacked vectors <-> leaves of any shape, flattened and stacked: a linear map without inputs."""
     return linear(keys, paths, inputs=0)
 
 
 def dense(key: str, path: str, inputs: int = 1) -> Rules:
-    """Weight and bias of a linear map; see `linear`."""
+    """Return the rules of a linear map's weight and bias; see `linear`."""
     return linear(f"{key}.weight", f"{path}/kernel", inputs), vector(f"{key}.bias", f"{path}/bias")
 
 
 def taps(key: str, path: str) -> Rule:
-    """Depthwise convolution weights (channels, 1, taps) <-> (taps, channels...); both newest tap last."""
+    """Map depthwise convolution weights (channels, 1, taps) <-> (taps, channels...); both newest tap last."""
     layout = Layout(
         lambda tensors, shapes: [tensors[0][:, 0, :].T.reshape(shapes[0])],
         lambda leaves, count: [leaves[0].reshape(leaves[0].shape[0], -1).T[:, None, :]],
@@ -85,7 +86,7 @@ def taps(key: str, path: str) -> Rule:
 
 
 def same(key: str, path: str, ones: int = 0) -> Rule:
-    """The same array on both sides, with so many axes of size 1 before its own there."""
+    """Map an array to itself; the torch tensor has `ones` leading axes of size 1."""
     layout = Layout(
         lambda tensors, shapes: [tensors[0][(0,) * ones] if ones else tensors[0]],
         lambda leaves, count: [leaves[0][(None,) * ones] if ones else leaves[0]],
@@ -94,7 +95,7 @@ def same(key: str, path: str, ones: int = 0) -> Rule:
 
 
 def under(rules: Iterable[Rule], key_prefix: str, path_prefix: str) -> Rules:
-    """The rules of a submodule, seen from its parent: `prefix.key` and `prefix/path`."""
+    """Prefix the rules of a submodule for its parent: `prefix.key` and `prefix/path`."""
     return tuple(
         dataclasses.replace(rule, paths=tuple(f"{path_prefix}/{path}" for path in rule.paths))
         for rule in rekeyed(rules, lambda key: f"{key_prefix}.{key}")
@@ -102,31 +103,31 @@ def under(rules: Iterable[Rule], key_prefix: str, path_prefix: str) -> Rules:
 
 
 def renamed(rules: Iterable[Rule], old: str, new: str) -> Rules:
-    """The rules with the torch submodule `old` called `new`."""
+    """Rename the torch submodule `old` to `new` in the rules."""
     return rekeyed(rules, lambda key: key.replace(f"{old}.", f"{new}.", 1))
 
 
 def rekeyed(rules: Iterable[Rule], rename: Callable[[str], str]) -> Rules:
-    """The rules with other torch keys."""
+    """Rename the torch keys of the rules."""
     return tuple(dataclasses.replace(rule, keys=tuple(map(rename, rule.keys))) for rule in rules)
 
 
 def shapes_of(module: nn.Module, *inputs: Any) -> dict[str, Shape]:
-    """Paths and shapes of a module's parameters, without computing them."""
+    """Return the paths and shapes of a module's parameters, without computing them."""
     variables = nn.meta.unbox(jax.eval_shape(module.init, jax.random.key(0), *inputs))
     return {path: leaf.shape for path, leaf in flatten(variables.get("params", {})).items()}
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested dict as paths and leaves."""
+    """Flatten a nested dict into paths and leaves."""
     return traverse_util.flatten_dict(dict(tree), sep="/")
 
 
 def select(rules: Iterable[Rule], paths: Iterable[str]) -> Rules:
-    """The rules whose leaves exist: tables also list optional parts, such as biases.
+    """Select the rules whose leaves exist; tables also list optional parts, such as biases.
 
     Raises:
-        ValueError: a leaf that no rule or more than one rule covers.
+        ValueError: a leaf that is covered by no rule, or by several.
     """
     paths = set(paths)
     chosen = tuple(rule for rule in rules if paths.issuperset(rule.paths))
@@ -138,30 +139,30 @@ def select(rules: Iterable[Rule], paths: Iterable[str]) -> Rules:
 
 
 def torch_shapes(rules: Iterable[Rule], shapes: Shapes) -> dict[str, Shape]:
-    """The torch keys and shapes that correspond to our paths and shapes."""
+    """Return the torch keys and shapes that correspond to our paths and shapes."""
     leaves = {path: jax.ShapeDtypeStruct(shape, jnp.float32) for path, shape in shapes.items()}
     tensors = jax.eval_shape(lambda leaves: to_tensors(rules, leaves), leaves)
     return {key: tensor.shape for key, tensor in tensors.items()}
 
 
 def to_tree(rules: Iterable[Rule], tensors: dict[str, Any], shapes: Shapes) -> dict[str, Any]:
-    """Torch tensors to our nested parameter tree, as float32 JAX arrays.
+    """Convert torch tensors to our nested parameter tree, as float32 JAX arrays.
 
-    Takes each tensor out of `tensors` when its turn comes: where nobody else holds them, there is never a
-    second copy of the whole model.
+    Removes each tensor from `tensors` as it is converted, so that the model is never in memory twice unless
+    the caller keeps other references.
     """
     leaves: dict[str, Array] = {}
     for rule in select(rules, shapes):
         parts = [tensors.pop(key) for key in rule.keys]
         found = rule.layout.to_jax(parts, [shapes[path] for path in rule.paths])
         for path, leaf in zip(rule.paths, found, strict=True):
-            # A copy: a CPU's device shares memory with NumPy. jnp.array would compile one for every shape.
+            # Copy, as a CPU device shares memory with NumPy; jnp.array would compile a copy for every shape.
             leaves[path] = jax.device_put(np.array(leaf, np.float32))
     return traverse_util.unflatten_dict({path: leaves[path] for path in shapes}, sep="/")
 
 
 def to_tensors(rules: Iterable[Rule], leaves: Tensors) -> dict[str, Any]:
-    """Our leaves by path to torch tensors by key; arrays keep their kind and dtype."""
+    """Convert our leaves by path to torch tensors by key; arrays keep their type and dtype."""
     tensors: dict[str, Any] = {}
     for rule in select(rules, leaves):
         found = rule.layout.to_torch([leaves[path] for path in rule.paths], len(rule.keys))

@@ -1,6 +1,6 @@
-"""Older layouts of the authors' checkpoints.
+"""Convert older layouts of the authors' checkpoints.
 
-Blocks once ended in their norms: `transformer.ln_0` stood before the first block, and the norm after each
+Blocks used to end with their norms: `transformer.ln_0` came before the first block, and the norm after each
 branch had the branch's number. Now each norm comes before its branch, and the last one is `ln_f`.
 """
 
@@ -14,7 +14,7 @@ _NORM = re.compile(r"transformer\.layers\.(\d+)\.norm([12])\.(\w+)")
 
 
 def with_norms_before(tensors: Mapping[str, T]) -> dict[str, T]:
-    """The tensors under today's names; those of today's checkpoints as they are.
+    """Rename tensors to current names; current checkpoints are unchanged.
 
     ln_0 becomes norm1 of layer 0, norm1 of layer i its norm2, norm2 of layer i norm1 of layer i + 1, and the
     last norm2 ln_f (flash-attention's GPTLMHeadModel.load_state_dict).

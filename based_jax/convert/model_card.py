@@ -1,7 +1,7 @@
-"""Model cards: the README.md beside a model, with the front matter that the Hugging Face hub reads.
+"""Write model cards: a model's README.md, with the front matter that the Hugging Face hub reads.
 
-A card is written from the architecture and from what is known of the model's making, which config.json keeps
-as its entry "card". So a card can be written again, with a license or new measurements.
+A card is generated from the architecture and from facts about the training, which config.json keeps in its
+entry "card". So a card can be regenerated, with a license or new measurements.
 """
 
 import dataclasses
@@ -22,11 +22,11 @@ MARK = "<!-- Written by based_jax. Remove this line to keep the page when the mo
 
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _REPOSITORY = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-_MOST = 1000  # characters of a text, and entries of a list
+_MOST = 1000  # maximum characters of a text, and entries of a list
 
 
 class Measurement(NamedTuple):
-    """A number that was measured of a model."""
+    """A measured metric of a model."""
 
     data: str
     """name of the data, such as swde"""
@@ -34,23 +34,23 @@ class Measurement(NamedTuple):
     """name of the metric, such as contains"""
     value: float
     note: str = ""
-    """how: number of examples, padding, dtype, standard error"""
+    """details: number of examples, padding, dtype, standard error"""
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelCard:
-    """What is known of a model beside its architecture.
+    """Facts about a model in addition to its architecture.
 
     Attributes:
-        name: the title; None takes that of the repository or directory.
+        name: the title; None for the name of the repository or directory.
         training: how it was trained, label -> text or number, shown in this order.
-        measurements: what was measured.
-        license: the hub's identifier of a license, such as "apache-2.0"; None names none.
-        base_model: hub id of the model that this one was made from.
+        measurements: measured metrics.
+        license: the hub's identifier of a license, such as "apache-2.0", or None.
+        base_model: hub id of the model that this one was trained from.
         datasets: hub ids of the training data.
 
     Raises:
-        ValueError: an entry of another type, or longer than a card has any use for.
+        ValueError: an entry of another type, or one that is too long.
     """
 
     name: str | None = None
@@ -76,13 +76,13 @@ class ModelCard:
             expect(fits, field, ids, "hub ids such as owner/name")
 
     def to_dict(self) -> dict[str, Any]:
-        """The entries that are given, for config.json."""
+        """Return the entries that are set, for config.json."""
         found = {**dataclasses.asdict(self), "measurements": [m._asdict() for m in self.measurements]}
         return {name: value for name, value in found.items() if value not in (None, {}, [], ())}
 
     @classmethod
     def from_dict(cls, entries: Any) -> "ModelCard":
-        """The inverse of `to_dict`. ValueError: an entry that it does not write."""
+        """Invert `to_dict`. ValueError: an unknown entry."""
         names = [field.name for field in dataclasses.fields(cls)]
         fits = isinstance(entries, dict) and set(entries) <= set(names)
         expect(fits, "card", entries, f"an object with {', '.join(names)}")
@@ -100,11 +100,11 @@ class ModelCard:
 def write_card(
     directory: Path, card: ModelCard, config: ModelConfig, parameters: int, repository: str | None = None
 ) -> bool:
-    """Write README.md unless there is one of someone's own; whether it was written.
+    """Write README.md unless there is one that based_jax did not write; return whether it was written.
 
     Args:
-        parameters: their number in the model.
-        repository: hub id that the directory is uploaded to.
+        parameters: number of the model's parameters.
+        repository: hub id to which the directory is uploaded.
     """
     path = directory / CARD
     if path.exists() and not is_ours(read_text(path)):
@@ -116,7 +116,7 @@ def write_card(
 
 
 def card_text(card: ModelCard, config: ModelConfig, parameters: int, name: str) -> str:
-    """The text of a README.md for a model of this name or hub id, the same for the same arguments."""
+    """Return the text of README.md for a model of this name or hub id; deterministic."""
     mixers = list(dict.fromkeys(config.mixers[letter].mixer for letter in config.schedule))
     architecture = {
         "parameters": f"{parameters:,}",
@@ -148,16 +148,16 @@ def card_text(card: ModelCard, config: ModelConfig, parameters: int, name: str) 
 
 
 def is_ours(text: str) -> bool:
-    """Whether a README.md was written here, and may be written again."""
+    """Return whether based_jax wrote a README.md, and so may replace it."""
     return MARK in text.splitlines()
 
 
 def read_measurements(path: Path) -> list[Measurement]:
-    """The numbers in a file that ``--json`` of the recall or perplexity evaluation wrote.
+    """Read the metrics in a file written with ``--json`` of the recall or perplexity evaluation.
 
     Raises:
         OSError: no such file.
-        ValueError: another file.
+        ValueError: not such a file.
     """
     content = read_json(path, max_bytes=MAX_BYTES)
     try:
@@ -174,7 +174,7 @@ def read_measurements(path: Path) -> list[Measurement]:
 
 
 def _front_matter(card: ModelCard, mixers: Sequence[str], name: str) -> str:
-    """The YAML at the head, of JSON's strings and lists, which YAML reads too."""
+    """Return the YAML front matter, with strings and lists in JSON, a subset of YAML."""
     entries = {
         "library_name": "based_jax",
         "pipeline_tag": "text-generation",
@@ -194,7 +194,7 @@ def _front_matter(card: ModelCard, mixers: Sequence[str], name: str) -> str:
 
 
 def _yaml_number(value: float) -> str:
-    """A number that every version of YAML reads as one: an exponent needs a point before it."""
+    """Format a number for every version of YAML: a number with an exponent needs a decimal point."""
     mantissa, e, exponent = repr(value).partition("e")
     return f"{mantissa}{'' if '.' in mantissa else '.0'}e{exponent}" if e else mantissa
 
@@ -205,13 +205,13 @@ def _table(head: Sequence[str], rows: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A text from anywhere, or a number, as a cell of a Markdown table."""
+    """Format a number or an untrusted text as a cell of a Markdown table."""
     text = f"{value:,}" if type(value) is int else f"{value:g}" if type(value) is float else str(value)
     return re.sub(r"([|<`\[\\])", r"\\\1", _plain(text)) or "-"
 
 
 def _plain(text: str) -> str:
-    """A text in one line, of characters that YAML takes between quotes."""
+    """Return a text as one line of characters that YAML allows between quotes."""
     return "".join(char if char.isprintable() and ord(char) < 0x10000 else " " for char in text).strip()
 
 

@@ -1,14 +1,14 @@
-"""Language models in directories: config.json beside weights under the authors' torch names.
+"""Load and save language models: a directory with config.json, and weights under the authors' torch names.
 
     native     config.json {"format": "based_jax", "version": 1, "model": ModelConfig.to_dict()}
                model.safetensors
     authors    config.json as their loaders read it
-               pytorch_model.bin, a torch file, the only one that all of their loaders read
+               pytorch_model.bin, a torch file, the only format that all of their loaders read
     fla        config.json and weights of flash-linear-attention's models (`fla_config`)
 
-`load_pretrained` reads all three, with either kind of weight file, and `save_pretrained` writes the first
-two. Tensors have the same names, shapes and numbers in these, so a `model.safetensors` of ours loads into the
-authors' modules by hand; their `from_pretrained_hf` needs the authors' form.
+`load_pretrained` reads all three, with either kind of weight file; `save_pretrained` writes the first two.
+Tensors have the same names, shapes and values in these two, so our `model.safetensors` can be loaded into the
+authors' modules manually; their `from_pretrained_hf` needs the authors' form.
 """
 
 import contextlib
@@ -44,18 +44,18 @@ FORMAT = "based_jax"
 VERSION = 1
 CONFIG = "config.json"
 FORMS = {"native": "model.safetensors", "authors": "pytorch_model.bin"}
-"""What a directory can be written as, with its weight file."""
+"""Forms in which a model can be written -> name of the weight file."""
 
 
 def load_pretrained(
     source: str | os.PathLike[str], *, dtype: str | None = None, revision: str | None = None
 ) -> tuple[LanguageModel, Params]:
-    """A language model and its parameters.
+    """Load a language model and its parameters.
 
     Args:
         source: directory with config.json and weights (safetensors or torch's .bin, sharded or not), written
             by `save_pretrained`, the authors' code or fla's; directory of a training run; or a hub id such as
-            "hazyresearch/based-360m", with "@revision" after it if need be.
+            "hazyresearch/based-360m", optionally followed by "@revision".
         dtype: dtype of the computation, e.g. "bfloat16"; None keeps the config's.
         revision: of a hub id: branch, tag or commit; None is the main branch.
 
@@ -63,9 +63,9 @@ def load_pretrained(
         The model, and ``{"params": ...}`` as plain float32 arrays whatever the file's dtype.
 
     Raises:
-        ValueError: a config that is not understood; missing, unexpected or misshapen weights, or NaN among
-            them, by name; an untied head where the config says tied.
-        FileNotFoundError, PermissionError: no such directory, or nothing to fetch from the hub.
+        ValueError: an unsupported config; weights that are missing, unexpected, of a wrong shape or contain
+            NaN (the message names them); an untied head if the config ties it.
+        FileNotFoundError, PermissionError: no such directory, or the hub has no such model or refuses access.
         ImportError: a hub id without huggingface_hub.
     """
     directory = find_directory(source, revision)
@@ -77,7 +77,7 @@ def load_pretrained(
     model_config = parse_config(config, shapes, directory)
     if dtype is not None:
         model_config = model_config.replace(dtype=dtype)
-    with _naming(directory / CONFIG):  # a mixer knows first whether its options fit
+    with _naming(directory / CONFIG):  # invalid mixer options are only found when the mixer is built
         _expect_outline(model_config, shapes)
         ours = language_model_shapes(model_config)
     rules = language_model_rules(model_config, shapes)
@@ -96,22 +96,22 @@ def save_pretrained(
     card: ModelCard | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> Path:
-    """Write config.json, a model card, and the weights under the authors' torch names, a tied head too.
+    """Write config.json, a model card, and the weights under the authors' torch names, with a tied head.
 
     Args:
-        directory: created if need be; files of the same names are replaced, but a README.md of your own.
+        directory: created if needed; files of the same names are replaced, except a README.md of your own.
         params: ``{"params": ...}``; boxes with logical axis names are removed. Dtypes are kept.
         to: "native" writes model.safetensors, for `load_pretrained`; "authors" writes pytorch_model.bin and
             their config.json, for the authors' `from_pretrained_hf` (and `load_pretrained`).
-        card: what README.md says beside the architecture; "native" keeps it in config.json too.
-        max_shard_bytes: of "native": a larger model is written as numbered shards and an index.
+        card: facts for README.md in addition to the architecture; "native" keeps it in config.json too.
+        max_shard_bytes: for "native": a larger model is written as numbered shards and an index.
 
     Returns:
-        The file with the weights, or the index of several.
+        The file with the weights, or the index of the shards.
 
     Raises:
         ValueError: parameters of another model; a model that the authors' code cannot build; a directory
-            with weights that `load_pretrained` would take instead.
+            with weights that `load_pretrained` would read instead.
     """
     expect_choice("to", to, tuple(FORMS))
     description: dict[str, Any]
@@ -140,7 +140,7 @@ def save_pretrained(
 
 
 def state_dict(model: LanguageModel, params: Params) -> dict[str, np.ndarray]:
-    """The parameters as numpy arrays under the authors' torch names, a tied head too.
+    """Return the parameters as NumPy arrays under the authors' torch names, with a tied head.
 
     Raises:
         ValueError: parameters of another model.
@@ -149,17 +149,17 @@ def state_dict(model: LanguageModel, params: Params) -> dict[str, np.ndarray]:
     wanted = language_model_shapes(model.config)
     found = {path: tuple(leaf.shape) for path, leaf in leaves.items()}
     wrong = sorted(path for path in wanted.keys() | found.keys() if wanted.get(path) != found.get(path))
-    expect(not wrong, "params", wrong[:10], "this model's; these are missing, extra or misshapen")
+    expect(not wrong, "params", wrong[:10], "this model's; these are missing, unexpected or of a wrong shape")
     tensors = to_tensors(language_model_rules(model.config), leaves)
     names = names_of(model.config)
     return {names.head: tensors[names.embedding], **tensors}
 
 
 def language_model_rules(config: ModelConfig, keys: Collection[str] = ()) -> Rules:
-    """The layout of any language model, of registered mixers without a table too.
+    """Return the layout rules of any language model, including registered mixers without a table.
 
     Args:
-        keys: of the checkpoint that is read, which may be in one of several layouts.
+        keys: of the checkpoint to read, which may be in one of several layouts.
     """
     paths, names = language_model_shapes(config), names_of(config, keys)
     layers = []
@@ -171,16 +171,16 @@ def language_model_rules(config: ModelConfig, keys: Collection[str] = ()) -> Rul
 
 
 def language_model_shapes(config: ModelConfig) -> Shapes:
-    """Paths and shapes of a language model's parameters."""
+    """Return the paths and shapes of a language model's parameters."""
     return {path: leaf.shape for path, leaf in flatten(param_shapes(config)).items()}
 
 
 def find_directory(source: str | os.PathLike[str], revision: str | None = None) -> Path:
-    """`source` itself if it is a directory (of a training run: its model/), else the hub's copy of it.
+    """Return `source` if it is a directory (model/ of a training run), else the hub's files of it.
 
     Raises:
-        ValueError: a revision of a directory, which has none.
-        FileNotFoundError, PermissionError, ImportError: see `load_pretrained`; a run that has not written
+        ValueError: a revision is given for a directory.
+        FileNotFoundError, PermissionError, ImportError: see `load_pretrained`; or a run that has not written
             model/ yet.
     """
     path = Path(source)
@@ -198,11 +198,11 @@ def find_directory(source: str | os.PathLike[str], revision: str | None = None) 
 
 
 def read_config(directory: Path) -> Mapping[str, Any]:
-    """The parsed config.json.
+    """Read and parse config.json.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is not a JSON object, or larger or deeper than `based_jax.files` reads.
+        ValueError: it is not a JSON object, or larger or more nested than `based_jax.files` allows.
     """
     path = directory / CONFIG
     if not path.is_file():
@@ -214,7 +214,7 @@ def read_config(directory: Path) -> Mapping[str, Any]:
 
 
 def parse_config(config: Mapping[str, Any], shapes: Shapes, directory: Path) -> ModelConfig:
-    """Either kind of config.json to a `ModelConfig`; errors name the file."""
+    """Convert either kind of config.json to a `ModelConfig`; errors name the file."""
     with _naming(directory / CONFIG):
         if config.get("format") != FORMAT:
             return authors_config.model_config(config, shapes)
@@ -224,13 +224,13 @@ def parse_config(config: Mapping[str, Any], shapes: Shapes, directory: Path) -> 
 
 
 def read_card(config: Mapping[str, Any]) -> ModelCard:
-    """What a native config.json keeps of a model card; an empty one if nothing. ValueError: it is none."""
+    """Return the model card in a native config.json, empty if there is none. ValueError: it is invalid."""
     has_card = config.get("format") == FORMAT and "card" in config
     return ModelCard.from_dict(config["card"]) if has_card else ModelCard()
 
 
 def _expect_known(directory: Path) -> None:
-    """Refuse a config.json of no model that is here, before its weights are fetched."""
+    """Raise an error for the config.json of an unsupported model, before its weights are fetched."""
     config = read_config(directory)
     if config.get("format") == FORMAT:
         parse_config(config, {}, directory)
@@ -240,7 +240,7 @@ def _expect_known(directory: Path) -> None:
 
 
 def _expect_outline(config: ModelConfig, shapes: Shapes) -> None:
-    """Compare what is known before a layer is traced: the embedding's shape and the number of layers."""
+    """Check the embedding's shape and the number of layers, before any layer is traced."""
     names = names_of(config, shapes)
     wanted = (config.padded_vocab_size, config.embed_width)
     expect_keys({names.embedding: shapes.get(names.embedding, wanted)}, {names.embedding: wanted})
@@ -252,7 +252,7 @@ def _expect_outline(config: ModelConfig, shapes: Shapes) -> None:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name the file in errors about its content; values of a wrong type fail where they are used first."""
+    """Name the file in errors about its content; values of a wrong type fail only when first used."""
     try:
         yield
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:

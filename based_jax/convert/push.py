@@ -1,4 +1,4 @@
-"""Models to the Hugging Face hub: config, safetensors, tokenizer and model card, as one commit."""
+"""Upload models to the Hugging Face hub: config, safetensors, tokenizer and model card, in one commit."""
 
 import importlib
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the data pipeline takes a second to import
     from based_jax.data.tokenizers import Tokenizer
 
 SHARD_BYTES = 2 * 10**9
-"""Of a file on the hub: what an upload or download that was ended has to begin again."""
+"""Maximum size of a file on the hub, which an interrupted upload or download has to repeat."""
 
 _WEIGHTS = ("model-*-of-*.safetensors", SINGLE, INDEX, "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 
@@ -29,9 +29,9 @@ class Pushed(NamedTuple):
 
     repository: str
     commit: str
-    """hash, the `revision` with which `load_pretrained` loads exactly this"""
+    """commit hash, a `revision` for `load_pretrained`"""
     card: bool
-    """whether README.md was uploaded; False where the hub has one of someone's own"""
+    """whether README.md was uploaded; False if the hub has one that based_jax did not write"""
 
 
 def push_to_hub(
@@ -46,23 +46,23 @@ def push_to_hub(
     message: str | None = None,
     max_shard_bytes: int = SHARD_BYTES,
 ) -> Pushed:
-    """Upload a model to the Hugging Face hub, in the form that `save_pretrained` writes.
+    """Upload a model to the Hugging Face hub, in the native form of `save_pretrained`.
 
     The token is that of `hf auth login` or HF_TOKEN, the server that of HF_ENDPOINT.
 
     Args:
-        repository: "owner/name", created if need be.
-        tokenizer: uploaded beside the model.
-        card: what README.md says beside the architecture.
-        revision: branch to write to, created if need be; None is the main branch.
-        private: of a new repository; None takes the account's default.
-        message: of the commit.
+        repository: "owner/name", created if needed.
+        tokenizer: uploaded with the model.
+        card: facts for README.md in addition to the architecture.
+        revision: branch to write to, created if needed; None is the main branch.
+        private: whether a new repository is private; None for the account's default.
+        message: commit message.
         max_shard_bytes: a larger model is uploaded as several files.
 
     Raises:
         ImportError: huggingface_hub is not installed.
-        PermissionError, FileNotFoundError: the hub refuses, or cannot be reached.
-        ValueError: a name that is none; parameters of another model.
+        PermissionError, FileNotFoundError: the hub refuses access, or cannot be reached.
+        ValueError: an invalid name, or parameters of another model.
     """
     with tempfile.TemporaryDirectory() as scratch:
         save_pretrained(scratch, model, params, card=card, max_shard_bytes=max_shard_bytes)
@@ -79,12 +79,12 @@ def upload(
     private: bool | None = None,
     message: str | None = None,
 ) -> Pushed:
-    """Upload a directory that `save_pretrained` wrote: its model, tokenizer and card, and nothing else.
+    """Upload a directory written by `save_pretrained`: its model, tokenizer and card, and nothing else.
 
-    Weights on the hub that the new ones replace are deleted by the same commit. A README.md on the hub that
-    was not written here is kept, unless the directory has one of your own; the directory's is else written
-    anew, for this repository. Arguments and errors are those of `push_to_hub`; a directory in the authors'
-    form is a ValueError, since its weights are a pickle.
+    The same commit deletes weights on the hub that the new ones replace. A README.md on the hub that
+    based_jax did not write is kept, unless the directory has one of your own; otherwise a card is generated
+    for this repository. Arguments and errors are those of `push_to_hub`; a directory in the authors' form
+    raises a ValueError, since its weights are a pickle.
     """
     folder = Path(directory)
     name, revision = hub.parse_id(repository, revision)
@@ -100,7 +100,7 @@ def upload(
         keeps = _has_own_card(library, name, revision)
     model = parse_config(config, {}, folder)
     writes = write_card(folder, read_card(config), model, param_count(model), name)
-    if not (writes and keeps):  # a local page of one's own wins
+    if not (writes and keeps):  # a user's own local README.md takes precedence
         files.append(CARD)
     with hub.explained(name, revision, "pushed to"):
         done: Any = api.upload_folder(
@@ -115,7 +115,7 @@ def upload(
 
 
 def _has_own_card(library: Any, repository: str, revision: str | None) -> bool:
-    """Whether the hub has a README.md that was not written here."""
+    """Return whether the hub has a README.md that based_jax did not write."""
     errors = importlib.import_module("huggingface_hub.errors")
     try:
         found = library.hf_hub_download(repository, CARD, revision=revision)

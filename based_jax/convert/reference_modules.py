@@ -1,6 +1,6 @@
-"""The authors' torch modules as ours: a fixture's meta and state dict to (module, params), and back.
+"""Convert the authors' torch modules: a fixture's meta and state dict to (module, params), and back.
 
-Which modules are known, and how each becomes ours, says `references.table`.
+`references.table` lists the known modules and how each is converted.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from based_jax.typing import Params
 
 
 def from_torch(meta: Meta, state_dict: Mapping[str, Any]) -> tuple[nn.Module, Params]:
-    """Our module for one of the authors', with its parameters.
+    """Convert one of the authors' modules to ours, with its parameters.
 
     Args:
         meta: of a reference fixture: its `module` (or `op`, a checkpoint's `kind` and `config`, a training
@@ -34,8 +34,8 @@ def from_torch(meta: Meta, state_dict: Mapping[str, Any]) -> tuple[nn.Module, Pa
         in the fixture's layout and returns y, or (y, final state) where the op has a state.
 
     Raises:
-        ValueError: an unknown module (the message lists the known ones) or option; missing, unexpected or
-            misshapen tensors, or tensors that are no weights (`expect_weights`), named; an untied head.
+        ValueError: an unknown module (the message lists the known ones) or option; tensors that are missing,
+            unexpected, of a wrong shape or not weights (`expect_weights`), by name; an untied head.
     """
     reference = find(meta)
     shapes = {key: tuple(tensor.shape) for key, tensor in with_norms_before(state_dict).items()}
@@ -57,23 +57,23 @@ def from_torch(meta: Meta, state_dict: Mapping[str, Any]) -> tuple[nn.Module, Pa
 
 
 def to_torch(meta: Meta, params: Params) -> dict[str, Any]:
-    """The torch state dict of our parameters, or of gradients with respect to them; inverts `from_torch`.
+    """Convert our parameters, or their gradients, to a torch state dict; the inverse of `from_torch`.
 
-    A tied head, constants and second names of shared tensors are left out, as in the fixtures' gradients.
+    Tied heads, constants and aliases of shared tensors are omitted, as in the fixtures' gradients.
 
     Args:
         meta: as for `from_torch`.
         params: ``{"params": ...}``; boxes with logical axis names are removed.
 
     Raises:
-        ValueError: an unknown module, or parameters of another one.
+        ValueError: an unknown module, or parameters of another module.
     """
     tree = nn.meta.unbox(params)["params"]
     return to_tensors(find(meta).rules(meta), flatten(tree))
 
 
 def to_params(rules: Rules, tensors: dict[str, Any], ours: Shapes) -> Params:
-    """Parameters of the given paths and shapes, of exactly the tensors that the rules then ask for.
+    """Convert tensors to parameters of the given paths and shapes; the tensors must match the rules exactly.
 
     `tensors` is empty afterwards; see `to_tree`.
     """
@@ -83,7 +83,7 @@ def to_params(rules: Rules, tensors: dict[str, Any], ours: Shapes) -> Params:
 
 
 def drop_tied_head(tensors: Mapping[str, Any], names: Names) -> dict[str, Any]:
-    """The tensors without the head, which must be absent or equal to the embedding."""
+    """Return the tensors without the head, which must be absent or equal to the embedding."""
     rest = dict(tensors)
     head = rest.pop(names.head, None)
     embedding = rest.get(names.embedding)

@@ -1,4 +1,4 @@
-"""Which letter of a model's schedule stands for which mixer."""
+"""Assign letters of a model's schedule to mixers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,11 +16,11 @@ _USUAL = {
     "retnet": "R",
     "sliding_window": "S",
 }
-"""The papers' letter, where they have one."""
+"""The papers' letters of mixers."""
 
 
 def schedule_of(specs: Sequence[MixerSpec]) -> dict[str, Any]:
-    """`schedule` and `mixers` of a `ModelConfig` for one mixer per layer: a letter for each different one."""
+    """Return `schedule` and `mixers` of a `ModelConfig` for these layers, with a letter per mixer."""
     letters: dict[MixerSpec, str] = {}
     for spec in specs:
         if spec not in letters:

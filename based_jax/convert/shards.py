@@ -1,4 +1,4 @@
-"""Weights over several safetensors files, with an index that names the file of each tensor."""
+"""Write weights to several safetensors files, with an index that names the file of each tensor."""
 
 import json
 from collections.abc import Mapping
@@ -14,21 +14,21 @@ from based_jax.whole_file import whole_file
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_SHARD_BYTES = 10 * 10**9
-"""Default of a directory: every preset fits into one file."""
+"""Default for directories: every preset fits into one file."""
 
 
 def write_weights(
     directory: Path, tensors: Mapping[str, np.ndarray | jax.Array], max_shard_bytes: int = MAX_SHARD_BYTES
 ) -> Path:
-    """Write model.safetensors, or numbered shards and their index where one file would be too large.
+    """Write model.safetensors, or numbered shards and an index if one file would be too large.
 
-    Shards, an index or a single file of an earlier save that are no longer used are removed.
+    Files of an earlier save that are no longer used are removed.
 
     Args:
-        max_shard_bytes: most bytes of the tensors in a file; a larger tensor has a file of its own.
+        max_shard_bytes: maximum bytes of tensors per file; a larger tensor gets its own file.
 
     Returns:
-        The file that a loader is given: model.safetensors or the index.
+        The file for a loader: model.safetensors or the index.
 
     Raises:
         ValueError: `max_shard_bytes` below 1; tensors as in `write_safetensors`.
@@ -36,7 +36,7 @@ def write_weights(
     expect_range("max_shard_bytes", max_shard_bytes, 1, 2**63)
     metadata = {"format": "pt"}
     shards = _split(tensors, max_shard_bytes)
-    # Without its index, a save that is interrupted among the shards is an error, not a mixture of two models.
+    # Without an index, a save that is interrupted between shards is an error, not a mixture of two models.
     (directory / INDEX).unlink(missing_ok=True)
     if len(shards) == 1:
         write_safetensors(directory / SINGLE, tensors, metadata)
@@ -57,7 +57,7 @@ def write_weights(
 
 
 def _split(tensors: Mapping[str, np.ndarray | jax.Array], most: int) -> dict[str, list[str]]:
-    """File name -> names of its tensors, in the order of `tensors`, at least one in each file."""
+    """Assign tensors to files in order: file name -> names of its tensors, at least one per file."""
     groups: list[list[str]] = []
     free = 0
     for name, tensor in tensors.items():

@@ -1,7 +1,7 @@
-"""State dicts on disk: one file, shards with an index, or a directory; in torch's format or as safetensors.
+"""Read and write state dicts: one file, shards with an index, or a directory; torch's format or safetensors.
 
-Names come out as the authors' loader would see them: without Lightning's `model.` prefix, training
-metrics and buffers that no model of this library has.
+Names are those that the authors' loader would see: without Lightning's prefix `model.`, training metrics, and
+buffers that no model of this library has.
 """
 
 import json
@@ -29,7 +29,7 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-"""Where a directory's weights are, the first of them that is there."""
+"""Names of weight files; the first one that a directory has is read."""
 _PREFIX = re.compile(r"^model\.")
 _NOT_WEIGHTS = re.compile(r"metrics|\.rotary_emb\.inv_freq$|^transformer\.decay\.decay$")
 _SAFETENSORS_NAMES = {
@@ -38,29 +38,29 @@ _SAFETENSORS_NAMES = {
     **{f"{kind}{bits}": f"{kind[0].upper()}{bits}" for kind in ("int", "uint") for bits in (64, 32, 16, 8)},
     "bool": "BOOL",
 }
-_CHECK_ELEMENTS = 1 << 22  # per step of the search for NaN: a few MiB of temporary memory
+_CHECK_ELEMENTS = 1 << 22  # elements per step of the check for NaN: a few MiB of temporary memory
 _SHOWN = 10
 
 
 def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The weights of a checkpoint, by the names of the torch modules.
+    """Read the weights of a checkpoint, under the names of the torch modules.
 
     A leading `model.` is stripped, and norms of older checkpoints are renamed (`legacy`); entries with
     "metrics" in their name, `*.rotary_emb.inv_freq` and `transformer.decay.decay` are dropped.
 
     Args:
-        path: a file (.safetensors, .bin, .pt, .pth, or an .index.json beside its shards), or a directory,
-            from which the first of `model.safetensors`, `model.safetensors.index.json`, `pytorch_model.bin`
-            and `pytorch_model.bin.index.json` is taken.
+        path: a file (.safetensors, .bin, .pt, .pth, or an .index.json next to its shards), or a directory,
+            of which the first of `model.safetensors`, `model.safetensors.index.json`, `pytorch_model.bin`
+            and `pytorch_model.bin.index.json` is read.
 
     Returns:
-        Name to array. Arrays may be read-only and tied ones may share memory.
+        Name -> array. Arrays may be read-only, and tied ones may share memory.
 
     Raises:
         CheckpointError: no such file, no weights in the directory, a damaged file or index, a shard outside
-            the directory, two entries for one name, or a weight that float32 cannot hold: of integers, truth
-            values or complex numbers, or with NaN, infinity or a float64 beyond float32's range.
-        UnsafeCheckpointError: a torch file that asks for more than plain tensors (see `load_torch_file`).
+            the directory, two entries for one name, or a weight that float32 cannot represent: integer,
+            boolean or complex, or with NaN, infinity or values beyond float32's range.
+        UnsafeCheckpointError: a torch file with more than plain tensors (see `load_torch_file`).
     """
     file = _weight_file(Path(path))
     stored = _read_shards(file) if file.name.endswith(".index.json") else _read_file(file)
@@ -83,11 +83,11 @@ def read_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 def expect_weights(tensors: Mapping[str, Any]) -> None:
-    """Check that parameters in float32 can take these values: an integer or complex tensor is no weight.
+    """Check that these values are valid float32 parameters.
 
     Raises:
-        CheckpointError: another dtype than a floating one, NaN or infinity, or a number that float32 does not
-            reach; the tensors are named.
+        CheckpointError: a dtype that is not floating-point, NaN or infinity, or a value beyond float32's
+            range; the message names the tensors.
     """
     for name, array in tensors.items():
         if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -102,13 +102,13 @@ def write_safetensors(
     tensors: Mapping[str, np.ndarray | jax.Array],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a safetensors file that appears whole or not at all, with the same bytes for the same content.
+    """Write a safetensors file atomically, with the same bytes for the same content.
 
     The header is written here because the library orders metadata differently in every process.
 
     Args:
         path: the file to create or replace; its directory must exist.
-        tensors: name to array (NumPy or JAX, any strides); bfloat16 is `ml_dtypes.bfloat16`.
+        tensors: name -> array (NumPy or JAX, any strides); bfloat16 is `ml_dtypes.bfloat16`.
         metadata: text entries for the header.
 
     Raises:
@@ -116,7 +116,7 @@ def write_safetensors(
             safetensors has no name for.
         FileNotFoundError: no such directory.
     """
-    # Wide dtypes first keeps every tensor aligned to its own item size, as the library does.
+    # Wide dtypes first, as in the library, so that every tensor is aligned to its item size.
     names = sorted(tensors, key=lambda name: (-np.dtype(tensors[name].dtype).itemsize, name))
     header = _safetensors_header(names, tensors, metadata or {})
     with whole_file(path) as file:
@@ -129,7 +129,7 @@ def expect_keys(found: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequenc
     """Check that a state dict has exactly the wanted names and shapes.
 
     Raises:
-        CheckpointError: one message with the missing, unexpected and wrongly shaped names.
+        CheckpointError: one message with the names of missing, unexpected and wrongly shaped tensors.
     """
     groups = {
         "missing": [name for name in wanted if name not in found],
@@ -146,7 +146,7 @@ def expect_keys(found: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequenc
 
 
 def _weight_file(path: Path) -> Path:
-    """The file that holds or indexes the weights at `path`."""
+    """Return the file that holds or indexes the weights at `path`."""
     if path.is_file():
         return path
     if not path.is_dir():
@@ -167,7 +167,7 @@ def _read_file(file: Path) -> dict[str, np.ndarray]:
 
 
 def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
-    # Imported here: `import based_jax` needs jax, flax, numpy and jaxtyping only.
+    # Imported here: `import based_jax` needs only jax, flax, numpy and jaxtyping.
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -175,7 +175,7 @@ def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
     try:
         return load_file(file)
     except SafetensorError as error:
-        reason = shown_name(str(error))  # it quotes names as they are
+        reason = shown_name(str(error))  # the message quotes names unescaped
         raise CheckpointError(f"{file}: truncated or damaged safetensors file ({reason})") from error
     except (AttributeError, KeyError, TypeError) as error:
         reason = shown_name(str(error))
@@ -183,7 +183,7 @@ def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
 
 
 def _expect_header(file: Path) -> None:
-    """Check what the library does not: that the header is small, and names no tensor twice."""
+    """Check that the header is small and names no tensor twice, which the library does not check."""
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         header = stream.read(min(size, MAX_BYTES))
@@ -204,7 +204,7 @@ _READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
 
 
 def _read_shards(index: Path) -> dict[str, np.ndarray]:
-    """The tensors of all shards; each shard must hold exactly what the index promises."""
+    """Read the tensors of all shards; each shard must hold exactly the tensors in the index."""
     names_by_shard: dict[str, set[str]] = {}
     for name, shard in read_index(index).items():
         names_by_shard.setdefault(shard, set()).add(name)
@@ -219,7 +219,7 @@ def _read_shards(index: Path) -> dict[str, np.ndarray]:
 
 
 def read_index(index: Path) -> dict[str, str]:
-    """Tensor name to shard, where every shard is a plain file name."""
+    """Read an index: tensor name -> shard, where every shard is a plain file name."""
     try:
         content = read_json(index)
     except ValueError as error:
@@ -236,17 +236,17 @@ def read_index(index: Path) -> dict[str, str]:
 
 
 def _is_finite(array: np.ndarray) -> bool:
-    """Whether float32 holds every number of an array, up to rounding."""
+    """Return whether float32 can represent every value of an array, up to rounding."""
     flat = array.reshape(-1)
     chunks = (flat[start : start + _CHECK_ELEMENTS] for start in range(0, flat.size, _CHECK_ELEMENTS))
-    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinity
+    with np.errstate(over="ignore"):  # a float64 beyond float32's range becomes infinity
         return all(np.isfinite(chunk.astype(np.float32, copy=False)).all() for chunk in chunks)
 
 
 def _safetensors_header(
     names: Sequence[str], tensors: Mapping[str, Any], metadata: Mapping[str, str]
 ) -> bytes:
-    """The JSON header, padded to a multiple of 8 bytes, for tensors stored in the order of `names`."""
+    """Build the JSON header, padded to a multiple of 8 bytes, for tensors stored in the order of `names`."""
     if not names or "__metadata__" in names or "" in names:
         raise ValueError(f"tensors = {_show(names)}: expected names other than '' and '__metadata__'")
     if not all(isinstance(text, str) for entry in metadata.items() for text in entry):

@@ -1,6 +1,6 @@
 """Torch names and layouts of our modules, under the names of the authors' code and of fla's models.
 
-Tables list optional parts too (biases); `layouts.select` keeps what a module has.
+Tables include optional parts (biases); `layouts.select` keeps those that a module has.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ LINEAR_ATTENTION: Rules = (
     same("feature_map.random_feats", "random_features"),
     same("feature_map.proj_1.weight", "poly_linear"),
     same("feature_map.proj_2.weight", "poly_squares"),
-    # The gate of Appendix C; the released code has none, so these two names are ours.
+    # The gate of Based's Appendix C; the released code has none, so these two names are ours.
     *dense("gate", "gate"),
 )
 
@@ -75,33 +75,33 @@ NORM: Rules = (vector("weight", "scale"), vector("bias", "bias"))
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """What a code base calls the parts of a language model."""
+    """A code base's names of the parts of a language model."""
 
     backbone: str = "transformer"
     mixer: str = "mixer"
     mlp: str = "mlp"
     norm: str = "norm1"
-    """before the mixer"""
+    """norm before the mixer"""
     norm2: str = "norm2"
-    """before the MLP"""
+    """norm before the MLP"""
     final_norm: str = "ln_f"
     word_embedding: str = "embeddings.word_embeddings"
     head: str = "lm_head.weight"
-    """the head; a tied one is the embedding once more"""
+    """the head; a tied head equals the embedding"""
     mixers: Mapping[str, Rules] = dataclasses.field(default_factory=lambda: MIXERS)
-    """tensors of a mixer, by its name here"""
+    """our name of a mixer -> layout rules"""
 
     @property
     def embedding(self) -> str:
-        """Key of the token embedding."""
+        """Return the key of the token embedding."""
         return f"{self.backbone}.{self.word_embedding}.weight"
 
     def layer(self, index: int) -> str:
-        """Prefix of a block."""
+        """Return the prefix of a block."""
         return f"{self.backbone}.layers.{index}"
 
     def layers(self, keys: Iterable[str]) -> set[str]:
-        """The numbers of the blocks that have weights."""
+        """Return the indices of the blocks that have weights."""
         prefix = f"{self.backbone}.layers."
         return {key.removeprefix(prefix).partition(".")[0] for key in keys if key.startswith(prefix)}
 
@@ -130,10 +130,10 @@ ZOOLOGY = Names(backbone="backbone", mixer="sequence_mixer", mlp="state_mixer")
 
 
 def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
-    """What the authors' code calls a model's parts; Mamba models come from another code base.
+    """Return the names of a model's parts in the authors' code; Mamba models have another code base.
 
     Args:
-        keys: of a checkpoint, which decide where its embedding is among them.
+        keys: of a checkpoint, which determine the name of its embedding.
     """
     for names in (AUTHORS, MAMBA_MODEL, FLA, FLA_MAMBA2):
         if names.embedding in keys:
@@ -144,14 +144,14 @@ def names_of(config: ModelConfig, keys: Container[str] = ()) -> Names:
 
 
 def mlp_rules(keys: Collection[str]) -> Rules:
-    """The rules of the MLPs in a checkpoint with these keys."""
+    """Return the rules of the MLPs in a checkpoint with these keys."""
     if any(".mlp.gate_proj." in key for key in keys):
         return fla_tables.MLP
     return ALT_MLP if any(".mlp.fc3." in key for key in keys) else MLP
 
 
 def block_rules(mixer: Iterable[Rule], names: Names = AUTHORS, mlp: Rules = MLP) -> Rules:
-    """A residual block around a mixer with the given rules."""
+    """Return the rules of a residual block around a mixer with the given rules."""
     return (
         *under(NORM, names.norm, "norm1"),
         *under(mixer, names.mixer, "mixer"),
@@ -161,7 +161,7 @@ def block_rules(mixer: Iterable[Rule], names: Names = AUTHORS, mlp: Rules = MLP)
 
 
 def model_rules(mixers: Sequence[Iterable[Rule]], names: Names = AUTHORS, mlp: Rules = MLP) -> Rules:
-    """A language model, given each layer's mixer rules; a tied head is not among them."""
+    """Return the rules of a language model, given each layer's mixer rules; without a tied head."""
     embeddings = f"{names.backbone}.embeddings"
     rules: list[Rule] = [
         same(names.embedding, "embedding"),
@@ -177,5 +177,5 @@ def model_rules(mixers: Sequence[Iterable[Rule]], names: Names = AUTHORS, mlp: R
 
 
 def mixer_rules(name: str, paths: Iterable[str] = (), names: Names = AUTHORS) -> Rules:
-    """The rules of a registered mixer. Without a table, its own paths with dots, arrays as they are."""
+    """Return the rules of a registered mixer; without a table, its paths with dots and unchanged arrays."""
     return names.mixers.get(name) or tuple(same(path.replace("/", "."), path) for path in paths)

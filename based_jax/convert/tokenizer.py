@@ -1,4 +1,4 @@
-"""The tokenizer that belongs to a model in a directory."""
+"""Find the tokenizer of a model in a directory."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from based_jax.models.presets import BYTE_VOCAB
 
 
 def find_tokenizer(directory: Path, spec: str | None, vocab_size: int) -> Tokenizer:
-    """The tokenizer asked for, else the one beside the model, else bytes if the vocabulary has their size."""
+    """Load the tokenizer `spec`, else the model's own, else bytes if the vocabulary has their size."""
     if spec is not None:
         return load_tokenizer(spec)
     tokenizer = own_tokenizer(directory, vocab_size)
@@ -17,7 +17,7 @@ def find_tokenizer(directory: Path, spec: str | None, vocab_size: int) -> Tokeni
 
 
 def own_tokenizer(directory: Path, vocab_size: int) -> Tokenizer | None:
-    """The tokenizer beside a model, else bytes if the vocabulary has their size, else None."""
+    """Load the model's own tokenizer, else bytes if the vocabulary has their size, else None."""
     if (directory / "tokenizer.json").is_file():
         return load_tokenizer(directory)
     return load_tokenizer("byte") if vocab_size == BYTE_VOCAB else None

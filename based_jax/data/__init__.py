@@ -1,4 +1,4 @@
-"""Data: text corpora, tokenizers, packed token streams and batches for language-model training.
+"""Load text corpora, tokenizers, packed token streams and batches for language-model training.
 
 corpus = load_documents("stdlib")
 train, held_out = split_documents(corpus.documents, max_bytes=1_000_000)

@@ -1,4 +1,4 @@
-"""A corpus: documents of exact text, and an account of every file that gave none."""
+"""A corpus: documents of exact text, and a record of every file without a usable document."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -11,9 +11,9 @@ _SUFFIXES_SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text that a model reads from start to end, with newlines as they were in the source."""
+    """One text, unchanged from its source, newlines included."""
 
-    name: str  # where it came from (a path, a path and line, a data set and row); for people, not unique
+    name: str  # source (a path, a path and line, a data set and row), human-readable; not unique
     text: str
 
 
@@ -32,16 +32,16 @@ class Corpus:
     spec: str
     documents: tuple[Document, ...]  # at least one, in a deterministic order
     skipped: tuple[Skipped, ...] = ()
-    num_files: int = 0  # that were read; 0 if the documents come from elsewhere
+    num_files: int = 0  # files that were read; 0 if the documents do not come from files
     left_out: Mapping[str, int] = field(default_factory=dict)  # files not read, by suffix ("" for none)
 
     @cached_property
     def num_bytes(self) -> int:
-        """UTF-8 bytes of all documents together."""
+        """Return the UTF-8 bytes of all documents together."""
         return sum(len(document.text.encode("utf-8")) for document in self.documents)
 
     def summary(self) -> str:
-        """One line for people: how much was found, and what was skipped or left out for which reason."""
+        """Summarize in one line how much was found, and what was skipped or left out, with the reasons."""
         count = len(self.documents)
         line = f"{self.spec}: {count:,} document{'s' * (count != 1)}, {self.num_bytes:,} bytes"
         if self.skipped:
@@ -50,7 +50,7 @@ class Corpus:
 
 
 def describe_left_out(left_out: Mapping[str, int]) -> str:
-    """Counts by suffix, for example ``160 files by suffix (120 .rst, 40 without)``."""
+    """Format counts by suffix, for example ``160 files by suffix (120 .rst, 40 without)``."""
     kinds = [f"{count:,} {suffix or 'without'}" for suffix, count in left_out.items()]
     more = len(kinds) - _SUFFIXES_SHOWN
     shown = ", ".join(kinds[:_SUFFIXES_SHOWN]) + (f" and {more} more kinds" if more > 0 else "")
@@ -59,7 +59,7 @@ def describe_left_out(left_out: Mapping[str, int]) -> str:
 
 
 def describe_skipped(skipped: Iterable[Skipped]) -> str:
-    """Counts and the first names by reason, for example ``3 (2 empty: a.txt, b.txt; 1 binary: c.txt)``."""
+    """Format counts and first names by reason, such as ``3 (2 empty: a.txt, b.txt; 1 binary: c.txt)``."""
     names = defaultdict(list)
     for item in skipped:
         names[item.reason].append(item.name)

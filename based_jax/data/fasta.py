@@ -1,11 +1,11 @@
-"""FASTA: records of sequence, and the stretches of a record between its assembly gaps.
+"""Read FASTA: records of sequence, split at assembly gaps.
 
-    >chr1 description          the record's name is the first word; what follows is for people
+    >chr1 description          the record's name is the first word; the rest is ignored
     ACGTNNNNACGT               lines of any length
-    ; a comment                lines of the oldest files, left out
+    ; a comment                in old files; ignored
 
-Reading keeps one copy of the sequences, for a while three of one record, and none of the file. Letters and
-their case stay as they are: what they mean is up to the tokenizer.
+Reading keeps one copy of the sequences in memory, briefly three of one record, and none of the file. Letters
+and their case are kept: the tokenizer interprets them.
 """
 
 import re
@@ -16,8 +16,8 @@ from based_jax.data.documents import Document, Skipped
 from based_jax.validate import expect
 
 GAP = 100
-"""N in a row that are a gap of the assembly, not bases that were hard to read: a gap whose length is not
-known is 100 N (NCBI's AGP specification, type U)."""
+"""Length of a run of N that counts as an assembly gap rather than as unreadable bases: a gap of unknown
+length is 100 N (NCBI's AGP specification, type U)."""
 
 MAX_HEADER = 16 << 20  # bytes of the longest line that is not sequence
 _MARKED = re.compile(rb"\n([>;])([^\n]*)")
@@ -33,10 +33,10 @@ def parse_fasta(chunks: Iterable[bytes], name: str) -> tuple[list[Document], lis
 
 
 def read_fasta(chunks: Iterable[bytes], name: str) -> Iterator[Document | Skipped]:
-    """Yield what `read_sequences` does, as documents.
+    """Yield the sequences of `read_sequences` as documents.
 
     Raises:
-        ValueError: as `read_sequences`.
+        ValueError: see `read_sequences`.
         UnicodeDecodeError: a sequence or a name that is not ASCII or UTF-8 text.
     """
     for item in read_sequences(chunks, name):
@@ -46,15 +46,16 @@ def read_fasta(chunks: Iterable[bytes], name: str) -> Iterator[Document | Skippe
 def read_sequences(
     chunks: Iterable[bytes], name: str, max_record: int = sys.maxsize
 ) -> Iterator[tuple[str, bytes] | Skipped]:
-    """Yield names and letters of records, none of them empty, and what is skipped, as they are read.
+    """Yield names and letters of nonempty records, and the skipped ones, while reading.
 
-    `name` is that of the file. Skipped are records without a base, and those of more than `max_record`
-    letters, of which no more are kept in memory.
+    `name` is that of the file. Records without a base are skipped, and so are those of more than `max_record`
+    letters, which are not kept in memory.
 
-    A record is cut at every run of at least `GAP` N: nobody knows what is there, and no model should learn
-    it. Its pieces are ``NAME:RECORD:START-END``, from base START to base END, both counted from 1 and
-    included, as in ``samtools faidx``; a record without a gap is ``NAME:RECORD``. One without a name takes
-    its number.
+    A record is cut at every run of at least `GAP` N, since its bases are unknown and no model should learn
+    them. The resulting sequences are named ``NAME:RECORD:START-END``, counted from 1 with both ends included,
+    as in ``samtools faidx``; a record without a gap is ``NAME:RECORD``. An unnamed record is named by its
+    number.
+
     Raises:
         ValueError: text before the first header, or a header of more than `MAX_HEADER` bytes.
         UnicodeDecodeError: a name that is not ASCII or UTF-8 text.
@@ -67,10 +68,10 @@ def read_sequences(
             yield Skipped(record, "too large")
             continue
         is_empty = True
-        for start, piece in _between_gaps(sequence):
-            if piece:
-                is_empty, end = False, start + len(piece)
-                yield record if piece is sequence else f"{record}:{start + 1}-{end}", piece
+        for start, part in _between_gaps(sequence):
+            if part:
+                is_empty, end = False, start + len(part)
+                yield record if part is sequence else f"{record}:{start + 1}-{end}", part
         if is_empty:
             yield Skipped(record, "empty")
     if not number:
@@ -78,9 +79,9 @@ def read_sequences(
 
 
 def _between_gaps(sequence: bytes) -> Iterator[tuple[int, bytes]]:
-    """Where each stretch without a gap starts, and the stretch; the sequence itself if there is no gap."""
+    """Yield the start and the letters of each part between gaps; the whole sequence if it has no gap."""
     letters, start = sequence.upper(), 0
-    while (gap := letters.find(b"N" * GAP, start)) >= 0:  # a search for bytes is much faster than a pattern
+    while (gap := letters.find(b"N" * GAP, start)) >= 0:  # much faster than a regular expression
         yield start, sequence[start:gap]
         known = _NOT_N.search(letters, gap)
         start = known.start() if known else len(letters)
@@ -89,38 +90,38 @@ def _between_gaps(sequence: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _records(chunks: Iterable[bytes], name: str, max_record: int) -> Iterator[tuple[bytes, bytes | None]]:
-    """Header without ">" and sequence without white space, None where it is too large, record by record."""
+    """Yield each record's header without ">" and its sequence without white space, None if too large."""
     header: bytes | None = None
-    pieces, size = list[bytes](), 0
+    parts, size = list[bytes](), 0
 
     def sequence() -> bytes | None:
-        joined = b"".join(pieces)
-        pieces.clear()  # the caller has the sequence for as long as it takes to encode it
+        joined = b"".join(parts)
+        parts.clear()  # free memory: the caller holds the sequence while it encodes it
         return joined if size <= max_record else None
 
     for kind, text in _marked(chunks, name):
         if kind == b">":
             if header is not None:
                 yield header, sequence()
-            header, pieces, size = text, [], 0
-        elif kind == b"" and (piece := text.translate(None, delete=_SPACE)):
-            shown = piece[:40].decode(errors="replace")
+            header, parts, size = text, [], 0
+        elif kind == b"" and (part := text.translate(None, delete=_SPACE)):
+            shown = part[:40].decode(errors="replace")
             expect(header is not None, f"{name}, first line", shown, "'>' and a name")
-            size += len(piece)
+            size += len(part)
             if size <= max_record:
-                pieces.append(piece)
+                parts.append(part)
             else:
-                pieces.clear()
+                parts.clear()
     if header is not None:
         yield header, sequence()
 
 
 def _marked(chunks: Iterable[bytes], name: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the text in order: lines after ">" or ";", and what stands between them (kind "")."""
-    carry = b"\n"  # a line begins after a newline, the first one too
+    """Yield the text in order with its kind: ">" or ";" for lines that begin so, "" for the text between."""
+    carry = b"\n"  # so that the first line also follows a newline
     for chunk in chunks:
         data = carry + chunk
-        # A header may go on in the next chunk, and a newline at the end may turn out to be before one.
+        # A header may continue in the next chunk, and a newline at the end may precede a header.
         cut = data.rfind(b"\n")
         if cut >= 0 and data[cut + 1 : cut + 2] in (b"", b">", b";"):
             data, carry = data[:cut], data[cut:]

@@ -1,8 +1,8 @@
-"""Globs over files: as Python's, but in time that grows with the directories, not with the ways to them.
+"""Match globs like Python's, visiting every directory once, however many paths lead to it.
 
-`glob.glob` follows links to directories: a link to its own directory gives every file 41 times, and two of
-them never end. It also takes each ``**`` of a pattern for itself, so that ``**/**/**/*`` visits a directory
-once for every way to share its path among them.
+`glob.glob` follows links to directories: a link to its own directory yields every file 41 times, and two such
+links never terminate. It also expands each ``**`` of a pattern separately, so that ``**/**/**/*`` visits a
+directory once for every way to split its path among them.
 """
 
 import fnmatch
@@ -13,11 +13,11 @@ RECURSIVE = "**"
 
 
 def match_files(pattern: str) -> Iterator[str]:
-    """Yield the files that match, each once, in no order.
+    """Yield the matching files, each once, in no particular order.
 
-    The parts of `pattern` may have the wildcards of `fnmatch`. ``**`` as a whole part stands for any number
-    of directories, without links to them, and as the last one for the files below, too. A name that starts
-    with a dot only matches a part that does.
+    The components of `pattern` may have the wildcards of `fnmatch`. ``**`` as a component stands for any
+    number of directories, except links, and as the last one also for the files in them. A name that starts
+    with a dot matches only a component that does, too.
     """
     root = os.sep if os.path.isabs(pattern) else ""
     parts = [part for part in pattern.split(os.sep) if part]
@@ -47,7 +47,7 @@ def match_files(pattern: str) -> Iterator[str]:
 
 
 def _matching(directory: str, part: str) -> Iterator[str]:
-    """Paths in a directory whose names match one part of a pattern."""
+    """Yield the paths in a directory whose names match one component of a pattern."""
     if not any(wildcard in part for wildcard in "*?["):
         yield os.path.join(directory, part)
         return
@@ -57,7 +57,7 @@ def _matching(directory: str, part: str) -> Iterator[str]:
 
 
 def _entries(directory: str) -> list[os.DirEntry[str]]:
-    """What is in a directory; nothing where it cannot be listed."""
+    """List a directory's entries; none if it cannot be listed."""
     try:
         with os.scandir(directory or os.curdir) as entries:
             return list(entries)
@@ -66,7 +66,7 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
 
 
 def identity(path: str) -> str:
-    """The same text for every path to a directory or file; the path itself where there is none."""
+    """Return the same string for every path to a file or directory; the path itself if nothing is there."""
     try:
         status = os.stat(path or os.curdir)
     except OSError:

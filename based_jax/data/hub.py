@@ -1,14 +1,14 @@
-"""Data sets that the library `datasets` loads: of the Hugging Face hub, or of a directory of files.
+"""Load data sets with the library `datasets`, from the Hugging Face hub or a directory of files.
 
 ===========================  =====================================================================
 spec                         rows
 ===========================  =====================================================================
-``hf:NAME``                  split "train" of the data set NAME, of its only or default configuration
+``hf:NAME``                  split "train" of the data set NAME, in its only or default configuration
 ``hf:NAME:SPLIT``            another split
 ``hf:NAME:CONFIG:SPLIT``     a configuration, e.g. ``hf:HuggingFaceFW/fineweb:sample-10BT:train``
 ===========================  =====================================================================
 
-A document is the field "text" of a row.
+Each row is a document: its field "text".
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from based_jax.data import readers
 from based_jax.validate import expect
 
 HUB = "hf:"
-"""What the spec of such a data set begins with."""
+"""Prefix of the spec of such a data set."""
 
 _EXPECTED = "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
 
@@ -27,7 +27,7 @@ Loaded = TypeVar("Loaded")
 
 
 class HubSpec(NamedTuple):
-    """What a spec says."""
+    """The parts of a spec."""
 
     name: str
     config: str | None
@@ -35,7 +35,7 @@ class HubSpec(NamedTuple):
 
 
 def parse_hub(spec: str, argument: str = "data") -> HubSpec:
-    """Parse a spec that begins with `HUB`; a ValueError begins with the `argument` that it was given as."""
+    """Parse a spec that begins with `HUB`; errors name the `argument` that it was passed as."""
     name, *rest = spec.removeprefix(HUB).split(":")
     expect(bool(name) and len(rest) <= 2 and all(rest), argument, spec, _EXPECTED)
     *config, split = rest or ["train"]
@@ -43,7 +43,7 @@ def parse_hub(spec: str, argument: str = "data") -> HubSpec:
 
 
 def load_texts(spec: str, argument: str = "data") -> Iterator[str]:
-    """Yield the texts of a data set that is downloaded as a whole before the first one; some may be empty.
+    """Yield the texts of a data set, after downloading all of it; texts may be empty.
 
     Raises:
         ImportError: `datasets` is not installed.
@@ -57,14 +57,13 @@ def load_texts(spec: str, argument: str = "data") -> Iterator[str]:
 
 
 def stream_texts(spec: str, first: int = 0) -> Iterator[str]:
-    """Yield the texts from row `first` on while they arrive; nothing is kept on disk.
+    """Stream the texts from row `first` on; nothing is kept on disk.
 
-    The rows before `first` arrive, too, and are thrown away: the formats know no way to row n but through
-    those before it.
+    The rows before `first` are downloaded and dropped, as the formats do not allow access to row n alone.
 
     Raises:
-        ImportError, ValueError: as `load_texts`.
-        OSError: the rows stop to arrive.
+        ImportError, ValueError: see `load_texts`.
+        OSError: the stream breaks off.
     """
     hub = parse_hub(spec)
     datasets = _import_library(spec, "data")
@@ -77,7 +76,7 @@ def stream_texts(spec: str, first: int = 0) -> Iterator[str]:
     while True:
         try:
             row = next(rows, None)
-        except Exception as error:  # as many kinds
+        except Exception as error:  # the library raises many kinds
             raise OSError(f"data = {spec!r}: reading ended after {number} rows; {_reason(error)}") from error
         if row is None:
             return
@@ -86,9 +85,9 @@ def stream_texts(spec: str, first: int = 0) -> Iterator[str]:
 
 
 def hub_fingerprint(spec: str) -> str:
-    """Return the names of a split's files and the revision, ETag or time of change of each, as a SHA-256.
+    """Return a SHA-256 of the names of a split's files and the revision, ETag or modification time of each.
 
-    Errors are those of `load_texts`.
+    Errors: see `load_texts`.
     """
     hub = parse_hub(spec)
     datasets = _import_library(spec, "data")

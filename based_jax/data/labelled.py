@@ -1,7 +1,7 @@
-"""Labelled sequences for classification: folders of classes, or tables with a column of labels.
+"""Load labelled sequences for classification: one directory per class, or tables with a label column.
 
 =============================================  ===========================================================
-below the directory                            as in
+in the directory                               as in
 =============================================  ===========================================================
 ``train/CLASS/*.txt``, ``test/CLASS/*.txt``    GenomicBenchmarks, one sequence in each file
 ``train.csv``, ``test.csv``                    GUE (DNABERT-2), columns ``sequence`` and ``label``
@@ -26,7 +26,7 @@ from based_jax.data.tokenizers import Tokenizer
 from based_jax.files import parse_json, read_text
 from based_jax.validate import expect
 
-MAX_BYTES = 128 << 20  # of one of the files
+MAX_BYTES = 128 << 20  # limit per file
 
 _COLUMNS = ("sequence", "label")
 _EXPECTED = "a directory with train/CLASS/*.txt and test/CLASS/*.txt, train.csv and test.csv, or .jsonl"
@@ -34,12 +34,12 @@ _EXPECTED = "a directory with train/CLASS/*.txt and test/CLASS/*.txt, train.csv 
 
 @dataclass(frozen=True, eq=False)
 class LabelledSequences:
-    """Sequences of tokens with a class each; n is their number."""
+    """n sequences of tokens, each with a class."""
 
-    tokens: UInt[np.ndarray, " T"]  # all sequences one after the other
-    starts: Int64[np.ndarray, " m"]  # where each sequence begins, and T; m = n + 1
-    labels: Int32[np.ndarray, " n"]  # numbers of the classes
-    classes: tuple[str, ...]  # their names, at least two
+    tokens: UInt[np.ndarray, " T"]  # all sequences, concatenated
+    starts: Int64[np.ndarray, " m"]  # start of each sequence, then T; m = n + 1
+    labels: Int32[np.ndarray, " n"]  # class indices
+    classes: tuple[str, ...]  # class names, at least two
 
     def __len__(self) -> int:
         return self.labels.size
@@ -50,14 +50,14 @@ class LabelledSequences:
 
     @cached_property
     def checksum(self) -> int:
-        """CRC-32 of tokens and labels, to notice that a run resumes on other data."""
+        """Return a CRC-32 of tokens and labels, to detect that a run resumes on other data."""
         return zlib.crc32(self.labels.data, zlib.crc32(self.starts.data, zlib.crc32(self.tokens.data)))
 
     def split(self, share: float, seed: int) -> tuple["LabelledSequences", "LabelledSequences"]:
-        """All but a random share of the sequences, and that share; the same two for the same seed.
+        """Split off a random share of the sequences; return the rest and that share, determined by the seed.
 
         Raises:
-            ValueError: a side would be empty.
+            ValueError: one of the two would be empty.
         """
         total, count = len(self), round(share * len(self))
         expect(0 < count < total, "share", share, f"one that leaves both parts some of {total} sequences")
@@ -65,7 +65,7 @@ class LabelledSequences:
         return self.subset(np.sort(order[count:])), self.subset(np.sort(order[:count]))
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "LabelledSequences":
-        """The sequences of these numbers, in this order."""
+        """Return the sequences with these indices, in this order."""
         chunks = [self.tokens[self.starts[i] : self.starts[i + 1]] for i in indices]
         starts = np.cumsum([0, *map(len, chunks)], dtype=np.int64)
         return LabelledSequences(np.concatenate(chunks), starts, self.labels[indices], self.classes)
@@ -73,10 +73,10 @@ class LabelledSequences:
 
 @dataclass(frozen=True, eq=False)
 class LabelledRows:
-    """Sequences as rows of one length: padded on the right, or cut there.
+    """Sequences as rows of one length, padded or truncated on the right.
 
-    A row has inputs, int32 (length,); input_mask, bool (length,), False for padding, left out where all rows
-    are full; targets, int32, its class; mask, bool, True.
+    A row has inputs, int32 (length,); input_mask, bool (length,), False for padding, absent if no row has
+    padding; targets, int32, its class; mask, bool, True.
     """
 
     sequences: LabelledSequences
@@ -90,7 +90,7 @@ class LabelledRows:
 
     @cached_property
     def padded(self) -> bool:
-        """Whether any row has padding."""
+        """Return whether any row has padding."""
         return bool(np.diff(self.sequences.starts).min() < self.length)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
@@ -102,7 +102,7 @@ class LabelledRows:
         return row | ({"input_mask": np.arange(self.length) < real} if self.padded else {})
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        """Yield every row once, in batches of one size; the mask of rows that fill the last one is False."""
+        """Yield every row once, in batches of equal size; rows that pad the last batch have mask False."""
         for first in range(0, len(self), batch_size):
             rows = [self[min(i, len(self) - 1)] for i in range(first, first + batch_size)]
             batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
@@ -112,15 +112,15 @@ class LabelledRows:
 def load_labelled(
     directory: str | os.PathLike[str], tokenizer: Tokenizer
 ) -> tuple[LabelledSequences, LabelledSequences]:
-    """The training and the test part of a directory (see the module's table).
+    """Load the training and the test split of a directory (see the module's table).
 
-    Classes are numbered in the order of their names, or of their values if all are numbers. White space
-    around a sequence is left out.
+    Classes are indexed in the order of their names, or of their values if all are numbers. White space around
+    a sequence is removed.
 
     Raises:
-        FileNotFoundError: no such directory, or nothing of the table in it.
-        ValueError: fewer than two classes, a class in the test part only, an empty sequence, a broken line,
-            or a sequence that the tokenizer refuses; with the place.
+        FileNotFoundError: no such directory, or none of the files in the table.
+        ValueError: fewer than two classes, a class in the test split only, an empty sequence, a broken line,
+            or a sequence that the tokenizer rejects; the message names file and line.
     """
     root = Path(directory)
     train, test = _read_part(root, "train"), _read_part(root, "test")
@@ -137,13 +137,13 @@ def _encode(
     chunks, labels = [], []
     dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
     known = f"one of the training part's, {', '.join(classes)}"
-    for place, sequence, label in examples:
-        expect(label in classes, f"{place}: label", label, known)
+    for location, sequence, label in examples:
+        expect(label in classes, f"{location}: label", label, known)
         try:
             tokens = tokenizer.encode(sequence)
         except ValueError as error:
-            raise ValueError(f"{place}: {error}") from error
-        expect(tokens.size > 0, f"{place}: sequence", sequence, "at least one letter")
+            raise ValueError(f"{location}: {error}") from error
+        expect(tokens.size > 0, f"{location}: sequence", sequence, "at least one letter")
         chunks.append(tokens.astype(dtype))
         labels.append(classes.index(label))
     starts = np.cumsum([0, *map(len, chunks)], dtype=np.int64)
@@ -151,7 +151,7 @@ def _encode(
 
 
 def _read_part(root: Path, part: str) -> list[tuple[str, str, str]]:
-    """(place, sequence, label) of every example."""
+    """Return (location, sequence, label) of every example."""
     files = {".csv": _read_csv, ".jsonl": _read_jsonl}
     found = [root / f"{part}{ending}" for ending in files if (root / f"{part}{ending}").is_file()]
     if (root / part).is_dir():

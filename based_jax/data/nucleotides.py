@@ -1,8 +1,8 @@
-"""The alphabet of DNA: A C G T, and N for a base that is not known.
+"""Encode DNA in the alphabet A C G T, and N for an unknown base.
 
 Lower case is read as upper case: in genome assemblies it marks repeats, not other bases. U is read as T. The
-other codes of IUPAC's alphabet stand for two or three bases (R is A or G, ...) and become N. The character
-tokenizer of HyenaDNA's code (arXiv:2306.15794) has the same five letters, but takes lower case for unknown.
+other IUPAC codes stand for two or three bases (R is A or G, ...) and become N. The character tokenizer of
+HyenaDNA's code (arXiv:2306.15794) has the same five letters, but maps lower case to unknown.
 """
 
 import re
@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 
 from based_jax.validate import expect
 
-LETTERS = "ACGTN"  # of the ids 0, 1, ..., 4.
+LETTERS = "ACGTN"  # for ids 0, 1, ..., 4
 
 AMBIGUOUS = "RYSWKMBDHV"  # IUPAC's codes for several bases, read as N
 
@@ -25,8 +25,8 @@ _OTHER = re.compile(f"[^{LETTERS}U{AMBIGUOUS}]", re.IGNORECASE | re.ASCII)
 
 
 def encode_nucleotides(text: str) -> UInt8[np.ndarray, " N"]:
-    """Return ids of nucleotides, uint8 (N,); ValueError names one that is none and its position, from 0."""
-    # `translate` runs over the bytes in C; what is not ASCII becomes one "?" that is unknown as well.
+    """Return ids of nucleotides, uint8 (N,); ValueError names an unknown character and its position."""
+    # `translate` runs over the bytes in C; a non-ASCII character becomes "?", which is unknown as well.
     ids = np.frombuffer(text.encode("ascii", errors="replace").translate(_TO_ID), dtype=np.uint8)
     if ids.size and ids.max() == _UNKNOWN:
         other = _OTHER.search(text)
@@ -37,6 +37,6 @@ def encode_nucleotides(text: str) -> UInt8[np.ndarray, " N"]:
 
 
 def decode_nucleotides(ids: np.ndarray) -> str:
-    """Return letters of ids 0 to 4, integers (N,); other ids have no letter and are left out."""
+    """Return the letters of ids 0 to 4, integers (N,); other ids have no letter and are skipped."""
     letters = np.frombuffer(LETTERS.encode("ascii"), dtype=np.uint8)
     return letters[ids[ids < len(LETTERS)]].tobytes().decode("ascii")

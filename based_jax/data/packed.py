@@ -1,9 +1,9 @@
-"""Documents as one stream of tokens, and fixed-size windows of it.
+"""Pack documents into one stream of tokens, and cut it into windows of equal length.
 
     stream  =  EOT d1 EOT d2 ... EOT dn EOT          (T tokens)
 
 Each document's segment begins with its EOT: the first token of a document is predicted from its own EOT, and
-its last token predicts the next EOT. Window i predicts the tokens i * length + 1 ... (i + 1) * length of the
+its last token predicts the next EOT. Window i predicts tokens i * length + 1 ... (i + 1) * length of the
 stream, so every token but the first is predicted exactly once, and a window's first input is the previous
 window's last target.
 """
@@ -23,18 +23,18 @@ from based_jax.validate import expect
 
 @dataclass(frozen=True, eq=False)
 class PackedTokens:
-    """A stream of T >= 2 tokens; `len` of it is T."""
+    """A stream of T >= 2 tokens; its `len` is T."""
 
     tokens: UInt[np.ndarray, " T"]  # uint8, uint16 or uint32, the whole stream
-    starts: Int64[np.ndarray, " n"]  # increasing: each document's EOT; the final EOT belongs to no document
-    num_bytes: int  # UTF-8 bytes of the documents' text, to turn nats per token into bits per byte
+    starts: Int64[np.ndarray, " n"]  # increasing positions of the documents' EOTs, without the final EOT
+    num_bytes: int  # UTF-8 bytes of the documents' text, to convert nats per token to bits per byte
 
     @classmethod
     def from_documents(cls, documents: Iterable[Document], tokenizer: Tokenizer) -> "PackedTokens":
         """Encode documents one after the other.
 
         Raises:
-            ValueError: no documents, one that the tokenizer refuses, or ids outside its vocabulary.
+            ValueError: no documents, one that the tokenizer rejects, or ids outside its vocabulary.
         """
         dtype = np.min_scalar_type(tokenizer.vocab_size - 1)  # the smallest: a genome has billions of tokens
         eot = np.full(1, tokenizer.eot, dtype)
@@ -60,26 +60,26 @@ class PackedTokens:
 
     @cached_property
     def checksum(self) -> int:
-        """CRC-32 of the tokens, to notice that a run resumes on other data."""
+        """Return a CRC-32 of the tokens, to detect that a run resumes on other data."""
         return zlib.crc32(np.ascontiguousarray(self.tokens).data)
 
     @cached_property
     def sizes(self) -> Int64[np.ndarray, " 1"]:
-        """Tokens of its only shard: itself, see `based_jax.data.streams.TokenStream`."""
+        """Return the tokens of its only shard, itself; see `based_jax.data.streams.TokenStream`."""
         return np.array([len(self)])
 
     def shard(self, number: int) -> "PackedTokens":
-        """Itself."""
+        """Return itself, the only shard."""
         return self
 
     def num_windows(self, length: int, *, drop_last: bool) -> int:
-        """How many windows of `length` targets there are; `drop_last` leaves out a short one at the end."""
+        """Count the windows of `length` targets; `drop_last` excludes a short one at the end."""
         expect(length >= 1, "length", length, "at least 1")
         targets = len(self) - 1
         return targets // length if drop_last else -(-targets // length)
 
     def window(self, i: int, length: int) -> dict[str, np.ndarray]:
-        """Window number `i` of `length` tokens.
+        """Return window `i` of `length` tokens.
 
         Returns:
             inputs: int32 (length,).

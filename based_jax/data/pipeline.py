@@ -1,10 +1,10 @@
-"""Batches of windows: endless, shuffled and resumable for training; each target exactly once for evaluation.
+"""Batch windows: endless, shuffled and resumable for training; each target exactly once for evaluation.
 
-Several processes draw from one global order: with P processes, global batch number k is the rows of process
-0, then those of process 1, and so on: the same rows that one process with a batch P times as large would see.
+Several processes draw from one global order: with P processes, global batch k consists of the rows of process
+0, then those of process 1, and so on: the rows that one process would draw with a batch P times as large.
 
-Text in memory is shuffled by Grain. Shards on disk and mixtures have an order of their own (`shards.order`,
-`shards.mixtures`), and their batches are made by a thread ahead of the loop.
+Grain shuffles text in memory. Shards on disk and mixtures have their own order (`shards.order`,
+`shards.mixtures`), and a thread prepares their batches ahead of the training loop.
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ from based_jax.validate import expect, expect_choice
 
 Batch = dict[str, np.ndarray]
 """inputs, targets, segment_ids: int32 (batch_size, length); mask: bool (batch_size, length), False for
-padding, left out of training batches, which have none."""
+padding; absent from training batches, which have no padding."""
 
-# Of shards; in memory threads would only compete for the interpreter's lock.
+# For shards only: for text in memory, threads would only compete for the interpreter's lock.
 _PREFETCH = grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)
 
 
@@ -44,7 +44,7 @@ class TrainIterator(grain.DatasetIterator[Batch]):
         return next(self._batches)
 
     def get_state(self) -> dict[str, Any]:
-        """Return plain JSON values: the position in the stream of batches, and which stream it is."""
+        """Return plain JSON values: the position in the stream of batches, and the stream's identity."""
         return {"place": self._batches.get_state(), "data": dict(self._data)}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -71,25 +71,25 @@ def train_iterator(
     shard_index: int = 0,
     shard_count: int = 1,
 ) -> TrainIterator:
-    """Endless batches of full windows, shuffled anew in every epoch.
+    """Iterate over endless batches of full windows, reshuffled in every epoch.
 
-    The order depends on the seed, the sizes of the stream's shards, `length` and `shuffle` only. A short
-    window at a shard's end is not used, so no row has padding and batches have no mask. With fewer windows
-    than rows, a batch runs over from one epoch into the next.
+    The order depends only on the seed, the sizes of the stream's shards, `length` and `shuffle`. A short
+    window at a shard's end is not used, so no row has padding and batches have no mask. A batch may continue
+    from one epoch into the next.
 
     Args:
         length: tokens per row.
         batch_size: rows per batch of this process.
         seed: of the shuffle, not negative.
         shuffle: "documents" packs each shard's documents in a new order every epoch, then permutes windows;
-            "windows" permutes the windows of the stored order. Default: "windows" for text in memory that is
-            no part of a mixture, else "documents".
-        cross_documents: leave out `segment_ids`, so that a model reads on across the borders of documents.
-        shard_index: number of this process.
+            "windows" permutes the windows of the stored order. Default: "windows" for text in memory outside
+            mixtures, else "documents".
+        cross_documents: omit `segment_ids`, so that a model sees earlier documents in its window.
+        shard_index: index of this process.
 
     Raises:
-        ValueError: a value out of range, or a stream without a shard as long as one window. While batches are
-            drawn: a damaged shard.
+        ValueError: a value out of range, or no shard is as long as one window. While batches are drawn: a
+            damaged shard.
     """
     _check_sizes(length, batch_size, shard_index, shard_count)
     expect(seed >= 0, "seed", seed, "not negative")
@@ -125,18 +125,18 @@ def shuffled_batches(
     shard_index: int = 0,
     shard_count: int = 1,
 ) -> TrainIterator:
-    """Endless batches of any rows, shuffled anew in every epoch, as `train_iterator` has of windows.
+    """Iterate over endless batches of any rows, reshuffled in every epoch, like `train_iterator`.
 
     Args:
         rows: at least one, in memory.
         batch_size, seed, shard_index, shard_count: as in `train_iterator`.
-        identity: which rows these are; a state of the iterator fits those of the same identity only.
+        identity: identifies the rows; an iterator's state can only be restored with the same identity.
     """
-    # There is no remainder to drop, but without it Grain counts the batches in floats, which overflows.
+    # There is no remainder to drop, but without the argument Grain counts batches in floats, which overflows.
     shuffled = grain.MapDataset.source(rows).seed(seed).shuffle().repeat(None)
     batches = shuffled.batch(batch_size, drop_remainder=True)
     shard = batches.slice(slice(shard_index, None, shard_count))
-    # The tokens are in memory: threads would only compete for the interpreter's lock.
+    # The rows are in memory: threads would only compete for the interpreter's lock.
     iterator = iter(shard.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
     return TrainIterator(iterator, {**identity, "global_batch_size": batch_size * shard_count, "seed": seed})
 
@@ -150,12 +150,12 @@ def held_out_batches(
     shard_index: int = 0,
     shard_count: int = 1,
 ) -> Iterator[Batch]:
-    """Every target of the stream's shards exactly once, in order.
+    """Yield batches with every target of the stream's shards exactly once, in order.
 
-    All batches have one shape, and every process gets the same number of them: what is missing at the end are
-    rows whose mask is False throughout. Count losses where `mask` is True.
+    All batches have the same shape, and every process gets the same number of them: the last ones are filled
+    up with rows whose mask is False. Count losses only where `mask` is True.
 
-    Args and errors: as `train_iterator`; any stream is long enough.
+    Args and errors: as in `train_iterator`, but any stream is long enough.
     """
     _check_sizes(length, batch_size, shard_index, shard_count)
     count = stream.num_windows(length, drop_last=False)

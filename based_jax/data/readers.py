@@ -1,12 +1,12 @@
-"""One file -> its documents: text, JSON, JSON lines, Parquet or FASTA by its extension, perhaps compressed.
+"""Read a file's documents: text, JSON, JSON lines, Parquet or FASTA, by extension, possibly compressed.
 
-A file is read as a whole, so its text is limited: to `MAX_BYTES`, and where it is compressed to `MAX_RATIO`
-times its own size, which text does not reach and a file made of repetitions does.
+A file is read as a whole, so its text is limited to `MAX_BYTES`, and if compressed also to `MAX_RATIO` times
+its own size, which ordinary text does not reach and a decompression bomb does.
 
-A damaged file costs itself, never the corpus: it is returned as `Skipped`. A broken line of JSON, or a FASTA
-file that does not begin with a header, is different: the file is not what its name promises, so it is an
-error that names the line. A ``.json`` file is an array of objects, one object, or JSON lines after all.
-`based_jax.data.shards.blocks` reads the same kinds of files as streams.
+A damaged file does not fail the corpus: it is returned as `Skipped`. A broken line of JSON, or a FASTA file
+without a first header, is an error that names the line, since the file is not what its extension claims. A
+``.json`` file is an array of objects, one object, or JSON lines. `based_jax.data.shards.blocks` reads the
+same kinds of files as streams.
 """
 
 import contextlib
@@ -31,28 +31,28 @@ COMPRESSIONS = (".gz", ".zst")
 _EXTENSIONS = (*TEXT_EXTENSIONS, JSONL_EXTENSION, JSON_EXTENSION, *FASTA_EXTENSIONS)
 KNOWN_FILES = f"{' '.join(_EXTENSIONS)}, each also with {' or '.join(COMPRESSIONS)}; {PARQUET_EXTENSION}"
 
-MAX_BYTES = 16 << 30  # most bytes of text in one file; `load_documents` takes another number
-MAX_RATIO = 100  # most bytes of text for one of a compressed file, beyond the first 64 MiB
+MAX_BYTES = 16 << 30  # default limit of the text in one file; an argument of `load_documents`
+MAX_RATIO = 100  # maximum bytes of text per byte of a compressed file, beyond the first 64 MiB
 
-MAX_JSON = 128 << 20  # most bytes of a ``.json`` file that is not JSON lines: it is parsed as a whole
+MAX_JSON = 128 << 20  # size limit of a ``.json`` file that is not JSON lines, as it is parsed as a whole
 _MIN_LIMIT = 64 << 20
 _CHUNK = 1 << 20  # bytes
-_GZIP_STEP = 1 << 16  # bytes; what follows a member is copied, and one may have 20 bytes
-_ZSTD_STEP = 1 << 11  # bytes that zstd unpacks at once: each four of them may become 128 KiB
-_ROWS = 64  # of a Parquet file at once
+_GZIP_STEP = 1 << 16  # bytes; small, as the rest after each member is copied, and members may have 20 bytes
+_ZSTD_STEP = 1 << 11  # bytes that zstd unpacks at once: every four of them may become 128 KiB
+_ROWS = 64  # rows of a Parquet file to read at once
 _LINE = re.compile("[^\n]+")
 
 
 class Unusable(Exception):
-    """A file without text; the argument is the reason."""
+    """A file has no usable text; the argument is the reason."""
 
 
 class TooLarge(ValueError):
-    """More text than a limit."""
+    """A file has more text than allowed."""
 
 
 class BrokenRecord(ValueError):
-    """JSON that is no object with a text; `reason` is a short one, to count by."""
+    """JSON that is not an object with a text; `reason` is a short label for counting."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
@@ -60,33 +60,33 @@ class BrokenRecord(ValueError):
 
 
 def is_known_file(path: Path) -> bool:
-    """Whether the name's extension promises text."""
+    """Return whether the file has a known text extension."""
     extension, compression = kind_of(path)
     return extension in _EXTENSIONS or (extension == PARQUET_EXTENSION and not compression)
 
 
 def without_compression(name: str) -> str:
-    """A file's name without the ending of its compression."""
+    """Return a file's name without its compression extension."""
     return next((name[: -len(end)] for end in COMPRESSIONS if name.lower().endswith(end)), name)
 
 
 def read_file(
     path: Path, name: str, max_bytes: int = MAX_BYTES, *, is_plain: bool = False
 ) -> tuple[list[Document], list[Skipped]]:
-    """Read one file; return its documents, none of them with an empty text, and what was skipped.
+    """Read one file; return its nonempty documents, and what was skipped.
 
     Args:
-        path: a file; one whose extension is unknown is read as UTF-8 text.
-        name: the name for its documents; those of a ``.jsonl`` file become ``name:line``, those of a
+        path: a file; one with an unknown extension is read as UTF-8 text.
+        name: the name of its documents; those of a ``.jsonl`` file become ``name:line``, those of a
             ``.json`` or ``.parquet`` file ``name:number`` (from 1), those of a FASTA file ``name:record``.
-        max_bytes: of text that the file may hold.
-        is_plain: read UTF-8 text, unpacked, whatever the extension.
+        max_bytes: limit of the file's text.
+        is_plain: read UTF-8 text, uncompressed, whatever the extension.
 
     Raises:
-        ValueError: a line of a ``.jsonl`` file is not an object with a string field "text", nor what a
-            ``.json`` file holds; a ``.parquet`` file has no such column; a FASTA file does not begin with a
-            header; more text than `max_bytes`, or than `MAX_RATIO` allows.
-        ImportError: a ``.zst`` or ``.parquet`` file, and the package that reads it is not installed.
+        ValueError: a line of a ``.jsonl`` file, or an object of a ``.json`` file, has no string field "text";
+            a ``.parquet`` file has no such column; a FASTA file does not begin with a header; more text than
+            `max_bytes` or `MAX_RATIO` allows.
+        ImportError: the package for a ``.zst`` or ``.parquet`` file is not installed.
     """
     extension = "" if is_plain else kind_of(path)[0]
     chunks = read_chunks(path, name, max_bytes)
@@ -96,7 +96,7 @@ def read_file(
             return _nonempty(((n, text or "") for n, text in enumerate(rows, start=1)), name)
         if extension in FASTA_EXTENSIONS:
             return parse_fasta(chunks, name)
-        # Decoding bytes, rather than reading in text mode, keeps "\r\n" and lone "\r" as they are.
+        # Decoding bytes, unlike reading in text mode, keeps "\r\n" and lone "\r" unchanged.
         text = b"".join(chunks).decode("utf-8")
     except Unusable as error:
         return [], [Skipped(name, str(error))]
@@ -111,7 +111,7 @@ def read_file(
 
 
 def import_optional(module: str, argument: str, value: str) -> ModuleType:
-    """Import a package of the ``data`` extra, or raise an ImportError that says how to install it."""
+    """Import a package of the ``data`` extra, or raise an ImportError with the install command."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -120,7 +120,7 @@ def import_optional(module: str, argument: str, value: str) -> ModuleType:
 
 
 def kind_of(path: Path) -> tuple[str, str]:
-    """The extension of the text and that of the compression ("" for none), in lower case."""
+    """Return the extension of the text and that of the compression ("" for none), in lower case."""
     name = path.name.lower()
     text = without_compression(name)
     return os.path.splitext(text)[1], name[len(text) :]
@@ -135,18 +135,18 @@ def read_chunks(
     binary: bool = False,
     seen: Callable[[int], None] = lambda position: None,
 ) -> Iterator[bytes]:
-    """Yield a file's text in chunks of bytes, unpacked.
+    """Yield a file's decompressed text in chunks of bytes.
 
     Args:
-        max_bytes: of text; None for no limit but that of `MAX_RATIO`.
-        offset: bytes of text to leave out at the beginning.
-        binary: whether zero bytes are let through.
-        seen: is called before each chunk with the number of the file's own bytes that were read.
+        max_bytes: limit of the text; None for no limit except `MAX_RATIO`.
+        offset: bytes of text to skip at the beginning.
+        binary: whether zero bytes are allowed.
+        seen: called before each chunk with the number of the file's own bytes read so far.
 
     Raises:
         Unusable: the file is unreadable, damaged or, unless `binary`, not text.
-        TooLarge: the file has more text.
-        ImportError: as `read_file`.
+        TooLarge: the file has more text than allowed.
+        ImportError: see `read_file`.
     """
     compression = kind_of(path)[1]
     skip = offset if compression else 0
@@ -158,21 +158,20 @@ def read_chunks(
 
 
 def parquet_texts(path: Path, name: str, first: int = 0) -> Iterator[tuple[int, Any]]:
-    """Yield the field "text" of a Parquet file's rows from number `first` on, some rows at a time.
+    """Yield the column "text" of a Parquet file from row `first` on, some rows at a time.
 
     Yields:
-        The number of rows up to the end of these, and a pyarrow array of large strings (None where a row
-        has no text).
+        The number of rows read so far, and a pyarrow array of large strings (None where a row has no text).
 
     Raises:
         Unusable: the file is unreadable or damaged.
-        BrokenRecord: it has no column of strings with the name "text".
+        BrokenRecord: it has no column "text" of strings.
         ImportError: `pyarrow` is not installed.
     """
     arrow = import_optional("pyarrow", "file", name)
     parquet = import_optional("pyarrow.parquet", "file", name)
     try:
-        # Buffered, a column is read page by page instead of as a whole.
+        # With a buffer, a column is read page by page instead of as a whole.
         with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_CHUNK) as file:
             schema = file.schema_arrow
             kinds = (arrow.string(), arrow.large_string(), arrow.string_view())
@@ -195,7 +194,7 @@ def parquet_texts(path: Path, name: str, first: int = 0) -> Iterator[tuple[int, 
 
 
 def is_json_lines(text: str) -> bool:
-    """Whether a ``.json`` file has one object per line: its first line that is not blank is one."""
+    """Return whether a ``.json`` file has one object per line, judging by its first nonblank line."""
     first = text.removeprefix("\ufeff").lstrip()
     line = first[: first.find("\n") + 1] or first
     if not line.startswith("{") or not line.rstrip().endswith("}"):
@@ -206,11 +205,11 @@ def is_json_lines(text: str) -> bool:
 
 
 def parse_records(text: str, name: str) -> list[str]:
-    """Return the texts of a ``.json`` file: of its one object, or of each in its array.
+    """Return the texts of a ``.json`` file: of its one object, or of each object in its array.
 
     Raises:
         TooLarge: more than `MAX_JSON` characters.
-        BrokenRecord: not JSON, or something else in it.
+        BrokenRecord: not JSON, or not such objects.
     """
     expected = f"{name}: expected a JSON object with a string field 'text', or an array of such"
     if len(text) > MAX_JSON:
@@ -224,12 +223,12 @@ def parse_records(text: str, name: str) -> list[str]:
 
 
 def text_of(record: Any, expected: str) -> str:
-    """Return the text of a parsed object; `BrokenRecord` begins with `expected`."""
+    """Return the text of a parsed object; a `BrokenRecord` message begins with `expected`."""
     text = record.get("text") if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise BrokenRecord(f"{expected}, but there is none", "no text")
     try:
-        text.encode("utf-8")  # half of an escaped surrogate pair passes the parser but is not text
+        text.encode("utf-8")  # an escaped lone surrogate passes the parser but is not text
     except UnicodeEncodeError as error:
         problem = f"its text is not valid Unicode ({error.reason})"
         raise BrokenRecord(f"{expected}, but {problem}", "not Unicode") from error
@@ -255,9 +254,9 @@ def _read(
 
 
 def _limited(chunks: Iterator[bytes], path: Path, compressed: bool, max_bytes: int | None) -> Iterator[bytes]:
-    """The chunks, up to the limits on a file's text."""
+    """Yield the chunks; raise `TooLarge` beyond the limits on a file's text."""
     limit, size = sys.maxsize if max_bytes is None else max_bytes, 0
-    with contextlib.suppress(OSError):  # reading it reports why
+    with contextlib.suppress(OSError):  # reading the file reports the reason
         size = path.stat().st_size
     advice = "split the file, or raise max_bytes of load_documents"
     if compressed and (unpacked := max(_MIN_LIMIT, MAX_RATIO * size)) < limit:
@@ -280,13 +279,13 @@ def _read_plain(file: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _read_gzip(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """All members of a gzip file, and none of the zeros after them (`gzip` reads those singly)."""
+    """Yield all members of a gzip file, without the zeros after them (which `gzip` reads one by one)."""
     member, is_first = None, True
     while chunk := file.read(_GZIP_STEP):
         while chunk := chunk if member or is_first else chunk.lstrip(b"\0"):
             member, is_first = member or zlib.decompressobj(wbits=31), False
             yield member.decompress(chunk, _CHUNK)
-            while member.unconsumed_tail and not member.eof:  # after its end a member keeps its last tail
+            while member.unconsumed_tail and not member.eof:  # a finished member keeps its last tail
                 yield member.decompress(member.unconsumed_tail, _CHUNK)
             if not member.eof:
                 break
@@ -298,7 +297,7 @@ def _read_gzip(file: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _skip_zeros(file: BinaryIO) -> None:
-    """Move to the next byte that is not zero, or to the end."""
+    """Seek to the next nonzero byte, or to the end."""
     while chunk := file.read(_CHUNK):
         if chunk != bytes(len(chunk)):
             file.seek(-len(chunk.lstrip(b"\0")), os.SEEK_CUR)
@@ -306,7 +305,7 @@ def _skip_zeros(file: BinaryIO) -> None:
 
 
 def _read_zstd(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """All frames of a zstd file; EOFError if the last one is cut short, which a stream reader would hide."""
+    """Yield all frames of a zstd file; EOFError if the last is truncated, which a stream reader hides."""
     zstandard = import_optional("zstandard", "file", name)
     frame = None
     while chunk := file.read(_ZSTD_STEP):
@@ -324,20 +323,20 @@ def _read_zstd(file: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _parse_lines(text: str, name: str) -> tuple[list[Document], list[Skipped]]:
-    # Only "\n" ends a line: str.splitlines would also cut at U+2028, which is legal inside a JSON string.
+    # Only "\n" ends a line: str.splitlines would also split at U+2028, which is legal inside a JSON string.
     lines = ((number, line) for number, line in _lines(text.removeprefix("\ufeff")) if line.strip())
     return _nonempty(((number, parse_line(line, name, number)) for number, line in lines), name)
 
 
 def _nonempty(texts: Iterable[tuple[int, str]], name: str) -> tuple[list[Document], list[Skipped]]:
-    """Numbered texts as documents, and the empty ones, or the whole file if there is no text at all."""
+    """Return the nonempty texts as documents, and the empty ones, or the file if all are, as skipped."""
     found = [Document(f"{name}:{number}", text) for number, text in texts]
     empty = [Skipped(document.name, "empty") for document in found if not document.text]
     return [document for document in found if document.text], empty if found else [Skipped(name, "empty")]
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Numbers and lines, without the empty ones: a list of all lines may take ten times the text."""
+    """Yield numbered nonempty lines: a list of all lines may take ten times the text's memory."""
     number, end = 1, 0
     for line in _LINE.finditer(text):
         number += text.count("\n", end, line.start())
@@ -346,7 +345,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def parse_line(line: str | bytes, name: str, number: int) -> str:
-    """Return the text of a line of JSON; `BrokenRecord` names the file and the line."""
+    """Return the text of a line of JSON; a `BrokenRecord` message names the file and the line."""
     expected = f"{name}, line {number}: expected a JSON object with a string field 'text'"
     try:
         record = parse_json(line, "line")

@@ -1,4 +1,4 @@
-"""Where text comes from: one short string names a corpus.
+"""Load a corpus from a short string, its spec.
 
 =================  ==========================================================================================
 spec               documents
@@ -6,17 +6,17 @@ spec               documents
 ``stdlib``         the ``.py`` files of the running Python's standard library, without its tests
 a file             the file; one document per line of a ``.jsonl`` file, object of a ``.json`` file or row of
                    a ``.parquet`` file; a FASTA file's records (see `fasta`)
-a directory        every known file below it, and those that `include` asks for
+a directory        every known file in it, recursively, and those that match `include`
 a glob             every such file that matches; ``**`` crosses directories
 ``hf:NAME``        rows of a Hugging Face data set; its split and configuration may follow (see `hub`)
 =================  ==========================================================================================
 
-Each file is read once, however many links lead to it, under the first of its names. Links to directories
-are followed where the spec or a part of a glob names them, but not by ``**`` or below a directory.
-Known files end in .txt .py .md .jsonl .json .fa .fasta .fna, each also with .gz or .zst, or in .parquet; most
-.json files are no text, so these are read only where the spec itself ends so. Any other file is left out and
-counted by its suffix, unless `include` matches its name: it is then read as UTF-8 text, a .json file too. The
-order is that of the sorted paths. To load a file that is itself called ``stdlib``, write ``./stdlib``.
+Each file is read once, however many links lead to it, under the first of its names. Links to directories are
+followed if the spec or a component of a glob names them, but not by ``**`` or inside a directory.
+Known files end in .txt .py .md .jsonl .json .fa .fasta .fna, each also with .gz or .zst, or in .parquet. Most
+.json files are not text, so they are read only if the spec itself ends so. Other files are not read but
+counted by suffix, unless `include` matches their names: these are read as UTF-8 text, .json files too. Files
+are in the order of their sorted paths. To load a file that is itself called ``stdlib``, write ``./stdlib``.
 """
 
 import fnmatch
@@ -38,20 +38,20 @@ _LOGGER = logging.getLogger(__name__)
 
 _ARGUMENT = "data spec"
 _EXPECTED = "'stdlib', a file, a directory, a glob that matches files, or 'hf:NAME'"
-# Tests are left out because much of them is generated tables; packages because they differ between machines.
+# Without tests, which contain large generated tables, and packages, which differ between machines.
 _STDLIB_EXCLUDED = ("site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__")
 
 
 class File(NamedTuple):
-    """A file to read, and the name for its documents."""
+    """A file to read, and the name of its documents."""
 
     name: str
     path: Path
-    is_plain: bool = False  # asked for by `include` alone: one document of UTF-8 text, whatever its suffix
+    is_plain: bool = False  # matched only by `include`: one document of UTF-8 text, whatever its suffix
 
 
 class Files(NamedTuple):
-    """What `find_files` found: files sorted by name, and files not read by suffix ("" for none)."""
+    """The result of `find_files`: files sorted by name, and counts of other files by suffix ("" for none)."""
 
     found: list[File]
     left_out: dict[str, int]
@@ -61,17 +61,17 @@ def load_documents(spec: str, include: str | None = None, *, max_bytes: int = re
     """Load the documents that `spec` names (see the module's table) and log one line about them.
 
     Empty, binary, undecodable, unreadable and damaged files are skipped and listed in `Corpus.skipped`; files
-    of other suffixes are counted in `Corpus.left_out`.
+    with other suffixes are counted in `Corpus.left_out`.
 
     Args:
-        include: patterns of file names, separated by commas, such as "*.rst,README": files below a directory,
-            or matched by a glob, that are read as UTF-8 text whatever their suffix; "*" is every file.
-        max_bytes: of text that one file may hold, unpacked: a file is in memory as a whole.
+        include: patterns of file names, separated by commas, such as "*.rst,README": matching files in a
+            directory or glob are read as UTF-8 text whatever their suffix; "*" is every file.
+        max_bytes: limit of one file's decompressed text, as a file is in memory as a whole.
 
     Raises:
         FileNotFoundError: a path that does not exist, or a glob without a match.
         ValueError: no document at all, a file of an unknown kind, a broken line of a ``.jsonl`` file, or a
-            file with more than `max_bytes` of text, or with 100 times its own size of it (beyond 64 MiB).
+            file with more text than `max_bytes`, or than 100 times its own size (beyond 64 MiB).
         ImportError: `spec` needs a package of the ``data`` extra that is not installed.
     """
     expect(isinstance(spec, str) and bool(spec), _ARGUMENT, spec, _EXPECTED)
@@ -98,9 +98,9 @@ def load_documents(spec: str, include: str | None = None, *, max_bytes: int = re
 def find_files(
     spec: str, skipped: list[Skipped], include: str | None = None, suffixes: Collection[str] = ()
 ) -> Files:
-    """Find the files of a spec that names files; directories that cannot be listed are added to `skipped`.
+    """Find the files that a spec names; directories that cannot be listed are added to `skipped`.
 
-    Files that end in one of `suffixes` are found as the known ones are.
+    Files that end in one of `suffixes` are found like known files.
     """
     if spec == "stdlib":
         root = Path(sysconfig.get_path("stdlib"))
@@ -120,7 +120,7 @@ def find_files(
     asks_for_json = kind != "a directory" and readers.without_compression(spec).endswith(".json")
     files = _by_suffix(found, include, suffixes, () if asks_for_json else (readers.JSON_EXTENSION,))
     once: dict[str, File] = {}
-    for file in files.found:  # a broken link, which has no identity, is accounted for when it is read
+    for file in files.found:  # a broken link, which has no identity, is reported when it is read
         once.setdefault(identity(str(file.path)), file)
     files = Files(list(once.values()), files.left_out)
     others = f", or --include with a pattern for {' '.join(files.left_out)}" if files.left_out else ""
@@ -131,7 +131,7 @@ def find_files(
 def _by_suffix(
     files: Iterable[tuple[str, Path]], include: str | None, suffixes: Collection[str], other: Collection[str]
 ) -> Files:
-    """The files to read, and how many are left out for their suffix, as those of an `other` one are."""
+    """Return the files to read, and counts of the rest by suffix; `other` suffixes are not read."""
     patterns = [pattern.strip() for pattern in include.split(",")] if include else []
     found, left_out = [], Counter[str]()
     for name, path in files:
@@ -147,7 +147,7 @@ def _by_suffix(
 
 
 def _walk(root: Path, skipped: list[Skipped], excluded: Collection[str] = ()) -> Iterator[tuple[str, Path]]:
-    """Yield every file below `root` with its name relative to it; links to directories are not followed."""
+    """Yield every file under `root` with its name relative to it; links to directories are not followed."""
 
     def unlistable(error: OSError) -> None:
         skipped.append(Skipped(str(error.filename), "unreadable"))
@@ -156,7 +156,7 @@ def _walk(root: Path, skipped: list[Skipped], excluded: Collection[str] = ()) ->
         subdirectories[:] = sorted(set(subdirectories) - set(excluded))
         for file in files:
             path = Path(directory, file)
-            # A broken link is kept, so that reading it accounts for it; a named pipe would block for ever.
+            # A broken link is kept, so that reading reports it; a named pipe would block forever.
             if os.path.isfile(path) or not os.path.exists(path):
                 yield path.relative_to(root).as_posix(), path
 

@@ -1,8 +1,8 @@
-"""A held-out split that cannot leak: which side a document is on depends on its text and nothing else.
+"""Split off held-out documents without leaks: the split of a document depends only on its text.
 
-A document is held out when the SHA-256 of its text, read as a number in [0, 1), is below the fraction. So
-exact copies are always on the same side, and neither the order of the documents nor the other files matter.
-Where whole files or records must be held out (a chromosome, say), they can be named instead.
+A document is held out if the SHA-256 of its text, read as a number in [0, 1), is below the fraction. So exact
+copies are always in the same split, and neither the order of the documents nor other files matter. To hold
+out whole files or records (such as a chromosome), name them instead.
 """
 
 import hashlib
@@ -23,22 +23,23 @@ def split_documents(
     max_bytes: int | None = None,
     names: str | None = None,
 ) -> tuple[list[Document], list[Document]]:
-    """Split documents into a training and a held-out side without a text in common.
+    """Split documents into a training and a held-out list without a text in common.
 
-    The training side keeps the given order and any copies in it. The held-out side has every text once, in
-    the order of the hashes. With `max_bytes` it takes the documents that still fit, in that order; those that
-    do not fit are unused. Only when none fits is the first one cut.
+    The training list keeps the given order, and copies. The held-out list has every text once, in the order
+    of the hashes. With `max_bytes` it takes the documents that still fit, in that order; those that do not
+    fit are unused. Only if none fits, the first one is cut.
 
-    If this would leave a side empty (few documents, or one), every document is cut instead: its last
-    `fraction` is held out, the rest is for training; the parts are ``NAME (head)`` and ``NAME (tail)``.
+    If this would leave a list empty (few documents, or one), every document is cut instead: its last
+    `fraction` is held out, the rest is used for training; the parts are ``NAME (head)`` and ``NAME (tail)``.
 
-    With `names` the documents are held out that have one of them between the colons of their own name (a
-    file, a FASTA record, a line's number). Bounded by `max_bytes`, each gives its share from its middle.
+    With `names`, documents are held out if one of the names is a component of their own name between colons
+    (a file, a FASTA record, a line number). With `max_bytes`, each contributes a part from its middle in
+    proportion to its length.
 
     Args:
         fraction: expected fraction of the documents to hold out; not used with `names`.
-        max_bytes: bound on the held-out side's UTF-8 bytes; None for no bound.
-        names: what to hold out, separated by commas, e.g. "chr8,chr9".
+        max_bytes: limit of the held-out UTF-8 bytes; None for no limit.
+        names: names to hold out, separated by commas, e.g. "chr8,chr9".
 
     Raises:
         ValueError: a value out of range, a name that no document has, or so little text that no such split
@@ -67,14 +68,14 @@ def split_documents(
 
 
 def position(text: str) -> float:
-    """Return the text's position in [0, 1), which decides its side."""
+    """Return the text's position in [0, 1), which determines its split."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
-    # 53 bits, so that the quotient is exact and below 1.
+    # Use 53 bits, so that the quotient is exact and below 1.
     return (int.from_bytes(digest[:8], "big") >> 11) / (1 << 53)
 
 
 def _by_name(documents: Iterable[Document], names: Sequence[str]) -> tuple[list[Document], list[Document]]:
-    """Documents without and with one of `names`."""
+    """Return the documents without and with one of `names`."""
     wanted, found = set(names), set()
     train, held_out = [], []
     for document in documents:
@@ -87,7 +88,7 @@ def _by_name(documents: Iterable[Document], names: Sequence[str]) -> tuple[list[
 
 
 def _middles(documents: list[Document], max_bytes: int | None) -> list[Document]:
-    """Return a stretch from the middle of every document, in proportion to its length; none empty."""
+    """Return a nonempty part from the middle of every document, in proportion to its length."""
     sizes = [len(document.text.encode("utf-8")) for document in documents]
     total = sum(sizes)
     if max_bytes is None or total <= max_bytes:
@@ -96,7 +97,7 @@ def _middles(documents: list[Document], max_bytes: int | None) -> list[Document]
     for document, size in zip(documents, sizes, strict=True):
         share = size * max_bytes // total
         first = (size - share) // 2
-        # Dropping what cannot be decoded drops the two characters at most that the cuts went through.
+        # Ignoring undecodable bytes drops at most the two characters that were cut through.
         text = document.text.encode("utf-8")[first : first + share].decode("utf-8", errors="ignore")
         if text:
             middles.append(replace(document, name=f"{document.name} (middle)", text=text))
@@ -104,7 +105,7 @@ def _middles(documents: list[Document], max_bytes: int | None) -> list[Document]
 
 
 def _cut_tails(documents: Iterable[Document], fraction: float) -> tuple[list[Document], list[Document]]:
-    """Heads and tails; copies are cut at the same position, a single character is a head."""
+    """Cut documents into heads and tails, copies at the same position; a single character is a head."""
     heads, tails = [], []
     for document in documents:
         length = len(document.text)
@@ -116,18 +117,18 @@ def _cut_tails(documents: Iterable[Document], fraction: float) -> tuple[list[Doc
 
 
 def _distinct(documents: Iterable[Document], excluded: set[str]) -> list[Document]:
-    """Every text once and none of `excluded`, in the order of the hashes."""
+    """Return every text once, without those in `excluded`, in the order of the hashes."""
     by_text: dict[str, Document] = {}
     for document in documents:
         if document.text not in excluded:
-            # Of several names for one text the smallest, so that the order of the documents does not matter.
+            # Take the smallest of several names for one text, so that the documents' order does not matter.
             known = by_text.setdefault(document.text, document)
             by_text[document.text] = min(known, document, key=lambda copy: copy.name)
     return sorted(by_text.values(), key=lambda document: (position(document.text), document.text))
 
 
 def _within(documents: list[Document], excluded: set[str], max_bytes: int | None) -> list[Document]:
-    """The documents that fit, in order; the first one cut if none does."""
+    """Return the documents that fit, in order; if none does, the first one, cut."""
     if max_bytes is None:
         return documents
     chosen, capacity = [], max_bytes
@@ -139,7 +140,7 @@ def _within(documents: list[Document], excluded: set[str], max_bytes: int | None
     if chosen:
         return chosen
     for document in documents:
-        # Dropping the undecodable end drops at most one character that the cut went through.
+        # Ignoring undecodable bytes drops at most the one character that was cut through.
         text = document.text.encode("utf-8")[:max_bytes].decode("utf-8", errors="ignore")
         while text in excluded:
             text = text[:-1]

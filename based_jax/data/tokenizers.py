@@ -1,4 +1,4 @@
-"""Text <-> token ids: bytes, nucleotides, any file of the `tokenizers` library; decoding while ids arrive."""
+"""Convert text to token ids and back: bytes, nucleotides, or any file of the `tokenizers` library."""
 
 import contextlib
 import functools
@@ -19,14 +19,14 @@ from based_jax.files import parse_json, read_text
 from based_jax.validate import expect
 
 EOT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
-"""Names of the document separator in tokenizer files, the first one that exists is taken."""
+"""Names of the document separator in tokenizer files; the first one that exists is used."""
 
 CHAT_FILES = ("chat_template.jinja", "tokenizer_config.json")
-"""What may lie beside a tokenizer's file and says how conversations are written, see `chat.template`."""
+"""Optional files next to a tokenizer's file that define the chat format, see `chat.template`."""
 
 _FILE = "tokenizer.json"
-MAX_BYTES = 128 << 20  # Largest tokenizer.json that is read: one of 256,000 tokens has 33 MB.
-_SMALL = 1 << 12  # the description of a built-in tokenizer has some twenty characters
+MAX_BYTES = 128 << 20  # size limit of tokenizer.json; one with 256,000 tokens has 33 MB
+_SMALL = 1 << 12  # bytes; the file of a built-in tokenizer has about twenty
 _GPT2_VOCAB = 50257
 _GPT2_REPOSITORIES = ("openai-community/gpt2", "gpt2")
 _REPLACEMENT = "\ufffd"  # stands for undecodable bytes
@@ -35,27 +35,27 @@ _MAX_INCOMPLETE = 3  # bytes of a UTF-8 character before its last one
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What the data pipeline, training and generation need of a tokenizer."""
+    """The interface of a tokenizer that the data pipeline, training and generation use."""
 
     name: str  # short, for logs and configurations
     vocab_size: int  # every id is below it
-    eot: int  # id of the document separator, which also begins a text
+    eot: int  # id of the document separator, which also starts a text
 
     def encode(self, text: str) -> Int32[np.ndarray, " N"]:
-        """Ids of `text`, int32 (N,), without separators; a separator's name inside `text` is plain text."""
+        """Encode `text` as int32 (N,), without separators; a separator's name inside `text` is plain text."""
         ...
 
     def decode(self, ids: ArrayLike) -> str:
-        """Text of `ids`, integers (N,); ids without text are ignored, broken UTF-8 becomes U+FFFD."""
+        """Decode `ids`, integers (N,); ids without text are ignored, invalid UTF-8 becomes U+FFFD."""
         ...
 
     def save(self, directory: str | Path) -> None:
-        """Write what `load_tokenizer(directory)` needs, creating the directory."""
+        """Write the files that `load_tokenizer(directory)` needs, creating the directory."""
         ...
 
 
 class _BuiltIn:
-    """A tokenizer that needs no file: ``tokenizer.json`` only has its name."""
+    """A tokenizer that needs no file: ``tokenizer.json`` contains only its name."""
 
     name: str
     chat_files: Mapping[str, bytes] = MappingProxyType({})
@@ -65,44 +65,45 @@ class _BuiltIn:
 
 
 class ByteTokenizer(_BuiltIn):
-    """UTF-8 bytes, and 256 as the separator. Needs no file and knows every text."""
+    """UTF-8 bytes, and 256 as the separator. Needs no file and encodes every text."""
 
     name = "byte"
     vocab_size = 257
     eot = 256
 
     def encode(self, text: str) -> Int32[np.ndarray, " N"]:
-        """UTF-8 bytes of `text`, int32 (N,). Raises UnicodeEncodeError for lone surrogates."""
+        """Encode `text` as its UTF-8 bytes, int32 (N,). Raises UnicodeEncodeError for lone surrogates."""
         return np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int32)
 
     def decode(self, ids: ArrayLike) -> str:
-        """Text of the bytes among `ids`; larger ids (the separator, padding of a vocabulary) are ignored."""
+        """Decode the bytes among `ids`; larger ids (separator, padding of a vocabulary) are ignored."""
         array = _as_ids(ids)
         return array[array < 256].astype(np.uint8).tobytes().decode("utf-8", errors="replace")
 
 
 class NucleotideTokenizer(_BuiltIn):
-    """DNA: A C G T N are 0 to 4, the separator is 5; lower case is read as upper case, see `nucleotides`."""
+    """DNA: A C G T N are 0 to 4, the separator is 5; lower case is read as upper case (see `nucleotides`)."""
 
     name = "dna"
     vocab_size = len(LETTERS) + 1
     eot = len(LETTERS)
 
     def encode(self, text: str) -> Int32[np.ndarray, " N"]:
-        """Ids of `text`, int32 (N,). Raises ValueError for a character that is no nucleotide."""
+        """Encode `text` as int32 (N,). Raises ValueError for a character that is not a nucleotide."""
         return encode_nucleotides(text).astype(np.int32)
 
     def decode(self, ids: ArrayLike) -> str:
-        """Upper-case letters of `ids`; larger ids (the separator, padding of a vocabulary) are ignored."""
+        """Decode `ids` to upper-case letters; larger ids (separator, padding of a vocabulary) are ignored."""
         return decode_nucleotides(_as_ids(ids))
 
 
 class FileTokenizer:
     """A tokenizer of the `tokenizers` library, from the JSON text that the library saves.
 
-    Truncation, padding and special tokens that the file asks for are off: documents are encoded whole.
+    Truncation, padding and special tokens in the file's settings are disabled: documents are encoded whole.
+
     Raises:
-        ValueError: not such a JSON text, or none of `EOT_NAMES` is in the vocabulary.
+        ValueError: the JSON is not a tokenizer, or none of `EOT_NAMES` is in the vocabulary.
     """
 
     def __init__(self, content: str, name: str = "tokenizer") -> None:
@@ -126,37 +127,37 @@ class FileTokenizer:
         self.special_tokens: Mapping[str, int] = {
             token.content: number for number, token in added.items() if token.special and token.content
         }
-        """name -> id, of tokens that `encode` makes of no text"""
+        """name -> id of tokens that `encode` never returns"""
         self.chat_files: Mapping[str, bytes] = {}
-        """name -> content, of `CHAT_FILES` that lay beside its own file"""
+        """name -> content of the `CHAT_FILES` next to its own file"""
 
     @functools.cached_property
     def _reading_specials(self) -> tokenizers.Tokenizer:
-        """A copy for conversations: other threads may use the first one meanwhile."""
+        """Return a copy for conversations, since other threads may use the original at the same time."""
         copy = tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
         copy.encode_special_tokens = False
         return copy
 
     def encode_special(self, text: str) -> Int32[np.ndarray, " N"]:
-        """Ids of `text`, int32 (N,), in which the names of special tokens are these tokens."""
-        text.encode("utf-8")  # the library would call lone surrogates a TypeError
+        """Encode `text` as int32 (N,), with the names of special tokens encoded as these tokens."""
+        text.encode("utf-8")  # for lone surrogates the library would raise a TypeError
         (encoding,) = self._reading_specials.encode_batch([text], add_special_tokens=False)
         return np.asarray(encoding.ids, dtype=np.int32)
 
     def encode(self, text: str) -> Int32[np.ndarray, " N"]:
-        """Ids of `text`, int32 (N,). Raises UnicodeEncodeError for lone surrogates."""
-        text.encode("utf-8")  # the library would call them a TypeError
-        # Unlike `encode` this lets other threads run: the seconds that a long text takes.
+        """Encode `text` as int32 (N,). Raises UnicodeEncodeError for lone surrogates."""
+        text.encode("utf-8")  # for lone surrogates the library would raise a TypeError
+        # Unlike the library's `encode` this lets other threads run: a long text takes seconds.
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
         return np.asarray(encoding.ids, dtype=np.int32)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " N"]]:
-        """Return `encode` of each text, faster than one by one; texts must have no lone surrogates."""
+        """Encode several texts, faster than one by one; texts must have no lone surrogates."""
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def decode(self, ids: ArrayLike) -> str:
-        """Text of `ids`; the separator, special tokens and ids outside the vocabulary are ignored."""
+        """Decode `ids`; the separator, special tokens and ids outside the vocabulary are ignored."""
         array = _as_ids(ids)
         # Not every file marks its separator as special.
         return self._tokenizer.decode(array[array != self.eot].tolist(), skip_special_tokens=True)
@@ -169,8 +170,8 @@ class FileTokenizer:
 class StreamDecoder:
     """Decode ids one by one, for printing while they are generated.
 
-    An incomplete UTF-8 sequence is held back until it is complete or proves invalid, so the chunks, joined,
-    are `tokenizer.decode` of all ids for every tokenizer that works on bytes.
+    An incomplete UTF-8 sequence is held back until it is complete or invalid, so the concatenated chunks
+    equal `tokenizer.decode` of all ids for every byte-level tokenizer.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -178,30 +179,30 @@ class StreamDecoder:
         self._restart()
 
     def feed(self, token: int) -> str:
-        """The text that became certain with `token`; often empty."""
+        """Return the text that `token` completes; often empty."""
         self._window.append(int(token))
         text = self._tokenizer.decode(self._window)
-        # Bytes that may still become a character show as final replacements: one, or one for each byte.
+        # Bytes that may still become a character decode to trailing replacements: one, or one per byte.
         replacements = len(text) - len(text.rstrip(_REPLACEMENT))
         chunk = text[self._shown : len(text) - min(replacements, _MAX_INCOMPLETE)]
         self._shown += len(chunk)
         if chunk and not replacements:
-            # Keep the last chunk as context: some tokenizers decode a word differently where a text begins.
+            # Keep the last chunk as context: some tokenizers decode a text's first word differently.
             self._window = self._window[self._context :]
             self._context = len(self._window)
             self._shown = len(self._tokenizer.decode(self._window))
         return chunk
 
     def flush(self) -> str:
-        """What is still held back; the decoder is then ready for another text."""
+        """Return the text still held back, and reset the decoder for another text."""
         chunk = self._tokenizer.decode(self._window)[self._shown :]
         self._restart()
         return chunk
 
     def _restart(self) -> None:
-        self._window: list[int] = []  # the ids of the context, then those after it
-        self._context = 0  # how many ids of the window are the context
-        self._shown = 0  # characters of the decoded window that were returned
+        self._window: list[int] = []  # ids of the context, then those after it
+        self._context = 0  # number of ids in the context
+        self._shown = 0  # number of characters of the decoded window that were returned
 
 
 _BUILT_IN: dict[str | Path, type[ByteTokenizer] | type[NucleotideTokenizer]] = {
@@ -217,7 +218,7 @@ def load_tokenizer(spec: str | Path = "byte") -> Tokenizer:
             JSON file; or a directory with a ``tokenizer.json``, such as `Tokenizer.save` writes.
 
     Raises:
-        FileNotFoundError: nothing there.
+        FileNotFoundError: there is no such file.
         ValueError: a file that is not a tokenizer or has no document separator.
     """
     if spec in _BUILT_IN:
@@ -236,12 +237,12 @@ def load_tokenizer(spec: str | Path = "byte") -> Tokenizer:
 
 
 def find_vocab_size(spec: str | Path = "byte") -> int:
-    """Return the number of tokens of `load_tokenizer(spec)`, with its errors; GPT-2's needs no file."""
+    """Return the vocabulary size of `load_tokenizer(spec)`, with the same errors; "gpt2" needs no file."""
     return _GPT2_VOCAB if spec == "gpt2" else load_tokenizer(spec).vocab_size
 
 
 def save_chat_files(tokenizer: Tokenizer, directory: str | Path) -> None:
-    """Write the files with the chat template that lay beside a tokenizer's, if there were any."""
+    """Write the chat template's files that were next to the tokenizer's file, if any."""
     for name, content in getattr(tokenizer, "chat_files", {}).items():
         (Path(directory) / name).write_bytes(content)
 

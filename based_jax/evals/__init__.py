@@ -1,1 +1,1 @@
-"""Evaluations of the papers, each a command: ``python -m based_jax.evals.NAME``."""
+"""The papers' evaluations, each a command: ``python -m based_jax.evals.NAME``."""

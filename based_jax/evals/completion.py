@@ -1,11 +1,11 @@
-"""Ask SQuAD as completion: ``python -m based_jax.evals.completion --step ask|keep --data FILE --out FILE``.
+"""Make SQuAD a completion task: ``python -m based_jax.evals.completion --step ask --data FILE --out FILE``.
 
-The papers let a language model rewrite each question with its answer as a statement that is to end with the
-answer, and keep those that do: 2,984 of 5,000 (Based, E.3). The prompt is then the passage followed
-by the statement without its answer.
+The papers have a language model rewrite each question and its answer as a statement that ends with the
+answer, and keep the rewrites that do: 2,984 of 5,000 (Based, E.3). The prompt is the passage followed by the
+statement without its answer.
 
-    ask    every row gets `request`, to be answered by any language model as `rewrite`
-    keep   rows whose `rewrite` ends with the answer become text, question, value: the recall task's data
+    ask    adds the column `request` to every row; any language model then answers it in a column `rewrite`
+    keep   turns rows whose `rewrite` ends with the answer into text, question, value: the recall task's data
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _REQUEST = (
     "Can you rewrite this question and answer as a statement. Ensure that the answer is the last part of the "
     "statement. \n \n Question: {question} \n\n Answer: {answer} \n\n Rewrite:"
 )  # as printed in the paper, E.3
-_CLOSING = " \t\r\n.!?\"'\u201d\u2019"  # may follow the answer at a statement's end
+_CLOSING = " \t\r\n.!?\"'\u201d\u2019"  # may follow the answer at the end of a statement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
     same = options.out.exists() and options.out.samefile(options.data)
     expect(not same, "out", str(options.out), "a file other than data")
@@ -58,15 +58,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def request(question: str, answer: str) -> str:
-    """What the papers asked GPT-4."""
+    """Return the papers' request to GPT-4."""
     return _REQUEST.format(question=question, answer=answer)
 
 
 def complete(passage: str, question: str, answer: str, rewrite: str) -> dict[str, str] | None:
-    """The recall task's row, or None if the rewrite does not end with the answer as whole words.
+    """Return a row of the recall task, or None if the rewrite does not end with the answer as whole words.
 
-    Case, closing punctuation and quotation marks are disregarded. A space joins passage and statement: the
-    papers do not say what does.
+    Case, closing punctuation and quotation marks are ignored. A space joins passage and statement, as the
+    papers do not specify a separator.
 
     Examples:
         >>> row = complete("P.", "Who?", "Denver Broncos", "The champions were the Denver Broncos.")
@@ -82,7 +82,7 @@ def complete(passage: str, question: str, answer: str, rewrite: str) -> dict[str
 
 
 def _answer(where: str, row: Mapping[str, Any]) -> str:
-    """The first of SQuAD's answers: ``{"text": [...]}``, or a text."""
+    """Return the first of SQuAD's answers: ``{"text": [...]}``, or a string."""
     for column in ("context", "question", "rewrite"):
         expect(isinstance(row.get(column, ""), str), f"{where}, {column}", row.get(column), "a text")
     answers = row["answers"]

@@ -1,4 +1,4 @@
-"""The name of an evaluation run, by which kept answers are found again."""
+"""Name an evaluation run by a digest, under which its saved answers are found again."""
 
 import hashlib
 import json
@@ -10,11 +10,11 @@ import numpy as np
 
 from based_jax.typing import Params
 
-_PROBE = 64  # values of each parameter that distinguish models
+_PROBE = 64  # values of each parameter in the digest
 
 
 def digest(settings: Mapping[str, Any], params: Params) -> str:
-    """A short name for a run: equal settings and weights have the same one, on any machine."""
+    """Return a short name of a run, the same for equal settings and weights on any machine."""
     parts = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for leaf in jax.tree.leaves(params):
         parts.update(np.asarray(leaf.reshape(-1)[:_PROBE]).tobytes())

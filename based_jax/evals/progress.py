@@ -1,4 +1,4 @@
-"""Long work: progress on stderr (a bar on a terminal, else a line now and then), and orderly interruption."""
+"""Show the progress of long work on stderr, as a bar or as occasional lines, and handle interruptions."""
 
 import contextlib
 import signal
@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 _SECONDS = 20.0
-"""between lines where there is no terminal"""
+"""Seconds between lines where there is no terminal."""
 
 
 @contextlib.contextmanager
 def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
-    """Show how far work has come.
+    """Show the progress of work.
 
     Args:
-        total: units of work; None if not known.
+        total: units of work; None if unknown.
         unit: in the plural, such as "tokens".
 
     Yields:
@@ -47,10 +47,10 @@ def progress(label: str, total: int | None, unit: str) -> Iterator[Callable[[int
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM are noted instead of raised, so that a piece of work is done whole or not at all.
+    """Record Ctrl-C and SIGTERM instead of raising, so that a unit of work is never left half done.
 
     Yields:
-        A function that says whether one of them came.
+        A function that returns whether one of the signals arrived.
     """
     caught: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What a left-to-right model says of target tokens, given the final norm's output before each."""
+"""Score target tokens with a causal model, given the final norm's output before each target."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from based_jax.validate import expect
 def target_scores(
     model: LanguageModel, params: Params, hidden: Float[Array, "N D"], targets: Int[Array, " N"]
 ) -> tuple[Float[Array, " N"], Int[Array, " N"], Float[Array, " N"]]:
-    """Losses of targets and of the most likely tokens in their places.
+    """Compute the losses of targets, and of the most likely tokens at their positions.
 
-    The softmax is over the padded vocabulary, as in training; the most likely token is a real one.
+    The softmax is over the padded vocabulary, as in training; the most likely token is never padding.
 
     Returns:
         The targets' losses in nats, the most likely tokens, and their losses.
@@ -28,7 +28,7 @@ def target_scores(
 
 
 def expect_left_to_right(model: LanguageModel, highest: Any) -> None:
-    """Refuse mixers that see later tokens, and a vocabulary without `highest`, the largest token read."""
+    """Raise an error for mixers that are not causal, or a vocabulary without `highest`, the largest token."""
     config = model.config
     for index in range(config.num_layers):
         layer = f"layer {index}, {config.layer(index).mixer}"

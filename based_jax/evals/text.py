@@ -1,4 +1,4 @@
-"""Which text an evaluation reads, with the flags of ``train.lm``, one file or shard after the other."""
+"""Open the text of an evaluation, with the flags of ``train.lm``, one file or shard after the other."""
 
 import dataclasses
 import hashlib
@@ -24,35 +24,35 @@ from based_jax.data.sources import find_files
 from based_jax.validate import expect
 
 Stretches = Sequence[Int[np.ndarray, " n"]]
-"""Stretches of tokens. Every pair of neighbours of the text is in one of them, once."""
+"""Arrays of tokens that contain every pair of neighbouring tokens of the text exactly once."""
 
 _STRETCH = 1 << 20  # tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class TextOptions:
-    """Where text comes from."""
+    """The text of an evaluation."""
 
     data: str | None = None
-    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME[:[CONFIG:]SPLIT], or tokens:DIR,
-    what train.tokenize wrote: its held-out side, or for counting bigrams its training side"""
+    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME[:[CONFIG:]SPLIT], or tokens:DIR for
+    the output of train.tokenize: its held-out split, or for counting bigrams its training split"""
     include: str | None = None
-    """read these files too, whatever their suffix, e.g. '*.rst,README', as given to train.lm"""
+    """also read these files, whatever their suffix, e.g. '*.rst,README', as given to train.lm"""
     part: Literal["all", "train", "held_out"] = "all"
-    """all documents, or one side of the split that train.lm makes; of tokens:DIR always one side"""
+    """all documents, or one split of train.lm; for tokens:DIR always one split"""
     held_out: float = 0.02
-    """share of the documents that is held out, as given to train.lm"""
+    """share of held-out documents, as given to train.lm"""
     held_out_bytes: int = 262144
-    """at most so many bytes are held out, as given to train.lm"""
+    """maximum bytes of held-out text, as given to train.lm"""
     held_out_names: str | None = None
-    """what is held out by name, as given to train.lm"""
+    """names of held-out files or records, as given to train.lm"""
 
     def __str__(self) -> str:
         return str(self.data) if self.part == "all" else f"{self.data} ({self.part})"
 
 
 def load_text(options: TextOptions) -> Sequence[Document]:
-    """The documents, in memory."""
+    """Load the documents into memory."""
     documents = load_documents(_spec(options), options.include).documents
     if options.part == "all":
         return documents
@@ -62,11 +62,11 @@ def load_text(options: TextOptions) -> Sequence[Document]:
 
 
 def open_text(options: TextOptions, tokenizer: Tokenizer) -> tuple[Sequence[Callable[[], Stretches]], str]:
-    """The tokens in parts that are read one after the other, and a checksum of what they are.
+    """Return the tokens in parts that are read one after the other, and a checksum that identifies them.
 
-    A file or a shard is a part where that is possible: the whole corpus need not fit in memory. The checksum
-    is that of the options and of the files' names and sizes, or of the shards' own checksums. Of shards the
-    training side is read, unless the options name the other.
+    A part is a file or a shard where possible, so the whole corpus need not fit in memory. The checksum
+    covers the options and the files' names and sizes, or the shards' own checksums. For shards the training
+    split is read, unless the options name the other.
     """
     if (directory := shard_directory(_spec(options))) is not None:
         shards = _open_shards(options, directory, tokenizer, "train")
@@ -89,9 +89,9 @@ def open_text(options: TextOptions, tokenizer: Tokenizer) -> tuple[Sequence[Call
 
 
 def pack_text(options: TextOptions, tokenizer: Tokenizer, max_tokens: int) -> tuple[PackedTokens, int | None]:
-    """The stream of the documents up to `max_tokens` targets, and its bytes of text unless it was cut.
+    """Pack the documents up to `max_tokens` targets; also return the bytes of text, None if it was cut.
 
-    Of token shards the held-out side is read, unless the options name the other.
+    For token shards the held-out split is read, unless the options name the other.
     """
     if (directory := shard_directory(_spec(options))) is not None:
         packed = _open_shards(options, directory, tokenizer, "held_out").head(max_tokens + 2)
@@ -103,21 +103,21 @@ def pack_text(options: TextOptions, tokenizer: Tokenizer, max_tokens: int) -> tu
 
 
 def text_tokenizer(options: TextOptions, tokenizer: str | None) -> Tokenizer:
-    """The tokenizer `tokenizer`; None is that of token shards, or bytes for text."""
+    """Load the tokenizer `tokenizer`; None means that of token shards, or bytes for text."""
     return load_data_tokenizer([options.data or ""], tokenizer)
 
 
 def _open_shards(
     options: TextOptions, directory: Path, tokenizer: Tokenizer, side: Literal["train", "held_out"]
 ) -> TokenShards | TokenPairs:
-    """One side of shards, by default `side`."""
+    """Open one split of shards, by default `side`."""
     expect_no_text_flags(options, "include", "held_out", "held_out_bytes", "held_out_names")
     return open_tokens(directory, side if options.part == "all" else options.part, tokenizer)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Encoded(Sequence[Int[np.ndarray, " n"]]):
-    """Each document between two separators."""
+    """The documents of a file, each between two separators."""
 
     documents: Sequence[Document]
     tokenizer: Tokenizer
@@ -132,7 +132,7 @@ class _Encoded(Sequence[Int[np.ndarray, " n"]]):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Cut(Sequence[Int[np.ndarray, " n"]]):
-    """A shard in stretches of which each begins with the last token of the one before."""
+    """A shard cut into arrays, each of which begins with the last token of the previous one."""
 
     shard: PackedTokens
 

@@ -1,4 +1,4 @@
-"""Mixers and models as modules of Flax NNX."""
+"""Use mixers and models as Flax NNX modules."""
 
 from based_jax.nnx.wrapped import Wrapped as Wrapped
 from based_jax.nnx.wrapped import wrap as wrap

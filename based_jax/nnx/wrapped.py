@@ -1,7 +1,7 @@
-"""A mixer or model as an `nnx.Module`, whose parameters are `nnx.Param`s under the library's own names.
+"""Wrap a mixer or model as an `nnx.Module` with `nnx.Param`s under the library's parameter names.
 
-The module itself stays a description without arrays, so `nnx.split` puts it into the graph definition.
-States of decoding remain values that are passed in and returned; nothing is kept between two calls.
+The Linen module contains no arrays, so `nnx.split` puts it into the graph definition. Decoding states are
+still passed in and returned; nothing is stored between two calls.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from based_jax.validate import expect
 
 
 class Wrapped(nnx.Module):
-    """What `wrap` returns.
+    """A mixer or model as an `nnx.Module`; see `wrap`.
 
     Attributes:
         module: the mixer or model, without parameters.
@@ -41,10 +41,10 @@ class Wrapped(nnx.Module):
         """Call the module: ``(y, state)`` for mixers, ``(logits, state)`` for models.
 
         Args:
-            inputs: as the module's own, among them the state to continue from.
-            rngs: of the noise in training, by name, e.g. ``nnx.Rngs(dropout=0)``; without them there is none.
-            method: another method of the module than `__call__`, such as "hidden" of a model.
-            mutable: collections to return beside the result, as of `nn.Module.apply`.
+            inputs: the module's inputs, including the state to continue from.
+            rngs: streams of the noise in training, e.g. ``nnx.Rngs(dropout=0)``; without them no noise.
+            method: a method of the module other than `__call__`, such as "hidden" of a model.
+            mutable: collections to return with the result, see `nn.Module.apply`.
             context: further arguments: segment_ids, positions, mask, ...
         """
         if isinstance(rngs, nnx.Rngs):
@@ -55,14 +55,14 @@ class Wrapped(nnx.Module):
 
     @property
     def variables(self) -> Params:
-        """The parameters as ``{"params": {...}}``, for `generate`, `save_pretrained` and `module.apply`."""
+        """Return the parameters as ``{"params": {...}}``, as `generate` and `save_pretrained` take them."""
         return {"params": nnx.to_pure_dict(nnx.state(self, nnx.Param))["params"]}
 
     def set_variables(self, variables: Params) -> None:
-        """Take parameters of the same tree, for example those of `load_pretrained`.
+        """Replace the parameters by those of the same tree, for example from `load_pretrained`.
 
         Raises:
-            ValueError: parameters that are missing, extra or misshapen.
+            ValueError: missing or unknown parameters, or wrong shapes.
         """
         ours, theirs = self.variables, nn.meta.unbox(dict(variables))
         shapes = [
@@ -70,23 +70,28 @@ class Wrapped(nnx.Module):
             for tree in (ours, theirs)
         ]
         wrong = sorted(key for key in shapes[0] | shapes[1] if shapes[0].get(key) != shapes[1].get(key))
-        expect(not wrong, "variables", wrong[:10], "this module's; these are missing, extra or misshapen")
+        expect(
+            not wrong,
+            "variables",
+            wrong[:10],
+            "this module's; these are missing, unexpected or of a wrong shape",
+        )
         nnx.update(self, nnx.State(theirs))
 
     def init_state(self, batch_size: int, max_length: int | None = None, dtype: Any = None) -> State:
-        """The state before the first token; see the module's own."""
+        """Return the state before the first token; see `init_state` of the module."""
         return self.module.init_state(batch_size, max_length, dtype)
 
 
 def wrap(module: Module, rngs: nnx.Rngs | jax.Array, *example: Any, **context: Any) -> Wrapped:
-    """Return a mixer or model as an `nnx.Module`, with parameters drawn now.
+    """Wrap a mixer or model as an `nnx.Module` and initialise its parameters.
 
-    Within ``jax.set_mesh(mesh)`` the parameters are made where the library's rules place them on that mesh
-    (`based_jax.training.devices.sharding`); axes of other names than the rules' hold whole arrays.
+    Within ``jax.set_mesh(mesh)`` the parameters are created sharded by the library's rules
+    (`based_jax.training.devices.sharding`); they are replicated over mesh axes that the rules do not name.
 
     Args:
         module: a mixer, a language model or a classifier.
-        rngs: of the initial values: its stream "params", or a key.
+        rngs: for the initial values: its stream "params", or a key.
         example: arguments of one call, such as tokens (B, N); only shapes and dtypes matter.
         context: further arguments of that call.
 
@@ -112,7 +117,7 @@ def wrap(module: Module, rngs: nnx.Rngs | jax.Array, *example: Any, **context: A
     arrays = jax.jit(lambda key: nn.meta.unbox(init(key)), out_shardings=placed)(key)
 
     def variable(box: Any, array: jax.Array) -> nnx.Param:
-        # Already placed: a variable that places itself raises without a mesh.
+        # The array is already sharded: a variable that shards itself raises an error without a mesh.
         names: dict[str, Any] = {"out_sharding": box.names} if isinstance(box, NamedAxes) else {}
         return nnx.Param(array, eager_sharding=False, **names)
 

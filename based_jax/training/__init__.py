@@ -6,13 +6,13 @@
     loop                steps, evaluations and checkpoints until the end or a signal
     optimizer           AdamW, schedules, weight-decay groups
     bad_loss            steps that are skipped, rolled back or stop the run
-    low_rank            fine-tuning by low-rank changes
-    initial_weights     a run that begins with the weights of a checkpoint
-    lm_config, recipes  settings of language models, and files of them
-    banner              what a run reports at its start and its end
+    low_rank            low-rank fine-tuning (LoRA)
+    initial_weights     starting a run from a checkpoint's weights
+    lm_config, recipes  settings of language-model runs, and files of settings
+    banner              the summaries printed at the start and the end of a run
     devices/            meshes, sharding, several hosts, utilization
     run/                the run directory: config, metrics, events, checkpoints, progress, signals
-    mqar/               every learning rate and seed of a recall task in one compiled program
+    mqar/               recall sweeps: all learning rates and seeds in one compiled program
     commands/           the command lines
 
 ``based-jax train NAME`` runs a command; in a checkout ``python -m train.NAME`` does the same.

@@ -1,8 +1,8 @@
-"""What to do about a step whose loss or gradient is not finite, or whose loss is far above the usual.
+"""Handle steps with a non-finite loss or gradient, or with a loss spike.
 
-`guard` puts the judgement into the step itself: a bad step's update is not applied, whatever follows, and the
-running median that it is judged by is part of the optimizer's state, so that a resumed run judges as one that
-was never stopped.
+`guard` makes the check inside the compiled step: the update of a bad step is never applied. The running
+median that defines a spike is part of the optimizer's state, so a resumed run decides as an uninterrupted one
+would.
 """
 
 import dataclasses
@@ -17,21 +17,21 @@ import optax
 from based_jax.typing import Array, Float, Int
 from based_jax.validate import expect, expect_choice
 
-WINDOW = 64  # good losses that the running median is over
-ENOUGH = 16  # good losses before which there are no spikes: the first steps fall from a height
+WINDOW = 64  # number of good losses in the running median
+ENOUGH = 16  # good losses needed before spikes are detected: the loss falls steeply in the first steps
 
 
 @dataclasses.dataclass(frozen=True)
 class BadLossConfig:
-    """Loss or gradient NaN or infinite, or a loss above a multiple of the running median."""
+    """What counts as a bad step (non-finite loss or gradient, or a loss spike), and what happens then."""
 
     on_bad_loss: str = "stop"
     """after a non-finite loss or gradient, or a spike: stop, skip the update, or rollback to the last
-    checkpoint and go on after the batch that did it"""
+    checkpoint and continue with the batch after the bad one"""
     spike_factor: float | None = None
-    """also call a loss bad above so many times the median of the last 64 good ones"""
+    """also treat a loss as bad if it exceeds this multiple of the median of the last 64 good losses"""
     max_bad_losses: int = 3
-    """most bad steps in a row, or rollbacks to one checkpoint"""
+    """maximum number of bad steps in a row, or of rollbacks to one checkpoint"""
 
     def __post_init__(self) -> None:
         expect_choice("on_bad_loss", self.on_bad_loss, ("stop", "skip", "rollback"))
@@ -41,11 +41,11 @@ class BadLossConfig:
 
 
 class BadLoss(ValueError):
-    """The loss or its gradient is not finite, or spiked, more often than was tolerated."""
+    """The loss or its gradient was not finite, or spiked, more often than `max_bad_losses` allows."""
 
 
 class GuardState(NamedTuple):
-    """State of the optimizer, and what the next loss is judged by."""
+    """The wrapped optimizer's state, and the statistics that decide whether the next loss is bad."""
 
     inner: Any
     recent: Float[Array, " window"]  # the last good losses in any order, NaN in slots not yet used
@@ -57,7 +57,7 @@ class GuardState(NamedTuple):
 def guard(
     optimizer: optax.GradientTransformation, config: BadLossConfig
 ) -> optax.GradientTransformation | optax.GradientTransformationExtraArgs:
-    """An optimizer whose update of a bad step is nothing at all; `optimizer` itself if the run just stops.
+    """Make the updates of bad steps zero; return `optimizer` unchanged if the config only stops the run.
 
     `update` needs the step's loss as `value`.
     """
@@ -85,18 +85,18 @@ def guard(
 
 
 def guard_metrics(opt_state: Any) -> dict[str, Array]:
-    """`bad_in_a_row` and `bad_losses` of a guarded optimizer, nothing of another."""
+    """Return the metrics `bad_in_a_row` and `bad_losses`; empty if the optimizer is not guarded."""
     if not isinstance(opt_state, GuardState):
         return {}
     return {"bad_in_a_row": opt_state.in_a_row, "bad_losses": opt_state.bad}
 
 
 def updates_made(step: Int[Array, ""], opt_state: Any) -> Int[Array, ""]:
-    """Return updates before `step`: the position in the schedule, which bad steps do not move."""
+    """Count the updates before `step`: the position in the schedule, which bad steps do not advance."""
     return step - opt_state.bad if isinstance(opt_state, GuardState) else step
 
 
 def is_bad(values: Mapping[str, float]) -> bool:
-    """Whether a step was bad, by its metrics."""
+    """Return whether a step was bad, given its metrics."""
     finite = all(math.isfinite(values[name]) for name in ("loss", "grad_norm"))
     return not finite or values.get("bad_in_a_row", 0) > 0

@@ -1,4 +1,4 @@
-"""What a language-model run reports at its start and at its end, for people."""
+"""The human-readable summaries that a language-model run prints at its start and its end."""
 
 import shlex
 import textwrap
@@ -23,7 +23,7 @@ _LABEL = 12  # width of the column of labels
 
 
 def describe_data(corpus: Corpus) -> dict[str, str]:
-    """Report what was read, what could not be used, and what was left out by its suffix."""
+    """Describe the text that was read, what could not be used, and which suffixes were not read."""
     files = f"{_count(corpus.num_files, 'file')}, " if corpus.num_files else ""
     documents = _count(len(corpus.documents), "document")
     rows = {"data": f"{corpus.spec}: {files}{documents}, {corpus.num_bytes:,} bytes"}
@@ -37,7 +37,7 @@ def describe_data(corpus: Corpus) -> dict[str, str]:
 
 
 def describe_tokens(spec: str, training: TokenShards | TokenPairs) -> dict[str, str]:
-    """Report what is in a directory of token shards, and what its sources had that is not."""
+    """Describe a directory of token shards, and what was skipped when they were written."""
     if isinstance(training, TokenPairs):
         files, shards = {cut.file.index for cut in training.cuts}, _count(len(training.cuts), "shard")
         return {"data": f"{spec}: {_count(len(files), 'pair')} .bin .idx, {shards}, {len(training):,} tokens"}
@@ -58,7 +58,7 @@ def describe_run(
     mesh: Mapping[str, int] | None,
     taken: Taken | None,
 ) -> dict[str, str]:
-    """Tokens, steps, model, device and directory; `taken` are the arrays of a checkpoint to begin with."""
+    """Describe tokens, steps, model, device and directory; `taken` lists arrays loaded from a checkpoint."""
     per_step = config.batch_size * model.max_length
     seen = config.steps * per_step
     if isinstance(training, Mixture):
@@ -85,7 +85,7 @@ def describe_run(
 
 
 def describe_end(config: LMConfig, metrics: Mapping[str, float]) -> dict[str, str]:
-    """Metrics of the last evaluation, if there was one, where the model is, and the commands that use it."""
+    """Describe the last evaluation, if any, where the model is saved, and the commands that use it."""
     directory = shlex.quote(str(config.workdir))
     rows = {}
     if metrics:
@@ -100,7 +100,7 @@ def describe_end(config: LMConfig, metrics: Mapping[str, float]) -> dict[str, st
 
 
 def show(rows: Mapping[str, str], console: Console) -> None:
-    """Print labelled rows, wrapped at the console's width; commands stay in one line."""
+    """Print labelled rows, wrapped at the console's width; commands stay on one line."""
     for label, text in rows.items():
         width = max(console.width, 40) - _LABEL
         lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

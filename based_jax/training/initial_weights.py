@@ -1,4 +1,4 @@
-"""Begin a run with the weights of a checkpoint instead of random ones; the optimizer starts afresh."""
+"""Start a run from the weights of a checkpoint instead of random ones, with a fresh optimizer."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -17,15 +17,15 @@ _NAMES_SHOWN = 6
 
 
 class Taken(NamedTuple):
-    """Which of a model's arrays come from a checkpoint; names are paths such as "layers_0/mixer/q"."""
+    """Names of the arrays that come from a checkpoint, and of the rest; paths such as "layers_0/mixer/q"."""
 
     names: list[str]
     fresh: list[str]
-    """drawn at random: the checkpoint has none of this name, or one of another shape (both are given)"""
-    unused: list[str]  # of the checkpoint, without a place in the model
+    """drawn at random: the checkpoint lacks the name, or has another shape (both shapes are given)"""
+    unused: list[str]  # in the checkpoint, but not in the model
 
     def summary(self) -> str:
-        """One line for people: how many arrays are taken, and which are not."""
+        """Summarize in one line how many arrays are taken, and which are not."""
         count = len(self.names) + len(self.fresh)
         if not self.fresh and not self.unused:
             return f"all {count} arrays"
@@ -37,7 +37,7 @@ class Taken(NamedTuple):
 
 
 def start_from(programs: Programs, directory: Path) -> tuple[Programs, Taken]:
-    """Return programs whose `init` takes a checkpoint's arrays where name and shape agree, at least one."""
+    """Return programs whose `init` takes a checkpoint's arrays where name and shape agree (at least one)."""
     stored = _paths(load_pretrained(directory)[1])
     wanted = _paths(programs.abstract_state.params)
     fresh = [
@@ -50,16 +50,16 @@ def start_from(programs: Programs, directory: Path) -> tuple[Programs, Taken]:
     taken = Taken(names, fresh, sorted(stored.keys() - wanted.keys()))
 
     def weights() -> Params:
-        found = _paths(load_pretrained(directory)[1])  # read again: nobody keeps them while the run trains
+        found = _paths(load_pretrained(directory)[1])  # read again rather than kept in memory during training
         return {"params": unflatten_dict({tuple(path.split("/")): found[path] for path in names})}
 
     return with_weights(programs, weights), taken
 
 
 def with_weights(programs: Programs, weights: Callable[[], Params]) -> Programs:
-    """Return programs whose `init` puts these arrays in place of the random ones of the same names.
+    """Return programs whose `init` replaces random arrays by those of the same name from `weights`.
 
-    Each `init` calls `weights`, which returns a part of the tree of parameters, ``{"params": ...}``.
+    Each `init` calls `weights`, which returns a subtree of the parameters, ``{"params": ...}``.
     """
 
     def init(key: Array) -> TrainState:
@@ -73,5 +73,5 @@ def with_weights(programs: Programs, weights: Callable[[], Params]) -> Programs:
 
 
 def _paths(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves by path, such as "layers_0/mixer/q"."""
+    """Return the leaves by path, such as "layers_0/mixer/q"."""
     return {"/".join(path): leaf for path, leaf in flatten_dict(params["params"]).items()}

@@ -1,4 +1,4 @@
-"""The model card of a language model's run: how it was trained, and its held-out metrics."""
+"""Write the model card of a language-model run: how it was trained, and its held-out metrics."""
 
 import math
 import re
@@ -18,7 +18,7 @@ _HUB_DATA = re.compile(r"hf:([\w-][\w.-]*(?:/[\w-][\w.-]*)?)")
 
 
 def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[str, float]) -> ModelCard:
-    """Describe a run after `step`; of absolute paths only the last part, since a card may be published.
+    """Describe a run after `step`; absolute paths are cut to their last part, as a card may be published.
 
     Args:
         metrics: held-out metrics of the final state, named ``eval_...``; empty if there was no evaluation.
@@ -58,12 +58,12 @@ def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[s
 
 
 def _public(fact: str | int | float) -> str | int | float:
-    """A fact as a card has it: short, and without the directories of this machine."""
+    """Format a fact for the card: short, and without directories of this machine."""
     return _ABSOLUTE.sub("", fact)[:500] if isinstance(fact, str) else fact
 
 
 def _hub_id(source: str | None) -> str | None:
-    """The repository that a run began with; None if it began with a directory, or from scratch."""
+    """Return the hub repository that a run started from; None for a directory, or from scratch."""
     if source is None or "/" not in source or Path(source).exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a language model's training run is given: its settings, and the model that they describe."""
+"""Settings of a language-model run, and the model config that they describe."""
 
 import dataclasses
 from pathlib import Path
@@ -33,29 +33,30 @@ class LMConfig:
     workdir: Path
     """directory for config, metrics, checkpoints and the final model"""
     recipe: str | None = None
-    """TOML file of flags, e.g. recipes/based-360m-10b.toml; typed flags win"""
+    """TOML file of flags, e.g. recipes/based-360m-10b.toml; flags on the command line override it"""
     preset: str | None = None
-    """based-tiny, attn-tiny, based-360m, ... (based_jax.presets.names()) or a JSON file; default: that of
-    --init-from, else based-tiny"""
+    """based-tiny, attn-tiny, based-360m, ... (based_jax.presets.names()) or a JSON file; default: the
+    architecture of --init-from, else based-tiny"""
     init_from: str | None = None
     """start from the weights of this run, pretrained directory or hub id, with a fresh optimizer"""
     lora: int | None = None
-    """with --init-from: train changes of this rank of the blocks' maps, and nothing else"""
+    """with --init-from: train only low-rank updates (LoRA) of this rank to the blocks' weight matrices"""
     mixer: str | None = None
-    """instead of the preset's mixers: mamba, hyena, ... (based_jax.mixers.names())"""
+    """mixer to use instead of the preset's: mamba, hyena, ... (based_jax.mixers.names())"""
     mixer_options: str | None = None
     """options of --mixer (based_jax.mixers.options(NAME)), e.g. d_state=32,expand=1"""
     mixer_layers: str | None = None
     """layers that get --mixer, counted from 0, e.g. 0,3; default: all"""
     data: str = "stdlib"
-    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME[:[CONFIG:]SPLIT], tokens:DIR, what
-    train.tokenize wrote, or Megatron's .idx beside .bin; or several by weight: tokens:pile=0.7,src/**=0.3"""
+    """stdlib (Python's own source), a file, a directory, a glob, hf:NAME[:[CONFIG:]SPLIT], or tokens:DIR for
+    the output of train.tokenize or Megatron's .bin and .idx; or a mixture by weight:
+    tokens:pile=0.7,src/**=0.3"""
     include: str | None = None
     """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file; default: of --init-from, else byte"""
+    """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file; default: --init-from's, else byte"""
     cache: Path | None = None
-    """keep tokenized text in this directory, so that later starts read none; nothing in it is ever removed"""
+    """keep tokenized text in this directory, so that later starts skip reading; never cleaned up"""
     steps: int = 1000
     """optimizer steps; with --resume, more steps extend the run"""
     batch_size: int = 16
@@ -65,7 +66,7 @@ class LMConfig:
     accumulate: int = 1
     """micro-batches per step whose gradients are summed"""
     seed: int = 1111
-    """of the initialisation, the data order and the noise in training"""
+    """random seed of the initialisation, the data order and the noise in training"""
     optimizer: Annotated[OptimizerConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=OptimizerConfig
     )
@@ -77,25 +78,25 @@ class LMConfig:
     held_out: float = 0.02
     """share of the documents to hold out for evaluation"""
     held_out_bytes: int = 262144
-    """most bytes of held-out text to evaluate"""
+    """maximum bytes of held-out text to evaluate"""
     held_out_names: str | None = None
     """hold out these files or FASTA records instead, e.g. chr8,chr9"""
     dtype: str = "auto"
-    """of the computation: float32, bfloat16 or auto (bfloat16 on a GPU or TPU)"""
+    """compute dtype: float32, bfloat16 or auto (bfloat16 on a GPU or TPU)"""
     remat: str = "none"
-    """recompute in the backward pass, for less memory and more time: none, dots (all but products with
-    weights) or block"""
+    """activations to recompute in the backward pass, which saves memory and takes time: none, dots (all but
+    products with weights) or block"""
     scan_layers: bool = False
     """run repeated layers as one loop; on a CPU, --remat saves memory only with it"""
     mesh: str | None = None
-    """spread over devices, e.g. data=2,fsdp=2 (axes data, fsdp, tensor, context); default: one device, or
-    data over several processes"""
+    """device mesh, e.g. data=2,fsdp=2 (axes data, fsdp, tensor, context); default: one device, or with
+    several processes all devices on the data axis"""
     peak_tflops: float | None = None
-    """of one device, for `mfu`; default: by its kind, if known"""
+    """peak TFLOP/s of one device, for the metric `mfu`; default: from a table of known devices"""
     print_sharding: bool = False
     """print what each device holds before training"""
     dry_run: bool = False
-    """compile for --mesh on virtual devices, print memory and traffic, and end"""
+    """compile for --mesh on virtual devices, print memory and communication, and exit"""
     hosts: Annotated[HostsConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=HostsConfig)
     bad_losses: Annotated[BadLossConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=BadLossConfig
@@ -104,9 +105,9 @@ class LMConfig:
     log_every: int = 10
     """steps between log lines"""
     eval_every: int = 200
-    """steps between evaluations on held-out text; 0 is never"""
+    """steps between evaluations on held-out text; 0: never"""
     checkpoint_every: int = 200
-    """steps between checkpoints; 0 is only at the end"""
+    """steps between checkpoints; 0: only at the end"""
     keep: int = 3
     """checkpoints to keep"""
     resume: bool = False
@@ -120,7 +121,7 @@ class LMConfig:
         expect(self.held_out_bytes >= 1, "held_out_bytes", self.held_out_bytes, "at least 1")
         expect_range("seed", self.seed, 0, UINT32_MAX)
         has_weights = self.lora is None or self.init_from is not None
-        expect(has_weights, "lora", self.lora, "--init-from beside it")
+        expect(has_weights, "lora", self.lora, "--init-from to be given as well")
         expect_choice("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         expect_choice("remat", self.remat, REMAT)
         expect_choice("shuffle", self.shuffle, (None, *SHUFFLES))
@@ -132,13 +133,13 @@ class LMConfig:
         expect(are_numbers, "mixer_layers", self.mixer_layers, "numbers of layers such as 0,3")
         for name in ("mixer_layers", "mixer_options"):
             alone = self.mixer is None and getattr(self, name) is not None
-            expect(not alone, name, getattr(self, name), "--mixer beside it")
+            expect(not alone, name, getattr(self, name), "--mixer to be given as well")
         if self.mixer is not None:
             expect_options(self.mixer, self.options_of_mixer)
 
     @property
     def options_of_mixer(self) -> dict[str, Any]:
-        """`mixer_options` by name."""
+        """Parse `mixer_options` into values by name."""
         text = self.mixer_options
         pairs = [] if text is None else split_options(text)
         return parse_options("mixer_options", text or "", pairs, "name=value[,name=value]")
@@ -159,19 +160,19 @@ GROUPS = {
     "run": ("workdir", "recipe", "resume", *_EVERY, "keep", "bad_losses", "tracking"),
     "devices": ("mesh", "print_sharding", "dry_run", "peak_tflops", "hosts"),
 }
-"""Title in the help -> fields of `LMConfig`."""
+"""Heading in the help -> fields of `LMConfig`."""
 
 
 def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | None = None) -> ModelConfig:
-    """The preset (or JSON file) with the run's mixer, the tokenizer's vocabulary and the run's dtype.
+    """Build the model config: the preset with the run's mixer and dtype and the tokenizer's vocabulary.
 
     Args:
-        pretrained: architecture of the checkpoint that the run begins with; it stands for the preset where
-            none is named, and its vocabulary stays where it is large enough.
+        pretrained: architecture of the checkpoint that the run starts from; it is used where no preset is
+            named, and its vocabulary is kept if it is large enough.
 
     Raises:
-        ValueError: neither a preset nor a readable JSON file; a layer that it does not have; layers to scan
-            where none repeat.
+        ValueError: neither a preset nor a readable JSON file; a layer index out of range; `scan_layers` for
+            a schedule without repetition.
     """
     if config.preset is None and pretrained is not None:
         model, vocab_size = pretrained, max(vocab_size, pretrained.vocab_size)
@@ -189,7 +190,7 @@ def model_config(config: LMConfig, vocab_size: int, pretrained: ModelConfig | No
 
 
 def find_preset(preset: str) -> ModelConfig:
-    """A preset by its name, or the config in a JSON file."""
+    """Return a preset by its name, or the config in a JSON file."""
     if preset in presets.names():
         return presets.get(preset)
     path = find_file(Path(preset))
@@ -203,7 +204,7 @@ def find_preset(preset: str) -> ModelConfig:
 
 
 def find_dtype(dtype: str) -> str:
-    """What "auto" stands for on this machine; any other name is itself."""
+    """Resolve "auto" to this machine's dtype; return any other name unchanged."""
     if dtype != "auto":
         return dtype
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"

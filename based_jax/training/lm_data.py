@@ -1,4 +1,4 @@
-"""What a language model's run reads: text in memory, token shards in files, or a mixture of such sources."""
+"""Open the data of a language-model run: text in memory, token shards in files, or a mixture of sources."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,15 +22,15 @@ from based_jax.validate import expect
 
 
 class RunData(NamedTuple):
-    """The two sides of a run's data."""
+    """The training and held-out data of a run."""
 
     training: TokenStream | Mixture
     held_out: TokenStream | Mixture
-    summary: dict[str, str]  # for people
+    summary: dict[str, str]  # human-readable
 
 
 class _Source(NamedTuple):
-    """A source that is no mixture."""
+    """A single source, not a mixture."""
 
     training: TokenStream
     held_out: TokenStream
@@ -42,7 +42,7 @@ def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
 
     Raises:
         ValueError, OSError: no such data, shards of another tokenizer, flags that do not apply to them, or no
-            held-out side for the evaluations of the run.
+            held-out data for the evaluations of the run.
     """
     weights = parse_mixture(config.data)
     expect_flags_apply(config)
@@ -64,12 +64,12 @@ def open_data(config: LMConfig, tokenizer: data.Tokenizer) -> RunData:
 
 
 def data_tokenizer(config: LMConfig) -> data.Tokenizer:
-    """The tokenizer of a run that begins with no checkpoint: that of its shards, else `--tokenizer`."""
+    """Return the tokenizer of a run without `--init-from`: that of its shards, else `--tokenizer`."""
     return load_data_tokenizer(sources(config), config.tokenizer)
 
 
 def sources(config: LMConfig) -> list[str]:
-    """The sources that `config.data` names."""
+    """Return the sources that `config.data` names."""
     return list(parse_mixture(config.data) or [config.data])
 
 
@@ -101,12 +101,12 @@ def _open_shards(directory: Path, config: LMConfig, tokenizer: data.Tokenizer) -
 
 
 def expect_flags_apply(config: LMConfig) -> None:
-    """Check that flags which say how text is read are given only where text is read."""
+    """Check that flags about reading text are given only if the run reads text."""
     if all(map(shard_directory, sources(config))):
         expect_no_text_flags(config, "include", "held_out", "held_out_bytes", "held_out_names", "cache")
 
 
 def _short_names(specs: Sequence[str]) -> tuple[str, ...]:
-    """The last parts of the specs' paths where these differ, else the specs."""
+    """Return the last components of the specs' paths if they are unique, else the specs."""
     short = tuple(spec.removeprefix(TOKENS).rstrip("/").rpartition("/")[2] for spec in specs)
     return short if len(set(short)) == len(short) and all(short) else tuple(specs)

@@ -1,4 +1,4 @@
-"""Metrics of a language model's data: losses per token as bits per byte, and held-out losses by source."""
+"""Compute a language model's metrics: bits per byte, and held-out losses by source."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from based_jax.data.streams import TokenStream
 
 
 def tokens_per_byte(stream: TokenStream | Mixture) -> float | None:
-    """Tokens that a byte of a run's text is on average; None if the bytes are not known."""
+    """Return the mean number of tokens per byte of text; None if the number of bytes is unknown."""
     if not isinstance(stream, Mixture):
         return len(stream) / stream.num_bytes if stream.num_bytes else None
     parts = list(zip(stream.shares, stream.parts, strict=True))
@@ -20,7 +20,7 @@ def tokens_per_byte(stream: TokenStream | Mixture) -> float | None:
 def held_out_metrics(
     stream: TokenStream | Mixture, measure: Callable[[TokenStream], tuple[float, float]]
 ) -> dict[str, float]:
-    """Loss, perplexity and bits per byte of held-out text, and the loss of each part of a mixture.
+    """Compute loss, perplexity and bits per byte of held-out text, and the loss of each mixture source.
 
     `measure` returns the sum of a stream's losses (nats) and the number of its targets.
     """

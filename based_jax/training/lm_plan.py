@@ -1,4 +1,4 @@
-"""What a language model's run would read, without reading it: the part of a dry run that is about data."""
+"""Describe the data of a language-model run without reading them, for a dry run."""
 
 import shlex
 from pathlib import Path
@@ -15,9 +15,9 @@ from based_jax.training.recipes import find_file, read_recipe
 
 
 def plan_data(config: LMConfig) -> dict[str, str]:
-    """What a run would read, for people, and for shards that are missing the command that makes them.
+    """Describe what a run would read, and the command that makes shards that are missing.
 
-    Opens shards and reads no text. ValueError: flags that do not apply, or shards that are not whole.
+    Opens shards but reads no text. ValueError: flags that do not apply, or incomplete shards.
     """
     expect_flags_apply(config)
     parts, rows = [], dict[str, str]()
@@ -36,7 +36,7 @@ def plan_data(config: LMConfig) -> dict[str, str]:
 
 
 def planned_vocab_size(config: LMConfig) -> int:
-    """Tokens of the tokenizer of a run that begins with no checkpoint; its shards may be missing yet."""
+    """Return the vocabulary size of a run without `--init-from`; its shards need not exist yet."""
     directories = filter(None, map(shard_directory, sources(config)))
     found = next((directory for directory in directories if (directory / FILE).is_file()), None)
     if config.tokenizer is None and found is not None:
@@ -45,7 +45,7 @@ def planned_vocab_size(config: LMConfig) -> int:
 
 
 def _command_for(config: LMConfig, directory: Path) -> str:
-    """The command that makes missing shards: that of the recipe, where they are its own."""
+    """Return the command that makes missing shards: the recipe's, if they are its data."""
     if config.recipe is not None:
         recipe = read_recipe(find_file(Path(config.recipe)), LMConfig)
         if recipe.shards and recipe.flags.get("data") == f"{TOKENS}{directory}":

@@ -1,4 +1,4 @@
-"""The loop around the step: data, logging, evaluation, checkpoints, stopping. Knows nothing of the task."""
+"""The training loop: data, logging, evaluation, checkpoints and stopping, for any task."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ from based_jax.validate import expect_ranges
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
-    """When to do what, in steps; 0 means never."""
+    """Intervals of logging, evaluation and checkpoints, in steps; 0 means never."""
 
     steps: int
     log_every: int
@@ -42,8 +42,8 @@ class Outcome:
 
     state: TrainState
     step: int
-    stopped_by: signal.Signals | None  # None if all steps were made
-    held_out: dict[str, float]  # metrics of the last step's evaluation; empty if there was none
+    stopped_by: signal.Signals | None  # None if all steps were completed
+    held_out: dict[str, float]  # metrics of the evaluation after the last step; empty if there was none
 
 
 def fit(
@@ -58,24 +58,24 @@ def fit(
     bad_losses: BadLossConfig | None = None,
     tracking: TrackConfig | None = None,
 ) -> Outcome:
-    """Train from the newest checkpoint below `workdir` (or from scratch) to `config.steps`.
+    """Train from the newest checkpoint in `workdir` (or from scratch) to `config.steps`.
 
-    A run that was killed and started again makes the same losses as one that was not: parameters, optimizer
-    and data position are restored together and nothing else has a memory.
+    A run that was killed and restarted has the same losses as an uninterrupted one: parameters, optimizer
+    state and data position are restored together, and nothing else carries state between steps.
 
     Args:
         key: initialises the parameters of a new run.
         data: batches; its position is part of the checkpoint.
-        workdir: where metrics and checkpoints live; of several processes, all have it.
-        describe: turns a step's metrics and the tokens in them into what is logged.
-        evaluate: held-out metrics of a state.
-        bad_losses: what follows a bad step; default: the end. All but the default needs an optimizer that is
-            guarded (`based_jax.training.bad_loss.guard`).
-        tracking: services that get the metrics too; default: none.
+        workdir: directory of metrics and checkpoints, shared by all processes.
+        describe: maps a step's metrics and its number of tokens to the logged values.
+        evaluate: returns the held-out metrics of a state.
+        bad_losses: what to do after a bad step; default: stop. Other settings need a guarded optimizer
+            (`based_jax.training.bad_loss.guard`).
+        tracking: services that also receive the metrics; default: none.
 
     Raises:
-        BadLoss: a loss or gradient norm was not finite, or spiked, too often; no checkpoint of what it did.
-        ValueError: no checkpoint can be read, or it is of another model or other data.
+        BadLoss: a loss or gradient norm was not finite, or spiked, too often; the bad state is not saved.
+        ValueError: no checkpoint can be read, or it belongs to another model or other data.
         SaveFailed: a checkpoint cannot be written.
     """
     policy = bad_losses or BadLossConfig()
@@ -87,7 +87,7 @@ def fit(
         stop = StopRequest()
 
         def where() -> str:
-            return f"{checkpoints.directory / str(saved)}" if saved else "none, the run is young"
+            return f"{checkpoints.directory / str(saved)}" if saved else "none yet"
 
         def load() -> tuple[TrainState, dict[str, Any]]:
             if saved:
@@ -95,7 +95,7 @@ def fit(
             return programs.init(key), beginning
 
         def check(made: _Made) -> dict[str, float]:
-            """The step's metrics, once they are there."""
+            """Wait for the step's metrics, check them, and return them."""
             values = {name: float(value) for name, value in jax.device_get(made.metrics).items()}
             if not is_bad(values):
                 return values
@@ -128,15 +128,15 @@ def fit(
             compiles = step == first
             with compiling if compiles else contextlib.nullcontext():
                 state, metrics = programs.train(state, placed)
-            if compiles:  # until now there was nothing to lose, and a signal ended the process at once
+            if compiles:  # before this a signal ends the process at once, as there is nothing to lose
                 stack.enter_context(stop)
                 first = None
             try:
-                # The step before is read only now, while this one runs: the device never waits for Python.
+                # Read the previous step only now, while this one runs: the device never waits for Python.
                 if waiting is not None:
                     check(waiting)
                 waiting = _Made(step, metrics, data.get_state())
-                # Read once: a signal that comes while this step is logged ends the next one, which is saved.
+                # Read once: a signal that arrives while this step is logged stops, and saves, the next one.
                 stopped_by = asked()
                 final = step == config.steps or stopped_by > 0
                 at_end = final and config.eval_every > 0 and not stopped_by
@@ -144,7 +144,7 @@ def fit(
                 saves = _due(step, config.checkpoint_every) or final
                 writer.tick(step)
                 if not (_due(step, config.log_every) or evaluates or saves):
-                    if compiles:  # speeds are those of the steps that follow
+                    if compiles:  # measure speed from the next step on
                         jax.block_until_ready(metrics)
                         last_log = (step, time.perf_counter())
                     continue
@@ -152,16 +152,16 @@ def fit(
             except _RollBack as bad:
                 checkpoints.wait()
                 (state, _), step, waiting, stopped_by = load(), saved, None, 0
-                # On after the batch that did it: what was drawn since the checkpoint is not seen again.
+                # Continue after the bad batch: batches drawn since the checkpoint are not repeated.
                 data.set_state(bad.position)
                 rollbacks += 1
                 writer.rewind(step)
-                writer.say(f"{bad}; back to step {step} ({where()}), and on behind that step's batch")
+                writer.say(f"{bad}; rolled back to step {step} ({where()}), continuing after the bad batch")
                 last_log = (step, time.perf_counter())
                 continue
             checkpoints.check()
             elapsed = time.perf_counter() - last_log[1]
-            # Counted where the rows are made; every process makes as many.
+            # Counted on this process's own rows; every process has the same number of them.
             own = int(batch["mask"].sum()) if "mask" in batch else batch["targets"].size
             tokens = own * (len(placed["targets"]) // len(batch["targets"]))
             values["tokens_per_second"] = tokens * (step - last_log[0]) / elapsed
@@ -188,11 +188,11 @@ def fit(
 
 @dataclasses.dataclass(frozen=True)
 class _Made:
-    """A step that was started: its metrics are still being computed."""
+    """A step that was dispatched; its metrics are still being computed."""
 
     step: int
     metrics: Any
-    position: dict[str, Any]  # of the data, after the step's batch
+    position: dict[str, Any]  # position in the data after the step's batch
 
 
 class _RollBack(Exception):
@@ -206,7 +206,7 @@ def _due(step: int, every: int) -> bool:
 
 
 def mean_loss(programs: Programs, state: TrainState, batches: Iterator[Batch]) -> tuple[float, float]:
-    """Summed cross-entropy (nats) and number of targets over held-out batches."""
+    """Return the summed cross-entropy (nats) and the number of targets over held-out batches."""
     total, count = 0.0, 0.0
     for batch in batches:
         losses, targets = programs.evaluate(state.params, programs.place_batch(batch))

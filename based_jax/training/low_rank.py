@@ -1,9 +1,9 @@
-"""Fine-tune low-rank changes of a model's maps, and keep the model (LoRA, Hu et al., 2021, section 4.1).
+"""Fine-tune low-rank updates of a model's weight matrices (LoRA, Hu et al., 2021, section 4.1).
 
     W = W_0 + (2 / r) A B       A: (in, r), B: (r, out), B = 0 at the start
 
-`LowRank` stands for the model in a training step. The optimizer sees A and B only, and the merged model has
-the shape of the one before.
+`LowRank` takes the place of the model in a training step. The optimizer sees only A and B, and the merged
+model has the same architecture as the original.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from based_jax.typing import Array, Params
 from based_jax.validate import expect
 
 CHANGES = "low_rank"
-"""Collection of the factors A and B, beside "params"."""
+"""Flax collection of A and B, next to "params"."""
 
 SCALE = 2.0
 """alpha / r: the size of the change does not depend on the rank."""
@@ -30,11 +30,11 @@ SCALE = 2.0
 
 @dataclasses.dataclass(frozen=True)
 class LowRank:
-    """A language model whose maps change by products of rank `rank` only.
+    """A language model with low-rank updates of rank `rank` to its blocks' weight matrices.
 
-    Variables are ``{"params": ..., "low_rank": {path: {"a": (in, r), "b": (r, out)}}}``, a pair for each map
-    of the blocks whose rank is larger; a map of more than two axes is a matrix, cut where it is closest to a
-    square.
+    Variables are ``{"params": ..., "low_rank": {path: {"a": (in, r), "b": (r, out)}}}``, a pair for each
+    matrix of the blocks whose rank is larger. A weight with more than two axes is reshaped to the matrix that
+    is closest to a square.
     """
 
     model: LanguageModel
@@ -45,10 +45,10 @@ class LowRank:
         return self.model.config
 
     def init(self, key: Array, tokens: Array) -> Params:
-        """The model's variables, A from a normal distribution of variance 1 / in, and B = 0.
+        """Return the model's variables with A drawn from a normal of variance 1 / in, and B = 0.
 
         Raises:
-            ValueError: no map has a larger rank.
+            ValueError: no weight matrix has a larger rank.
         """
         variables = self.model.init(key, tokens)
         changes = {}
@@ -65,21 +65,21 @@ class LowRank:
         return {**variables, CHANGES: changes}
 
     def merged(self, params: Params) -> Params:
-        """The model's variables with the changes added; only the changes have gradients."""
+        """Return the model's variables with the updates added; only the updates have gradients."""
         kept: dict[str, Any] = dict(flatten_dict(lax.stop_gradient(params["params"]), sep="/"))
         for path, change in params[CHANGES].items():
             kept[path] = kept[path] + SCALE * (change["a"] @ change["b"]).reshape(kept[path].shape)
         return {"params": unflatten_dict(kept, sep="/")}
 
     def apply(self, params: Params, *arguments: Any, **options: Any) -> Any:
-        """`LanguageModel.apply` with the merged variables."""
+        """Call `LanguageModel.apply` with the merged variables."""
         return self.model.apply(self.merged(params), *arguments, **options)
 
     def output_embedding(self, params: Params) -> Array:
         return self.model.output_embedding(self.merged(params))
 
     def train_only(self, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-        """`optimizer` for the changes; whatever is kept has no gradient and no moments."""
+        """Restrict `optimizer` to the updates; the frozen weights have no gradients and no moments."""
         return optax.masked(optimizer, {"params": False, CHANGES: True})
 
 

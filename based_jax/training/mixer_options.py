@@ -1,4 +1,4 @@
-"""Options of a mixer as a command line has them: `name=value`, with values as JSON or plain text."""
+"""Parse mixer options on a command line: `name=value`, where a value is JSON or plain text."""
 
 import json
 import re
@@ -7,24 +7,24 @@ from typing import Any
 
 from based_jax.validate import expect
 
-_COMMA = re.compile(r",(?![^\[]*\])")  # not those of a list
+_COMMA = re.compile(r",(?![^\[]*\])")  # commas outside lists
 
 
 def split_options(text: str) -> list[str]:
-    """The pairs of `a=1,b=[2,3]`."""
+    """Split `a=1,b=[2,3]` into its pairs."""
     return _COMMA.split(text)
 
 
 def parse_options(argument: str, given: str, pairs: Iterable[str], expected: str) -> dict[str, Any]:
-    """Options by name.
+    """Parse pairs into options by name.
 
     Args:
-        argument, given: the flag and its whole text, for the message.
-        pairs: `name=value` each; a value that is no JSON is a text.
-        expected: how the flag is written.
+        argument, given: the flag and its whole text, for the error message.
+        pairs: `name=value` each; a value that is not JSON is a string.
+        expected: the flag's syntax, for the error message.
 
     Raises:
-        ValueError: a pair without a name or a value, or a name that is there twice.
+        ValueError: a pair without a name or a value, or a repeated name.
     """
     options: dict[str, Any] = {}
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""AdamW as the papers train: warm-up and decay, weight-decay groups, global-norm clipping."""
+"""AdamW as in the papers: warm-up and decay, weight-decay groups, global-norm clipping."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ FILTER = "filter"
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW with linear warm-up and a decay after it; defaults are Based's language-model recipe."""
+    """AdamW with linear warm-up, then decay; the defaults are Based's language-model recipe."""
 
     learning_rate: float = 8e-4
     """peak learning rate"""
@@ -32,13 +32,13 @@ class OptimizerConfig:
     """after the warm-up: cosine or linear to the final rate, constant, or wsd (constant, then linear over
     --cooldown)"""
     cooldown: float = 0.2
-    """share of the steps, the last ones, over which wsd falls"""
+    """share of the steps over which wsd decays at the end"""
     schedule_steps: int | None = None
-    """steps of the warm-up's share and of the fall; default: --steps of the first launch"""
+    """length of the schedule in steps; default: --steps of the first launch"""
     filter_learning_rate_share: float = 1.0
-    """rate of long convolutions' filters as a share of the others'"""
+    """learning rate of long convolutions' filters as a share of that of the other parameters"""
     warmup: float = 0.01
-    """share of the steps for a linear warm-up from 1e-6"""
+    """share of the steps for the linear warm-up from 1e-6"""
     beta1: float = 0.9
     """decay of the first moment"""
     beta2: float = 0.95
@@ -48,11 +48,11 @@ class OptimizerConfig:
     weight_decay: float = 0.1
     """decoupled weight decay; never on biases and the embedding"""
     decay_norms: bool = False
-    """decay the norms' scales too, as the authors' code does by oversight"""
+    """also decay the scales of norms, as the authors' code does by oversight"""
     clip: float = 1.0
-    """global norm to which gradients are clipped"""
+    """maximum global norm of the gradients, which are clipped to it"""
     moment_dtype: str = "float32"
-    """of the first moment: float32 or bfloat16 (2 bytes per parameter less)"""
+    """dtype of the first moment: float32 or bfloat16 (2 bytes less per parameter)"""
 
     def __post_init__(self) -> None:
         expect(self.learning_rate > 0, "learning_rate", self.learning_rate, "above 0")
@@ -68,10 +68,10 @@ class OptimizerConfig:
 
 
 def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """1e-6 rising linearly to the peak over the warm-up, then what `config.schedule` names.
+    """Build the schedule: linear warm-up from 1e-6 to the peak, then the decay that `config.schedule` names.
 
-    A run that is extended keeps its `config.schedule_steps`: warm-up, cosine and linear stay as they were,
-    and the final rate holds for the steps that were added. Only wsd's fall moves to the new end.
+    An extended run keeps its `config.schedule_steps`: warm-up, cosine and linear do not change, and the added
+    steps use the final rate. Only the decay of wsd moves to the new end.
     """
     horizon = config.schedule_steps or steps
     warmup = round(config.warmup * horizon)
@@ -93,10 +93,10 @@ def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedul
 
 
 def decay_mask(params: Params, decay_norms: bool = False) -> Any:
-    """True where weight decay applies: on maps and on the taps of short convolutions.
+    """Return a mask, True where weight decay applies: weight matrices and taps of short convolutions.
 
-    Not on biases, embeddings, the filters of long convolutions, whatever describes a recurrence (decays, step
-    sizes, skips, mixes of neighbouring tokens) and, by default, norm scales.
+    Not biases, embeddings, filters of long convolutions, parameters of a recurrence (decays, step sizes,
+    skips, token-shift weights) or, by default, norm scales.
     """
     endings = ("kernel", "_conv", "head", *(("scale",) if decay_norms else ()))
 
@@ -108,20 +108,20 @@ def decay_mask(params: Params, decay_norms: bool = False) -> Any:
 
 
 def filter_mask(params: Params) -> Any:
-    """True for the filters of long convolutions: their taps, or the networks that make them."""
+    """Return a mask, True for filters of long convolutions: their taps, or the networks that make them."""
     return jax.tree_util.tree_map_with_path(lambda path, _: FILTER in _names(path), params)
 
 
 def _names(path: tuple[Any, ...]) -> list[str]:
-    """Names on the way to a parameter; one with logical axis names is a box, whose own entry has no key."""
+    """Return the keys on a parameter's path; the box of logical axis names is an entry without key."""
     return [str(entry.key) for entry in path if getattr(entry, "key", "")]
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Clipping and AdamW in one transformation.
+    """Combine gradient clipping and AdamW in one transformation.
 
-    Only the first moment may be kept in bfloat16. A step moves the second by 1 - beta2 of itself and less, at
-    0.999 by a thousandth; bfloat16's steps are 1/256 apart at best, and the mean would stand still.
+    Only the first moment may be kept in bfloat16. A step changes the second by 1 - beta2 of itself or less,
+    0.001 at beta2 = 0.999, and bfloat16's relative spacing is 1/256 at best: the mean would stop moving.
     """
     moments = {"b1": config.beta1, "b2": config.beta2, "eps": config.eps, "mu_dtype": config.moment_dtype}
     mask = functools.partial(decay_mask, decay_norms=config.decay_norms)

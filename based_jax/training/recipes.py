@@ -1,8 +1,8 @@
-"""Recipes: files of flags for `python -m train.lm --recipe FILE`.
+"""Read recipes: files of flags for `python -m train.lm --recipe FILE`.
 
-A flag is a key, with dashes or underscores, at the top of the file or below ``[flags]``. A file may also have
-`title`, `source`, `tokens`, `shards` and `remarks`, for people. based_jax/recipes has one for each run of the
-papers, which is recipes/NAME.toml in every directory.
+Flags are keys, with dashes or underscores, at the top of the file or in the table ``[flags]``. A file may
+also have `title`, `source`, `tokens`, `shards` and `remarks`, for readers. based_jax/recipes has one for each
+run of the papers; `--recipe recipes/NAME.toml` finds it from any directory.
 """
 
 import dataclasses
@@ -23,18 +23,18 @@ _ABOUT = {"title": str, "source": str, "tokens": int, "shards": str, "remarks": 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A run as data."""
+    """The flags of a run, and a description of it."""
 
-    flags: dict[str, Any]  # of the command, without dashes in front
-    title: str = ""  # what is trained, on what
-    source: str = ""  # the paper's tables that the settings are from
-    tokens: int | None = None  # that the run trains on
+    flags: dict[str, Any]  # of the command, without leading dashes
+    title: str = ""  # the model and its data
+    source: str = ""  # the tables of the paper that give the settings
+    tokens: int | None = None  # number of training tokens
     shards: str = ""  # the command that makes the token shards of its flag `data`
-    remarks: tuple[str, ...] = ()  # what the paper leaves open, or does and we do not
+    remarks: tuple[str, ...] = ()  # settings that the paper leaves open, and differences from it
 
     @property
     def words(self) -> list[str]:
-        """The flags as on a command line."""
+        """Return the flags as command-line arguments."""
         words = []
         for name, value in self.flags.items():
             if isinstance(value, bool):
@@ -45,10 +45,10 @@ class Recipe:
 
 
 def read_recipe(path: Path, settings: type[Any]) -> Recipe:
-    """The recipe in a file, for the command whose flags are the dataclass `settings`.
+    """Read a recipe for the command whose flags are the fields of the dataclass `settings`.
 
     Raises:
-        OSError, ValueError: no such file, not TOML, or a key that is no flag; the nearest flag is named.
+        OSError, ValueError: no such file, not TOML, or an unknown key; the message names the nearest flag.
     """
     content = read_toml(path)
     about = {name: content.pop(name) for name in _ABOUT if name in content}
@@ -64,7 +64,7 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
         near = difflib.get_close_matches(name, [*known, *_ABOUT], 1, cutoff=0)
         entry, is_value = f"recipe {path}: {key}", isinstance(value, str | bool | int | float)
         expect(name in known, entry, value, f"a flag of the command as key, such as {near[0]}")
-        expect(is_value, entry, value, "a text, a number or a truth value")
+        expect(is_value, entry, value, "a string, a number or a boolean")
         expect(name not in words, entry, value, "each flag once")
         words[name] = value
     remarks = tuple(about.pop("remarks", ()))
@@ -72,13 +72,13 @@ def read_recipe(path: Path, settings: type[Any]) -> Recipe:
 
 
 def find_file(path: Path) -> Path:
-    """The file `path`; recipes/NAME is one of this package if there is no such file here."""
+    """Return `path`, or this package's file if `path` is recipes/NAME and does not exist here."""
     ours = Path(str(resources.files("based_jax") / str(path)))
     return ours if path.parent == Path("recipes") and not path.exists() and ours.exists() else path
 
 
 def with_recipe(argv: Sequence[str] | None, settings: type[Any]) -> list[str]:
-    """The flags after those of the file that `--recipe` names (see `read_recipe`): what is typed wins."""
+    """Prepend the flags of the file that `--recipe` names (see `read_recipe`); later, typed flags win."""
     given = list(sys.argv[1:] if argv is None else argv)
     path = find_value(given, "--recipe")
     return given if path is None else [*read_recipe(find_file(Path(path)), settings).words, *given]

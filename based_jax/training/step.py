@@ -23,13 +23,13 @@ from based_jax.training.devices.sharding import batch_sharding, shardings_of
 from based_jax.typing import Array, Float, Int, Params
 
 Batch = Mapping[str, Any]
-"""Arrays (B, N): integers inputs and targets; maybe booleans mask, which tokens are real and which targets
-count (all of them without it); maybe segment_ids.
+"""Arrays (B, N): integer `inputs` and `targets`; optionally a boolean `mask` of the real tokens and of the
+targets that count (default: all); optionally `segment_ids`.
 
-Whole rows come without a mask: a program that takes one does the work of padding, whatever is in it."""
+Batches without padding have no mask: a program with a mask pays for it even if it is all True."""
 
 NOISES = ("dropout", "pattern", "selection")
-"""Random streams that models have in training; see BigBird and SelectedAttention."""
+"""Random streams that models use in training; see BigBird and SelectedAttention."""
 
 
 @jax.tree_util.register_dataclass
@@ -43,18 +43,18 @@ class TrainState:
 
 
 def noises(key: Array) -> dict[str, Array]:
-    """Return the `rngs` of a model in training. Without them its output has nothing random."""
+    """Return the `rngs` of a model in training; without them its output is deterministic."""
     return dict(zip(NOISES, jax.random.split(key, len(NOISES)), strict=True))
 
 
 Losses = Callable[..., tuple[tuple[Array, Array], Mapping[str, Any]]]
-"""(model, params, batch, **options of `apply`) -> (sum of the losses in nats, number of targets), and what
-the mixers left in `LOSSES`. The mask of a batch, if it has one, is of its targets; all else is up to this
-function."""
+"""(model, params, batch, **options of `apply`) -> (sum of the losses in nats, number of targets), and the
+collection `LOSSES` of the mixers. A batch's mask, if it has one, applies to its targets; everything else is
+up to this function."""
 
 
 def counted(batch: Batch) -> Any:
-    """Return which targets of a batch count, booleans: its mask, or all of them."""
+    """Return a boolean mask of the targets that count: the batch's mask, or all True."""
     mask = batch.get("mask")
     return jnp.ones(batch["targets"].shape, bool) if mask is None else mask
 
@@ -62,7 +62,7 @@ def counted(batch: Batch) -> Any:
 def next_token_losses(
     model: LanguageModel, params: Params, batch: Batch, **options: Any
 ) -> tuple[tuple[Array, Array], Mapping[str, Any]]:
-    """The `Losses` of a language model: cross-entropies over the padded vocabulary."""
+    """Compute a language model's `Losses`: cross-entropies over the padded vocabulary."""
     options |= {"segment_ids": batch.get("segment_ids"), "mask": batch.get("mask"), "mutable": [LOSSES]}
     (hidden, _), collected = model.apply(params, batch["inputs"], method="hidden", **options)
     weights = counted(batch).astype(accumulation_dtype(hidden))
@@ -71,7 +71,7 @@ def next_token_losses(
 
 
 def cross_entropies(logits: Any, batch: Batch) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sum of the cross-entropies (nats) of the targets that count, and their number."""
+    """Return the sum of the cross-entropies (nats) of the targets that count, and their number."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"])
     weights = counted(batch).astype(losses.dtype)
     return jnp.sum(losses * weights), jnp.sum(weights)
@@ -85,16 +85,16 @@ def make_train_step(
     seed: int = 0,
     losses_of: Losses = next_token_losses,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]:
-    """A pure function (state, batch) -> (state, metrics).
+    """Build a pure training step, (state, batch) -> (state, metrics).
 
-    What is minimised is the mean of `losses_of`, the metric `loss`, plus the mixers' own losses, the metric
-    `auxiliary_loss`, if there are any. Noise is drawn from `seed` and the step alone.
+    Minimises the mean of `losses_of` (the metric `loss`) plus the mixers' own losses (the metric
+    `auxiliary_loss`), if there are any. The noise depends only on `seed` and the step.
 
-    With `accumulate` > 1 the batch is cut into that many micro-batches whose gradients are summed: the same
-    loss and gradients up to rounding, with the activations of one micro-batch at a time. Each micro-batch
-    draws its own noise. Its auxiliary loss is weighted by its share of the targets, which makes a mean over
-    tokens (SelectedAttention's) that of the whole batch; what is convex in such a mean (SigmoidLookups') can
-    only be larger.
+    With `accumulate` > 1 the batch is split into that many micro-batches whose gradients are summed: loss and
+    gradients agree up to rounding, with the activations of only one micro-batch in memory. Each micro-batch
+    draws its own noise. Its auxiliary loss is weighted by its share of the targets: a mean over tokens
+    (SelectedAttention) then equals that of the whole batch; a convex function of such a mean (SigmoidLookups)
+    can only be larger.
     """
 
     def gradients(params: Params, batch: Batch, key: Array) -> tuple[Params, dict[str, Array]]:
@@ -142,7 +142,7 @@ def make_train_step(
 
 @dataclasses.dataclass(frozen=True)
 class Programs:
-    """The compiled functions of a run and where their arrays live."""
+    """The compiled functions of a run and the shardings of their arrays."""
 
     init: Callable[[Array], TrainState]
     train: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
@@ -162,7 +162,7 @@ def build_programs(
     mesh: Mesh | None = None,
     losses_of: Losses = next_token_losses,
 ) -> Programs:
-    """Jit init, train step and evaluation, with everything sharded by the rules if a mesh is given.
+    """Compile init, train step and evaluation with `jax.jit`, sharded by the rules if a mesh is given.
 
     `accumulate`, `seed` and `losses_of` are those of `make_train_step`; evaluation draws no noise.
     """
@@ -184,11 +184,11 @@ def build_programs(
         with context_parallel.over(tokens):
             return losses_of(model, params, batch)[0]
 
-    # On a CPU two fifths of the compiling time: it draws each parameter once, by a kernel of its own.
+    # Two fifths of the compile time on a CPU: each parameter is drawn once, by its own kernel.
     options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
     if tokens is None or mesh is None:
-        # A state without a stated place, beside batches that have one, would have the step compiled twice:
-        # for itself, and for the step's own result.
+        # Without an explicit sharding of the state, the step would compile twice: for the initial state and
+        # for the sharding of its own output.
         rows = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         shardings = jax.tree.map(lambda _: rows, abstract)
         of_step: dict[str, Any] = {}
@@ -210,6 +210,6 @@ def build_programs(
 
 
 def with_shardings(abstract: Any, shardings: Any) -> Any:
-    """Return shapes and dtypes of arrays, with a tree of shardings in them."""
+    """Attach a tree of shardings to the shapes and dtypes of arrays."""
     shape = jax.ShapeDtypeStruct
     return jax.tree.map(lambda x, sharding: shape(x.shape, x.dtype, sharding=sharding), abstract, shardings)

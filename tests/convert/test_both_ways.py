@@ -204,7 +204,7 @@ class TestCommand:
 
     def test_values_that_overflow_are_named(self):
         with pytest.raises(
-            ValueError, match="dtype = 'float16': expected one with room for the values of x/y"
+            ValueError, match="dtype = 'float16': expected one with the range for the values of x/y"
         ):
             convert.narrowed({"params": {"x": {"y": np.array([1e6], np.float32)}}}, "float16")
 

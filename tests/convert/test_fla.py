@@ -293,7 +293,7 @@ class TestRefusals:
             (
                 "gla",
                 {"model_type": "hgrn2"},
-                "model_type = 'hgrn2': expected one that is read, of fla's delta_net, ",
+                "model_type = 'hgrn2': expected a supported model of fla: delta_net, ",
             ),
             ("retnet", {"feature_map": "gelu"}, "feature_map = 'gelu': expected one of 'relu', 'relu2'"),
             ("delta_net", {"use_rope": True}, "use_rope = True: expected False: of older versions: rotary"),

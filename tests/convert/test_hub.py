@@ -148,7 +148,7 @@ class TestRevisions:
     @pytest.mark.parametrize(
         ("source", "revision", "message"),
         [
-            (f"{NAME}@a", "b", "revision = 'b': expected None beside"),
+            (f"{NAME}@a", "b", "revision = 'b': expected None with"),
             (NAME, "../../x", r"revision = '\.\./\.\./x': expected a branch, tag or commit"),
             (NAME, "", "revision = ''"),
             (str(CHECKPOINTS / "based-tiny"), "main", "revision = 'main': expected None, or a hub id"),

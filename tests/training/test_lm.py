@@ -267,8 +267,8 @@ def test_the_summary_counts_what_is_not_read(one_layer, text, tmp_path):
             ["--mixer", "mamba", "--mixer-layers", "first"],
             "mixer_layers = 'first': expected numbers of layers",
         ),
-        (["--mixer-layers", "1"], "mixer_layers = '1': expected --mixer beside it"),
-        (["--mixer-options", "a=1"], "mixer_options = 'a=1': expected --mixer beside it"),
+        (["--mixer-layers", "1"], "mixer_layers = '1': expected --mixer to be given as well"),
+        (["--mixer-options", "a=1"], "mixer_options = 'a=1': expected --mixer to be given as well"),
         (
             ["--mixer", "mamba", "--mixer-options", "d_state"],
             "mixer_options = 'd_state': expected name=value",

@@ -143,7 +143,7 @@ def test_a_recipe_needs_no_metadata_and_takes_either_spelling(tmp_path):
         ("[flags]\nstep = 1", "step = 1: expected a flag of the command as key, such as steps"),
         ("batchsize = 1", "batchsize = 1: expected a flag of the command as key, such as batch-size"),
         ("[optimiser]\nclip = 1", r"optimiser = .*: expected a flag of the command as key"),
-        ("steps = [1]", r"steps = \[1\]: expected a text, a number or a truth value"),
+        ("steps = [1]", r"steps = \[1\]: expected a string, a number or a boolean"),
         ("steps = 1\n[flags]\nsteps = 2", "steps = 2: expected each flag once"),
         ("flags = 1", r"flags = 1: expected a table, \[flags\]"),
     ],

@@ -4,13 +4,13 @@ from based_jax.convert.options.option import Option
 from based_jax.convert.options.rows import D_MODEL, LAYER, TENSORS, ignored, length, refused, renamed, same
 
 _CUDA = ignored("use_cuda", "False", "without causal_conv1d nothing; with it, a bias and SiLU in the kernel")
-_SPEED = "chooses a kernel, not a number"
+_SPEED = "selects a kernel; same results"
 
 _WIDTH = renamed("embed_dim", "", "d_model")
 _HEADS = (
     same("num_heads"),
     renamed("num_heads_kv", "None", "num_kv_heads"),
-    refused("cross_attn", "False", "attention to another sequence is not here"),
+    refused("cross_attn", "False", "attention to another sequence is not supported"),
     renamed("qkv_proj_bias", "True", "qkv_bias"),
     renamed("out_proj_bias", "True", "out_bias"),
     same("dropout", "0.0"),
@@ -19,24 +19,24 @@ _HEADS = (
 _ROTARY = (
     renamed("rotary_emb_dim", "0", "rotary_fraction"),
     renamed("rotary_emb_base", "10000.0", "rotary_base"),
-    refused("rotary_emb_scale_base", "None", "xPos is not here"),
+    refused("rotary_emb_scale_base", "None", "xPos is not supported"),
     renamed("rotary_emb_interleaved", "False", "rotary_interleaved"),
 )
 _RUNS = (
     ignored("fused_bias_fc", "False", _SPEED),
     ignored("use_flash_attn", "False", _SPEED),
-    ignored("return_residual", "False", "returns the input too, which changes no number"),
-    ignored("checkpointing", "False", "memory, not numbers"),
+    ignored("return_residual", "False", "also returns the input; same results"),
+    ignored("checkpointing", "False", "affects memory only"),
 )
 
 _MHA = (
     _WIDTH,
     *_HEADS,
-    refused("causal", "True", "there the default is False; mixers here are causal"),
+    refused("causal", "True", "their default is False; mixers here are causal"),
     LAYER,
-    refused("dwconv", "False", "convolutions of queries, keys and values are not here"),
+    refused("dwconv", "False", "convolutions of queries, keys and values are not supported"),
     *_ROTARY,
-    refused("use_alibi", "False", "attention with linear biases is not here"),
+    refused("use_alibi", "False", "attention with linear biases is not supported"),
     renamed("window_size", "(-1, -1)", "left", "the mixer is then sliding_window"),
     *_RUNS,
     *TENSORS,
@@ -51,7 +51,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         renamed("use_bias", "True", "bias"),
         renamed("expand_proj", "2", "expand"),
         _CUDA,
-        ignored("kernel_sizes", "", "**kwargs takes it, nothing reads it"),
+        ignored("kernel_sizes", "", "**kwargs takes it, never read"),
         renamed("conv_bias", "False", "conv_bias", "as the CUDA kernel makes it"),
     ),
     "based.models.mixers.convolution.ShortConvolution": (
@@ -75,7 +75,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     "based.models.mixers.slide_attention.SlidingAttention": (
         _WIDTH,
         *_HEADS,
-        ignored("causal", "True", "set to True there"),
+        ignored("causal", "True", "set to True in their code"),
         LAYER,
         *_ROTARY,
         *_RUNS,

@@ -1,4 +1,4 @@
-"""Compare what a config says with the tables: no entry is dropped without a word."""
+"""Check a config against the tables, so that no entry is ignored silently."""
 
 import ast
 import functools
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def tables() -> Mapping[str, Mapping[str, Option]]:
-    """All tables of the package: import path of a class there, then name of an option."""
+    """Return all tables of the package: import path of their class -> option name -> option."""
     found: dict[str, Mapping[str, Option]] = {}
     for module in pkgutil.iter_modules(options.__path__):
         loaded = importlib.import_module(f"{options.__name__}.{module.name}")
@@ -30,14 +30,14 @@ def expect_known(path: str, given: Mapping[str, Any], where: str, strict: bool =
     """Check the entries of a config against the table of a class.
 
     Args:
-        path: import path of the class there.
+        path: import path of the class in their code.
         given: entries with their values.
-        where: what to call the config in messages.
-        strict: whether their code takes no entry that it does not know.
+        where: name of the config in messages.
+        strict: whether their code rejects unknown entries.
 
     Raises:
-        ValueError: an option that is refused, with another value than its default; with `strict`, an entry
-            that the table does not name. Without, these are logged: their code ignores them, so do we.
+        ValueError: an unsupported option with a value other than its default; with `strict`, an entry that is
+            not in the table. Without `strict` such entries are logged and ignored, as in their code.
     """
     table = tables()[path]
     unknown = [name for name in given if name not in table]
@@ -55,7 +55,7 @@ def expect_known(path: str, given: Mapping[str, Any], where: str, strict: bool =
 
 
 def expect_known_entry(target: str, given: Mapping[str, Any], where: str) -> None:
-    """Report entries of a layer's mixer that no table of a class of that name has."""
+    """Log entries of a layer's mixer that are in no table of a class of that name."""
     for path, table in tables().items():
         if path.startswith("based.") and path.rpartition(".")[2] == target:
             _report([name for name in given if name != "_target_" and name not in table], where)

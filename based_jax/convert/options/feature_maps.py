@@ -7,7 +7,9 @@ _MAPS = "zoology.mixers.feature_maps"
 _WIDTH = ignored("input_dim", "", "reported sizes only; the queries' width decides")
 _TEMP = renamed("temp", "None", "feature_scale")
 _NO_TEMP = ignored("temp", "None", "this map does not read it")
-_AXIS = refused("head_dim_idx", "-1", "other axes than the channels' fail there, or look at later tokens")
+_AXIS = refused(
+    "head_dim_idx", "-1", "axes other than the channels' fail in their code, or read later tokens"
+)
 _FLOOR = renamed("eps", "1e-12", "feature_floor")
 _NO_FLOOR = ignored("eps", "1e-12", "this map does not read it")
 _FULL = renamed("fullspace", "True", "feature_map", "False: the map's half, without a floor")
@@ -26,16 +28,16 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         *_UNREAD[1:],
     ),
     f"{_MAPS}.performer.PerformerFeatureMap": (
-        refused("input_dim", "16", "Based gives the queries' width; another one fails there"),
+        refused("input_dim", "16", "Based gives the queries' width; another one fails in their code"),
         renamed("expanded_dim", "256", "num_features"),
         *_UNREAD[1:],
     ),
     f"{_MAPS}.cosformer.CosFormerFeatureMap": (
-        refused("act_fun", "'relu'", "'elu', the other one, fails there"),
+        refused("act_fun", "'relu'", "'elu', the other one, fails in their code"),
         *_UNREAD,
     ),
     f"{_MAPS}.all_poly.AllPolyMap": (
-        refused("input_dim", "", "Based gives the queries' width; another one fails there"),
+        refused("input_dim", "", "Based gives the queries' width; another one fails in their code"),
         renamed("output_dim", "None", "num_features"),
         ignored("init", "'randn'", INITIAL),
         renamed("learnable", "True", "learned_map"),

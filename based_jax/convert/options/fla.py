@@ -1,4 +1,4 @@
-"""Entries of fla's config.json (flash-linear-attention, fla/models), today's and those of older versions."""
+"""Entries of fla's config.json (flash-linear-attention, fla/models), current and of older versions."""
 
 from based_jax.convert.options.option import Option
 from based_jax.convert.options.parts import KERNEL
@@ -6,11 +6,11 @@ from based_jax.convert.options.rows import INITIAL, ignored, refused, renamed, s
 from based_jax.convert.options.transformers import UNREAD
 
 _OLDER = "of older versions"
-_LOSS = "acts in the loss alone"
+_LOSS = "affects only the loss"
 _GPT2 = ("model_type", "n_ctx", "reorder_and_upcast_attn", "summary_")
-"""entries of GPT-2 alone, and the one that has a row"""
-_READ_BY_NOTHING = "of `transformers`; no logit depends on it"
-_ROUNDED = "channels are rounded down, as there"
+"""entries that only GPT-2 has, and one with a row of its own"""
+_READ_BY_NOTHING = "of `transformers`; does not affect logits"
+_ROUNDED = "channels are rounded down, as in their code"
 
 _TRANSFORMERS = tuple(
     ignored(row.name, "None" if row.name.endswith("token_id") else row.default, _READ_BY_NOTHING)
@@ -20,11 +20,11 @@ _TRANSFORMERS = tuple(
 
 
 def _model(model_type: str, *rows: Option, layers: int = 24) -> tuple[Option, ...]:
-    """Rows that all models share around those of one."""
+    """Return the rows of a model, with those that all models share."""
     return (
-        ignored("model_type", repr(model_type), "says whose entries these are"),
-        renamed("hidden_size", "2048", "d_model", "must be there"),
-        renamed("num_hidden_layers", f"{layers}", "schedule", "must be there"),
+        ignored("model_type", repr(model_type), "identifies the model"),
+        renamed("hidden_size", "2048", "d_model", "required"),
+        renamed("num_hidden_layers", f"{layers}", "schedule", "required"),
         *rows,
         same("vocab_size", "32000"),
         renamed("tie_word_embeddings", "False", "tie_embeddings"),
@@ -37,19 +37,19 @@ def _model(model_type: str, *rows: Option, layers: int = 24) -> tuple[Option, ..
 
 
 def _block(ratio: str) -> tuple[Option, ...]:
-    """Rows of models whose blocks have an MLP."""
+    """Return the rows of models whose blocks have an MLP."""
     return (
-        renamed("hidden_ratio", ratio, "mlp_hidden", "the weights decide"),
-        renamed("intermediate_size", "None", "mlp_hidden", "the weights decide"),
+        renamed("hidden_ratio", ratio, "mlp_hidden", "inferred from the weights"),
+        renamed("intermediate_size", "None", "mlp_hidden", "inferred from the weights"),
         refused("hidden_act", "'swish'", "the MLP is SwiGLU"),
         renamed("norm_eps", "1e-6", "norm_eps", "of all norms; rms_norm_eps in older versions"),
         renamed("max_position_embeddings", "2048", "max_length"),
         renamed("attn", "None", "schedule, mixers", "softmax attention in some layers: the entries below"),
-        refused("attnres_block_size", "None", "attention over residual streams is not here"),
+        refused("attnres_block_size", "None", "attention over residual streams is not supported"),
         ignored("attn_mode", "'chunk'", KERNEL),
         ignored("fuse_swiglu", "True", KERNEL),
         ignored("share_conv_kernel", "False", f"{_OLDER}: such a model has other tensors, which are refused"),
-        ignored("norm_first", "False", f"{_OLDER}: other names of the norms, which the weights decide"),
+        ignored("norm_first", "False", f"{_OLDER}: other names of the norms, inferred from the weights"),
     )
 
 
@@ -76,8 +76,8 @@ _GLA = (
     renamed("use_short_conv", "False", "kernel_size", "False: None"),
     renamed("conv_size", "4", "kernel_size"),
     renamed("clamp_min", "None", "least_log_gate"),
-    ignored("use_gk", "True", "nothing reads it"),
-    ignored("use_gv", "False", "nothing reads it"),
+    ignored("use_gk", "True", "never read"),
+    ignored("use_gv", "False", "never read"),
 )
 
 _RETNET = (
@@ -98,8 +98,8 @@ _DELTA_NET = (
     same("use_beta", "True"),
     same("qk_norm", "'l2'"),
     same("qk_activation", "'silu'"),
-    refused("use_output_norm", "True", "the heads' norm is always there"),
-    refused("use_rope", "False", f"{_OLDER}: rotary positions are not here"),
+    refused("use_output_norm", "True", "the heads' norm is always used"),
+    refused("use_rope", "False", f"{_OLDER}: rotary positions are not supported"),
     refused("use_elu", "False", f"{_OLDER}: qk_activation is 'elu' today"),
 )
 
@@ -107,7 +107,7 @@ _GATED_DELTA_NET = (
     renamed("num_heads", "6", "num_heads, expand_k", "times head_dim, over hidden_size"),
     renamed("head_dim", "256", "expand_k", "times num_heads, over hidden_size"),
     same("num_v_heads", "None"),
-    renamed("expand_v", "2.0", "expand_v", "there over the keys' channels of a head"),
+    renamed("expand_v", "2.0", "expand_v", "relative to a head's key channels in their code"),
     same("use_gate", "True"),
     *_DELTA,
 )
@@ -115,7 +115,9 @@ _GATED_DELTA_NET = (
 _MAMBA2 = (
     renamed("state_size", "128", "d_state"),
     same("head_dim", "64"),
-    renamed("num_heads", "expand * hidden_size / head_dim", "head_dim", "only this is taken, as there"),
+    renamed(
+        "num_heads", "expand * hidden_size / head_dim", "head_dim", "only this is taken, as in their code"
+    ),
     renamed("n_groups", "1", "num_groups"),
     same("expand", "2", "a whole number"),
     renamed("conv_kernel", "4", "d_conv"),
@@ -132,11 +134,11 @@ _MAMBA2 = (
     same("dt_max", "0.1", "initial values only; time_step_max in older versions"),
     renamed("dt_init_floor", "1e-4", "dt_floor", "initial values only; time_step_floor in older versions"),
     same("residual_in_fp32", "True"),
-    same("chunk_size", "256", "no output depends on it"),
+    same("chunk_size", "256", "does not affect outputs"),
     ignored("conv_init", "None", INITIAL),
     ignored("rescale_prenorm_residual", "True", INITIAL),
-    ignored("rms_norm", "True", f"{_OLDER}: nothing reads it"),
-    ignored("time_step_rank", "'auto'", f"{_OLDER}: nothing reads it"),
+    ignored("rms_norm", "True", f"{_OLDER}: never read"),
+    ignored("time_step_rank", "'auto'", f"{_OLDER}: never read"),
 )
 
 OPTIONS: dict[str, tuple[Option, ...]] = {
@@ -151,8 +153,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         same("num_heads"),
         same("num_kv_heads", "num_heads"),
         same("qkv_bias", "False"),
-        renamed("window_size", "None", "left", "there it counts the query itself"),
+        renamed("window_size", "None", "left", "counts the query itself in their code"),
         renamed("rope_theta", "10000.0", "rotary_base"),
     ),
 }
-"""By import path; of attention, the entries that `attn` may have. All have those of `transformers`."""
+"""By import path; for attention, the entries of `attn`. All have those of `transformers`."""

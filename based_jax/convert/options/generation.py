@@ -1,8 +1,8 @@
-"""Generation of Based's and flash-attention's code; ours is `based_jax.generate`."""
+"""Arguments of generation in Based's and flash-attention's code; ours is `based_jax.generate`."""
 
 from based_jax.convert.options.option import Option
 
-_PARALLEL = "of tensor parallelism, which a mesh gives here"
+_PARALLEL = "tensor parallelism, which a mesh provides here"
 _COMPILED = "the loop is always one compiled program here"
 
 _CHOICE: tuple[Option, ...] = (
@@ -11,7 +11,7 @@ _CHOICE: tuple[Option, ...] = (
     Option("temperature", "1.0", "temperature", "same", "0 takes the most likely token here"),
 )
 
-_LENGTH = Option("max_length", "", "max_new_tokens", "renamed", "there it counts the prompt's tokens too")
+_LENGTH = Option("max_length", "", "max_new_tokens", "renamed", "includes the prompt in their code")
 
 OPTIONS: dict[str, tuple[Option, ...]] = {
     "based.generation.decode": (
@@ -24,17 +24,17 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
             "None",
             "stop_tokens",
             "renamed",
-            "a row ends with its own; there all rows must have it at one step",
+            "per row; in their code all rows must have it at the same step",
         ),
         Option("teacher_outputs", "None", "", "refused", "call the model on the tokens instead"),
         Option("vocab_size", "None", "", "renamed", "padded entries of the vocabulary are never made here"),
         Option("tensor_parallel", "1", "", "ignored", _PARALLEL),
         Option("cg", "False", "", "ignored", _COMPILED),
         Option("enable_timing", "False", "", "ignored", "times are those of `benchmarks`"),
-        Option("stopping_criteria", "None", "", "ignored", "nothing reads it"),
+        Option("stopping_criteria", "None", "", "ignored", "never read"),
     ),
     "based.generation.decode_speculative": (
-        Option("input_ids", "", "prompt", "renamed", "one row there"),
+        Option("input_ids", "", "prompt", "renamed", "one row in their code"),
         Option("model", "", "model, params", "renamed", ""),
         Option("model_draft", "", "draft_model, draft_params", "renamed", "any model with a state"),
         _LENGTH,
@@ -45,7 +45,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         Option("tensor_parallel", "1", "", "ignored", _PARALLEL),
         Option("cg", "False", "", "ignored", _COMPILED),
         Option("enable_timing", "False", "", "ignored", "times are those of `benchmarks`"),
-        Option("debug", "False", "", "ignored", "prints there"),
+        Option("debug", "False", "", "ignored", "prints in their code"),
     ),
     "based.generation.GenerationMixin.generate": (
         Option("input_ids", "", "prompt", "renamed", ""),

@@ -3,7 +3,7 @@
 from based_jax.convert.options.option import Option
 from based_jax.convert.options.rows import D_MODEL, INITIAL, LAYER, TENSORS, ignored, refused, renamed, same
 
-_KERNEL = "chooses a kernel, not a number"
+_KERNEL = "selects a kernel; same results"
 
 _STEPS = (
     same("dt_min", "0.001"),
@@ -45,21 +45,21 @@ _MAMBA2 = (
     renamed("dt_limit", "(0.0, inf)", "dt_least, dt_most"),
     same("bias", "False"),
     same("conv_bias", "True"),
-    same("chunk_size", "256", "no output depends on it"),
+    same("chunk_size", "256", "does not affect outputs"),
     ignored("use_mem_eff_path", "False", _KERNEL),
     LAYER,
     refused("process_group", "None", "tensor parallelism is a mesh here"),
-    ignored("sequence_parallel", "True", "of tensor parallelism"),
+    ignored("sequence_parallel", "True", "tensor parallelism"),
     *TENSORS,
-    same("norm_eps", "1e-5", "a constant there"),
+    same("norm_eps", "1e-5", "a constant in their code"),
 )
 
 OPTIONS: dict[str, tuple[Option, ...]] = {
     "zoology.mixers.mamba.Mamba": _MAMBA,
     "zoology.mixers.mamba2.Mamba2": (
         *_MAMBA2,
-        ignored("use_fast_path", "True", "nothing reads it"),
-        ignored("num_feature_maps", "1", "nothing reads it"),
+        ignored("use_fast_path", "True", "never read"),
+        ignored("num_feature_maps", "1", "never read"),
     ),
     "mamba_ssm.modules.mamba_simple.Mamba": _MAMBA,
     "mamba_ssm.modules.mamba2.Mamba2": _MAMBA2,

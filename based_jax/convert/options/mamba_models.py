@@ -1,10 +1,10 @@
-"""Mamba's language model, with its attention and MLP."""
+"""Arguments of Mamba's language model, its attention and its MLP."""
 
 from based_jax.convert.options.option import Option
 from based_jax.convert.options.parts import BLOCK, FACTORY, KERNEL, MLP_SIZES, MULTIPLE
 
 _INERT_IN_MAMBA: tuple[Option, ...] = tuple(
-    Option(name, default, "", "ignored", "an entry of GPT's, which nothing reads in a Mamba model")
+    Option(name, default, "", "ignored", "an entry of GPT, never read by a Mamba model")
     for name, default in {
         "n_embd": "1024",
         "n_head": "16",
@@ -62,12 +62,12 @@ _MAMBA_ATTENTION: tuple[Option, ...] = (
     Option("num_heads", "", "num_heads", "same", ""),
     Option("num_heads_kv", "None", "num_kv_heads", "renamed", ""),
     Option("head_dim", "None", "head_dim", "same", ""),
-    Option("mlp_dim", "0", "", "refused", "an MLP inside the attention is not here"),
+    Option("mlp_dim", "0", "", "refused", "an MLP inside the attention is not supported"),
     Option("qkv_proj_bias", "True", "qkv_bias", "renamed", ""),
     Option("out_proj_bias", "True", "out_bias", "renamed", ""),
     Option("softmax_scale", "None", "scale", "renamed", ""),
     Option("causal", "False", "", "renamed", "only true is taken: the models are causal"),
-    Option("d_conv", "0", "", "refused", "a convolution of queries, keys and values is not here"),
+    Option("d_conv", "0", "", "refused", "a convolution of queries, keys and values is not supported"),
     Option("rotary_emb_dim", "0", "rotary_fraction", "renamed", "divided by the width of a head"),
     Option("rotary_emb_base", "10000.0", "rotary_base", "renamed", ""),
     Option("rotary_emb_interleaved", "False", "rotary_interleaved", "renamed", ""),

@@ -1,4 +1,4 @@
-"""Based's and flash-attention's GPT, with what they are made of."""
+"""Arguments of Based's and flash-attention's GPT, and of its parts."""
 
 from based_jax.convert.options.option import Option
 from based_jax.convert.options.parts import BLOCK, FACTORY, KERNEL, MLP_SIZES, MULTIPLE, RETURNED, SHARDING
@@ -15,18 +15,20 @@ _GPT: tuple[Option, ...] = (
         "n_embd // n_head",
         "scale, rotary_fraction",
         "renamed",
-        "there too it is not the width of a head, only what scale and rotary channels are taken from",
+        "affects only the scale and the rotary channels, not the width of a head, as in their code",
     ),
     Option("scale_attn_weights", "True", "scale", "renamed", "False is a scale of 1"),
     Option("scale_attn_by_inverse_layer_idx", "False", "scale", "renamed", "divided by the layer's number"),
-    Option("qkv_proj_bias", "True", "qkv_bias", "renamed", "where it is not given, the weights decide"),
-    Option("out_proj_bias", "True", "out_bias", "renamed", "where it is not given, the weights decide"),
+    Option("qkv_proj_bias", "True", "qkv_bias", "renamed", "if absent, inferred from the weights"),
+    Option("out_proj_bias", "True", "out_bias", "renamed", "if absent, inferred from the weights"),
     Option("attn_pdrop", "0.1", "dropout", "renamed", "of the softmax layers' weights"),
     Option("rotary_emb_fraction", "0.0", "rotary_fraction", "renamed", ""),
     Option("rotary_emb_base", "10000.0", "rotary_base", "renamed", ""),
     Option("rotary_emb_interleaved", "False", "rotary_interleaved", "renamed", ""),
-    Option("rotary_emb_scale_base", "None", "", "refused", "xPos decay of rotary channels is not here"),
-    Option("attn_dwconv", "False", "", "refused", "a convolution of queries, keys and values is not here"),
+    Option("rotary_emb_scale_base", "None", "", "refused", "xPos decay of rotary channels is not supported"),
+    Option(
+        "attn_dwconv", "False", "", "refused", "a convolution of queries, keys and values is not supported"
+    ),
     Option("use_flash_attn", "False", "", "ignored", KERNEL),
     Option("fused_bias_fc", "False", "", "ignored", KERNEL),
     Option(
@@ -36,13 +38,13 @@ _GPT: tuple[Option, ...] = (
         "renamed",
         "gated: swiglu, geglu, glu; plain: gelu, gelu_new and its other names, relu, sqrelu",
     ),
-    Option("n_inner", "None", "mlp_hidden", "renamed", "rounded as there"),
-    Option("mlp_fc1_bias", "True", "mlp_bias", "renamed", "where it is not given, the weights decide"),
-    Option("mlp_fc2_bias", "True", "mlp_out_bias", "renamed", "where it is not given, the weights decide"),
+    Option("n_inner", "None", "mlp_hidden", "renamed", "rounded as in their code"),
+    Option("mlp_fc1_bias", "True", "mlp_bias", "renamed", "if absent, inferred from the weights"),
+    Option("mlp_fc2_bias", "True", "mlp_out_bias", "renamed", "if absent, inferred from the weights"),
     Option("fused_mlp", "False", "", "ignored", KERNEL),
     Option("fused_dense_sqrelu_dense", "False", "", "ignored", KERNEL),
     Option("mlp_checkpoint_lvl", "0", "", "ignored", "what the backward pass keeps; see `remat`"),
-    Option("rms_norm", "False", "norm", "renamed", "where it is not given, the weights decide"),
+    Option("rms_norm", "False", "norm", "renamed", "if absent, inferred from the weights"),
     Option("layer_norm_epsilon", "1e-5", "norm_eps", "renamed", ""),
     Option("resid_pdrop", "0.1", "residual_dropout", "renamed", ""),
     Option("embd_pdrop", "0.1", "embed_dropout", "renamed", ""),
@@ -65,9 +67,9 @@ _GPT: tuple[Option, ...] = (
         "n_positions",
         "max_positions",
         "renamed",
-        "where neither is given, the weights decide",
+        "if both are absent, inferred from the weights",
     ),
-    Option("n_positions", "1024", "max_length", "renamed", "there another name of the entry above"),
+    Option("n_positions", "1024", "max_length", "renamed", "another name of the entry above in their code"),
     Option("word_embed_proj_dim", "None", "embed_dim", "renamed", ""),
     Option("tie_word_embeddings", "True", "tie_embeddings", "renamed", ""),
     Option("lm_head_bias", "False", "", "refused", "the loss is computed from the head's matrix alone"),
@@ -80,10 +82,10 @@ _BASED: tuple[Option, ...] = (
     Option("alt_mixer_layers", "None", "schedule", "renamed", ""),
     Option("alt_mixer_2", "None", "mixers", "renamed", ""),
     Option("alt_mixer_2_layers", "None", "schedule", "renamed", "wins over alt_mixer_layers"),
-    Option("mixer_layers", "None", "", "ignored", "nothing reads it"),
+    Option("mixer_layers", "None", "", "ignored", "never read"),
     Option("mlp_type", "'base'", "", "renamed", "'alt' is the same map with its matrices apart (fc3)"),
     Option("ff_mult", "2", "mlp_hidden", "renamed", "of the MLP 'alt' alone"),
-    Option("special_initializer", "False", "", "ignored", "the range that it computes is not used there"),
+    Option("special_initializer", "False", "", "ignored", "the range that it computes is never used"),
     Option("use_weight_init", "True", "", "ignored", "initial values only; ours are those of True"),
     Option("fixed_decay", "False", "", "ignored", "a buffer, transformer.decay.decay, that no mixer uses"),
     Option("decay_const", "-5", "", "ignored", "of that buffer"),
@@ -92,16 +94,16 @@ _BASED: tuple[Option, ...] = (
 
 _FLASH: tuple[Option, ...] = (
     Option("window_size", "(-1, -1)", "left", "renamed", "the mixer is then sliding_window"),
-    Option("use_alibi", "False", "", "refused", "attention with linear biases is not here"),
+    Option("use_alibi", "False", "", "refused", "attention with linear biases is not supported"),
     Option(
         "mlp_multiple_of", "128", "mlp_hidden", "renamed", "256 where it is not given, as in Based's models"
     ),
-    Option("mup_scale_qk_dot_by_d", "False", "", "refused", "muP is not here"),
-    Option("mup_attn_multiplier", "1.0", "", "refused", "muP is not here"),
-    Option("mup_embeddings_multiplier", "1.0", "", "refused", "muP is not here"),
-    Option("mup_output_multiplier", "1.0", "", "refused", "muP is not here"),
-    Option("mup_width_scale", "1.0", "", "refused", "muP is not here"),
-    Option("norm_head", "False", "", "refused", "heads of rows of norm 1 are not here"),
+    Option("mup_scale_qk_dot_by_d", "False", "", "refused", "muP is not supported"),
+    Option("mup_attn_multiplier", "1.0", "", "refused", "muP is not supported"),
+    Option("mup_embeddings_multiplier", "1.0", "", "refused", "muP is not supported"),
+    Option("mup_output_multiplier", "1.0", "", "refused", "muP is not supported"),
+    Option("mup_width_scale", "1.0", "", "refused", "muP is not supported"),
+    Option("norm_head", "False", "", "refused", "heads of rows of norm 1 are not supported"),
 )
 
 _DROPOUT = Option("dropout_cls", "nn.Dropout", "", "refused", "only dropout of single numbers")
@@ -121,8 +123,8 @@ _RUNS = (
 _MLP = (
     *MLP_SIZES,
     Option("activation", "F.gelu", "activation", "same", "by name, see `ACTIVATIONS`"),
-    Option("bias1", "True", "bias", "renamed", "the weights decide"),
-    Option("bias2", "True", "out_bias", "renamed", "the weights decide"),
+    Option("bias1", "True", "bias", "renamed", "inferred from the weights"),
+    Option("bias2", "True", "out_bias", "renamed", "inferred from the weights"),
     RETURNED,
     *FACTORY,
 )
@@ -192,4 +194,4 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         *FACTORY,
     ),
 }
-"""By import path, as all tables of this package; a language model's options are the entries of its config."""
+"""By import path, like all tables of this package; a language model's options are its config's entries."""

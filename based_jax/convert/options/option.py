@@ -1,4 +1,4 @@
-"""One argument of the authors' code, as the tables of this package list it."""
+"""Describe an argument of the authors' code, a row of this package's tables."""
 
 from typing import NamedTuple
 
@@ -6,17 +6,17 @@ STATUSES = ("same", "renamed", "ignored", "refused")
 
 
 class Option(NamedTuple):
-    """An argument of a constructor, or an entry of a config.
+    """An argument of a constructor in the authors' code, or an entry of a config.
 
-    A table maps the import path of a class there to its options, in the order of its signature.
+    A table maps the import path of their class to its options, in the order of the signature.
     """
 
     name: str
     default: str
-    """as printed there; "" for a required argument"""
+    """their default as text; "" for a required argument"""
     ours: str
-    """our name of it; "" if none"""
+    """our name; "" if none"""
     status: str
-    """same, renamed, ignored (their code ignores it, so do we) or refused: other values than `note` says"""
+    """same, renamed, ignored (no effect on results) or refused (only the default, or the values in `note`)"""
     note: str
-    """why, or what differs"""
+    """the reason, or the difference"""

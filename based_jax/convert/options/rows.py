@@ -1,50 +1,50 @@
-"""Short ways to write a table's rows, and rows that many mixers share."""
+"""Shorthands for the rows of tables, and rows that many mixers share."""
 
 from based_jax.convert.options.option import Option
 
 
 def same(name: str, default: str = "", note: str = "") -> Option:
-    """An argument that is an option of ours by the same name."""
+    """Return the row of an argument that is our option of the same name."""
     return Option(name, default, name, "same", note)
 
 
 def renamed(name: str, default: str, ours: str, note: str = "") -> Option:
-    """An argument whose meaning one or more of our options have."""
+    """Return the row of an argument that corresponds to our option or options `ours`."""
     return Option(name, default, ours, "renamed", note)
 
 
 def ignored(name: str, default: str, note: str) -> Option:
-    """An argument that no output depends on, there or here."""
+    """Return the row of an argument that does not affect outputs."""
     return Option(name, default, "", "ignored", note)
 
 
 def refused(name: str, default: str, note: str) -> Option:
-    """An argument of which only the default is accepted."""
+    """Return the row of an argument of which only the default is accepted."""
     return Option(name, default, "", "refused", note)
 
 
 D_MODEL = same("d_model")
-INITIAL = "initial values only, which the weights replace"
-IN_TRAINING = "acts in training alone, where it is not here; no evaluation depends on it"
-SWALLOWED = "**kwargs takes it, nothing reads it"
-FAILS = "other values fail there"
+INITIAL = "initial values only, replaced by the weights"
+IN_TRAINING = "acts only in training, where it is not supported; evaluations do not depend on it"
+SWALLOWED = "accepted by **kwargs, never read"
+FAILS = "other values fail in their code"
 
-LAYER = ignored("layer_idx", "None", "the number of the layer, for a decoding cache")
+LAYER = ignored("layer_idx", "None", "layer index of a decoding cache")
 TENSORS = (
-    ignored("device", "None", "where the tensors are kept"),
+    ignored("device", "None", "placement of the tensors"),
     ignored("dtype", "None", "of the tensors"),
 )
 
 
 def dropout(default: str = "0.0") -> Option:
-    """Dropout that acts in training only."""
+    """Return the row of a dropout rate, which acts only in training."""
     return ignored("dropout", default, IN_TRAINING)
 
 
 def length(default: str = "") -> Option:
-    """The longest text, where it only checks lengths."""
-    return ignored("l_max", default, "no output depends on it")
+    """Return the row of a maximum length that is only checked."""
+    return ignored("l_max", default, "does not affect outputs")
 
 
 KEYWORDS = tuple(ignored(name, "", SWALLOWED) for name in ("l_max", "layer_idx"))
-"""What Zoology's configs give to classes that swallow it."""
+"""Arguments in Zoology's configs that classes accept as **kwargs and never read."""

@@ -1,9 +1,9 @@
-"""Entries that `transformers.GPT2Config` has, and that neither Based's nor flash-attention's code reads."""
+"""Entries of `transformers.GPT2Config` that neither Based's nor flash-attention's code reads."""
 
 from based_jax.convert.options.option import Option
 
 UNREAD: tuple[Option, ...] = tuple(
-    Option(name, default, "", "ignored", "of `transformers`; nothing there reads it")
+    Option(name, default, "", "ignored", "of `transformers`; never read")
     for name, default in {
         "_name_or_path": "''",
         "add_cross_attention": "False",

@@ -24,15 +24,17 @@ _SELECTION = (
     LAYER,
     renamed("mode", "'train'", "hard", "how the module was run: 'train', or 'eval' with the k largest alone"),
 )
-_SET = "set to another value there"
+_SET = "overridden in their code"
 
 OPTIONS: dict[str, tuple[Option, ...]] = {
     "zoology.mixers.attention.MHA": (D_MODEL, same("num_heads", "1"), _BIAS, same("dropout", "0.0"), LAYER),
     "zoology.mixers.based.Based": (
         D_MODEL,
-        ignored("l_max", "2048", "no output depends on it"),
+        ignored("l_max", "2048", "does not affect outputs"),
         same("feature_dim", "16"),
-        refused("num_key_value_heads", "None", "other numbers than num_heads (12 by default) fail there"),
+        refused(
+            "num_key_value_heads", "None", "other numbers than num_heads (12 by default) fail in their code"
+        ),
         same("num_heads", "12", "need not divide d_model"),
         renamed("feature_name", "'taylor_exp'", "feature_map"),
         renamed("feature_kwargs", "{}", "feature_scale, feature_floor, num_features", "see the maps"),
@@ -71,13 +73,13 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         renamed("pinverse_original_init", "False", "pinverse", "True: 'shared'"),
         renamed("inv_iterations", "6", "iterations"),
         refused("v_skip_connection", "None", "a module of the caller's"),
-        same("conv_kernel_size", "None", "even numbers fail there"),
+        same("conv_kernel_size", "None", "even numbers fail in their code"),
         *KEYWORDS,
     ),
     "zoology.mixers.scatterbrain.attn.SBLocalAttention": (
         D_MODEL,
         same("num_heads"),
-        refused("num_heads_kv", "None", "other numbers than num_heads fail there"),
+        refused("num_heads_kv", "None", "other numbers than num_heads fail in their code"),
         renamed("qkv_proj_bias", "True", "qkv_bias"),
         renamed("out_proj_bias", "True", "out_bias"),
         dropout("0.1"),
@@ -86,13 +88,13 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         LAYER,
         renamed("rotary_emb_dim", "0", "rotary_fraction"),
         renamed("rotary_emb_base", "10000.0", "rotary_base"),
-        refused("rotary_emb_scale_base", "None", "xPos is not here"),
+        refused("rotary_emb_scale_base", "None", "xPos is not supported"),
         renamed("rotary_emb_interleaved", "False", "rotary_interleaved"),
-        renamed("window_size", "(-1, -1)", "left", "a number; the default fails there"),
+        renamed("window_size", "(-1, -1)", "left", "a number; the default fails in their code"),
         ignored("fused_bias_fc", "False", "only checks that a kernel is installed"),
         *TENSORS,
-        same("feature_dim", "24", "odd numbers are rounded down, as there"),
-        refused("performer_eps", "0.0001", "a constant there"),
+        same("feature_dim", "24", "odd numbers are rounded down, as in their code"),
+        refused("performer_eps", "0.0001", "a constant in their code"),
         *KEYWORDS[:1],
     ),
     "zoology.mixers.selective.SMA": (*_SELECTION, same("alpha", "0.3", "of the initial temperature")),

@@ -12,10 +12,10 @@ from based_jax.convert.options.rows import (
     same,
 )
 
-_MODE = ignored("mode", "'chunk'", "chooses a kernel, not a number")
+_MODE = ignored("mode", "'chunk'", "selects a kernel; same results")
 _CONV = (
     renamed("conv_size", "4", "kernel_size"),
-    ignored("conv_bias", "False", "nothing reads it"),
+    ignored("conv_bias", "False", "never read"),
 )
 _DELTA = (
     same("use_gate"),
@@ -23,10 +23,10 @@ _DELTA = (
     *_CONV,
     LAYER,
     same("norm_eps", "1e-5"),
-    ignored("l_max", "", "**kwargs takes it, nothing reads it"),
+    ignored("l_max", "", "**kwargs takes it, never read"),
 )
 _DEPTH = (
-    ignored("l_max", "", "the longest text of the CUDA kernel"),
+    ignored("l_max", "", "maximum length of the CUDA kernel"),
     D_MODEL,
     renamed("n_layer", "12", "num_layers", "of the initial values"),
     renamed("layer_idx", "-1", "layer", "of the initial values"),
@@ -36,8 +36,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     "zoology.mixers.gla.GatedLinearAttention": (
         _MODE,
         D_MODEL,
-        same("expand_k", "0.5", "channels are rounded down, as there"),
-        same("expand_v", "1.0", "channels are rounded down, as there"),
+        same("expand_k", "0.5", "channels are rounded down, as in their code"),
+        same("expand_v", "1.0", "channels are rounded down, as in their code"),
         same("num_heads", "4"),
         same("num_kv_heads", "None"),
         renamed("feature_map", "None", "qk_activation"),
@@ -56,8 +56,8 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     "zoology.mixers.delta_net.DeltaNet": (
         _MODE,
         D_MODEL,
-        same("expand_k", "1.0", "channels are rounded down, as there"),
-        same("expand_v", "1.0", "channels are rounded down, as there"),
+        same("expand_k", "1.0", "channels are rounded down, as in their code"),
+        same("expand_v", "1.0", "channels are rounded down, as in their code"),
         same("num_heads", "4"),
         same("use_beta", "True"),
         *_DELTA,
@@ -67,7 +67,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     ),
     "zoology.mixers.gated_delta_net.GatedDeltaNet": (
         D_MODEL,
-        renamed("expand_v", "2", "expand_v", "there over the keys' channels; only whole numbers work"),
+        renamed("expand_v", "2", "expand_v", "over the key channels in their code; only integers work"),
         renamed("num_heads", "6", "num_heads, expand_k", "need not divide d_model"),
         _MODE,
         *_DELTA,
@@ -76,9 +76,9 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
     "zoology.mixers.rwkv.RWKVStateMixer": _DEPTH[1:],
     "zoology.mixers.rwkv5.RWKVTimeMixer": (
         *_DEPTH,
-        renamed("head_size", "64", "head_size", "a constant there"),
-        refused("head_size_divisor", "8", "a constant there"),
-        renamed("groupnorm_eps", "1e-5", "norm_eps", "a constant there"),
+        renamed("head_size", "64", "head_size", "a constant in their code"),
+        refused("head_size_divisor", "8", "a constant in their code"),
+        renamed("groupnorm_eps", "1e-5", "norm_eps", "a constant in their code"),
     ),
     "zoology.mixers.rwkv7.RWKV7Attention": (
         _MODE,
@@ -88,13 +88,13 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         renamed("decay_low_rank_dim", "64", "decay_rank"),
         renamed("gate_low_rank_dim", "128", "gate_rank"),
         renamed("a_low_rank_dim", "64", "rate_rank"),
-        ignored("v_low_rank_dim", "16", "no model there passes v_first on, so that its map is never used"),
+        ignored("v_low_rank_dim", "16", "none of their models passes v_first on, so its map is never used"),
         renamed(
             "low_rank_dims", "'64,128,64,16'", "decay_rank, gate_rank, rate_rank", "as fixtures write them"
         ),
         renamed("elementwise_affine", "True", "norm_affine"),
         same("norm_eps", "1e-5"),
-        ignored("groupnorm_eps", "", "fixtures describe it in words"),
+        ignored("groupnorm_eps", "", "a description in fixtures"),
         renamed("layer_idx", "None", "", "other than 0: the unused map of v_first is dropped"),
         *KEYWORDS[:1],
     ),

@@ -1,1 +1,1 @@
-"""The authors' torch modules and ours: options, layout rules and ops, one file per family; see `table`."""
+"""Match the authors' torch modules to ours: options, layout rules and ops, by family; see `table`."""

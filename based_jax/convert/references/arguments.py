@@ -1,4 +1,4 @@
-"""Which words of a meta are arguments of the class that it names: all are known, or an error."""
+"""Check that all entries of a fixture's meta are known arguments of the class that it names."""
 
 import re
 from collections.abc import Mapping
@@ -15,17 +15,17 @@ ALIASES = {
     "flash_attn.ops.triton.layer_norm.RMSNorm": "based.ops.triton.layer_norm.RMSNorm",
     "torch.nn.LayerNorm": "based.ops.triton.layer_norm.RMSNorm",
 }
-"""Classes by the path of a class with the same arguments."""
+"""Path of a class -> path of a class with the same arguments."""
 
 DESCRIPTION = (
-    # which module, and how its numbers were made
+    # the module, and how its numbers were computed
     *("module", "kind", "description", "note", "notes", "what", "quirk", "replaced", "seed", "inputs"),
     *("train_mode", "causal", "grads_computed_in", "generation", "params_in"),
-    # what follows from the arguments
+    # values derived from the arguments
     *("d_model", "visible_keys", "window", "window_left", "global_tokens", "random_tokens", "d_inner"),
     *("hidden", "key_dim", "value_dim", "expanded_size"),
 )
-"""Words of a meta that are no arguments."""
+"""Entries of a meta that are not arguments."""
 
 _BLOCK = ("norm", "eps", "mixer", "mlp", "drop_path", "tied_norm", "parallel_block_tied_norm")
 _ROTARY = ("rotary_base", "rotary_interleaved")
@@ -37,7 +37,7 @@ SPELLINGS = {
     "ParallelBlock": _BLOCK,
     "SlidingAttention": _ROTARY,
 }
-"""Arguments of a class by the fixtures' own words."""
+"""Fixtures' own names of a class's arguments."""
 
 _MEASURED = re.compile(
     r"(err|tol|causal|min|max|measured)(32|64|_\w+)?|\w+_(bits|len|steps|seed|tokens|measured)"
@@ -45,14 +45,14 @@ _MEASURED = re.compile(
 
 
 def expect_arguments(path: str, given: Mapping[str, Any]) -> None:
-    """Check that a class has all arguments that it was built with, by the tables of `convert.options`.
+    """Check the arguments with which a class was built against the tables of `convert.options`.
 
     Args:
-        path: the class as `references.table` calls it; one without a table is not checked.
-        given: arguments, and words that describe numbers (`DESCRIPTION`). Text of several words describes.
+        path: the class, as named in `references.table`; a class without a table is not checked.
+        given: arguments, and descriptions (`DESCRIPTION`). Text of several words counts as a description.
 
     Raises:
-        ValueError: a word that is neither; it names the class's arguments.
+        ValueError: an entry that is neither; the message lists the class's arguments.
     """
     name_of_class = path.rpartition(".")[2]
     table = tables().get(ALIASES.get(path, path))

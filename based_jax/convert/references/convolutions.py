@@ -13,7 +13,7 @@ from based_jax.validate import expect, expect_choice
 
 def _long_filter(prefix: str = "") -> Rules:
     return (
-        linear(f"{prefix}filter", "filter/taps"),  # (channels, taps) there
+        linear(f"{prefix}filter", "filter/taps"),  # (channels, taps) in torch
         same(f"{prefix}pos_emb.z", "filter/embedding", ones=1),
         *dense(f"{prefix}mlp.0", "filter/in_proj"),
         *dense(f"{prefix}mlp.2", "filter/out"),
@@ -57,7 +57,7 @@ def _hyena_rules(meta: Meta) -> Rules:
 
 
 def _hyena_dropped(meta: Meta) -> tuple[str, ...]:
-    """Constants, and second names of the one frequency."""
+    """Return the keys of constants, and aliases of the shared frequency."""
     inner = meta.get("num_inner_mlps", 2)
     names = ["filter_fn.pos_emb.t"]
     if not meta.get("modulation_lr", 0.0):
@@ -66,7 +66,7 @@ def _hyena_dropped(meta: Meta) -> tuple[str, ...]:
 
 
 def _column(key: str, path: str) -> Rule:
-    """The same array on both sides, with an axis of size 1 after its own there."""
+    """Map an array to itself; the torch tensor has a trailing axis of size 1."""
     layout = Layout(
         lambda tensors, shapes: [tensors[0][..., 0]], lambda leaves, count: [leaves[0][..., None]]
     )
@@ -94,7 +94,7 @@ H3: Rules = (
 
 def _base_conv(meta: Meta) -> MixerSpec:
     size = meta.get("kernel_size", 3)
-    if not isinstance(size, int):  # one for each layer
+    if not isinstance(size, int):  # one per layer
         layer = meta.get("layer_idx")
         expect(layer is not None and layer < len(size), "layer_idx", layer, f"0 to {len(size) - 1}")
         size = size[layer]
@@ -105,7 +105,7 @@ def _base_conv(meta: Meta) -> MixerSpec:
 
 
 NO_DECAY = 1e12
-"""a share of l_max after which a decay of `modulate` = False reaches 0.01"""
+"""Share of l_max after which the decay reaches 0.01, for `modulate` = False: practically no decay."""
 
 
 def _hyena(meta: Meta) -> MixerSpec:
@@ -123,7 +123,7 @@ def _hyena(meta: Meta) -> MixerSpec:
         "sine_frequency": float(meta.get("w", 1)),
     }
     if meta.get("modulate", True):
-        share = math.log(0.01) / math.log(meta.get("target", 0.01))  # ours is of a hundredth
+        share = math.log(0.01) / math.log(meta.get("target", 0.01))  # our target is always 0.01
         options |= {"fast_decay": meta.get("fast_decay_pct", 0.3) * share}
         options |= {"slow_decay": meta.get("slow_decay_pct", 1.5) * share}
         options |= {"decay_floor": float(meta.get("shift", 0.0))}
@@ -142,7 +142,7 @@ def _h3(meta: Meta) -> MixerSpec:
     options: dict[str, Any] = {"d_state": meta.get("d_state", 64), "head_dim": meta.get("head_dim", 1)}
     options["l_max"] = longest = meta.get("l_max")
     given = meta.get("kernel_args", {})
-    if not isinstance(given, Mapping):  # in words
+    if not isinstance(given, Mapping):  # a description
         return MixerSpec("h3", options)
     expect_only("kernel_args", given, (*STATE_KERNEL, *EMA_KERNEL, *STATE_KERNEL_INIT))
     for rate in (given.get("lr"), *_values(given.get("lr"))):
@@ -157,7 +157,7 @@ def _h3(meta: Meta) -> MixerSpec:
         named = ((ours, name) for name, ours in STATE_KERNEL.items() if name in given and ours)
         options |= {ours: given[name] for ours, name in named}
         form = options.get("discretization", "bilinear")
-        expect_choice("kernel_args['disc']", form, ("bilinear", "zoh"))  # dss depends on the call's length
+        expect_choice("kernel_args['disc']", form, ("bilinear", "zoh"))  # dss depends on the input's length
     return MixerSpec("h3", options)
 
 
@@ -173,11 +173,11 @@ STATE_KERNEL = {
     "mode": "",
     "lr": "",
 }
-"""Our options by their `kernel_args`."""
+"""Their `kernel_args` -> our options."""
 STATE_KERNEL_INIT = ("measure", "rank", "deterministic", "verbose", "measure_args")
-"""`kernel_args` that initial values alone depend on."""
+"""`kernel_args` that affect only initial values."""
 EMA_KERNEL = ("dt_tie", "l_max", "efficient_bidirectional")
-"""`kernel_args` of the moving averages; the last changes nothing with the one channel that H3 has."""
+"""`kernel_args` of the moving averages; the last has no effect with H3's single channel."""
 
 
 def _values(rates: Any) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ def _delta_net(meta: Meta) -> MixerSpec:
     names = ("qk_activation", "qk_norm", "allow_neg_eigval", "use_beta")
     options |= {name: meta[name] for name in names if name in meta}
     if "qk_norm" in options:
-        options["qk_norm"] = options["qk_norm"].split()[0]  # fixtures add how it is computed
+        options["qk_norm"] = options["qk_norm"].split()[0]  # fixtures append a description
     for name in ("expand_k", "expand_v"):
         options[name] = int(meta["d_model"] * meta.get(name, 1.0)) / meta["d_model"]
     return MixerSpec("delta_net", options)
@@ -45,7 +45,7 @@ def _delta_net(meta: Meta) -> MixerSpec:
 def _gated_delta_net(meta: Meta) -> MixerSpec:
     expand, heads = meta.get("expand_v", 2), meta.get("num_heads", 6)
     expect(expand == int(expand), "expand_v", expand, "a whole number: others fail there")
-    width = meta["d_model"] // heads * heads / meta["d_model"]  # heads need not divide d_model, as there
+    width = meta["d_model"] // heads * heads / meta["d_model"]  # heads need not divide d_model
     options = _common(meta, use_gate=True) | {"num_heads": heads}
     return MixerSpec("gated_delta_net", options | {"expand_k": width, "expand_v": expand * width})
 
@@ -69,12 +69,12 @@ def _rwkv7(meta: Meta) -> MixerSpec:
     heads = meta.get("num_heads")
     options["head_dim"] = meta.get("head_dim", 64) if heads is None else meta["d_model"] // heads
     options |= {"norm_eps": meta.get("norm_eps", 1e-5), "norm_affine": meta.get("elementwise_affine", True)}
-    # Zoology's own start: exactly no delta rule, see the mixer.
+    # Zoology's initialisation, without any delta rule; see the mixer.
     return MixerSpec("rwkv7", options | {"removal_init": 0.0})
 
 
 def _rwkv7_dropped(meta: Meta) -> tuple[str, ...]:
-    """Deeper layers have a map for the first layer's values, which nothing passes to them."""
+    """Return the keys of deeper layers' maps for the first layer's values, which are never passed to them."""
     parts = ("0.weight", "2.weight", "2.bias")
     return tuple(f"v_lora.lora.{part}" for part in parts) if meta.get("layer_idx") != 0 else ()
 

@@ -1,4 +1,4 @@
-"""Linear attention of the authors' code and of Zoology's, with Zoology's feature maps."""
+"""Linear attention of Based's and Zoology's code, with Zoology's feature maps."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,11 +8,11 @@ from based_jax.models import MixerSpec
 from based_jax.validate import expect, expect_choice
 
 FLA_EPS = 1e-6
-"""added to the normaliser by fla's kernels, whatever `eps` says"""
+"""Added to the normaliser by fla's kernels, whatever `eps` is."""
 
 
 class TorchMap(NamedTuple):
-    """Our feature map for one of Zoology's, and which of its arguments its numbers depend on."""
+    """Our feature map for one of Zoology's, and the arguments that affect its outputs."""
 
     ours: str
     reads: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ SHORT_NAMES = {
     "pos_elu": "PosELU",
     "taylor_exp": "TaylorExp",
 }
-"""Classes by the other names that `feature_name` may have."""
+"""Other values of `feature_name` -> classes."""
 
 FEATURE_MAPS = {
     "AllPolyMap": TorchMap("all_poly", ("output_dim", "learnable")),
@@ -52,15 +52,15 @@ FEATURE_MAPS = {
 """By the last part of a class's path."""
 
 HALVES = {"exp_dim": "exp_half", "exp_max": "exp_max_half"}
-"""What `fullspace` = False makes of a map; without a floor."""
+"""Feature map -> its variant for `fullspace` = False, without a floor."""
 
 
 def feature_map(name: str | None, kwargs: Mapping[str, Any], feature_dim: int) -> dict[str, Any]:
-    """Our options for one of Zoology's feature maps.
+    """Return our options for one of Zoology's feature maps.
 
     Args:
         name: their `feature_name`, a short name or a class's path.
-        kwargs: their `feature_kwargs`. A map accepts the arguments of all others, and ignores them.
+        kwargs: their `feature_kwargs`. A map accepts and ignores the arguments of all others.
         feature_dim: channels of a query.
     """
     last = (name or "none").rpartition(".")[2]
@@ -79,7 +79,7 @@ def feature_map(name: str | None, kwargs: Mapping[str, Any], feature_dim: int) -
         options["feature_scale"] = float(temperature)
     if (floor := read.pop("eps", None)) is not None:
         options["feature_floor"] = floor
-    if (width := read.pop("input_dim", feature_dim)) != feature_dim:  # Taylor's scale alone depends on it
+    if (width := read.pop("input_dim", feature_dim)) != feature_dim:  # affects only Taylor's scale
         options["feature_scale"] = (feature_dim / width) ** 0.25
     for argument in ("expanded_dim", "output_dim"):
         if (count := read.pop(argument, None)) is not None:
@@ -96,7 +96,7 @@ def _expect_axis(axis: int) -> None:
 
 
 def based(meta: Meta) -> MixerSpec:
-    """Zoology's `Based`."""
+    """Convert Zoology's `Based`."""
     heads = meta.get("num_heads", 12)
     kv_heads = meta.get("num_key_value_heads", heads)
     expect(kv_heads == heads, "num_key_value_heads", kv_heads, f"{heads}, as num_heads: others fail there")
@@ -115,7 +115,7 @@ def based(meta: Meta) -> MixerSpec:
 
 
 def linear_attention(meta: Meta) -> MixerSpec:
-    """Based's own `LinearAttention`; its parallel implementations but fla's differ in speed only."""
+    """Convert Based's `LinearAttention`; its parallel implementations, except fla's, differ only in speed."""
     heads, width = meta.get("num_heads", 16), meta.get("feature_dim", 16)
     form = meta.get("parallel_implementation", "quadratic")
     expect_choice("parallel_implementation", form, ("quadratic", "linear", "fla_parallel", "fla_chunk"))
@@ -126,7 +126,7 @@ def linear_attention(meta: Meta) -> MixerSpec:
 
 
 def _own_map(given: Any, feature_dim: int) -> dict[str, Any]:
-    """Options for Based's `feature_map`: a description in words, or a config with its class."""
+    """Return options for Based's `feature_map`: a description, or a config with its class."""
     if not isinstance(given, Mapping):
         return {}
     expect_only("feature_map", given, ("_target_", "input_dim"))
@@ -135,6 +135,6 @@ def _own_map(given: Any, feature_dim: int) -> dict[str, Any]:
 
 
 def uneven_heads(d_model: int, heads: int, head_dim: int | None) -> dict[str, int]:
-    """The width of value heads where it is not d_model / heads; they need not divide, as there."""
+    """Return the width of value heads if it is not d_model / heads, which need not divide."""
     width = d_model // heads if head_dim is None else head_dim
     return {} if width * heads == d_model else {"head_dim": width}

@@ -1,4 +1,4 @@
-"""What the families of torch mixers share: the entry of their tables, and RWKV's blend."""
+"""Share table entries and helpers, such as RWKV's blend, between the families of torch mixers."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -12,34 +12,34 @@ Meta = Mapping[str, Any]
 
 
 class TorchMixer(NamedTuple):
-    """Our mixer for a torch one that is known by the import path of its class."""
+    """How to convert a torch mixer, which is identified by the import path of its class."""
 
     spec: Callable[[Meta], MixerSpec]
-    """the keywords it was built with, to our mixer and its options"""
+    """its keywords -> our mixer and its options"""
     rules: Rules | Callable[[Meta], Rules]
-    """or what makes them of the keywords"""
+    """layout rules, or keywords -> rules"""
     dropped: tuple[str, ...] | Callable[[Meta], tuple[str, ...]] = ()
-    """torch keys that we have no use for: constants, and second names of shared tensors"""
+    """unused torch keys: constants, and aliases of shared tensors"""
 
     def rules_for(self, meta: Meta) -> Rules:
-        """The layout of the parameters of one that was built with these keywords."""
+        """Return the layout rules of the parameters, given the keywords."""
         return self.rules(meta) if callable(self.rules) else self.rules
 
     def dropped_for(self, meta: Meta) -> tuple[str, ...]:
-        """Its torch keys that we have no use for."""
+        """Return the unused torch keys, given the keywords."""
         return self.dropped(meta) if callable(self.dropped) else self.dropped
 
 
 def to_ours(
     mixer: str, fixed: Mapping[str, Any] | None = None, /, **options: Any
 ) -> Callable[[Meta], MixerSpec]:
-    """A function from keywords of a torch mixer to ours, where all options are other names of theirs.
+    """Return a function from a torch mixer's keywords to our mixer, if options only differ in their names.
 
     Args:
-        mixer: ours, by name.
+        mixer: our mixer's name.
         fixed: options that do not depend on the keywords.
-        options: ours to their name, which must be given; (name, default) to take a default where it is not;
-            (name,) to leave ours to the mixer then.
+        options: our option -> their keyword, which is required; (keyword, default) for an optional one;
+            (keyword,) for an optional one with our mixer's default.
     """
 
     def spec(meta: Meta) -> MixerSpec:
@@ -55,20 +55,20 @@ def to_ours(
 
 
 def expect_only(name: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Check that a mapping has no other keys than these."""
+    """Check that a mapping has only these keys."""
     for key in given:
         expect_choice(f"key of {name}", key, tuple(known))
 
 
 def rotary_fraction(meta: Meta, head_dim: int) -> float:
-    """The share of a head's channels that `rotary_emb_dim` turns; int(share * head_dim) gives it back."""
+    """Return the share of a head's channels that `rotary_emb_dim` rotates; int(share * head_dim) is exact."""
     channels = meta.get("rotary_emb_dim", 0)
     share = channels / head_dim
     return share if int(share * head_dim) == channels else math.nextafter(share, 1.0)
 
 
 def beside_unused(key: str, unused: str, path: str) -> Rule:
-    """A vector, beside a torch vector of the same size that nothing reads: dropped here, zeros there."""
+    """Map a vector that torch stores with an unused one of the same size: dropped here, zeros in torch."""
 
     def to_torch(leaves: list[Any], count: int) -> list[Any]:
         return [leaves[0], leaves[0].__array_namespace__().zeros_like(leaves[0])]
@@ -77,5 +77,5 @@ def beside_unused(key: str, unused: str, path: str) -> Rule:
 
 
 def blend(letter: str) -> Rule:
-    """The weights of RWKV's blend of two tokens, (1, 1, channels) <-> (channels,)."""
+    """Map the weights of RWKV's blend of two tokens, (1, 1, channels) <-> (channels,)."""
     return same(f"time_mix_{letter}", f"mix_{letter}", ones=2)

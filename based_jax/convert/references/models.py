@@ -1,6 +1,6 @@
-"""Blocks, MLPs, norms and language models of Based's and flash-attention's code, as fixtures describe them.
+"""Convert blocks, MLPs, norms and language models of Based's and flash-attention's code from fixtures.
 
-An MLP is called by its class and activation ("GatedMlp swiglu"), a mixer by its class and arguments
+Fixtures describe an MLP by class and activation ("GatedMlp swiglu"), a mixer by class and arguments
 ("BaseConv(k=3, expand_proj=2)"); sizes come from the weights.
 """
 
@@ -22,14 +22,14 @@ NORMS = {"rms": "rms", "rmsnorm": "rms", "layernorm": "layer", "layer": "layer"}
 
 
 def gated_mlp(meta: Meta, shapes: Shapes) -> GatedMLP:
-    """GatedMlp, of either type."""
+    """Build GatedMlp, of either type."""
     activation = str(meta.get("activation", "glu")).removeprefix("alt_")
     expect_choice("activation", activation, tuple(GATED_ACTIVATIONS))
     return GatedMLP(activation=GATED_ACTIVATIONS[activation], **_sizes("fc2", meta, shapes))
 
 
 def plain_mlp(meta: Meta, shapes: Shapes) -> MLP:
-    """Mlp; F.gelu, the default there, is the exact one."""
+    """Build Mlp; its default, F.gelu, is the exact one."""
     activation = str(meta.get("activation", "gelu"))
     expect_choice("activation", activation, tuple(PLAIN_ACTIVATIONS))
     return MLP(activation=PLAIN_ACTIVATIONS[activation], **_sizes("fc2", meta, shapes))
@@ -52,18 +52,18 @@ def _sizes(last: str, meta: Meta, shapes: Shapes) -> dict[str, Any]:
 
 
 def mlp_rules(meta: Meta) -> Rules:
-    """The layout of either MLP."""
+    """Return the layout rules of either MLP."""
     name = str(meta.get("activation", ""))
     return tables.ALT_MLP if meta.get("mlp_type") == "alt" or name.startswith("alt_") else tables.MLP
 
 
 def norm(meta: Meta, shapes: Shapes) -> RMSNorm | LayerNorm:
-    """RMSNorm, or with a bias LayerNorm."""
+    """Build RMSNorm, or LayerNorm if there is a bias."""
     return (LayerNorm if "bias" in shapes else RMSNorm)(eps=meta.get("eps", 1e-5))
 
 
 def block(meta: Meta, shapes: Shapes) -> Block:
-    """Block and ParallelBlock, around any mixer and MLP that is known here."""
+    """Build Block or ParallelBlock with any known mixer and MLP."""
     is_parallel = "ParallelBlock" in str(meta.get("module"))
     tied = "_tied" if meta.get("tied_norm", meta.get("parallel_block_tied_norm", False)) else ""
     drops = [meta.get(f"drop_path{number}", 0.0) for number in (1, 2)]
@@ -83,7 +83,7 @@ def block(meta: Meta, shapes: Shapes) -> Block:
 
 
 def block_rules(meta: Meta) -> Rules:
-    """The layout of a block."""
+    """Return the layout rules of a block."""
     name, _ = _call(meta)
     expect_choice("mixer", name, tuple(_BLOCK_MIXERS))
     is_alt = "alt" in str(meta.get("mlp", "")).split(" ")[-1]
@@ -105,7 +105,7 @@ def _mlp(text: str, shapes: Shapes) -> MLP | None:
 
 
 def _call(meta: Meta) -> tuple[str, dict[str, Any]]:
-    """Name and arguments of a mixer that is written as a call."""
+    """Parse the name and arguments of a mixer that is written as a call."""
     text = str(meta.get("mixer", "MHA"))
     found = re.fullmatch(r"(\w+)(?:\((.*)\))?", text)
     expect(found is not None, "mixer", text, "a class with arguments: 'BaseConv(k=3, expand_proj=2)'")
@@ -176,16 +176,16 @@ _BLOCK_MIXERS: dict[str, tuple[str, Rules, _Options]] = {
     "MHA": ("attention", tables.SOFTMAX_ATTENTION, _heads),
     "SlidingAttention": ("sliding_window", tables.SOFTMAX_ATTENTION, _sliding),
 }
-"""Ours, the layout and the options, by the class of a block's mixer."""
+"""Class of a block's mixer -> our mixer, layout rules and options."""
 
 
 def authors_model(meta: Meta, shapes: Shapes) -> nn.Module:
-    """The model of a checkpoint's config."""
+    """Build the model of a checkpoint's config."""
     return LanguageModel(model_config(meta["config"], shapes))
 
 
 def authors_model_rules(meta: Meta) -> Rules:
-    """The layout of a checkpoint."""
+    """Return the layout rules of a checkpoint."""
     config = model_config(meta["config"], {})
     names = tables.MAMBA_MODEL if kind(meta["config"]) == "mamba" else tables.AUTHORS
     rules = [tables.mixer_rules(config.layer(i).mixer, names=names) for i in range(config.num_layers)]

@@ -1,4 +1,4 @@
-"""The op-level fixtures: our ops behind the argument layout of the torch functions that made the numbers."""
+"""Wrap our ops in the argument layout of the torch functions that computed the op-level fixtures."""
 
 import functools
 from collections.abc import Callable
@@ -13,11 +13,11 @@ from based_jax.ops.feature_maps import FeatureMap
 from based_jax.typing import Array, Float
 
 FLA_EPS = 1e-6
-"""added to the normaliser by fla's functions"""
+"""Added to the normaliser by fla's functions."""
 
 
 def _squares(x: Float[Array, "... K"]) -> Float[Array, "... F"]:
-    """[x_m^2, sqrt(2) x_m x_n for n < m], x scaled by K^(-1/4)."""
+    """Compute [x_m^2, sqrt(2) x_m x_n for n < m], x scaled by K^(-1/4)."""
     width = x.shape[-1]
     x = x * width**-0.25
     triangle = [2**0.5 * x[..., m : m + 1] * x[..., :m] for m in range(1, width)]
@@ -39,7 +39,7 @@ def _with_state(op: Callable[..., Any]) -> Callable[..., tuple[Array, Array]]:
 
 
 def _heads_first(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The op on arrays (B, H, N, ...), as theirs are."""
+    """Wrap an op to take arrays (B, H, N, ...), as in torch."""
 
     def run(*inputs: Array) -> Any:
         found = op(*(x.swapaxes(1, 2) for x in inputs))
@@ -55,14 +55,14 @@ def _retention(q: Array, k: Array, v: Array) -> Array:
 def _selective_scan(
     u: Array, delta: Array, A: Array, B: Array, C: Array, D: Array, z: Array, delta_bias: Array
 ) -> tuple[Array, Array]:
-    """Mamba's scan with its gate; arrays are (batch, channels, length)."""
+    """Compute Mamba's gated scan; arrays are (batch, channels, length)."""
     u, delta, B, C, z = (x.swapaxes(1, 2) for x in (u, delta, B, C, z))
     y, state = ops.selective_scan(u, jax.nn.softplus(delta + delta_bias), A, B, C, D, return_state=True)
     return (y * jax.nn.silu(z)).swapaxes(1, 2), state.h
 
 
 def _ssd(x: Array, dt: Array, A: Array, B: Array, C: Array, D: Array, dt_bias: Array) -> tuple[Array, Array]:
-    """Mamba-2's recurrence; its state is (B, H, V, K)."""
+    """Compute Mamba-2's recurrence; its state is (B, H, V, K)."""
     dt = jax.nn.softplus(dt + dt_bias)
     y, state = ops.linear_recurrence(C, B, x * dt[..., None], dt * A, scale=1.0, return_state=True)
     return y + D[:, None] * x, state.kv.mT
@@ -80,7 +80,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "simple_gla": _with_state(ops.linear_recurrence),  # a gate per head, not per channel
     "ssd": _ssd,
 }
-"""By the fixture's `op`: arguments in the fixture's order and layout; y, or (y, final state)."""
+"""A fixture's `op` -> function of its arguments in order and layout that returns y, or (y, final state)."""
 
 
 class TorchOp(nn.Module):

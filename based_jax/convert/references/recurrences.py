@@ -1,4 +1,4 @@
-"""Recurrences with a diagonal state (Mamba, RWKV-4) and with a matrix per head (GLA, Mamba-2, RWKV-5)."""
+"""Recurrences with a diagonal state (Mamba, RWKV-4) or a matrix state per head (GLA, Mamba-2, RWKV-5)."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from based_jax.validate import expect, expect_choice
 
 
 def _depth(meta: Meta) -> dict[str, Any]:
-    """The layer's place among `n_layer`, which initial values alone depend on; there it may be outside."""
+    """Return the layer's index among `n_layer`, which affects only initial values and is clipped here."""
     count = meta.get("n_layer", 12)
     return {"layer": min(max(meta.get("layer_idx") or 0, 0), count - 1), "num_layers": count}
 
@@ -26,7 +26,7 @@ def _rwkv4(mixer: str) -> Callable[[Meta], MixerSpec]:
 def _mamba(meta: Meta) -> MixerSpec:
     options = _given(meta, *_MAMBA, "dt_init", "dt_scale", dt_init_floor="dt_floor")
     rank = meta.get("dt_rank", "auto")
-    if not str(rank).startswith("auto"):  # fixtures add what it comes to
+    if not str(rank).startswith("auto"):  # fixtures append the resulting number
         options["dt_rank"] = int(rank)
     return MixerSpec("mamba", options)
 
@@ -35,7 +35,7 @@ _MAMBA = ("d_state", "d_conv", "expand", "bias", "conv_bias", "dt_min", "dt_max"
 
 
 def _given(meta: Meta, *names: str, **renamed: str) -> dict[str, Any]:
-    """Our options for those of these keywords that are given, some of them by another name."""
+    """Return our options for those of these keywords that are given, some under another name."""
     ours = {name: name for name in names} | renamed
     return {ours[theirs]: value for theirs, value in meta.items() if theirs in ours}
 
@@ -57,7 +57,7 @@ RWKV4_CHANNEL_MIX: Rules = (
 
 
 def _gla(meta: Meta) -> MixerSpec:
-    """Zoology's `GatedLinearAttention`."""
+    """Convert Zoology's `GatedLinearAttention`."""
     names = ("num_heads", "num_kv_heads", "gate_low_rank_dim", "gate_logit_normalizer", "norm_eps")
     options = _given(meta, *names, clamp_min="least_log_gate", elementwise_affine="norm_affine")
     for name, usual in (("expand_k", 0.5), ("expand_v", 1.0)):
@@ -106,7 +106,7 @@ def _mamba2_rules(meta: Meta) -> Rules:
 def _rwkv5(meta: Meta) -> MixerSpec:
     divisor = meta.get("head_size_divisor", 8)
     expect(divisor == 8, "head_size_divisor", divisor, "8")
-    size = str(meta.get("head_size", 64)).split()[0]  # fixtures add where it comes from
+    size = str(meta.get("head_size", 64)).split()[0]  # fixtures append its origin
     options = {"head_size": int(size), "norm_eps": meta.get("groupnorm_eps", 1e-5)}
     return MixerSpec("rwkv5", options | _depth(meta))
 

@@ -1,6 +1,6 @@
 """Zoology's sparse and selective mixers: NystromFormer, BigBird, ScatterBrain, lookups, SMA.
 
-What is not causal there is built as it is there.
+Mixers that are not causal in Zoology are built the same way here.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ NYSTROM: Rules = (
     *SOFTMAX_ATTENTION,
     Rule(
         ("skip_connection.weight",),
-        ("conv_kernel",),  # (1, 1, taps, 1) there
+        ("conv_kernel",),  # (1, 1, taps, 1) in torch
         Layout(
             lambda tensors, shapes: [tensors[0][0, 0, :, 0]],
             lambda leaves, count: [leaves[0][None, None, :, None]],
@@ -65,7 +65,7 @@ def _scatterbrain(meta: Meta) -> MixerSpec:
     window = meta.get("window_size", (-1, -1))
     expect(isinstance(window, int), "window_size", window, "a number of keys: pairs fail there")
     options: dict[str, Any] = {"causal": False, "num_heads": heads, "left": window}
-    options["feature_dim"] = meta.get("feature_dim", 24) // 2 * 2  # half of them, rounded down, twice
+    options["feature_dim"] = meta.get("feature_dim", 24) // 2 * 2  # twice half of them, rounded down
     options["rotary_fraction"] = rotary_fraction(meta, meta["d_model"] // heads)
     options["rotary_base"] = float(meta.get("rotary_emb_base", 10000.0))
     options["rotary_interleaved"] = meta.get("rotary_emb_interleaved", False)

@@ -1,7 +1,7 @@
-"""The authors' torch modules that we have an equal of: one table entry for each.
+"""The table of the authors' torch modules that have a counterpart here.
 
-An entry is found by the beginning of a fixture's `module`; it builds ours from the fixture's hyperparameters
-(and from tensor shapes where those say nothing), and names the layout rules.
+An entry is found by the prefix of a fixture's `module`; it builds our module from the fixture's
+hyperparameters (or from tensor shapes if those are not given), and names the layout rules.
 """
 
 import dataclasses
@@ -27,33 +27,33 @@ from based_jax.validate import expect
 
 
 class Reference(NamedTuple):
-    """How one of the authors' modules becomes ours."""
+    """How to convert one of the authors' modules to ours."""
 
     build: Callable[[Meta, Shapes], nn.Module]
-    """meta and the shapes of the torch tensors to our module"""
+    """meta and the shapes of the torch tensors -> our module"""
     rules: Callable[[Meta], Rules]
-    """the layout of its parameters"""
+    """layout rules of its parameters"""
     width: Callable[[Meta, Shapes], int] = lambda meta, shapes: meta["d_model"]
-    """channels of its input"""
+    """number of input channels"""
     names: tables.Names | None = None
-    """of a language model"""
+    """tensor names of a language model"""
     dropped: Callable[[Meta], tuple[str, ...]] = lambda meta: ()
-    """torch keys that we have no use for"""
+    """unused torch keys"""
 
 
 def find(meta: Meta) -> Reference:
-    """The entry for a fixture, whose words must be arguments of its class; see `arguments`."""
+    """Return the entry for a fixture, after checking its arguments; see `arguments`."""
     name = module_name(meta)
     for known, reference in REFERENCES.items():
         if re.match(rf"{re.escape(known)}\b", name):
-            if reference.names is None:  # a model's config has a check of its own
+            if reference.names is None:  # a model's config is checked elsewhere
                 expect_arguments(known, meta)
             return reference
     raise ValueError(f"module = {name!r}: expected one of {', '.join(REFERENCES)}")
 
 
 def module_name(meta: Meta) -> str:
-    """Where a meta says that its numbers come from, in the words of the table's keys."""
+    """Return the origin of a meta's numbers, in the form of the table's keys."""
     if "op" in meta:
         return f"op {meta['op']}"
     if "config" in meta:
@@ -91,7 +91,7 @@ def _mha(meta: Meta) -> MixerSpec:
 
 
 def _heads(meta: Meta) -> dict[str, Any]:
-    """Options of a packed-projection attention, whatever the spelling of its hyperparameters."""
+    """Return options of a packed-projection attention, for any spelling of its hyperparameters."""
     unread = {"causal": True, "cross_attn": False, "dwconv": False, "use_alibi": False}
     for name, value in {**unread, "rotary_emb_scale_base": None}.items():
         expect(meta.get(name, value) == value, name, meta.get(name), f"{value}")
@@ -161,4 +161,4 @@ REFERENCES: dict[str, Reference] = {
     ),
     **{f"op {op}": Reference(lambda meta, shapes: TorchOp(meta["op"]), lambda meta: ()) for op in OPS},
 }
-"""By the beginning of `module_name(meta)`."""
+"""Prefix of `module_name(meta)` -> entry."""

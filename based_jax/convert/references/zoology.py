@@ -1,4 +1,4 @@
-"""Zoology's mixers, as the reference fixtures describe them: by class and keywords."""
+"""Table of Zoology's mixers, which fixtures describe by class and keywords."""
 
 from based_jax.convert.layouts import renamed
 from based_jax.convert.references import convolutions, delta, recurrences, selection

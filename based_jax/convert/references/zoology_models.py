@@ -1,8 +1,8 @@
-"""Zoology's MLPs and its small language models, as the reference fixtures describe them.
+"""Convert Zoology's MLPs and small language models from reference fixtures.
 
-A model's mixers and its MLP ("state mixer") are known by the import paths of their classes and the keywords
-that they were built with. Blocks are pre-norm with LayerNorms whose epsilon is always 1e-5, or Mamba's: a
-root-mean-square norm and a mixer.
+Fixtures describe a model's mixers and its MLP ("state mixer") by the import paths of their classes and their
+keywords. Blocks are pre-norm with LayerNorms whose epsilon is always 1e-5, or Mamba's: an RMS norm and a
+mixer.
 """
 
 from typing import Any
@@ -26,14 +26,14 @@ GLU: Rules = (
 NO_MLP: Rules = ()
 
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "sigmoid": "sigmoid"}
-"""Functions of torch.nn.functional that may be given as `activation`."""
+"""Functions of torch.nn.functional that `activation` may be."""
 
 STATE_MIXERS: dict[str, tuple[str, Rules]] = {
     "zoology.mixers.mlp.MLP": ("plain", tables.MLP),
     "zoology.mixers.mlp.GLU": ("gated", GLU),
     "torch.nn.Identity": ("identity", NO_MLP),
 }
-"""Kind of MLP here and its layout, by import path."""
+"""Import path -> our kind of MLP and its layout rules."""
 
 MAMBA_BLOCKS = tables.Names(backbone="backbone", mixer="mixer", norm="norm")
 BLOCKS = {"TransformerBlock": tables.ZOOLOGY, "MambaBlock": MAMBA_BLOCKS, "Mamba2Block": MAMBA_BLOCKS}
@@ -41,7 +41,7 @@ BLOCK_MIXERS = {
     "MambaBlock": "zoology.mixers.mamba.Mamba",
     "Mamba2Block": "zoology.mixers.mamba2.Mamba2",
 }
-"""The mixer of blocks that have no other, whatever class the config names."""
+"""Blocks with a fixed mixer -> that mixer, whatever class the config names."""
 
 BLOCK_EPS = 1e-5
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -49,7 +49,7 @@ MODEL = "zoology.config.ModelConfig"
 
 
 def activation_of(meta: Meta) -> str:
-    """Our name of an MLP's activation; fixtures describe it in words, "exact (erf) gelu"."""
+    """Return our name of an MLP's activation; fixtures may describe it, as in "exact (erf) gelu"."""
     text = str(meta.get("activation", "gelu"))
     name = next((name for name in ACTIVATIONS if text.endswith(name)), text)
     expect_choice("activation", name, tuple(ACTIVATIONS))
@@ -57,22 +57,22 @@ def activation_of(meta: Meta) -> str:
 
 
 def mlp(meta: Meta, shapes: Shapes) -> MLP:
-    """Their MLP."""
+    """Build Zoology's MLP."""
     hidden = shapes["fc1.weight"][0]
     return MLP(d_model=meta["d_model"], hidden=hidden, activation=activation_of(meta))
 
 
 def glu(meta: Meta, shapes: Shapes) -> GatedMLP:
-    """Their gated MLP."""
+    """Build Zoology's gated MLP."""
     hidden = shapes["fc1.weight"][0]
     return GatedMLP(meta["d_model"], hidden=hidden, activation=activation_of(meta), bias=True)
 
 
 def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
-    """The model that a fixture's meta describes; the MLP's width is read off its weights.
+    """Build the model that a fixture's meta describes; the MLP's width comes from its weights.
 
     Raises:
-        ValueError: an option that is not here.
+        ValueError: an unsupported option.
     """
     entries = {_ENTRIES.get(name, name): meta[name] for name in meta if name not in _DESCRIPTION}
     expect_known(MODEL, entries, "config")
@@ -107,23 +107,23 @@ def language_model(meta: Meta, shapes: Shapes) -> LanguageModel:
 
 
 _ENTRIES = {"mixer": "sequence_mixer", "hybrid_configs": "sequence_mixer"}
-"""What fixtures call entries of a config."""
+"""Fixtures' names of config entries."""
 
 _DESCRIPTION = {
     *("module", "kind", "seed", "train_mode", "err32", "causal", "grads_computed_in", "y64_mantissa_bits"),
     *("grad_mantissa_bits", "description", "note", "notes", "what", "replaced"),
 }
-"""Keys of a meta that describe how its numbers were made, not the model."""
+"""Keys of a meta that describe how its numbers were computed, not the model."""
 
 
 def language_model_rules(meta: Meta) -> Rules:
-    """The layout of `language_model`'s parameters."""
+    """Return the layout rules of `language_model`."""
     rules = [rules for _, rules in _layers(meta)]
     return tables.model_rules(rules, _names(meta), _state_mixer(meta)[1])
 
 
 def language_model_dropped(meta: Meta) -> tuple[str, ...]:
-    """Torch keys of the layers' mixers that we have no use for."""
+    """Return the unused torch keys of the layers' mixers."""
     names, dropped = _names(meta), []
     for index, (name, keywords, prefix) in enumerate(_configs(meta)):
         below = f"{names.layer(index)}.{names.mixer}.{prefix}"
@@ -138,7 +138,7 @@ def _names(meta: Meta) -> tables.Names:
 
 
 def _state_mixer(meta: Meta) -> tuple[str, Rules, Config]:
-    """Kind of MLP, its layout and its keywords. Training traces describe it in words: "MLP hidden_mult 1"."""
+    """Return the kind of MLP, its rules and its keywords; training traces write "MLP hidden_mult 1"."""
     given: Any = meta.get("state_mixer", {"name": "zoology.mixers.mlp.MLP"})
     if isinstance(given, str):
         given = {"name": f"zoology.mixers.mlp.{given.partition(' ')[0]}"}
@@ -164,7 +164,7 @@ def _mlp(meta: Meta, names: tables.Names, shapes: Shapes) -> dict[str, Any]:
 
 
 def _layers(meta: Meta) -> list[tuple[MixerSpec, Rules]]:
-    """Each layer's mixer, and its layout."""
+    """Return each layer's mixer and its layout rules."""
     layers = []
     for name, keywords, prefix in _configs(meta):
         rules = rekeyed(MIXERS[name].rules_for(keywords), (prefix + "{}").format)
@@ -173,7 +173,7 @@ def _layers(meta: Meta) -> list[tuple[MixerSpec, Rules]]:
 
 
 def _configs(meta: Meta) -> list[tuple[str, Config, str]]:
-    """Class, keywords and prefix of the keys of each layer's mixer. Hybrid takes its own in turn."""
+    """Return class, keywords and key prefix of each layer's mixer; Hybrid's are used in turn."""
     given = meta.get("sequence_mixer", meta.get("mixer", {}))
     hybrid = meta.get("hybrid_configs")
     if str(given.get("name")).endswith(".Hybrid"):

@@ -1,1 +1,1 @@
-"""The weight files of `torch.save`, read and written without torch."""
+"""Read and write the weight files of `torch.save` without torch."""

@@ -1,13 +1,13 @@
-"""An interpreter for the pickles that `torch.save` writes, over inert values.
+"""Interpret the pickles that `torch.save` writes, without importing or calling anything.
 
-Pickle is a small stack language that can import and call anything. Here names stay names, and "calling" one
-of the three allowed functions builds a checked description of a tensor. Python's own `Unpickler` would not be
-safe even with a strict `find_class`: eight bytes make its memo take gigabytes, and a deeply nested tuple as a
-dictionary key overflows the C stack.
+Pickle is a small stack language that can import and call anything. Here names are only names, and "calling"
+one of the three allowed functions builds a checked description of a tensor. Python's own `Unpickler` would
+not be safe even with a strict `find_class`: eight bytes make its memo take gigabytes, and a deeply nested
+tuple as a dictionary key overflows the C stack.
 
-The work is bounded, too. `MAX_INSTRUCTIONS` run at most, each makes at most one object, and nothing is hashed
-whose hash a file can choose: only text, which Python hashes with a secret. The integers k (2^61 - 1), for
-example, all hash alike, and a dictionary of n of them takes n^2 steps.
+The work is bounded, too. At most `MAX_INSTRUCTIONS` run, each creates at most one object, and only text is
+hashed, which Python does with a secret, so that a file cannot choose the hashes. The integers k (2^61 - 1),
+for example, all have the same hash, and a dictionary of n of them takes n^2 steps.
 """
 
 import dataclasses
@@ -23,22 +23,22 @@ import numpy as np
 
 ADVICE = "re-save it with torch >= 1.6, or convert it to safetensors where it was made"
 MAX_INSTRUCTIONS = 1 << 18
-"""Those of about six thousand tensors, or of two thousand with an optimizer's state."""
+"""Enough for about six thousand tensors, or two thousand with an optimizer's state."""
 _MAX_DIMS = 16  # torch's modules have up to 5
-_MAX_EMPTY = 1 << 40  # the sizes beside a zero: only to keep numpy's arithmetic far from overflow
+_MAX_EMPTY = 1 << 40  # limit of the other sizes of an empty tensor, so that NumPy cannot overflow
 
 
 class CheckpointError(ValueError):
-    """A weight file that is missing, damaged, or not what it should be; the message starts with its path."""
+    """A weight file is missing, damaged or invalid; the message starts with its path."""
 
 
 class UnsafeCheckpointError(CheckpointError):
-    """A weight file that asks for more than plain tensors. Nothing from it was executed."""
+    """A weight file contains more than plain tensors. Nothing from it was executed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Storage:
-    """One flat block of numbers: `data/<key>` of the archive."""
+    """A flat array of numbers: `data/<key>` of the archive."""
 
     key: str
     dtype: np.dtype
@@ -47,7 +47,7 @@ class Storage:
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A strided window on a storage, known to lie inside it; offset and strides count elements."""
+    """A strided view of a storage, checked to lie inside it; offset and strides count elements."""
 
     storage: Storage
     offset: int
@@ -56,11 +56,11 @@ class Tensor:
 
     @property
     def window(self) -> str:
-        """What two names of the same numbers have in common, as text: see the module's remark on hashes."""
+        """Return a text that is equal for views of the same numbers; only text is hashed (see the module)."""
         return f"{self.offset} {self.shape} {self.stride}"
 
     def on(self, storage_bytes: np.ndarray) -> np.ndarray:
-        """The window as an array over the storage's bytes."""
+        """Return the view as an array over the storage's bytes."""
         dtype = self.storage.dtype
         if 0 in self.shape:
             return np.empty(self.shape, dtype)
@@ -69,11 +69,11 @@ class Tensor:
 
 
 class IntegerKey(str):
-    """The text "integer 7" for the key 7. An optimizer numbers parameters so; no weight has such a name."""
+    """The text "integer 7" for the key 7, as in an optimizer's state; no weight has such a name."""
 
 
 class _Function(enum.Enum):
-    """The only functions that a file may name. They are labels: no Python function stands behind them."""
+    """The only functions that a file may name; these are labels, not Python functions."""
 
     ORDERED_DICT = "collections.OrderedDict"
     REBUILD_TENSOR = "torch._utils._rebuild_tensor_v2"
@@ -102,7 +102,7 @@ _MEMO_INDEX = {pickle.BINPUT: "<B", pickle.LONG_BINPUT: "<I", pickle.BINGET: "<B
 
 
 class Interpreter:
-    """Runs a pickle made of the instructions that `torch.save` writes for a state dict (protocol 2)."""
+    """Runs a pickle with the instructions that `torch.save` writes for a state dict (protocol 2)."""
 
     def __init__(self, code: bytes, storage_sizes: Mapping[str, int]) -> None:
         self._code = code
@@ -114,7 +114,7 @@ class Interpreter:
         self._storages: dict[str, Storage] = {}
 
     def run(self) -> Any:
-        """The object that the pickle describes."""
+        """Return the object that the pickle describes."""
         left = MAX_INSTRUCTIONS
         while (instruction := self._take(1)) != pickle.STOP:
             self._step(instruction)
@@ -149,7 +149,7 @@ class Interpreter:
                 if not isinstance(self._top(), dict):
                     self._refuse(f"attributes on {show(self._top())}")
             case _:
-                value = self._value(instruction)  # first, since it may replace the stack
+                value = self._value(instruction)  # before the append, since it may replace the stack
                 self._stack.append(value)
 
     def _value(self, instruction: bytes) -> Any:
@@ -183,7 +183,7 @@ class Interpreter:
         self._refuse(f"the pickle instruction {instruction!r}")
 
     def _storage(self, identity: Any) -> Storage:
-        """A persistent id: ("storage", type, key, location, number of elements)."""
+        """Parse a persistent id: ("storage", type, key, location, number of elements)."""
         kinds = [str, str, str, int]
         if not isinstance(identity, tuple) or list(map(type, identity[:1] + identity[2:])) != kinds:
             self._refuse("a persistent id that is not a storage")
@@ -214,7 +214,7 @@ class Interpreter:
     def _tensor(
         self, storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, metadata: Any = None
     ) -> Tensor:
-        """A tensor whose every element lies inside its storage. Python's integers cannot overflow here."""
+        """Check that a tensor lies inside its storage and return it; Python's integers cannot overflow."""
         if not isinstance(storage, Storage) or not _is_size(offset) or not isinstance(grad, bool):
             self._refuse("a tensor with arguments of the wrong type")
         if not _is_empty(hooks) or not _is_empty(metadata):
@@ -231,7 +231,7 @@ class Interpreter:
             capacity = storage.numel
         if end > storage.numel or math.prod(size for size in shape if size) > capacity:
             self._refuse(f"a tensor that reaches outside its storage {show(storage.key)}")
-        # An axis of size 1 may carry any stride in torch, also one too large for numpy.
+        # An axis of size 1 may have any stride in torch, even one too large for NumPy.
         steps = (0 if size < 2 else step for size, step in zip(shape, stride, strict=True))
         return Tensor(storage, offset, shape, tuple(steps))
 
@@ -246,7 +246,7 @@ class Interpreter:
         if not isinstance(target, dict) or len(keys_and_values) % 2:
             self._refuse(f"an item of {show(target)}, or a key without a value")
         for key, value in zip(keys_and_values[::2], keys_and_values[1::2], strict=True):
-            # Nothing else may be hashed: that of a nested tuple recurses without a limit, integers collide.
+            # Nothing else may be hashed: nested tuples recurse without limit, integers can collide.
             if type(key) is int:
                 key = IntegerKey(f"integer {key}")
             if not isinstance(key, str):
@@ -309,7 +309,7 @@ def _is_empty(value: Any) -> bool:
 
 
 def show(value: Any) -> str:
-    """A short text for a value from a file; containers may be deep or endless: only their type is named."""
+    """Describe a value from a file; for containers, which may be deep or cyclic, only the type."""
     if isinstance(value, _Function):
         return value.value
     if not isinstance(value, str | int | float | None):

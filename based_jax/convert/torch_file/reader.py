@@ -1,4 +1,4 @@
-"""Reading the weight files of `torch.save` without torch, and without running anything that they ask for.
+"""Read the weight files of `torch.save` without torch, and without running any code in them.
 
 Since torch 1.6 such a file is a zip archive: `<root>/data.pkl` pickles the state dict, where a tensor is a
 call of `torch._utils._rebuild_tensor_v2` on a persistent id, and `<root>/data/<key>` holds the raw storages.
@@ -29,19 +29,19 @@ _LOG = logging.getLogger(__name__)
 _MAX_PICKLE_BYTES = 16 << 20  # ten thousand tensors pickle to about 2 MiB
 _MAX_LISTING_BYTES = 4 << 20  # ten thousand storages take about 1 MiB
 _READ_BYTES = 1 << 20
-# What zipfile raises on archives that are cut, inconsistent, encrypted or too new for it.
+# Raised by zipfile for archives that are truncated, inconsistent, encrypted or too new.
 _ZIP_ERRORS = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError, OverflowError, struct.error)
 
 
 def load_torch_file(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The tensors of a file written by `torch.save(state_dict)`, in the file's order.
+    """Read the tensors of a file written by `torch.save(state_dict)`, in the file's order.
 
     The pickled object is a state dict, or a dict with one under "state_dict" (Lightning). Entries that are
-    not tensors are left out, and their names are logged. Only the storages in use are read, each once, so
-    peak memory stays near the size of the result. Tied tensors share memory: all arrays are read-only.
+    not tensors are omitted, and their names logged. Only the storages in use are read, each once, so peak
+    memory is close to the size of the result. Tied tensors share memory, so all arrays are read-only.
 
     Returns:
-        Name to C-contiguous array; bfloat16 is `ml_dtypes.bfloat16`.
+        Name -> C-contiguous array; bfloat16 is `ml_dtypes.bfloat16`.
 
     Raises:
         CheckpointError: no such file, a truncated or damaged archive, a format older than torch 1.6,
@@ -62,7 +62,7 @@ def load_torch_file(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 def _load(file: IO[bytes]) -> dict[str, np.ndarray]:
-    """`load_torch_file` on an open file; errors do not name the file yet."""
+    """Load an open file; the caller adds the file's name to errors."""
     start = file.read(4)
     if start[:1] == b"\x80":
         raise CheckpointError(f"the pickle format from before torch 1.6: {ADVICE}")
@@ -84,7 +84,7 @@ def _load(file: IO[bytes]) -> dict[str, np.ndarray]:
 
 
 def _materialise(tensors: Mapping[str, Tensor], archive: "_Archive") -> dict[str, np.ndarray]:
-    """Read every storage in use once and cut the arrays out of it."""
+    """Read every storage in use once and build the arrays from it."""
     by_storage: dict[str, list[Tensor]] = {}
     for tensor in tensors.values():
         by_storage.setdefault(tensor.storage.key, []).append(tensor)
@@ -97,7 +97,7 @@ def _materialise(tensors: Mapping[str, Tensor], archive: "_Archive") -> dict[str
                 continue
             array = tensor.on(storage_bytes)
             if not array.flags.c_contiguous:
-                # Windows may overlap, so a small file could otherwise ask for any number of copies.
+                # Views may overlap, so a small file could otherwise request any number of copies.
                 copied += array.nbytes
                 if copied > archive.num_bytes:
                     raise UnsafeCheckpointError("its strided tensors unfold to more bytes than the file has")
@@ -108,7 +108,7 @@ def _materialise(tensors: Mapping[str, Tensor], archive: "_Archive") -> dict[str
 
 
 class _Listing:
-    """A file whose reads are bounded, for `zipfile`, which reads and unpacks the list of entries at once."""
+    """A file with bounded reads, for `zipfile`, which reads the whole list of entries at once."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
@@ -128,7 +128,7 @@ class _Archive:
     def __init__(self, file: IO[bytes]) -> None:
         self._zip = zipfile.ZipFile(cast(IO[bytes], _Listing(file)))
         self.num_bytes = file.seek(0, os.SEEK_END)
-        """size of the file"""
+        """size of the file in bytes"""
         entries = self._zip.infolist()
         self._entries = {entry.filename: entry for entry in entries}
         if len(self._entries) != len(entries):
@@ -147,24 +147,24 @@ class _Archive:
         prefix = f"{self._root}data/"
         storages = [entry for entry in entries if entry.filename.startswith(prefix)]
         self.storage_sizes = {x.filename.removeprefix(prefix): x.file_size for x in storages}
-        """bytes of every storage, by key"""
+        """key of a storage -> its bytes"""
         if f"{self._root}byteorder" in self._entries:  # absent in files of older versions
             order = self.read("byteorder", max_bytes=16).tobytes()
             if order != b"little":
                 raise CheckpointError(f"byte order {order!r}, expected b'little': {ADVICE}")
 
     def read(self, name: str, max_bytes: int) -> np.ndarray:
-        """The bytes of an entry below the root, in memory that belongs to the array."""
+        """Read the bytes of an entry below the root into an array that owns its memory."""
         entry = self._entries[self._root + name]
         if entry.file_size > max_bytes:
             raise UnsafeCheckpointError(f"{name} has {entry.file_size} bytes, expected at most {max_bytes}")
         content = np.empty(entry.file_size, np.uint8)
         position = 0
         with self._zip.open(entry) as stream:
-            # In pieces: one large read would hold the storage twice. The last, empty one checks the CRC.
-            while piece := stream.read(_READ_BYTES):
-                content[position : position + len(piece)] = np.frombuffer(piece, np.uint8)
-                position += len(piece)
+            # In chunks: one large read would hold the storage twice. The last, empty read checks the CRC.
+            while chunk := stream.read(_READ_BYTES):
+                content[position : position + len(chunk)] = np.frombuffer(chunk, np.uint8)
+                position += len(chunk)
         if position != entry.file_size:
             raise CheckpointError(f"zip entry {show(name)} ends after {position} of {entry.file_size} bytes")
         return content

@@ -1,7 +1,7 @@
-"""Writing the weight files that `torch.load` reads, without torch: the counterpart of `reader`.
+"""Write weight files for `torch.load`, without torch: the counterpart of `reader`.
 
-The archive is that of `torch.save` since torch 1.6, and names nothing but the storage types,
-`torch._utils._rebuild_tensor_v2` and `collections.OrderedDict`: `weights_only=True` reads it.
+The archive has the format of `torch.save` since torch 1.6, and names only the storage types,
+`torch._utils._rebuild_tensor_v2` and `collections.OrderedDict`, so `weights_only=True` reads it.
 """
 
 import math
@@ -21,19 +21,19 @@ from based_jax.whole_file import raw_bytes, whole_file
 
 _ROOT = "archive"
 _VERSION = b"3\n"
-"""of torch's archive format; newer torch still writes it"""
+"""Version of torch's archive format, which current torch still writes."""
 _BIG_ENTRY = 1 << 31
-"""bytes from which a zip entry needs its 64-bit form"""
+"""Bytes from which a zip entry needs the 64-bit format."""
 _STORAGES = {dtype.name: name for name, dtype in STORAGE_DTYPES.items()}
 
 
 def write_torch_file(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray | jax.Array]) -> None:
-    """Write a state dict that torch loads; the file appears whole or not at all, the same for the same input.
+    """Write a state dict for torch atomically, with the same bytes for the same input.
 
     Args:
         path: the file to create or replace; its directory must exist.
-        tensors: name to array (NumPy or JAX, any strides); bfloat16 is `ml_dtypes.bfloat16`. Names with the
-            very same array, as a tied head's, share a storage, as torch's tied tensors do.
+        tensors: name -> array (NumPy or JAX, any strides); bfloat16 is `ml_dtypes.bfloat16`. Names with the
+            same array object, such as a tied head, share a storage, like torch's tied tensors.
 
     Raises:
         ValueError: no tensors, or a dtype that torch has no storage for.
@@ -55,13 +55,13 @@ def write_torch_file(path: str | os.PathLike[str], tensors: Mapping[str, np.ndar
 
 
 def _write(archive: zipfile.ZipFile, name: str, content: bytes | memoryview) -> None:
-    entry = zipfile.ZipInfo(f"{_ROOT}/{name}")  # dated 1980: the same bytes at any time
+    entry = zipfile.ZipInfo(f"{_ROOT}/{name}")  # dated 1980, so that the bytes are reproducible
     with archive.open(entry, "w", force_zip64=len(content) >= _BIG_ENTRY) as stream:
         stream.write(content)
 
 
 def _tensor(tensor: Any, key: str) -> bytes:
-    """Instructions that build a contiguous tensor on the storage `key`."""
+    """Return instructions that build a contiguous tensor on the storage `key`."""
     dtype, shape = np.dtype(tensor.dtype).name, tuple(tensor.shape)
     strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
     identity = ("storage", _global(_STORAGES[dtype]), key, "cpu", math.prod(shape))
@@ -77,7 +77,7 @@ def _global(name: str) -> bytes:
 
 
 def _program(value: Any) -> bytes:
-    """Instructions that push a value; `bytes` are instructions already."""
+    """Return instructions that push a value; `bytes` are already instructions."""
     match value:
         case bytes():
             return value

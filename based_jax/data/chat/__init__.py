@@ -1,1 +1,1 @@
-"""Conversations as prompts: the template that comes with a model's tokenizer, rendered in another process."""
+"""Turn conversations into prompts: render a model's chat template in a separate process."""

@@ -1,8 +1,8 @@
-"""The process that renders a chat template, which nobody has to trust: ``python -P child.py``.
+"""Render an untrusted chat template in a process of its own: ``python -P child.py``.
 
-Reads lines of JSON: a template first, then variables; answers each with a line. Jinja's sandbox keeps a
-template from Python's own objects, but not from loops and texts without end: the limits below end the
-process. Imports nothing of the library, so that it starts fast.
+Reads lines of JSON, first a template, then variables, and writes one line for each. Jinja's sandbox protects
+Python's own objects, but does not stop endless loops or huge texts: the limits below end the process.
+Imports nothing else of the library, so that it starts fast.
 """
 
 import contextlib
@@ -13,19 +13,19 @@ import sys
 from typing import Any, ClassVar
 
 SECONDS = 2
-"""for one rendering, and for compiling the template"""
+"""Time limit of one rendering, and of compiling the template."""
 BYTES = 512 << 20
-"""of memory, Python's own included"""
+"""Memory limit of the process, including Python's own."""
 
 
 def environment() -> Any:
-    """Jinja's as transformers sets it up, so that the templates of its tokenizers render alike."""
+    """Build Jinja's environment as transformers does, so that templates render alike."""
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """``{% generation %}`` marks answers for training; here it changes nothing."""
+        """Accept ``{% generation %}``, which marks answers for training, and render its body unchanged."""
 
         tags: ClassVar[set[str]] = {"generation"}
 
@@ -49,7 +49,7 @@ def environment() -> Any:
 
 
 def limit_memory() -> None:
-    """Bound the memory and write no files, where the system has such limits."""
+    """Limit the memory and forbid writing files, where the system supports it."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -60,7 +60,7 @@ def limit_memory() -> None:
 
 @contextlib.contextmanager
 def limited_time() -> Any:
-    """End the process, whatever it does, when it takes too long."""
+    """End the process when the body takes longer than `SECONDS`."""
     has_timer = hasattr(signal, "setitimer")
     if has_timer:
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
@@ -72,11 +72,11 @@ def limited_time() -> Any:
 
 
 def answer(work: Any) -> bool:
-    """Write what `work` returns, or why there is nothing; return whether there is something."""
+    """Write the result of `work`, or the reason of its failure; return whether it succeeded."""
     try:
         with limited_time():
             reply = {"text": work()}
-    except Exception as error:  # whatever a template comes upon
+    except Exception as error:  # a template can raise anything
         reply = {"error": f"{type(error).__name__}: {error}"[:200]}
     sys.stdout.write(json.dumps(reply) + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Renders a chat template in a process of its own, which is started again when a template has ended it."""
+"""Render a chat template in a separate process, which is restarted after a template exceeds its limits."""
 
 import importlib.util
 import json
@@ -12,11 +12,11 @@ from based_jax.data.chat import child
 
 
 class Renderer:
-    """One template and the process that renders it; for any thread, one at a time.
+    """One template and the process that renders it; thread-safe, renders one conversation at a time.
 
     Raises:
         ImportError: jinja2 is missing.
-        ValueError: a template that cannot be compiled, see also `render`.
+        ValueError: a template that cannot be compiled; see also `render`.
     """
 
     def __init__(self, template: str) -> None:
@@ -29,11 +29,10 @@ class Renderer:
             self._start()
 
     def render(self, variables: Mapping[str, Any]) -> str:
-        """The text that the template makes of variables, which JSON must be able to say.
+        """Render the template with JSON-serializable variables.
 
         Raises:
-            ValueError: what the template refuses or fails on; or it takes more than `child.SECONDS` or
-                `child.BYTES`.
+            ValueError: the template raises an error, or needs more than `child.SECONDS` or `child.BYTES`.
         """
         with self._lock:
             if self._process is None:
@@ -46,7 +45,7 @@ class Renderer:
             self._end()
 
     def _start(self) -> None:
-        # -P: not the directory of the script is searched for modules first.
+        # -P: do not put the script's directory first in the module search path.
         command = [sys.executable, "-P", child.__file__]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
@@ -72,7 +71,7 @@ class Renderer:
             limits = f"{child.SECONDS} seconds and {child.BYTES >> 20} MiB"
             raise ValueError(f"the chat template was ended: expected one that needs at most {limits}")
         reply = json.loads(line)
-        if "text" not in reply:  # of one line, whatever the template says
+        if "text" not in reply:  # one line, whatever message the template raised
             reason = "".join(letter if letter.isprintable() else " " for letter in reply["error"])
             raise ValueError(f"the chat template failed ({reason})")
         return reply["text"]
@@ -80,6 +79,6 @@ class Renderer:
     def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
-            with self._process:  # closes its pipes and waits
+            with self._process:  # closes its pipes and waits for it
                 pass
             self._process = None

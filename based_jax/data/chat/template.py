@@ -1,12 +1,12 @@
-"""The chat template of a model: where it is kept, and how it makes a prompt of messages.
+"""Read a model's chat template and turn messages into a prompt.
 
     chat_template.jinja       the template, if there is such a file; else
-    tokenizer_config.json     "chat_template": the template, or a list of them, each with a name
-                              "bos_token", "eos_token", ...: what templates call special tokens by
+    tokenizer_config.json     "chat_template": the template, or a list of named ones
+                              "bos_token", "eos_token", ...: special tokens that templates refer to
 
-These are transformers' files, and lie beside a model's weights. The rendered text is read with the names of
-special tokens in it as these tokens, as transformers does; in a message such a name is broken up first, so
-that nobody's message can end itself and begin another one's.
+These are transformers' files, next to a model's weights. As in transformers, the names of special tokens in
+the rendered text are encoded as these tokens. In messages such names are broken up first, so that a message
+cannot end itself and start another.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ from based_jax.files import read_json, read_text
 from based_jax.validate import expect
 
 MAX_CHARACTERS = 1 << 17
-"""of a template: those in use have some thousands"""
+"""Size limit of a template; typical ones have some thousands of characters."""
 
 _FILE, _CONFIG = CHAT_FILES
 _NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-_BREAK = "\u200b"  # a space without width
+_BREAK = "\u200b"  # zero-width space
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ChatTemplate:
 
     source: str
     special_tokens: Mapping[str, str]
-    """such as "bos_token" -> "<s>"; tokens that the model does not have are left out"""
+    """such as "bos_token" -> "<s>"; without tokens that the model lacks"""
 
     def __post_init__(self) -> None:
         size = len(self.source)
@@ -41,10 +41,10 @@ class ChatTemplate:
 
     @classmethod
     def read(cls, directory: Path) -> "ChatTemplate | None":
-        """The template of a model in a directory; None if it has none.
+        """Read the template of a model in a directory; None if it has none.
 
         Raises:
-            ValueError: a damaged or too large file, or several templates and none is called "default".
+            ValueError: a damaged or too large file, or several templates of which none is called "default".
         """
         config, source = {}, None
         if (directory / _CONFIG).is_file():
@@ -60,7 +60,7 @@ class ChatTemplate:
 
 
 class Chat:
-    """Makes prompts of conversations, by a template and the tokenizer that it is for.
+    """Turn conversations into prompts, with a template and its tokenizer.
 
     Raises:
         ImportError: jinja2 is missing.
@@ -74,13 +74,13 @@ class Chat:
         self._renderer = Renderer(template.source)
         ends = (tokenizer.eot, self._special.get(self._names.get("eos_token", "")))
         self.stop_tokens = tuple(sorted({token for token in ends if token is not None}))
-        """tokens that end an answer: the tokenizer's separator, and the template's eos_token"""
+        """tokens that end an answer: the tokenizer's separator and the template's eos_token"""
 
     def text(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """A conversation as text, up to where the model's answer begins.
+        """Render a conversation as text, up to the start of the model's answer.
 
         Args:
-            messages: objects with "role" and "content", texts, and what else the template knows.
+            messages: objects with the strings "role" and "content", and other entries that the template uses.
 
         Raises:
             ValueError: see `Renderer.render`.
@@ -89,20 +89,20 @@ class Chat:
         return self._renderer.render({"messages": self._broken(messages), **fixed, **self._names})
 
     def tokens(self, text: str) -> list[int]:
-        """A conversation's tokens, from its text.
+        """Encode a conversation's text.
 
-        If it does not begin with a special token it is read after the separator, as every document.
+        If it does not begin with a special token, the separator is put first, as for every document.
         """
         tokens = self._encode(text).tolist()
         begins = bool(tokens) and tokens[0] in self._special.values()
         return tokens if begins else [self._tokenizer.eot, *tokens]
 
     def close(self) -> None:
-        """End the process that renders."""
+        """End the rendering process."""
         self._renderer.close()
 
     def _broken(self, value: Any) -> Any:
-        """A value whose texts name no special token."""
+        """Return `value` with the names of special tokens in its strings broken up."""
         if isinstance(value, str):
             for name in self._special:
                 value = value.replace(name, f"{name[0]}{_BREAK}{name[1:]}" if len(name) > 1 else _BREAK)
@@ -113,7 +113,7 @@ class Chat:
 
 
 def _one_of(value: Any, path: Path) -> str | None:
-    """The template that an entry "chat_template" means."""
+    """Return the template of an entry "chat_template"."""
     if isinstance(value, list):
         entries = [entry for entry in value if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
         named = {entry["name"]: entry.get("template") for entry in entries}
@@ -125,6 +125,6 @@ def _one_of(value: Any, path: Path) -> str | None:
 
 
 def _content(value: Any) -> str | None:
-    """A special token's text, which may be described by an object."""
+    """Return a special token's text, from a string or an object that describes the token."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else None

@@ -1,1 +1,1 @@
-"""Token shards: a tokenized corpus on disk, which ``python -m train.tokenize`` writes."""
+"""Write and read token shards: a corpus tokenized to disk by ``python -m train.tokenize``."""

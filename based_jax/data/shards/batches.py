@@ -1,4 +1,4 @@
-"""Training batches from shards: any row at once, in the order of an epoch, many rows per call."""
+"""Make training batches from shards, with random access to the rows of a shuffled epoch."""
 
 import contextlib
 import functools
@@ -17,23 +17,23 @@ from based_jax.data.shards.rows import Packing, pack_as_stored, pack_permuted, r
 from based_jax.data.streams import TokenStream
 
 SHUFFLES = ("documents", "windows")
-"""What is permuted: documents before they are packed, then windows; or windows of the stored order alone."""
+"""What is permuted: documents before packing, then windows; or only the windows of the stored order."""
 
-_DOCUMENTS = 2  # what a key is for; see `order`
-_BLOCK = 256  # rows that are read together, so that each shard of a group has some of them
+_DOCUMENTS = 2  # purpose of a key; see `order`
+_BLOCK = 256  # rows to read together, so that each shard of a group contributes several
 
 
 class Rows(Protocol):
     """An endless sequence of rows for training."""
 
     def read(self, rows: Int64[np.ndarray, " n"]) -> dict[str, np.ndarray]:
-        """inputs, targets and, if documents are kept apart, segment_ids: int32 (n, length) of these rows."""
+        """Return inputs, targets and, if documents are separate, segment_ids of rows: int32 (n, length)."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class ShuffledWindows:
-    """The full windows of a stream in an order that is new in every epoch."""
+    """The full windows of a stream, reshuffled in every epoch."""
 
     stream: TokenStream
     length: int
@@ -43,11 +43,11 @@ class ShuffledWindows:
 
     @functools.cached_property
     def order(self) -> Order:
-        """The order of the windows; it has at least one if the stream does."""
+        """Return the order of the windows; nonempty if the stream has a window."""
         return Order((self.stream.sizes - 1) // self.length, self.seed)
 
     def read(self, rows: Int64[np.ndarray, " n"]) -> dict[str, np.ndarray]:
-        """As `Rows.read`; packs a shard when the first row of it is read."""
+        """See `Rows.read`; packs a shard when its first row is read."""
         places = self.order.places(rows)
         names = ("inputs", "targets") if self.cross_documents else ("inputs", "targets", "segment_ids")
         batch = {name: np.empty((rows.size, self.length), np.int32) for name in names}
@@ -68,11 +68,11 @@ class ShuffledWindows:
         return functools.lru_cache(maxsize=1)(self._start_check)
 
     def _start_check(self, shards: tuple[int, ...]) -> threading.Thread:
-        """Read shards for the first time, which takes seconds, before training comes to them."""
+        """Start to check shards in a thread, which takes seconds, before training reaches them."""
 
         def check() -> None:
             for number in shards:
-                with contextlib.suppress(ValueError, OSError):  # raised again where a row of it is read
+                with contextlib.suppress(ValueError, OSError):  # raised again when a row of it is read
                     self.stream.shard(number)
 
         thread = threading.Thread(target=check, name="check-shards", daemon=True)
@@ -81,7 +81,7 @@ class ShuffledWindows:
 
     @functools.cached_property
     def _packed(self) -> Callable[[int, int], tuple[PackedTokens, Packing]]:
-        # A batch may end one group and begin the next.
+        # A batch may span two groups.
         return functools.lru_cache(maxsize=2 * GROUP)(self._pack)
 
     def _pack(self, epoch: int, number: int) -> tuple[PackedTokens, Packing]:
@@ -93,7 +93,7 @@ class ShuffledWindows:
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """Batches of rows, those of one process, as a random-access source for Grain."""
+    """One process's batches of rows, as a random-access source for Grain."""
 
     rows: Rows
     batch_size: int  # of this process

@@ -1,10 +1,10 @@
-"""Sources as a stream of blocks of documents, from any position on and in memory that does not grow.
+"""Read sources as a stream of blocks of documents, from any position on, in bounded memory.
 
-A block holds text as bytes: who encodes it also decodes and parses it, which takes more than to read it. It
-ends between two documents; where, has no influence on what is written.
+A block holds text as bytes: the workers that encode it also decode and parse it, which takes longer than
+reading. A block ends between two documents; block borders do not affect the output.
 
-Compared with `load_documents`, a bad document costs itself only: a broken line of JSON is skipped and
-counted, and what comes before the damage in a file is kept.
+Unlike in `load_documents`, only bad documents are lost: a broken line of JSON is skipped and counted, and
+documents before the damage in a file are kept.
 """
 
 import hashlib
@@ -26,26 +26,26 @@ from based_jax.validate import expect
 
 BLOCK = 1 << 20  # bytes of text after which a block ends
 
-MAX_DOCUMENT = 1 << 30  # bytes of a text file, letters of a FASTA record; a larger one is skipped
+MAX_DOCUMENT = 1 << 30  # bytes of a text file or letters of a FASTA record; larger ones are skipped
 
 _MAX_PARTS = 4096
 
 
 class Position(NamedTuple):
-    """Where a block ends and the next one begins."""
+    """Position in the sources where a block ends and the next one begins."""
 
     unit: int  # index of the file or data set
-    offset: int  # bytes of unpacked JSON lines, rows, or documents of the unit that were read
-    number: int  # lines before the offset
+    offset: int  # bytes of decompressed JSON lines, rows, or documents of the unit that were read
+    number: int  # number of lines before the offset
 
 
 class Part(NamedTuple):
-    """Documents of one file that are stored in the same way, as `based_jax.data.shards.worker` reads them."""
+    """Documents of one file in one encoding, the input of `based_jax.data.shards.worker`."""
 
     kind: str  # "texts": UTF-8 text; "lines" of JSON; the ids of a `TokenFile`, named by their dtype
     name: str  # of the file, or of the document if `number` is None
     number: int | None  # of the first document, or line
-    sizes: list[int]  # bytes of each document; of "lines" of all together
+    sizes: list[int]  # bytes of each document; for "lines" of all together
     data: bytes
 
 
@@ -53,9 +53,9 @@ class Block(NamedTuple):
     """Some documents, in order."""
 
     parts: list[Part]
-    skipped: list[Skipped]  # of the files; what is wrong inside of a part is found when it is encoded
+    skipped: list[Skipped]  # of the files; errors inside a part are found when it is encoded
     end: Position
-    done: int  # bytes of all files up to here, as they are on disk
+    done: int  # bytes on disk of all files up to here
 
     @property
     def size(self) -> int:
@@ -64,7 +64,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Unit:
-    """A file or, where `path` is None, a data set of the hub."""
+    """A file or, if `path` is None, a data set of the hub."""
 
     name: str
     path: Path | None
@@ -86,9 +86,9 @@ class Sources(NamedTuple):
 
 
 def find_sources(specs: Sequence[str], include: str | None = None) -> Sources:
-    """Find the files that the specs name, see `based_jax.data.sources`; a pair .bin and .idx is one of them.
+    """Find the files that the specs name (see `based_jax.data.sources`); a pair .bin and .idx is one file.
 
-    Errors are those of `load_documents`.
+    Errors: see `load_documents`.
     """
     found = Sources([], (), [], {})
     for spec in specs:
@@ -121,7 +121,7 @@ def find_sources(specs: Sequence[str], include: str | None = None) -> Sources:
 
 
 def read_blocks(units: Sequence[Unit], start: Position) -> Iterator[Block]:
-    """Yield the documents of the units from `start` on, which is the end of an earlier block, or zeros."""
+    """Yield the documents of the units from `start` on: the end of an earlier block, or zeros."""
     parts, skipped, size = list[Part](), list[Skipped](), 0
     done = sum(unit.size for unit in units[: start.unit])
     for index in range(start.unit, len(units)):
@@ -147,7 +147,7 @@ def read_blocks(units: Sequence[Unit], start: Position) -> Iterator[Block]:
 
 
 _Item = tuple[Part | Skipped, int, int, int]
-"""What was read, the offset and number after it, and the bytes of the file so far"""
+"""What was read, the offset and number after it, and the bytes read from the file so far."""
 
 
 def _read(unit: Unit, offset: int, number: int) -> Iterator[_Item]:
@@ -171,7 +171,7 @@ def _read(unit: Unit, offset: int, number: int) -> Iterator[_Item]:
 
 
 def _read_whole(unit: Unit, path: Path, extension: str) -> Iterator[_Item]:
-    """A text file, or a JSON file that is not lines."""
+    """Read a text file, or a JSON file that is not JSON lines."""
     is_json = extension == readers.JSON_EXTENSION
     limit = readers.MAX_JSON if is_json else MAX_DOCUMENT
     text = b"".join(readers.read_chunks(path, unit.name, limit))
@@ -188,7 +188,7 @@ def _read_whole(unit: Unit, path: Path, extension: str) -> Iterator[_Item]:
 
 
 def _has_lines(unit: Unit) -> bool:
-    """Whether a ``.json`` file has one object per line."""
+    """Return whether a ``.json`` file has one object per line."""
     head = b""
     assert unit.path is not None
     for chunk in readers.read_chunks(unit.path, unit.name, None, binary=True):
@@ -200,7 +200,7 @@ def _has_lines(unit: Unit) -> bool:
 
 
 def _read_lines(unit: Unit, path: Path, offset: int, number: int) -> Iterator[_Item]:
-    """Blocks of whole lines; the last one may have no end."""
+    """Yield blocks of whole lines; the last line may lack a newline."""
     seen = _Seen()
     pending, size, has_end, is_too_long = list[bytes](), 0, False, False
     for chunk in readers.read_chunks(path, unit.name, None, offset=offset, binary=True, seen=seen.see):
@@ -256,7 +256,7 @@ def _read_fasta(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
 
 
 def _read_tokens(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
-    """Ids as they are in the file; ValueError, for a damaged index is no description of what is lost."""
+    """Yield ids as stored; ValueError for a damaged index, as it cannot show which documents are lost."""
     file, group, size = TokenFile.open(path), list[bytes](), 0
     for count, ids in enumerate(file.read(offset), start=offset + 1):
         group.append(ids.tobytes())
@@ -269,7 +269,7 @@ def _read_tokens(unit: Unit, path: Path, offset: int) -> Iterator[_Item]:
 
 
 def _read_hub(unit: Unit, offset: int) -> Iterator[_Item]:
-    """Rows of a data set that arrive while they are read."""
+    """Yield the rows of a streamed data set."""
     name = parse_hub(unit.name).name
     group, size, count = list[str](), 0, offset
     for text in stream_texts(unit.name, offset):
@@ -283,7 +283,7 @@ def _read_hub(unit: Unit, offset: int) -> Iterator[_Item]:
 
 
 class _Seen:
-    """How far a file was read."""
+    """Records how far a file was read."""
 
     position = 0
 
@@ -297,7 +297,7 @@ def _texts(name: str, first: int, texts: Iterable[str]) -> Part:
 
 
 def _stat(path: Path) -> os.stat_result | None:
-    """The state of a file; None for a broken link, which is accounted for when it is read."""
+    """Return `os.stat` of a file; None for a broken link, which is reported when it is read."""
     try:
         return path.stat()
     except OSError:

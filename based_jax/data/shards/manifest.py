@@ -1,16 +1,16 @@
-"""The format of token shards, and manifest.json, which describes a directory of them.
+"""Define the format of token shards, and manifest.json, which describes a directory of them.
 
-    DIR/manifest.json             this file's `Manifest`; it is written last, so one without it is unfinished
-    DIR/tokenizer.json            what `load_tokenizer(DIR)` reads
+    DIR/manifest.json             a `Manifest`; written last, so a directory without it is unfinished
+    DIR/tokenizer.json            read by `load_tokenizer(DIR)`
     DIR/train/00000.tokens.npy    uint16 if the vocabulary fits, else uint32, (T,): EOT d1 EOT d2 ... dn EOT
     DIR/train/00000.starts.npy    int64, (D,): index of each document's leading EOT in this shard
-    DIR/held_out/00000.tokens.npy, 00000.starts.npy, ...    the same of the held-out side, which may be empty
+    DIR/held_out/00000.tokens.npy, 00000.starts.npy, ...    the same for the held-out split; may be empty
 
-Each shard is by itself a stream as `based_jax.data.packed.PackedTokens` describes it: documents are in the
-order of the sources, and none crosses into another shard.
+Each shard is a stream of its own (see `based_jax.data.packed.PackedTokens`): documents are in the order of
+the sources, and none continues in another shard.
 
-The files are NumPy's own: `np.load(path, mmap_mode="r")` is the array at once, without a copy in memory and
-without a further package; the header has dtype and shape; and Grain draws from any array at random. With
+The files are in NumPy's format: `np.load(path, mmap_mode="r")` maps the array without a copy in memory and
+without another package; the header has dtype and shape; and Grain can draw from any array at random. In
 ArrayRecord, the other format for random access, each record is decompressed and deserialized at every draw.
 """
 
@@ -33,7 +33,7 @@ FILE = "manifest.json"
 VERSION = 1
 SPLITS = ("train", "held_out")
 
-MAX_BYTES = 256 << 20  # of a manifest: a shard takes 200 bytes of it
+MAX_BYTES = 256 << 20  # size limit of a manifest, in which a shard takes 200 bytes
 
 Many: TypeAlias = Annotated[int, Between(0, 2**63 - 1)]
 AtLeastOne: TypeAlias = Annotated[int, Between(1, 2**63 - 1)]
@@ -45,9 +45,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class TokenizerRecord:
-    """Which tokenizer the ids are of."""
+    """The tokenizer that produced the ids."""
 
-    name: str  # as it was given; another machine has it as DIR/tokenizer.json
+    name: str  # as given to the command; on other machines it is DIR/tokenizer.json
     vocab_size: Annotated[int, Between(1, 2**32)]
     eot: Annotated[int, Between(0, 2**32 - 1)]
     sha256: str  # of DIR/tokenizer.json, in hexadecimal digits
@@ -59,13 +59,13 @@ class TokenizerRecord:
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """One source, and what its files were like when they were read."""
+    """One source, and the state of its files when they were read."""
 
-    spec: str  # as of `--data`, see `based_jax.data.sources`
-    include: str | None  # as of `--include`
+    spec: str  # see `--data` and `based_jax.data.sources`
+    include: str | None  # see `--include`
     files: Many  # 0 for a data set of the hub
-    bytes: Many  # of the files, as they are on disk
-    sha256: str  # of the files' names, sizes and times of change, or of the data set's fingerprint
+    bytes: Many  # size of the files on disk
+    sha256: str  # of the files' names, sizes and modification times, or of the data set's fingerprint
 
     def __post_init__(self) -> None:
         expect(bool(_SHA256.fullmatch(self.sha256)), "sha256", self.sha256, "64 hexadecimal digits")
@@ -73,7 +73,7 @@ class SourceRecord:
 
 @dataclass(frozen=True)
 class HeldOutRule:
-    """Which documents are on the held-out side, see `based_jax.data.shards.sides`."""
+    """The rule that selects held-out documents; see `based_jax.data.shards.sides`."""
 
     fraction: Annotated[float, Between(0, 1)]
     names: str | None
@@ -82,11 +82,11 @@ class HeldOutRule:
 
 @dataclass(frozen=True)
 class Shard:
-    """Two files with the same number, of the same documents."""
+    """Two files with the same number: tokens and starts of the same documents."""
 
     file: str  # relative to the directory: train/00000.tokens.npy
     documents: AtLeastOne  # D
-    tokens: AtLeastOne  # T, of them D + 1 separators
+    tokens: AtLeastOne  # T, including D + 1 separators
     bytes: Many  # UTF-8 bytes of the documents' text
     crc32_tokens: Crc32  # of the array's bytes, little-endian, without the header
     crc32_starts: Crc32
@@ -103,7 +103,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Split:
-    """The shards of one side and their sums; no shards if the side has no document."""
+    """The shards of one split and their sums; no shards if the split has no document."""
 
     documents: Many
     tokens: Many
@@ -117,7 +117,7 @@ class Split:
 
     @classmethod
     def of(cls, shards: typing.Iterable[Shard]) -> "Split":
-        """Return the split that has these shards."""
+        """Build the split of these shards."""
         found = tuple(shards)
         documents, tokens, num_bytes = (
             sum(getattr(shard, name) for shard in found) for name in ("documents", "tokens", "bytes")
@@ -127,21 +127,26 @@ class Split:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What manifest.json says of its directory."""
+    """The content of manifest.json."""
 
     tokenizer: TokenizerRecord
     dtype: str  # of the tokens: "uint16" or "uint32"
     sources: tuple[SourceRecord, ...]  # in the order of the documents
     held_out: HeldOutRule
-    shard_tokens: AtLeastOne  # most tokens of a shard that has more than one document
-    skipped: Mapping[str, Many]  # documents and files that are in neither split, by reason
-    splits: Mapping[str, Split]  # of both `SPLITS`
+    shard_tokens: AtLeastOne  # maximum tokens of a shard with more than one document
+    skipped: Mapping[str, Many]  # number of documents and files in neither split, by reason
+    splits: Mapping[str, Split]  # both of `SPLITS`
     version: int = VERSION
 
     def __post_init__(self) -> None:
         _expect_version(self.version)
         dtype = token_dtype(self.tokenizer.vocab_size).name
-        expect(self.dtype == dtype, "dtype", self.dtype, f"{dtype}, as of {self.tokenizer.vocab_size} tokens")
+        expect(
+            self.dtype == dtype,
+            "dtype",
+            self.dtype,
+            f"{dtype} for a vocabulary of {self.tokenizer.vocab_size}",
+        )
         expect({*self.splits} == {*SPLITS}, "splits", [*self.splits], f"the objects {', '.join(SPLITS)}")
         for name, split in self.splits.items():
             for number, shard in enumerate(split.shards):
@@ -160,8 +165,7 @@ class Manifest:
 
         Raises:
             FileNotFoundError: no manifest.json: no token shards, or unfinished ones.
-            ValueError: another version, or anything that is not exactly a manifest; the message has the
-                file's path and the field.
+            ValueError: another version, or an invalid manifest; the message names the file and the field.
         """
         path = directory / FILE
         if not path.is_file():
@@ -173,7 +177,7 @@ class Manifest:
         try:
             if (
                 isinstance(content, dict) and content.get("version") != VERSION
-            ):  # says more than a strange key
+            ):  # clearer than a message about an unknown key
                 expect(
                     False, "version", content.get("version"), f"{VERSION}, the version that this code reads"
                 )
@@ -188,7 +192,7 @@ def shard_file(split: str, number: int) -> str:
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """Return the dtype of the tokens: uint16 where every id fits, else uint32."""
+    """Return the dtype of the tokens: uint16 if every id fits, else uint32."""
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
 
 
@@ -197,7 +201,7 @@ def _expect_version(version: Any) -> None:
 
 
 def _parsed(kind: Any, content: Any, name: str) -> Any:
-    """Return the dataclass `kind` from JSON: exactly its fields, with values of their types and ranges."""
+    """Parse the dataclass `kind` from JSON: exactly its fields, with valid types and ranges."""
     expect(isinstance(content, dict), name, content, "an object")
     names = {field.name for field in fields(kind)}
     expect(content.keys() == names, name, sorted(content), f"the keys {', '.join(sorted(names))}")

@@ -1,11 +1,11 @@
-"""Megatron's and GPT-NeoX's token files: NAME.bin, the ids one after the other, and NAME.idx, where they are.
+"""Read Megatron's and GPT-NeoX's token files: NAME.bin, the concatenated ids, and NAME.idx, its index.
 
     NAME.idx    magic "MMIDIDX\\0\\0", version u64 = 1, dtype u8, number of sequences S u64, of borders D u64,
                 sizes int32 (S,), in tokens; pointers int64 (S,), in bytes of NAME.bin;
                 borders int64 (D,): document i is the sequences borders[i] ... borders[i + 1] - 1
 
-All little-endian, as `megatron/core/datasets/indexed_dataset.py` of NVIDIA/Megatron-LM writes them; the Pile
-of the Based authors is in this format. An index of the Pile has 2.5 GB, so it is read a block at a time.
+All values are little-endian (NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py). The Based
+authors' copy of the Pile is in this format. The Pile's index has 2.5 GB, so it is read in blocks.
 """
 
 import itertools
@@ -26,14 +26,14 @@ TOKENS = ".bin"
 _MAGIC = b"MMIDIDX\0\0"
 _HEADER = struct.Struct("<9sQBQQ")
 _DTYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-"""code -> integer dtype; 6 and 7 are floating numbers, in an order that differs between the two projects"""
-_BLOCK = 1 << 16  # documents whose borders are read at once
+"""code -> integer dtype; 6 and 7 are floating-point types, in an order that differs between the projects"""
+_BLOCK = 1 << 16  # number of documents whose borders are read at once
 MAX_DOCUMENT = 1 << 30  # tokens
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A pair of files whose header was checked against their sizes; `documents` is their number."""
+    """A pair of files whose header matches their sizes; `documents` is the number of documents."""
 
     index: Path
     dtype: np.dtype
@@ -46,8 +46,8 @@ class TokenFile:
 
         Raises:
             OSError: a file that cannot be read, or no NAME.bin.
-            ValueError: another format or version, ids that are no integers, or counts that the size of the
-                file does not have.
+            ValueError: another format or version, a dtype of the ids that is not integer, or counts that do
+                not match the file's size.
         """
         with index.open("rb") as file:
             header, size = file.read(_HEADER.size), os.fstat(file.fileno()).st_size
@@ -57,7 +57,7 @@ class TokenFile:
         _, version, code, sequences, borders = _HEADER.unpack(header)
         expect(version == 1, f"{name}, version", version, "1")
         expect(code in _DTYPES, f"{name}, dtype", code, f"the code of an integer, one of {[*_DTYPES]}")
-        # Multimodal data have another byte for each sequence at the end.
+        # Multimodal data have one more byte per sequence at the end.
         least = _HEADER.size + 12 * sequences + 8 * borders
         sizes = f"{least} bytes, as {sequences} sequences and {borders} borders take"
         expect(size in (least, least + sequences), f"{name}, its size", size, sizes)
@@ -66,12 +66,12 @@ class TokenFile:
         return cls(index, np.dtype(_DTYPES[code]), sequences, borders - 1)
 
     def read(self, first: int = 0) -> Iterator[np.ndarray]:
-        """Yield the ids of the documents from number `first` on, as they are in the file; they may be empty.
+        """Yield the ids of the documents from number `first` on, as stored; documents may be empty.
 
         Raises:
             OSError: a file cannot be read.
-            ValueError: borders that are not in order, sequences outside of NAME.bin, or a document of more
-                than `MAX_DOCUMENT` tokens; the message names the document.
+            ValueError: borders out of order, sequences outside NAME.bin, or a document of more than
+                `MAX_DOCUMENT` tokens; the message names the document.
         """
         with self.index.open("rb") as index, self.index.with_suffix(TOKENS).open("rb") as tokens:
             total = os.fstat(tokens.fileno()).st_size
@@ -85,7 +85,7 @@ class TokenFile:
                     yield self._document(index, tokens, total, number, int(begin), int(end))
 
     def pointers(self) -> np.ndarray:
-        """Where each sequence begins in NAME.bin, in bytes: int64 (S,), memory-mapped."""
+        """Return the start of each sequence in NAME.bin, in bytes: int64 (S,), memory-mapped."""
         return np.memmap(self.index, "<i8", "r", _HEADER.size + 4 * self.sequences, (self.sequences,))
 
     def _document(
@@ -108,7 +108,7 @@ class TokenFile:
 
 
 def _array(file: BinaryIO, dtype: np.dtype | str, offset: int, count: int) -> np.ndarray:
-    """Read numbers from a file; OSError if it ends before."""
+    """Read `count` numbers from a file; OSError if it is too short."""
     file.seek(offset)
     size = count * np.dtype(dtype).itemsize
     content = file.read(size)
@@ -122,8 +122,8 @@ def _array(file: BinaryIO, dtype: np.dtype | str, offset: int, count: int) -> np
 def split_at(ids: np.ndarray, separator: int) -> list[np.ndarray]:
     """Return the documents between the separators of one document of a file, none of them empty.
 
-    Most have one separator, at the end; where documents were packed into sequences, there are several.
+    Most have one separator, at the end; files of packed sequences have several.
     """
-    parts = np.split(ids, np.flatnonzero(ids == separator))  # each but the first begins with its separator
+    parts = np.split(ids, np.flatnonzero(ids == separator))  # all but the first begin with a separator
     found = [part[1:] if part.size and part[0] == separator else part for part in parts]
     return [part for part in found if part.size]

@@ -1,9 +1,9 @@
-"""Mixtures: rows of several sources, each with its share of all tokens.
+"""Mix rows of several sources by weight.
 
-Which source a row is of is computed from the row's number. Of the first n rows the last source takes those
-at which floor(n w + 1/2) steps up, where w is its weight over that of all sources; the rows that are left
-are numbered anew and divided among the others in the same way. So of the first n rows each source has its
-share, up to a row for every source after it, and a run continues at any row.
+The source of a row is computed from the row's index. The last source gets the rows n at which
+floor(n w + 1/2) increases, where w is its weight divided by the sum of weights; the remaining rows are
+renumbered and divided among the other sources in the same way. So each source has its share of the first n
+rows, up to one row per source after it, and a run can resume at any row.
 """
 
 import math
@@ -23,16 +23,16 @@ from based_jax.data.streams import TokenStream
 from based_jax.validate import expect
 
 _PART = re.compile(r"(.+)=([0-9]*\.?[0-9]+)")
-_MOST = 1 << 30  # of the weights' sum as integers, so that all is exact in 64 bits
+_MOST = 1 << 30  # limit of the sum of the integer weights, so that 64-bit arithmetic is exact
 
 
 def parse_mixture(spec: str) -> dict[str, Fraction] | None:
-    """Sources and weights of a spec such as "tokens:pile=0.7,code.jsonl=0.3"; None if it names one source.
+    """Parse a spec such as "tokens:pile=0.7,code.jsonl=0.3" into weights; None if it names one source.
 
-    A mixture is two or more parts ``SOURCE=WEIGHT`` between commas, unless there is a file of that name.
+    A mixture is two or more ``SOURCE=WEIGHT``, separated by commas, unless there is a file of that name.
 
     Raises:
-        ValueError: a weight of 0, weights with too many digits, or a source twice.
+        ValueError: a weight of 0, weights with too many digits, or a repeated source.
     """
     found = [_PART.fullmatch(part.strip()) for part in spec.split(",")]
     if len(found) < 2 or not all(found) or os.path.exists(spec):
@@ -48,9 +48,9 @@ def parse_mixture(spec: str) -> dict[str, Fraction] | None:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Sources for training, and the share of the tokens that each one has; `len` counts all their tokens."""
+    """Sources for training, each with its share of the tokens; `len` counts all their tokens."""
 
-    names: tuple[str, ...]  # short ones, for metrics
+    names: tuple[str, ...]  # short names, for metrics
     parts: tuple[TokenStream, ...]
     weights: tuple[Fraction, ...]  # above 0, of any sum
 
@@ -59,17 +59,17 @@ class Mixture:
 
     @property
     def num_bytes(self) -> int:
-        """UTF-8 bytes of all sources' text."""
+        """Return the UTF-8 bytes of all sources' text."""
         return sum(part.num_bytes for part in self.parts)
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The weights, scaled to a sum of 1."""
+        """Return the weights, normalized to sum to 1."""
         return tuple(float(weight / sum(self.weights)) for weight in self.weights)
 
     @property
     def checksum(self) -> int:
-        """A number that differs for other sources, weights, or another order of them."""
+        """Return a checksum of the sources, their weights and their order."""
         return zlib.crc32(repr([(part.checksum, *_ratio(self.weights)) for part in self.parts]).encode())
 
 
@@ -81,7 +81,7 @@ class MixedRows:
     weights: tuple[Fraction, ...]
 
     def read(self, rows: Int64[np.ndarray, " n"]) -> dict[str, np.ndarray]:
-        """As `Rows.read`."""
+        """See `Rows.read`."""
         source, own = assign(rows, self.weights)
         batch: dict[str, np.ndarray] = {}
         for number in np.unique(source).tolist():
@@ -94,11 +94,11 @@ class MixedRows:
 def assign(
     rows: Int64[np.ndarray, " n"], weights: Sequence[Fraction]
 ) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-    """The source of each row, and the row's number among those of that source."""
+    """Return the source of each row, and the row's index within that source."""
     totals = list(accumulate(_ratio(weights)))
     source, own = np.zeros_like(rows), np.array(rows)
     for number in range(len(weights) - 1, 0, -1):
-        left = np.flatnonzero(source == 0)  # rows that are not yet of a later source
+        left = np.flatnonzero(source == 0)  # rows not yet assigned to a later source
         if not left.size:
             break
         part, whole = totals[number - 1], totals[number]
@@ -110,13 +110,13 @@ def assign(
 
 
 def _share(rows: Int64[np.ndarray, " n"], part: int, whole: int) -> Int64[np.ndarray, " n"]:
-    """floor(rows part / whole + 1/2), without a product that does not fit."""
+    """Compute floor(rows part / whole + 1/2) without overflow."""
     cycles, offsets = np.divmod(rows, whole)
     return cycles * part + (2 * offsets * part + whole) // (2 * whole)
 
 
 def _ratio(weights: Sequence[Fraction]) -> list[int]:
-    """The smallest integers in the ratio of the weights."""
+    """Return the smallest integers in the ratio of the weights."""
     scale = math.lcm(*(weight.denominator for weight in weights))
     whole = [int(weight * scale) for weight in weights]
     return [weight // math.gcd(*whole) for weight in whole]

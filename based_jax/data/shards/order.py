@@ -1,9 +1,9 @@
-"""The order of windows in training from shards: computed from a row's number, nothing of it is stored.
+"""Shuffle the windows of shards for training, by computing each row's position instead of storing an order.
 
 Rows are numbered 0, 1, 2, ... over all epochs. Epoch e permutes the shards and takes them in groups of
-`GROUP`; within a group, its windows are permuted, whichever shard they are of. So a batch mixes windows of a
-group, the memory is that of a group, and a run continues at any row by computing where it is. All of it is
-decided by the seed, the epoch and the shards' numbers of windows.
+`GROUP`; within a group the windows of all its shards are permuted. So a batch mixes the windows of a group,
+memory is needed for one group, and a run can resume at any row. The order depends only on the seed, the
+epoch and the shards' numbers of windows.
 """
 
 import functools
@@ -17,33 +17,33 @@ from jaxtyping import Int64
 from based_jax.data.shards.permutation import make_key, permuted
 
 GROUP = 16
-"""Shards whose windows are mixed with each other."""
+"""Number of shards whose windows are mixed with each other."""
 
-_SHARDS, _WINDOWS = 0, 1  # what a key is for
+_SHARDS, _WINDOWS = 0, 1  # purpose of a key
 
 
 class Places(NamedTuple):
-    """Where rows are, one entry per row."""
+    """Positions of rows in the shards, one entry per row."""
 
     epoch: Int64[np.ndarray, " n"]
     shard: Int64[np.ndarray, " n"]
-    window: Int64[np.ndarray, " n"]  # of the shard, as it is packed in that epoch
+    window: Int64[np.ndarray, " n"]  # index in the shard as packed in that epoch
 
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """An endless order of the windows of shards, each exactly once an epoch."""
+    """An endless order of the windows of shards, each exactly once per epoch."""
 
-    counts: Int64[np.ndarray, " shards"]  # windows of each shard, at least one in all
+    counts: Int64[np.ndarray, " shards"]  # windows of each shard; the sum is at least one
     seed: int
 
     @functools.cached_property
     def windows(self) -> int:
-        """Windows of an epoch."""
+        """Return the number of windows in an epoch."""
         return int(self.counts.sum())
 
     def group_after(self, row: int) -> tuple[int, ...]:
-        """The shards of the group that comes after that of a row."""
+        """Return the shards of the group that follows the one of `row`."""
         epoch, offset = divmod(row, self.windows)
         order, ends = self._epoch(epoch)
         group = int(np.searchsorted(ends, offset, side="right")) + 1
@@ -52,7 +52,7 @@ class Order:
         return tuple(order[group * GROUP : (group + 1) * GROUP].tolist())
 
     def places(self, rows: Int64[np.ndarray, " n"]) -> Places:
-        """Where these rows are, by their numbers; those of a batch, which are near each other, are cheap."""
+        """Return the positions of rows, given their indices; cheap for the neighbouring rows of a batch."""
         epochs, offsets = np.divmod(rows, self.windows)
         shards, windows = np.empty_like(rows), np.empty_like(rows)
         for epoch in np.unique(epochs).tolist():
@@ -71,10 +71,10 @@ class Order:
 
     @functools.cached_property
     def _epoch(self) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
-        return functools.lru_cache(maxsize=2)(self._compute_epoch)  # a batch may end one and begin the next
+        return functools.lru_cache(maxsize=2)(self._compute_epoch)  # a batch may span two epochs
 
     def _compute_epoch(self, epoch: int) -> tuple[Int64[np.ndarray, " shards"], Int64[np.ndarray, " groups"]]:
-        """The shards in the epoch's order, and how many windows there are up to the end of each group."""
+        """Return the shards in the epoch's order, and the cumulative number of windows of its groups."""
         count = self.counts.size
         order = permuted(np.arange(count), count, make_key(self.seed, epoch, _SHARDS))
         sizes = np.add.reduceat(self.counts[order], np.arange(0, count, GROUP))

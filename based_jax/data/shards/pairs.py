@@ -1,15 +1,15 @@
-"""Megatron's and GPT-NeoX's token files read in place, as shards.
+"""Read Megatron's and GPT-NeoX's token files in place, as shards.
 
-    DIR/NAME.idx beside DIR/NAME.bin, any number of them     the training side; there is no held-out side
-    DIR/train/NAME.idx, ..., DIR/held_out/NAME.idx, ...      both sides
+    DIR/NAME.idx with DIR/NAME.bin, any number of pairs      the training split; no held-out split
+    DIR/train/NAME.idx, ..., DIR/held_out/NAME.idx, ...      both splits
 
-A file is a stream d1 EOT d2 EOT ... dn EOT. It is cut after separators into shards of about `SHARD` tokens,
-each of which begins with the separator before it: a `PackedTokens` without a copy. So the first document of
-each file is not used, since no separator comes before it. Documents are what is between separators; the index
-only gives the borders of the shards.
+A file is a stream d1 EOT d2 EOT ... dn EOT. It is cut at separators into shards of about `SHARD` tokens, each
+of which begins with the separator before it: a `PackedTokens` without a copy. The first document of each file
+is not used, since no separator precedes it. Documents are the text between separators; the index only gives
+the borders of the shards.
 
-These files come without checksums and counts of bytes: there are no bits per byte, and `checksum` is that of
-samples. A shard's ids are compared with the vocabulary when it is first read.
+These files have no checksums and no byte counts: there are no bits per byte, and `checksum` covers samples.
+A shard's ids are checked against the vocabulary when it is first read.
 """
 
 import bisect
@@ -34,13 +34,13 @@ SHARD = 64 << 20  # tokens
 
 Side: TypeAlias = Literal["train", "held_out"]
 
-_SAMPLE = 1 << 11  # tokens of each shard that the checksum is of
-_CHUNK = 1 << 21  # tokens that are searched for separators at once
+_SAMPLE = 1 << 11  # tokens of each shard in the checksum
+_CHUNK = 1 << 21  # tokens searched for separators at once
 _OTHERWISE = "python -m train.tokenize --data {} makes token shards of other files"
 
 
 class _Cut(NamedTuple):
-    """Where a shard is."""
+    """Position of a shard in a token file."""
 
     file: TokenFile
     begin: int  # token of its leading separator
@@ -49,7 +49,7 @@ class _Cut(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TokenPairs(Sharded):
-    """One side of a directory of pairs; without a tokenizer no token can be read."""
+    """One split of a directory of pairs; reading tokens needs a tokenizer."""
 
     path: Path
     cuts: tuple[_Cut, ...]
@@ -59,7 +59,7 @@ class TokenPairs(Sharded):
     def open(
         cls, path: Path, side: Literal["train", "held_out"], tokenizer: Tokenizer | None
     ) -> "TokenPairs":
-        """Open the pairs that `find_pairs` finds; reads their headers, and the borders of shards.
+        """Open the pairs that `find_pairs` finds; read their headers and the borders of shards.
 
         Raises:
             OSError: a file that cannot be read.
@@ -69,7 +69,7 @@ class TokenPairs(Sharded):
         return cls(path, tuple(cut for file in files for cut in _cut(file)), tokenizer)
 
     num_bytes = 0
-    """Not known."""
+    """Unknown."""
 
     @property
     def name(self) -> str:
@@ -81,14 +81,14 @@ class TokenPairs(Sharded):
 
     @functools.cached_property
     def checksum(self) -> int:
-        """CRC-32 of the shards' borders and of the first tokens of each one."""
+        """Return a CRC-32 of the shards' borders and first tokens."""
         value = zlib.crc32(repr([(cut.file.dtype.str, cut.begin, cut.end) for cut in self.cuts]).encode())
         for cut in self.cuts:
             value = zlib.crc32(_map(cut)[:_SAMPLE].tobytes(), value)
         return value
 
     def shard(self, number: int) -> PackedTokens:
-        """Shard `number`, memory-mapped but for the documents' starts, for which it is read once.
+        """Return shard `number`, memory-mapped; it is read once to find the documents' starts.
 
         Raises:
             ValueError: ids beyond the vocabulary, or no separator where a document ends.
@@ -107,7 +107,7 @@ class TokenPairs(Sharded):
             chunk = tokens[begin : begin + _CHUNK]
             low, high = int(chunk.min()), int(chunk.max())
             inside = low >= 0 and high < tokenizer.vocab_size
-            vocabulary = f"from 0 to {tokenizer.vocab_size - 1}, as of the tokenizer {tokenizer.name}"
+            vocabulary = f"from 0 to {tokenizer.vocab_size - 1}, the ids of the tokenizer {tokenizer.name}"
             expect(inside, f"{name}, token ids", (low, high), vocabulary)
             starts.append(np.flatnonzero(chunk == tokenizer.eot) + begin)
         separated = tokens[0] == tokens[-1] == tokenizer.eot
@@ -118,7 +118,7 @@ class TokenPairs(Sharded):
 
 
 def find_pairs(path: Path, side: Side = "train") -> list[Path]:
-    """Return the indexes of the pairs of one side, sorted; none if `path` is or has no pair."""
+    """Return the sorted index files of one split's pairs; empty if `path` neither is nor contains a pair."""
     if path.suffix in (INDEX, TOKENS):
         return [path.with_suffix(INDEX)] if side == "train" and _is_pair(path.with_suffix(INDEX)) else []
     if (path / "manifest.json").exists():
@@ -137,7 +137,7 @@ def _is_pair(index: Path) -> bool:
 
 
 def _cut(file: TokenFile) -> list[_Cut]:
-    """The shards of a file; a search for each border is all that is read of the index."""
+    """Return the shards of a file, reading only a binary search per border from the index."""
     name, width = str(file.index), file.dtype.itemsize
     expected = f"{file.documents}, one for each document; {_otherwise(file)}"
     expect(file.sequences == file.documents, f"{name}, sequences", file.sequences, expected)

@@ -1,10 +1,10 @@
-"""Pseudo-random permutations of [0, size) that are computed entry by entry: nothing is stored or drawn.
+"""Compute pseudo-random permutations of [0, size) entry by entry, without storing them.
 
-A Feistel network on pairs (x, y) of [0, side) x [0, side): each round replaces them by
-(y, x + f(y) mod side), which can be undone whatever f is (Black and Rogaway, "Ciphers with arbitrary finite
-domains", 2002, sections 4 and 5). An image that is not below `size` goes through the network again until it
-is: side^2 is hardly more than `size`, so few do. f is the mixing function of SplitMix64 (Steele, Lea and
-Flood, "Fast splittable pseudorandom number generators", 2014) of y plus the round's key.
+A Feistel network on pairs (x, y) of [0, side) x [0, side): each round maps a pair to (y, x + f(y) mod side),
+which is invertible for any f (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002, sections 4
+and 5). An image that is not below `size` goes through the network again until it is; few do, as side^2 is
+only slightly larger than `size`. f is the mixing function of SplitMix64 (Steele, Lea and Flood, "Fast
+splittable pseudorandom number generators", 2014) of y plus the round's key.
 """
 
 import hashlib
@@ -14,18 +14,18 @@ import numpy as np
 from jaxtyping import Int64, UInt64
 
 _ROUNDS = 6
-_SMALLEST_SIDE = 4  # below it rounds have few functions to choose from
-_BITS = 32  # of f: sides are below 2^31, so that its product with a side has no carry
+_SMALLEST_SIDE = 4  # with smaller sides a round has few possible functions
+_BITS = 32  # of f: sides are below 2^31, so its product with a side fits in 64 bits
 
 
 def make_key(*numbers: int) -> int:
-    """A 64-bit key from any integers, the same in every version and on every machine."""
+    """Hash integers to a 64-bit key, the same in every version and on every machine."""
     digest = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def permuted(numbers: Int64[np.ndarray, " n"], size: int, key: int) -> Int64[np.ndarray, " n"]:
-    """Images of `numbers`, each in [0, size), under the permutation of that `size` and `key`; size < 2^60."""
+    """Apply the permutation of `size` (< 2^60) and `key` to `numbers`, each in [0, size)."""
     side = max(_SMALLEST_SIDE, math.isqrt(max(size - 1, 0)) + 1)
     keys = [np.uint64(make_key(key, number)) for number in range(_ROUNDS)]
     images = _network(numbers.astype(np.uint64), side, keys)

@@ -1,4 +1,4 @@
-"""Worker processes that encode blocks side by side; the results come in the order of the blocks."""
+"""Encode blocks in parallel worker processes, with results in the order of the blocks."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from based_jax.data import shards
 from based_jax.data.shards.blocks import BLOCK, Block
 from based_jax.data.shards.worker import DIGEST, Encoded, receive, send
 
-# The packages' own __init__ would import JAX and Grain: 1.4 s and 200 MB for each worker.
+# The packages' own __init__ would import JAX and Grain: 1.4 s and 200 MB per worker.
 _START = """
 import sys, types
 for name, path in zip(sys.argv[1:7:2], sys.argv[2:7:2]):
@@ -29,15 +29,15 @@ for name, path in zip(sys.argv[1:7:2], sys.argv[2:7:2]):
 from based_jax.data.shards.worker import main
 main()
 """
-_AHEAD = 2  # blocks for each worker that are read, encoded or not yet written
-_MAX_BYTES = 64 * BLOCK  # of the text of those blocks; a single larger one is let through
+_AHEAD = 2  # blocks per worker in flight: read, being encoded or not yet written
+_MAX_BYTES = 64 * BLOCK  # limit of the text in flight; a single larger block is allowed
 
 
 class Workers:
-    """Processes that encode with the tokenizer in `directory`.
+    """Processes that encode with the tokenizer in `directory`, as a context manager.
 
-    Use it as a context. The processes are in a group of their own, so that Ctrl-C does not reach them; they
-    end with their input, which the system closes if this process is killed.
+    They are in a process group of their own, so that Ctrl-C does not reach them; they end with their input,
+    which the system closes if this process is killed.
     """
 
     def __init__(self, count: int, directory: Path, names: Sequence[str], dtype: np.dtype) -> None:
@@ -56,7 +56,7 @@ class Workers:
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
 
     def __enter__(self) -> "Workers":
-        # One process for each core: the library's own threads would compete for them.
+        # There is one process per core: the library's own threads would compete for them.
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
         self._processes: list[subprocess.Popen[bytes]] = [
             subprocess.Popen(
@@ -75,7 +75,7 @@ class Workers:
 
     def __exit__(self, *error: object) -> None:
         for process in self._processes:
-            process.kill()  # nothing that it does has an effect
+            process.kill()  # safe, as it has no side effects
         self._threads.shutdown(cancel_futures=True)
         for process in self._processes:
             process.wait()
@@ -85,14 +85,14 @@ class Workers:
 
     @property
     def pids(self) -> list[int]:
-        """The processes' ids."""
+        """Return the process ids."""
         return [process.pid for process in self._processes]
 
     def encode(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, Encoded]]:
-        """Yield each block without its text and what became of it; few blocks are in memory at once.
+        """Yield each block, without its text, and its encoding; few blocks are in memory at once.
 
         Raises:
-            ValueError: as `BlockEncoder.encode`.
+            ValueError: see `BlockEncoder.encode`.
             OSError: a worker has ended.
         """
         pending: deque[tuple[Block, int, Future[Encoded]]] = deque()
@@ -130,7 +130,7 @@ class Workers:
 
 
 def _encoded(header: dict, content: bytes, dtype: np.dtype) -> Encoded:
-    """The arrays of an answer, without copies: the tokens of a chromosome have half a gigabyte."""
+    """Parse the arrays of a response without copying: a chromosome's tokens take half a gigabyte."""
     count, begin, arrays = header["documents"], 0, []
     for kind, size in (("<i8", count), ("<i8", count), ("?", count), ("u1", DIGEST * count), (dtype, -1)):
         arrays.append(

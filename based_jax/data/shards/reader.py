@@ -1,4 +1,4 @@
-"""Read token shards in place: nothing but the manifest and the files' headers when a directory is opened."""
+"""Read token shards in place; opening a directory reads only the manifest and the files' headers."""
 
 import functools
 import hashlib
@@ -17,15 +17,15 @@ from based_jax.data.shards.sharded import Sharded
 from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.validate import expect
 
-_CHUNK = 4 << 20  # bytes that a check has in memory
+_CHUNK = 4 << 20  # bytes that a check reads at once
 _AGAIN = "the file is damaged: copy the directory again, or tokenize the sources again"
 
 
 @dataclass(frozen=True, eq=False)
 class TokenShards(Sharded):
-    """One side of a directory of token shards, a `based_jax.data.streams.TokenStream`.
+    """One split of a directory of token shards, a `based_jax.data.streams.TokenStream`.
 
-    The arrays are memory-mapped, and a shard's checksums are compared when it is first read.
+    The arrays are memory-mapped, and a shard's checksums are verified when it is first read.
     """
 
     directory: Path
@@ -38,9 +38,9 @@ class TokenShards(Sharded):
         """Open a directory that ``python -m train.tokenize`` wrote.
 
         Raises:
-            FileNotFoundError: no such directory, an unfinished one, or a shard that is missing.
-            ValueError: a manifest of another version or with an error, another tokenizer.json than it has, or
-                a file of another dtype, shape or size.
+            FileNotFoundError: no such directory, an unfinished one, or a missing shard.
+            ValueError: an invalid manifest or one of another version, a tokenizer.json that does not match
+                it, or a file of another dtype, shape or size.
         """
         folder = Path(directory)
         manifest = Manifest.read(folder)
@@ -56,12 +56,12 @@ class TokenShards(Sharded):
 
     @property
     def num_bytes(self) -> int:
-        """UTF-8 bytes of the documents' text."""
+        """Return the UTF-8 bytes of the documents' text."""
         return self.split.bytes
 
     @functools.cached_property
     def checksum(self) -> int:
-        """CRC-32 of the shards' checksums: it needs no token."""
+        """Return a CRC-32 of the shards' checksums, without reading tokens."""
         sums = [(shard.crc32_tokens, shard.crc32_starts, shard.tokens) for shard in self.split.shards]
         return zlib.crc32(repr(sums).encode())
 
@@ -70,10 +70,10 @@ class TokenShards(Sharded):
         return np.array([shard.tokens for shard in self.split.shards], np.int64)
 
     def shard(self, number: int) -> PackedTokens:
-        """Shard `number`, memory-mapped.
+        """Return shard `number`, memory-mapped.
 
         Raises:
-            ValueError: the file is not the one that the manifest describes, or it cannot be read.
+            ValueError: the file does not match the manifest, or cannot be read.
         """
         return self._open_shard(number)
 
@@ -93,7 +93,7 @@ class TokenShards(Sharded):
         return PackedTokens(tokens, starts, shard.bytes)
 
     def _check(self, shard: Shard) -> None:
-        """Read a shard's files once and compare them with the manifest; its maps end with the call."""
+        """Read a shard's files once and compare them with the manifest, with maps of their own."""
         (tokens, tokens_crc32, highest), (starts, starts_crc32, _) = (
             _scan(self.directory / file) for file in (shard.file, shard.starts_file)
         )
@@ -112,10 +112,10 @@ class TokenShards(Sharded):
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the ids are of.
+        """Load the tokenizer of the ids.
 
         Raises:
-            ValueError: not the tokenizer.json that the manifest describes.
+            ValueError: tokenizer.json does not match the manifest.
         """
         path, record = self.directory / "tokenizer.json", self.manifest.tokenizer
         expect(path.is_file(), "data", str(path), "a file: the tokenizer of the shards")
@@ -149,7 +149,7 @@ def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def _scan(path: Path) -> tuple[np.ndarray, int, int]:
-    """An .npy file's array, memory-mapped, its CRC-32 and its largest element, for which it is read."""
+    """Read an .npy file; return its array, memory-mapped, its CRC-32 and its largest element."""
     with path.open("rb") as file:
         _, _, dtype = _read_header(file)
         value, highest = 0, 0

@@ -1,7 +1,7 @@
-"""Rows of a batch from a shard: windows of its documents, packed as stored or in another order.
+"""Read a batch's rows from a shard: windows of its documents, packed as stored or in another order.
 
-Packing another order moves no token. It is two numbers per document: where the document begins in that order,
-and how far from there it is stored. The rows of a batch are then one gather.
+Packing in another order moves no token. It takes two numbers per document: where the document begins in that
+order, and the offset from there to where it is stored. The rows of a batch are then one gather.
 """
 
 from typing import NamedTuple
@@ -16,17 +16,17 @@ from based_jax.data.shards.permutation import permuted
 class Packing(NamedTuple):
     """An order of a shard's documents."""
 
-    begins: Int64[np.ndarray, " n"]  # where each document's EOT is in that order, increasing
-    shifts: Int64[np.ndarray, " n"] | None  # what to add for where it is stored; None: all 0
+    begins: Int64[np.ndarray, " n"]  # position of each document's EOT in that order, increasing
+    shifts: Int64[np.ndarray, " n"] | None  # offset from there to the stored position; None: all 0
 
 
 def pack_as_stored(shard: PackedTokens) -> Packing:
-    """The order in which the documents are stored; reads none of them."""
+    """Return the packing in stored order, without reading documents."""
     return Packing(shard.starts, None)
 
 
 def pack_permuted(shard: PackedTokens, key: int) -> Packing:
-    """The documents in the order of a permutation; 16 bytes per document."""
+    """Return the packing in the order of a permutation; it takes 16 bytes per document."""
     starts = np.asarray(shard.starts)
     order = permuted(np.arange(starts.size), starts.size, key)
     sizes = np.diff(starts, append=len(shard) - 1)[order]
@@ -37,12 +37,12 @@ def pack_permuted(shard: PackedTokens, key: int) -> Packing:
 def read_tokens(
     shard: PackedTokens, packing: Packing, windows: Int64[np.ndarray, " k"], length: int
 ) -> UInt[np.ndarray, "k m"]:
-    """The tokens of these windows, m = `length` + 1 of each: its inputs and the last target."""
+    """Return the tokens of windows, m = `length` + 1 of each: its inputs and the last target."""
     begins = windows * length
     if packing.shifts is None:
         return np.stack([shard.tokens[begin : begin + length + 1] for begin in begins.tolist()])
-    # The stream's final EOT is of no document: it is taken for a token of the last one, after whose own last
-    # token an EOT is stored, too.
+    # The stream's final EOT belongs to no document. It is read as one more token of the last document, whose
+    # stored tokens are followed by an EOT as well.
     first = np.searchsorted(packing.begins, begins, side="right") - 1
     row, document = _ranges(first, np.searchsorted(packing.begins, begins + length + 1))
     column = np.maximum(packing.begins[document] - begins[row], 0)
@@ -56,7 +56,7 @@ def read_tokens(
 def read_segments(
     packing: Packing, windows: Int64[np.ndarray, " k"], length: int
 ) -> Int32[np.ndarray, "k n"]:
-    """`segment_ids` of these windows, from 1, as `PackedTokens.window` numbers them; n = `length`."""
+    """Return `segment_ids` of windows, from 1, as in `PackedTokens.window`; n = `length`."""
     begins = windows * length
     # A window's first token is in segment 1 whether or not it is an EOT, so only later starts count.
     first, last = (np.searchsorted(packing.begins, begins + ends) for ends in (1, length))
@@ -70,7 +70,7 @@ def read_segments(
 def _ranges(
     first: Int64[np.ndarray, " k"], last: Int64[np.ndarray, " k"]
 ) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-    """All numbers from each `first` up to its `last`, without it, and which range each one is of."""
+    """Concatenate the ranges `first` to `last` (exclusive); return them and each entry's range index."""
     counts = last - first
     which = np.repeat(np.arange(counts.size), counts)
     return which, np.arange(which.size) + (first - (np.cumsum(counts) - counts))[which]

@@ -1,4 +1,4 @@
-"""What the streams of several shards in files have in common: windows by number, and a head in memory."""
+"""Base class of streams with several shards in files: windows by index, and a head in memory."""
 
 import functools
 
@@ -10,32 +10,32 @@ from based_jax.validate import expect
 
 
 class Sharded:
-    """A `based_jax.data.streams.TokenStream`, of its `sizes` and `shard`."""
+    """A `based_jax.data.streams.TokenStream`, built on `sizes` and `shard`."""
 
     @property
     def name(self) -> str:
-        """What it is called in errors."""
+        """Return the name to use in errors."""
         raise NotImplementedError
 
     @functools.cached_property
     def sizes(self) -> Int64[np.ndarray, " shards"]:
-        """Tokens of each shard."""
+        """Return the number of tokens of each shard."""
         raise NotImplementedError
 
     def shard(self, number: int) -> PackedTokens:
-        """Shard `number`, memory-mapped."""
+        """Return shard `number`, memory-mapped."""
         raise NotImplementedError
 
     def __len__(self) -> int:
         return int(self.sizes.sum())
 
     def num_windows(self, length: int, *, drop_last: bool) -> int:
-        """As `TokenStream.num_windows`."""
+        """See `TokenStream.num_windows`."""
         expect(length >= 1, "length", length, "at least 1")
         return int(self._windows(length, drop_last).sum())
 
     def window(self, i: int, length: int) -> dict[str, np.ndarray]:
-        """As `TokenStream.window`. IndexError: there is no such window."""
+        """See `TokenStream.window`. IndexError: there is no such window."""
         ends = np.cumsum(self._windows(length, drop_last=False))
         count = int(ends[-1]) if ends.size else 0
         if not 0 <= i < count:
@@ -48,7 +48,7 @@ class Sharded:
         return targets // length if drop_last else -(-targets // length)
 
     def head(self, tokens: int) -> PackedTokens:
-        """The first documents as one stream in memory, up to so many `tokens`, cut there.
+        """Copy the first `tokens` tokens into memory as one stream; the last document may be cut.
 
         Raises:
             ValueError: there is no document.
@@ -57,7 +57,7 @@ class Sharded:
         chunks, starts, size, num_bytes = list[np.ndarray](), list[np.ndarray](), 0, 0
         for number in range(self.sizes.size):
             packed, last = self.shard(number), number == self.sizes.size - 1
-            # The final EOT of a shard is that of the next one's first document.
+            # The final EOT of a shard is the leading EOT of the next shard's first document.
             chunks.append(packed.tokens[: min(tokens - size, len(packed) - (not last))])
             starts.append(packed.starts[packed.starts < chunks[-1].size] + size)
             size, num_bytes = size + chunks[-1].size, num_bytes + packed.num_bytes

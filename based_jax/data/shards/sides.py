@@ -1,13 +1,13 @@
-"""The held-out side of token shards, decided in one pass: no text is on both sides.
+"""Choose the held-out split of token shards in one pass, with no text in both splits.
 
-As in `based_jax.data.splits` a document is held out if the SHA-256 of its text, read as a number in [0, 1),
-is below the fraction, or if it has one of the names, and the side has every text once. What differs, because
-no document is seen twice:
+As in `based_jax.data.splits`, a document is held out if the SHA-256 of its text, read as a number in [0, 1),
+is below the fraction, or if it has one of the names; and the held-out split has every text once. Differences,
+since there is only one pass:
 
-- With a bound on the bytes the side has the texts with the smallest hashes that fit together. All others
-  below the fraction are for training, as is a text that alone is larger than the bound.
-- No document is cut. A side may stay empty, and names do not go together with a bound.
-- The side is in the order of the sources.
+- With a limit in bytes, the split has the texts with the smallest hashes that fit together. All others below
+  the fraction are used for training, as is a text that alone exceeds the limit.
+- No document is cut. The split may be empty, and names cannot be combined with a limit.
+- The split is in the order of the sources.
 """
 
 import heapq
@@ -20,21 +20,21 @@ COPY = "copy of a held-out document"
 
 
 class Verdict(NamedTuple):
-    """What becomes of an offered document."""
+    """The decision about an offered document."""
 
-    side: str | None  # "held_out", at least for now; "train"; None: it is a copy of a held-out one
-    released: list[int]  # held-out documents that are for training now, by their number among the held-out
+    side: str | None  # "held_out", at least for now; "train"; None: a copy of a held-out document
+    released: list[int]  # indices of held-out documents that are moved to training
 
 
 class HeldOut:
-    """Decide which of the held-out documents are kept; `offer` has to be called in their order."""
+    """Decides which held-out documents are kept; call `offer` in their order."""
 
     def __init__(self, max_bytes: int | None = None) -> None:
         self._max_bytes = max_bytes
         self._keys: set[bytes] = set()
-        self._heap: list[tuple[int, int, int, bytes]] = []  # of the kept: negative hash, size, number, key
+        self._heap: list[tuple[int, int, int, bytes]] = []  # kept documents: negative hash, size, index, key
         self._bytes = 0
-        self._end: int | None = None  # hashes from this one on do not fit
+        self._end: int | None = None  # hashes of at least this do not fit
         self._accepted = 0
 
     def offer(self, digest: bytes, size: int) -> Verdict:
@@ -61,7 +61,7 @@ class HeldOut:
         return Verdict("held_out", released)
 
     def kept(self, accepted: int) -> Bool[np.ndarray, " n"]:
-        """Which of the accepted documents are kept in the end."""
+        """Return a mask of the accepted documents that are kept in the end."""
         if self._max_bytes is None:
             return np.ones(accepted, bool)
         kept = np.zeros(accepted, bool)
@@ -70,6 +70,6 @@ class HeldOut:
 
 
 def positions(digests: UInt8[np.ndarray, "n 32"]) -> np.ndarray:
-    """Return float64 (n,), the positions in [0, 1) of texts with these hashes, as of `splits.position`."""
+    """Return the positions in [0, 1) of texts with these hashes, float64 (n,); see `splits.position`."""
     first = np.ascontiguousarray(digests[:, :8]).view(">u8")[:, 0].astype(np.uint64)
     return (first >> np.uint64(11)) / float(1 << 53)

@@ -1,4 +1,4 @@
-"""``tokens:DIR`` or Megatron's pairs where a command takes text, and whose ids they have."""
+"""Accept ``tokens:DIR`` or Megatron's pairs where a command takes text, and check their tokenizer."""
 
 import dataclasses
 import tempfile
@@ -12,11 +12,11 @@ from based_jax.data.tokenizers import Tokenizer, load_tokenizer
 from based_jax.validate import expect
 
 TOKENS = "tokens:"
-"""What a spec of token shards begins with; the directory follows."""
+"""Prefix of a spec of token shards; the directory follows."""
 
 
 def shard_directory(spec: str) -> Path | None:
-    """The directory of token shards that a spec names, or the path of Megatron's pairs; None if it is text.
+    """Return the directory of token shards, or the path of Megatron's pairs, in a spec; None if it is text.
 
     Pairs, see `pairs`, need no ``tokens:``.
     """
@@ -28,9 +28,9 @@ def shard_directory(spec: str) -> Path | None:
 def open_tokens(
     directory: Path, side: Literal["train", "held_out"], tokenizer: Tokenizer
 ) -> TokenShards | TokenPairs:
-    """Open one side of what `shard_directory` found; its ids must be those of the tokenizer.
+    """Open one split of the result of `shard_directory`; its ids must be those of the tokenizer.
 
-    Errors are those of `TokenShards.open`, `TokenPairs.open` and `expect_same_tokenizer`.
+    Errors: see `TokenShards.open`, `TokenPairs.open` and `expect_same_tokenizer`.
     """
     if find_pairs(directory):
         return TokenPairs.open(directory, side, tokenizer)
@@ -40,19 +40,19 @@ def open_tokens(
 
 
 def load_data_tokenizer(specs: Iterable[str], tokenizer: str | None) -> Tokenizer:
-    """The tokenizer of the first shards among these sources, if it is the one asked for; else that one.
+    """Load the tokenizer of the first shards among these sources if it is the requested one, else the latter.
 
     Args:
-        tokenizer: as of `load_tokenizer`; None is that of the shards, or "byte" where there are none.
+        tokenizer: see `load_tokenizer`; None for that of the shards, or "byte" if there are none.
 
-    Errors are those of `TokenShards.open` and `load_tokenizer`; ValueError: Megatron's pairs, which have no
-    tokenizer, and none is asked for.
+    Errors: see `TokenShards.open` and `load_tokenizer`; ValueError for Megatron's pairs, which have no
+    tokenizer, if `tokenizer` is None.
     """
     directories = [directory for spec in specs if (directory := shard_directory(spec)) is not None]
     pairs = [directory for directory in directories if find_pairs(directory)]
     if others := [directory for directory in directories if directory not in pairs]:
         shards = TokenShards.open(others[0])
-        if tokenizer in (None, shards.manifest.tokenizer.name):  # no other copy of it is needed
+        if tokenizer in (None, shards.manifest.tokenizer.name):  # the shards' own copy suffices
             return shards.tokenizer
     if pairs:
         expect(
@@ -62,21 +62,21 @@ def load_data_tokenizer(specs: Iterable[str], tokenizer: str | None) -> Tokenize
 
 
 def expect_no_text_flags(options: Any, *names: str) -> None:
-    """Check that these fields of a dataclass, which say how text is read, are left at their defaults.
+    """Check that these fields of a dataclass, which only affect reading text, have their defaults.
 
     `options.data` names shards.
     """
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     for name in names:
         value = getattr(options, name)
-        expected = f"no such flag with --data {options.data}: it says how text is read"
+        expected = f"no such flag with --data {options.data}: it only affects reading text"
         expect(value == defaults[name], name, value, expected)
 
 
 def expect_same_tokenizer(shards: TokenShards, tokenizer: Tokenizer) -> None:
     """Check that the ids of shards are those of a model's tokenizer; a ValueError names both."""
     own, record = shards.tokenizer, shards.manifest.tokenizer
-    # Both are saved by the same version of the library, which another one may write differently.
+    # Save both with the same version of the library: versions may write files differently.
     if own is not tokenizer and _saved(own) != _saved(tokenizer):
         expected = (
             f"that of the shards in {shards.directory}: {record.name!r} with {record.vocab_size} tokens"

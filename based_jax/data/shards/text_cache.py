@@ -1,9 +1,9 @@
-"""Text that was tokenized in memory, kept as token shards of one shard each: the next start reads no text.
+"""Cache text that was tokenized in memory as token shards, so that the next start reads no text.
 
-    DIR/KEY/manifest.json, tokenizer.json, train/..., held_out/...      see `manifest`
-    DIR/KEY/summary.json                                                what the run reports of the text
+    DIR/KEY/manifest.json, tokenizer.json, train/..., held_out/...      one shard per split; see `manifest`
+    DIR/KEY/summary.json                                                the run's summary of the text
 
-KEY is a digest of all that the tokens depend on. Both sides are the same streams as without a cache.
+KEY is a digest of everything that the tokens depend on. Both splits are the same streams as without a cache.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ _SUMMARY = "summary.json"
 
 
 class PackedText(NamedTuple):
-    """Both sides of a text, and a summary for people."""
+    """The training and held-out splits of a text, and a human-readable summary."""
 
     training: PackedTokens
     held_out: PackedTokens
@@ -56,12 +56,12 @@ def load_cached(
     tokenizer: Tokenizer,
     read: Callable[[], PackedText],
 ) -> PackedText:
-    """What `read` returns, from `directory` if it was kept there for the same files, rule and tokenizer.
+    """Return the result of `read`, from `directory` if cached for the same files, rule and tokenizer.
 
     Args:
-        spec, include: name the files, see `based_jax.data.sources`; their names, sizes and times of change
-            are what is compared.
-        rule: how the held-out side is chosen.
+        spec, include: name the files, see `based_jax.data.sources`; files are compared by name, size and
+            modification time.
+        rule: how the held-out split is chosen.
 
     Raises:
         ValueError: a spec that names no files, or a cached shard that is damaged.
@@ -80,7 +80,7 @@ def load_cached(
             record = TokenizerRecord(tokenizer.name, tokenizer.vocab_size, tokenizer.eot, digest)
             text = read()
             _write(unfinished, text, source, rule, record)
-            if _source(spec, include) != source:  # the files changed while they were read
+            if _source(spec, include) != source:  # the files changed during reading
                 return text
             try:
                 os.rename(unfinished, kept)

@@ -1,4 +1,4 @@
-"""Tokenize sources into a directory of token shards, from where an earlier call was interrupted."""
+"""Tokenize sources into a directory of token shards, resuming an interrupted call."""
 
 import hashlib
 import json
@@ -36,17 +36,17 @@ from based_jax.whole_file import whole_file
 JOURNAL = "progress.json"
 SHARD_TOKENS = 64 << 20
 _TOKENIZER = "tokenizer.json"
-_SPOOL = "held_out.spool"  # tokens of the documents that are held out for now
+_SPOOL = "held_out.spool"  # tokens of the documents that are currently held out
 _INDEX = "held_out.index"
-_TRAIN = "train.hashes"  # with names: of every training text, to find copies of held-out ones
+_TRAIN = "train.hashes"  # with names: hashes of all training texts, to find copies of held-out ones
 _ENTRY = np.dtype([("digest", "u1", 32), ("length", "<i8"), ("size", "<i8")])
 SAVE_EVERY = 10.0  # seconds
 
 
 class Progress(NamedTuple):
-    """How far the work has come."""
+    """Progress of the tokenization."""
 
-    done: int  # bytes of the sources, as they are on disk
+    done: int  # bytes of the sources, as on disk
     total: int
     tokens: int
     documents: int
@@ -64,19 +64,19 @@ def tokenize(
     save_every: float = SAVE_EVERY,
     progress: Callable[[Progress], bool] = lambda now: True,
 ) -> Manifest | None:
-    """Write token shards to `out` and return their manifest; None if `progress` returned False before.
+    """Write token shards to `out` and return their manifest; None if `progress` returned False.
 
-    The same arguments give the same bytes, whatever the number of workers and the interruptions. After a
-    kill the work of the last `save_every` seconds is done again.
+    The same arguments give the same bytes, whatever the number of workers and of interruptions. After a kill
+    the work of the last `save_every` seconds is repeated.
 
     Raises:
-        ValueError: another tokenization is in `out`, the sources have changed, or there is no document.
+        ValueError: `out` holds another tokenization, the sources have changed, or there is no document.
         DirectoryInUse: another process writes to `out`.
     """
     expect(shard_tokens >= 2, "shard_tokens", shard_tokens, "at least 2")
     together = rule.names is None or rule.max_bytes is None
     expect(
-        together, "held_out_bytes", rule.max_bytes, "none beside held_out_names: whole documents are held out"
+        together, "held_out_bytes", rule.max_bytes, "none with held_out_names, which hold out whole documents"
     )
     sources = find_sources(specs, include)
     content = _content(tokenizer)
@@ -113,7 +113,7 @@ def tokenize(
 
 
 class _Run:
-    """What is being written."""
+    """State of a tokenization in progress."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Run:
             file.seek(0, os.SEEK_END)
             self._files[name] = file
         self._held_out = HeldOut(rule.max_bytes)
-        self._spooled = list[tuple[int, int]]()  # with a bound, where each document begins, and its bytes
+        self._spooled = list[tuple[int, int]]()  # with a limit: each document's start and bytes
         begin, width = 0, token_dtype(record.vocab_size).itemsize
         for entry in np.fromfile(out / _INDEX, _ENTRY):
             self._held_out.offer(entry["digest"].tobytes(), int(entry["size"]))
@@ -162,7 +162,7 @@ class _Run:
         return ShardWriter(self._out, split, dtype, self._record.eot, self._shard_tokens, state)
 
     def take(self, encoded: Encoded, skipped: Sequence[str]) -> None:
-        """Write a block."""
+        """Write an encoded block."""
         self._skipped.update(skipped)
         self._skipped.update(reason for _, reason in encoded.skipped)
         self._names.update(encoded.names)
@@ -191,7 +191,7 @@ class _Run:
         self._train_on(encoded, ends, first, len(held_out))
 
     def _train_on(self, encoded: Encoded, ends: np.ndarray, first: int, last: int) -> None:
-        """Append documents `first` ... `last` - 1 of a block to the training side."""
+        """Append documents `first` ... `last` - 1 of a block to the training split."""
         if first == last:
             return
         stream = encoded.tokens[ends[first] - encoded.lengths[first] : ends[last - 1]]
@@ -200,7 +200,7 @@ class _Run:
             self._files[_TRAIN].write(np.ascontiguousarray(encoded.digests[first:last, 8:16]).tobytes())
 
     def _release(self, number: int) -> None:
-        """Append a document that was held out to the training side."""
+        """Append a formerly held-out document to the training split."""
         spool, (begin, size) = self._files[_SPOOL], self._spooled[number]
         end = self._spooled[number + 1][0] if number + 1 < len(self._spooled) else spool.tell()
         spool.seek(begin)
@@ -209,7 +209,7 @@ class _Run:
         self._train.append(stream, np.asarray([stream.size]), np.asarray([size]))
 
     def save(self) -> None:
-        """Write the journal, from which `tokenize` goes on."""
+        """Write the journal, from which `tokenize` resumes."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -226,7 +226,7 @@ class _Run:
         self.saved = time.monotonic()
 
     def finish(self, names: Sequence[str]) -> Manifest:
-        """Write the held-out side and the manifest."""
+        """Write the held-out split and the manifest."""
         missing = ", ".join(sorted({*names} - self._names))
         expect(
             not missing, "held_out_names", missing, "names of the data, as they stand between colons there"
@@ -263,7 +263,7 @@ class _Run:
 
 
 def _begin(out: Path, settings: dict[str, Any], content: bytes) -> dict[str, Any]:
-    """Return the state to go on from: that of the journal, or the one of the beginning."""
+    """Return the state to resume from: that of the journal, or the initial state."""
     if (out / JOURNAL).exists():
         journal = read_json(out / JOURNAL, max_bytes=MAX_BYTES)
         _expect_same(out, journal["settings"], settings)

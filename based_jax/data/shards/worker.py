@@ -1,8 +1,8 @@
-"""A process that encodes blocks of documents: text in at standard input, token ids out at standard output.
+"""Worker process that encodes blocks of documents: text from standard input, token ids to standard output.
 
-It is started by `based_jax.data.shards.pool` and imports neither JAX nor the packages above this file. What
-the two send each other are messages: the size of a header and of the bytes after it, the header as JSON, and
-the bytes. The process ends with its input.
+`based_jax.data.shards.pool` starts it; it imports neither JAX nor the packages that contain this file. The
+two exchange messages: the sizes of a header and of the bytes after it, the header as JSON, and the bytes. The
+process ends with its input.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ from based_jax.data.tokenizers import FileTokenizer, Tokenizer, load_tokenizer
 from based_jax.validate import expect
 
 DIGEST = 32  # bytes of a SHA-256
-MAX_LINE = 256 << 20  # bytes of a line of JSON; a longer one is skipped
+MAX_LINE = 256 << 20  # bytes of a line of JSON; longer ones are skipped
 _SIZES = struct.Struct("<QQ")
-_STEP = 1 << 20  # characters that a tokenizer of single characters encodes at once
+_STEP = 1 << 20  # characters that a character-level tokenizer encodes at once
 
 
 def send(file: BinaryIO, header: dict[str, Any], *buffers: Any) -> None:
@@ -37,7 +37,7 @@ def send(file: BinaryIO, header: dict[str, Any], *buffers: Any) -> None:
 
 
 def receive(file: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
-    """Read a message; None at the end of the input, even within one."""
+    """Read a message; None at the end of the input, even inside a message."""
     sizes = file.read(_SIZES.size)
     if len(sizes) < _SIZES.size:
         return None
@@ -47,15 +47,15 @@ def receive(file: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
 
 
 def main() -> None:
-    """Answer each message with one; arguments are those of `pool.Workers`."""
+    """Answer each message with one; the arguments are those of `pool.Workers`."""
     directory, names = sys.argv[-2], json.loads(sys.argv[-1])
     encoder = BlockEncoder(load_tokenizer(directory), names)
-    # With PYTHONUNBUFFERED `sys.stdout.buffer` is a raw file, whose `write` may write a part only.
+    # With PYTHONUNBUFFERED `sys.stdout.buffer` is a raw file, whose `write` may be partial.
     with open(sys.stdout.fileno(), "wb", closefd=False) as target:
         try:
             while message := receive(sys.stdin.buffer):
                 _answer(encoder, message, target)
-        except BrokenPipeError:  # who asked has been killed
+        except BrokenPipeError:  # the parent process was killed
             os._exit(1)
 
 
@@ -74,17 +74,17 @@ def _answer(encoder: "BlockEncoder", message: tuple[dict[str, Any], bytes], targ
 class Encoded(NamedTuple):
     """The n documents of a block, as tokens."""
 
-    lengths: np.ndarray  # int64 (n,): tokens of each, with its leading EOT
-    sizes: np.ndarray  # int64 (n,): UTF-8 bytes of its text
-    named: np.ndarray  # bool (n,): whether its name is one of those to hold out
-    digests: np.ndarray  # uint8 (n, 32): SHA-256 of its text
+    lengths: np.ndarray  # int64 (n,): tokens of each document, with its leading EOT
+    sizes: np.ndarray  # int64 (n,): UTF-8 bytes of each text
+    named: np.ndarray  # bool (n,): whether the document's name is to be held out
+    digests: np.ndarray  # uint8 (n, 32): SHA-256 of each text
     tokens: np.ndarray  # the manifest's dtype: EOT d1 EOT d2 ... dn
     skipped: Sequence[tuple[str, str]]  # name and reason
-    names: Sequence[str]  # of those to hold out, the ones that were found
+    names: Sequence[str]  # names to hold out that were found
 
 
 class BlockEncoder:
-    """Encode blocks: parse, decode, hash, tokenize; `names` of documents to hold out."""
+    """Encodes blocks: parse, decode, hash, tokenize; `names` are the documents to hold out."""
 
     def __init__(self, tokenizer: Tokenizer, names: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
@@ -92,10 +92,10 @@ class BlockEncoder:
         self._dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
 
     def encode(self, parts: Sequence[Sequence[Any]], data: bytes) -> Encoded:
-        """Encode the parts of a block, (kind, name, number, sizes) each, whose bytes are `data`.
+        """Encode the parts of a block, (kind, name, number, sizes) each, with the bytes `data`.
 
         Raises:
-            ValueError: ids of a token file that are not in the vocabulary: they are another tokenizer's.
+            ValueError: ids of a token file outside the vocabulary: they belong to another tokenizer.
         """
         names, texts, ids, skipped, begin = list[str](), list[str](), list[Any](), list[Any](), 0
         for kind, name, number, sizes in parts:
@@ -122,7 +122,7 @@ class BlockEncoder:
         )
 
     def _tokenize(self, texts: Sequence[str], ids: list[Any]) -> None:
-        """Replace each None in `ids` by the tokens of the text, or by why there are none."""
+        """Replace each None in `ids` by the tokens of the text, or by the reason why there are none."""
         missing = [i for i, found in enumerate(ids) if found is None]
         if isinstance(self._tokenizer, FileTokenizer):
             for i, tokens in zip(
@@ -133,7 +133,7 @@ class BlockEncoder:
         for i in missing:
             text = texts[i]
             steps = (text[begin : begin + _STEP] for begin in range(0, len(text), _STEP))
-            try:  # a chromosome in int32 would take four times its text
+            try:  # not all at once: a chromosome in int32 would take four times its text
                 ids[i] = np.concatenate([self._tokenizer.encode(step).astype(self._dtype) for step in steps])
             except ValueError:
                 ids[i] = "refused by the tokenizer"
@@ -141,7 +141,9 @@ class BlockEncoder:
     def _checked(self, name: str, ids: np.ndarray) -> np.ndarray:
         low, high = int(ids.min()), int(ids.max())
         inside = low >= 0 and high < self._tokenizer.vocab_size
-        vocabulary = f"from 0 to {self._tokenizer.vocab_size - 1}, as of the tokenizer {self._tokenizer.name}"
+        vocabulary = (
+            f"from 0 to {self._tokenizer.vocab_size - 1}, the ids of the tokenizer {self._tokenizer.name}"
+        )
         expect(inside, f"{name}, token ids", (low, high), vocabulary)
         return ids
 
@@ -167,13 +169,13 @@ class BlockEncoder:
 
 class _Text(NamedTuple):
     text: str
-    reason: str = ""  # why there is none
+    reason: str = ""  # why there is no text
 
 
 def _documents(
     kind: str, name: str, number: int | None, sizes: Sequence[int], data: memoryview
 ) -> Iterator[tuple[str, "_Text | np.ndarray"]]:
-    """Names and contents of the documents of a part."""
+    """Yield the names and contents of a part's documents."""
     if kind == "lines":
         assert number is not None
         yield from _lines(name, number, data)

@@ -1,7 +1,7 @@
-"""Shards of one split, appended to document by document; an unfinished shard can be cut back and continued.
+"""Write the shards of one split document by document; an unfinished shard can be truncated and continued.
 
-A shard under way has the names of its files with ``.part`` at the end. NumPy leaves space in the header of a
-one-dimensional array for any length, so the header is written anew when the shard is full.
+The files of an unfinished shard end in ``.part``. NumPy's header of a one-dimensional array has space for any
+length, so the header is rewritten when the shard is full.
 """
 
 import os
@@ -20,7 +20,7 @@ _PART = ".part"
 
 
 class ShardWriter:
-    """Write the shards of `split` in `directory`, from the first one or from a `state` of `sync`."""
+    """Writes the shards of `split` in `directory`, from the first one or from a `state` of `sync`."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ShardWriter:
     def append(
         self, stream: np.ndarray, lengths: Int64[np.ndarray, " n"], sizes: Int64[np.ndarray, " n"]
     ) -> None:
-        """Append n documents: their tokens with a leading EOT each, how many those are, and bytes of text."""
+        """Append n documents: their tokens with leading EOTs, and the tokens and text bytes of each."""
         first = begin = 0
         ends = np.cumsum(lengths)
         while first < len(lengths):
@@ -54,7 +54,7 @@ class ShardWriter:
             if not count and self._documents:
                 self.close()
                 continue
-            last = first + max(count, 1)  # a document that is longer than a shard has one of its own
+            last = first + max(count, 1)  # a document longer than a shard gets its own shard
             end = int(ends[last - 1])
             starts = self._tokens + ends[first:last] - lengths[first:last] - begin
             self._write(stream[begin:end], starts.astype("<i8"))
@@ -63,7 +63,7 @@ class ShardWriter:
             first, begin = last, end
 
     def sync(self) -> dict[str, Any]:
-        """Bring everything to the disk; return a state, of plain values, to continue from."""
+        """Flush everything to disk; return a state of plain values to continue from."""
         for file in self._files or ():
             file.flush()
             os.fsync(file.fileno())
@@ -71,7 +71,7 @@ class ShardWriter:
         return {"shards": [asdict(shard) for shard in self.shards], "crcs": self._crcs, **counts}
 
     def close(self) -> None:
-        """End the shard under way, if there is one."""
+        """Finish the current shard, if there is one."""
         if not self._documents or self._files is None:
             return
         self._write(self._eot, np.zeros(0, "<i8"))
@@ -91,7 +91,7 @@ class ShardWriter:
         self._clear()
 
     def abandon(self) -> None:
-        """Close the files without ending the shard."""
+        """Close the files without finishing the shard."""
         for file in self._files or ():
             file.close()
 
@@ -118,13 +118,13 @@ class ShardWriter:
         self._tokens += arrays[0].size
 
     def _cut_back(self) -> None:
-        """Bring the files of the split to this state: the shard under way at its length, none after it."""
+        """Restore the split's files to this state: truncate the current shard, delete later ones."""
         under_way = self._names() if self._documents else None
         finished = {
             self._directory / name for shard in self.shards for name in (shard.file, shard.starts_file)
         }
         for name in under_way or ():
-            if name.exists():  # it was ended after the state was taken
+            if name.exists():  # it was finished after the state was taken
                 os.replace(name, f"{name}{_PART}")
         kept = {Path(f"{name}{_PART}") for name in under_way or ()}
         for path in (self._directory / self._split).iterdir():
@@ -140,7 +140,7 @@ class ShardWriter:
 
 
 def _open(names: tuple[Path, Path], mode: str) -> tuple[BinaryIO, BinaryIO]:
-    """Open the files of a shard under way."""
+    """Open the files of an unfinished shard."""
     tokens = open(f"{names[0]}{_PART}", mode)  # noqa: SIM115  (open until the shard is full)
     starts = open(f"{names[1]}{_PART}", mode)  # noqa: SIM115
     return cast(BinaryIO, tokens), cast(BinaryIO, starts)

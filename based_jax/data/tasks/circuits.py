@@ -1,12 +1,11 @@
-"""Circuits (Zoology's code): parity and majority of bits, at the end or everywhere, and majority of symbols.
+"""Circuit tasks (Zoology's code): parity and majority of bits, final or cumulative, and majority of symbols.
 
     0 1 1 0 1 END      parity: 1 at END             majority: 1 at END
     0 1 1 0 1          cumulative parity: 0 1 0 0 1  cumulative majority: 0 1 1 1 1
     3 1 4 1 5 END      vocabulary's majority: 1 at END
 
-The tokens are 0, 1 and END = 2; of the vocabulary's majority the symbols 1 ... V - 1 and END = 0. `length`
-counts all tokens of a row, END among them. (The authors' setting is one more than that for cumulative
-parity.)
+The tokens are 0, 1 and END = 2; for the vocabulary's majority the symbols 1 ... V - 1 and END = 0. `length`
+counts all tokens of a row, including END. (For cumulative parity, Zoology's setting is larger by one.)
 """
 
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ class _Circuit(Task):
 
 
 class Parity(_Circuit):
-    """N - 1 bits and END, whose label is their sum modulo 2."""
+    """Parity of N - 1 bits: their sum modulo 2 is the label at END."""
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
         bits = self.bits(rng, self.length - 1)
@@ -47,7 +46,7 @@ class Parity(_Circuit):
 
 
 class Majority(_Circuit):
-    """N - 1 bits and END, whose label is 1 if more than half of them are; a tie is 0."""
+    """Majority of N - 1 bits: the label at END is 1 if more than half of them are 1; a tie is 0."""
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
         bits = self.bits(rng, self.length - 1)
@@ -55,7 +54,7 @@ class Majority(_Circuit):
 
 
 class CumulativeParity(_Circuit):
-    """N bits; each label is the sum modulo 2 so far."""
+    """Parity of N bits at every position: each label is the sum modulo 2 so far."""
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
         bits = self.bits(rng, self.length)
@@ -63,7 +62,7 @@ class CumulativeParity(_Circuit):
 
 
 class CumulativeMajority(_Circuit):
-    """N bits; each label is 1 if at least half of the bits so far are; a tie is 1."""
+    """Majority of N bits at every position: each label is 1 if at least half of the bits so far are 1."""
 
     def draw(self, rng: Array) -> tuple[Int[Array, "n N"], Labels]:
         bits = self.bits(rng, self.length)
@@ -73,14 +72,14 @@ class CumulativeMajority(_Circuit):
 
 @dataclass(frozen=True)
 class VocabMajority(Task):
-    """N - 1 symbols and END = 0, whose label is the symbol that is there most often, alone in every row.
+    """Majority of N - 1 symbols: the label at END = 0 is the most frequent symbol, which is always unique.
 
-    The symbols are drawn uniformly. Where several are tied for the most, one of these, drawn at random, is
-    written over one of the other tokens, drawn at random: a token changes in 29% of the rows of the default
-    setting. No symbol and no position is preferred, so every token is uniform over the symbols, and so is
-    the label. (The authors let the smallest id win, over the first token of another symbol. That is unique
-    too, but large vocabularies have ties in most rows, and the least symbol is then a good guess: right in
-    79% of rows of 64 tokens with V = 8192, where it is in 2% here.)
+    The symbols are drawn uniformly. A tie is broken by writing one of the tied symbols, drawn at random, over
+    one of the other tokens, drawn at random; this changes a token in 29% of the rows of the default setting.
+    It prefers no symbol and no position, so every token is uniform over the symbols, and so is the label.
+    (Zoology's code lets the smallest id win and writes it over the first token of another symbol. That is
+    unique too, but with large vocabularies most rows have ties, and then the smallest symbol is a good guess:
+    correct in 79% of rows of 64 tokens with V = 8192, compared with 2% here.)
     """
 
     vocab_size: int = 16
@@ -97,7 +96,7 @@ class VocabMajority(Task):
         of_symbols, of_ties, of_positions = jax.random.split(rng, 3)
         symbols = 1 + uniform(of_symbols, self.num_examples, self.length - 1, self.vocab_size - 1)
         positions = jnp.arange(self.length - 1, dtype=jnp.int32)
-        # Sorted, a symbol is a run of equal tokens; the longest runs have a last token of the highest rank.
+        # After sorting, a symbol is a run of equal tokens; the last tokens of the longest runs rank highest.
         ordered = jnp.sort(symbols, axis=1)
         starts = jnp.where(ordered != jnp.roll(ordered, 1, axis=1), positions, 0)
         ranks = positions - lax.cummax(starts, axis=1)
@@ -109,7 +108,7 @@ class VocabMajority(Task):
 
 
 def _one_of(rng: Array, candidates: Bool[Array, "n count"]) -> Int[Array, "n 1"]:
-    """The index of one of each row's candidates, all equally likely; 0 if it has none."""
+    """Draw the index of one of each row's candidates, all equally likely; 0 if it has none."""
     ranks = jnp.cumsum(candidates, axis=1, dtype=jnp.int32)
     words = jax.random.bits(rng, (2, len(candidates)), jnp.uint32)
     drawn = scaled(words, jnp.maximum(ranks[:, -1], 1))
@@ -117,7 +116,7 @@ def _one_of(rng: Array, candidates: Bool[Array, "n count"]) -> Int[Array, "n 1"]
 
 
 def _ended(tokens: Int[Array, "n count"], end: int, answer: Array) -> tuple[Int[Array, "n N"], Labels]:
-    """Inputs and labels of rows that end with `end`, where the answer is due."""
+    """Return inputs and labels of rows that end with `end`, the position of the answer."""
     ends = jnp.full((len(tokens), 1), end, jnp.int32)
     labels = jnp.full_like(tokens, IGNORE)
     answer = answer.astype(jnp.int32)[:, None]

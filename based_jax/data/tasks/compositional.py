@@ -1,4 +1,4 @@
-"""Compositional MQAR (Zoology's code): a key is two tokens, and neither alone determines the value.
+"""Compositional MQAR (Zoology's code): a key is two tokens, and only both together determine the value.
 
     a1 b2 v1  a1 b1 v2  a2 b1 v3  a2 b2 v4  .  .  a2 b1  .  .  .  a1 b2  .  ...        inputs
                                                      v3              v1                labels
@@ -24,7 +24,7 @@ from based_jax.validate import expect
 
 @dataclass(frozen=True)
 class Compositional(Task):
-    """Settings of compositional recall.
+    """Compositional recall.
 
     Attributes:
         length: at least 6 num_pairs.

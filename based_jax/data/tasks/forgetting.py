@@ -3,8 +3,8 @@
     k1 v1 k2 v2 k3 v3  k3 w3 k1 w1  .  .  k1  .  k2  .  .  .  k3  .  ...        inputs
                                           w1     v2           w3                labels
 
-All D + U values of a row are different, so a new value never equals an old one. (The authors mean to exclude
-the old value too, but exclude that of another key.) Vocabulary, slots and filler as in MQAR.
+All D + U values of a row are different, so a new value never equals an old one. (Zoology's code intends to
+exclude the old value, but excludes that of another key.) Vocabulary, slots and filler are as in MQAR.
 """
 
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ from based_jax.validate import expect
 
 @dataclass(frozen=True)
 class Forgetting(Task):
-    """Settings of recall with updates.
+    """Recall with updates.
 
     Attributes:
         length: at least 2 (num_pairs + num_updates) + 2 num_pairs.
-        num_updates: U, keys that get a second value, at most D; a random choice in random order.
+        num_updates: U, number of keys that get a second value, at most D; chosen at random, in random order.
     """
 
     vocab_size: int = 8192

@@ -1,4 +1,4 @@
-"""Rows of a recall task: a context of tokens, then queries at slots among filler."""
+"""Lay out the rows of a recall task: a context of tokens, then queries at slots within filler."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from based_jax.validate import expect
 
 
 def interleave(*columns: Int[Array, "n D"]) -> Int[Array, "n C"]:
-    """a1 b1 a2 b2 ... from columns a and b."""
+    """Interleave columns a and b as a1 b1 a2 b2 ..."""
     return jnp.stack(columns, axis=-1).reshape(columns[0].shape[0], -1)
 
 
 def filler(rng: Array, task: Any, context: Int[Array, "n C"]) -> Int[Array, "n M"]:
-    """Tokens between the queries: 0, or with `random_fill` uniform over all ids, keys and values too."""
+    """Draw the tokens between queries: 0, or with `random_fill` uniform over all ids, keys and values too."""
     shape = len(context), task.length - context.shape[1]
     return uniform(rng, *shape, task.vocab_size) if task.random_fill else jnp.zeros(shape, jnp.int32)
 
@@ -30,13 +30,13 @@ def place(
     queries: tuple[Int[Array, "n D"], ...],
     answers: Int[Array, "n D"],
 ) -> tuple[Int[Array, "n N"], Int[Array, "n N"]]:
-    """Inputs and labels of rows whose queries begin at positions C + width * slot.
+    """Return inputs and labels of rows whose queries begin at positions C + width * slot.
 
     Args:
         context: the beginning of each row.
-        rest: the filler after it; queries replace some of it. N = C + M.
-        for_slots: random words (D, 2, n) that draw each query's slot, different ones in each row.
-        power: slot g = 0, 1, ... comes with probability in proportion to (g + 1) ** (power - 1).
+        rest: the filler after it, partly replaced by queries. N = C + M.
+        for_slots: random words (D, 2, n) from which the queries' slots, all different in a row, are drawn.
+        power: slot g = 0, 1, ... has probability proportional to (g + 1) ** (power - 1).
         width: positions per slot.
         queries: tokens of each query, up to `width`; a query's label is at its last token.
         answers: the labels.
@@ -53,10 +53,10 @@ def place(
 
 
 def expect_rows(task: Any, needed: int, formula: str) -> None:
-    """Check what tasks with queries at slots have in common.
+    """Check the settings that tasks with queries at slots share.
 
-    Rows must hold `needed` tokens, and be even, as slots of two tokens ask for. That the vocabulary is larger
-    than the rows are long is the authors' condition; it leaves enough keys and values to draw from.
+    Rows must hold `needed` tokens, and an even number of them, as slots have two. The vocabulary must be
+    larger than the length, as in Zoology's code, which leaves enough keys and values to draw from.
     """
     length, vocab_size, power = task.length, task.vocab_size, task.power
     expect(length >= needed, "length", length, f"at least {formula} = {needed}")

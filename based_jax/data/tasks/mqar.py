@@ -4,13 +4,13 @@
                                  v2           v1     vD                    labels
 
 Keys are drawn from the ids 1 ... V/2 - 1, values from V/2 ... V - 1, both without replacement and anew for
-every example. After the context of 2 D tokens each key comes once more, at position 2 D + 2 g, where the
-slots g = 0, 1, ... are drawn without replacement with probability in proportion to (g + 1) ** (power - 1).
-The value is the label at the key's own position. All else is 0, or with `random_fill` uniform over all V ids:
-noise that may equal a key of the context, and is not labelled.
+every example. After the context of 2 D tokens each key occurs once more, at position 2 D + 2 g, where the
+slots g = 0, 1, ... are drawn without replacement with probability proportional to (g + 1) ** (power - 1).
+The value is the label at the key's position. All other tokens are 0, or with `random_fill` uniform over all V
+ids: noise that may equal a key of the context, and is not labelled.
 
-The law is that of the authors' generator; its random stream is not reproduced (NumPy's legacy generator, and
-torch's global one for the filler, so that there the filler depends on the model that was made before).
+The distribution is that of Zoology's generator; its random stream is not reproduced (NumPy's legacy
+generator, and torch's global one for the filler, which therefore depends on the model that was built before).
 """
 
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ from based_jax.typing import Array, Int
 
 @dataclass(frozen=True)
 class MQAR(Task):
-    """Settings of multi-query associative recall.
+    """Multi-query associative recall.
 
     Attributes:
         length: at least 2 (num_passes + 1) num_pairs.
-        power: the papers print 0.1 and use 0.01.
-        num_passes: how often the context is given before the queries.
+        power: the papers print 0.1, their code uses 0.01.
+        num_passes: how often the context is repeated before the queries.
     """
 
     vocab_size: int = 8192
@@ -59,6 +59,6 @@ class MQAR(Task):
         return place(context, rest, for_slots, self.power, 2, (keys,), values)
 
     def context(self, rng: Array, keys: Int[Array, "n D"], values: Int[Array, "n D"]) -> Int[Array, "n C"]:
-        """The pairs as they are given, all passes."""
+        """Return the context: the pairs in all passes."""
         del rng
         return jnp.tile(interleave(keys, values), (1, self.num_passes))

@@ -1,4 +1,4 @@
-"""Recall probe of pretrained language models (Zoology, appendix G): MQAR over a model's whole vocabulary.
+"""Probe the recall of pretrained language models (Zoology, appendix G): MQAR over the whole vocabulary.
 
     k1 v1 k2 v2 ... kD vD  f  f  k2  f  f  f  k1  f  kD  f        inputs
                                  v2           v1     vD           labels
@@ -21,12 +21,12 @@ from based_jax.validate import expect
 
 @dataclass(frozen=True)
 class RecallProbe(Task):
-    """Settings of the probe.
+    """MQAR over a pretrained model's vocabulary.
 
     Attributes:
         vocab_size: V, the model's, without padding.
         length: at least 4 num_pairs.
-        filler: token id between the queries, for instance that of a new line.
+        filler: token id between the queries, for instance that of a newline.
     """
 
     vocab_size: int = 32_000

@@ -1,9 +1,9 @@
-"""MQAR whose context is given more than once before the queries, as in "Just read twice" prompts.
+"""MQAR with a context that is repeated before the queries, as in "Just read twice" prompts.
 
     k1 v1 k2 v2  k1 v1 k2 v2  .  .  k2  .  k1  .  .  .        two passes
     k1 v1 k2 v2  k2 v2 k1 v1  .  .  k2  .  k1  .  .  .        `shuffled`
 
-The authors' generator means to do this with `num_passes` above 1, but fails there.
+Zoology's generator intends this for `num_passes` above 1, but fails there.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from based_jax.typing import Array, Int
 
 @dataclass(frozen=True)
 class RepeatedContext(MQAR):
-    """Settings as of `MQAR`, two passes by default.
+    """MQAR with two passes by default; see `MQAR` for the settings.
 
     Attributes:
-        shuffled: each pass has the pairs in an order of its own.
+        shuffled: each pass has its own order of the pairs.
     """
 
     num_passes: int = 2

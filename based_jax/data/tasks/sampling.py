@@ -1,8 +1,8 @@
-"""Integers drawn exactly: uniform ones, and samples without replacement.
+"""Draw integers exactly: uniformly, and as samples without replacement.
 
-Integer arithmetic on random words, with neither logarithms nor rejection. The usual way to draw slots, the
-largest log p + Gumbel noise, has the same law, but logarithms differ in their last bit between backends (and
-between CPUs), and then two close slots change positions; it also needs noise for every slot of every row.
+Uses integer arithmetic on random words, without logarithms or rejection. The usual way to draw slots, the
+largest log p + Gumbel noise, has the same distribution, but logarithms differ in their last bit between
+backends (and CPUs), which can swap two close slots; it also needs noise for every slot of every row.
 """
 
 import math
@@ -16,13 +16,13 @@ from jax import lax
 from based_jax.typing import Array, Int
 
 WEIGHT_BITS = 30
-"""Weights are integers that sum to some 2**30, so that their running sums fit into int32."""
+"""Weights are integers that sum to about 2**30, so that their cumulative sums fit in int32."""
 
 
 def words(rng: Array, *shape: int) -> Array:
-    """Random uint32 (*shape[:-1], 2, shape[-1]): 64 bits per number, the high and the low ones.
+    """Draw random uint32 (*shape[:-1], 2, shape[-1]): the high and low halves of 64 bits per number.
 
-    One row after the other: the generator takes several times the memory of what it gives.
+    Draws one row after the other, as the generator takes several times the memory of its output.
     """
     rngs = jax.random.split(rng, math.prod(shape[:-1]))
     rows = lax.map(lambda rng: jax.random.bits(rng, (2, shape[-1]), jnp.uint32), rngs)
@@ -30,9 +30,9 @@ def words(rng: Array, *shape: int) -> Array:
 
 
 def scaled(words: Array, bound: Array | int) -> Int[Array, "..."]:
-    """The integer part of bound * u, where u in [0, 1) is the binary fraction of 64 bits.
+    """Return the integer part of bound * u, where u in [0, 1) is the binary fraction of 64 bits.
 
-    For random words this is uniform over [0, bound) to within 2**-64, and so is the chance of any interval.
+    For random words this is uniform over [0, bound): every interval has its probability to within 2**-64.
 
     Args:
         words: uint32 (2, ...).
@@ -41,13 +41,13 @@ def scaled(words: Array, bound: Array | int) -> Int[Array, "..."]:
     high, low = words
     bound = jnp.asarray(bound, jnp.uint32)
     lower = high * bound
-    middle = lower + _high_product(low, bound)  # wraps; then it is below its summands
+    middle = lower + _high_product(low, bound)  # may wrap around; then it is below its summands
     carry = (middle < lower).astype(jnp.uint32)
     return (_high_product(high, bound) + carry).astype(jnp.int32)
 
 
 def _high_product(a: Array, b: Array) -> Array:
-    """The upper 32 bits of the product of uint32, in halves: JAX has no 64-bit integers by default."""
+    """Return the upper 32 bits of a product of uint32, via halves: JAX has no 64-bit integers by default."""
     half, low = jnp.uint32(16), jnp.uint32(0xFFFF)
     a_high, a_low, b_high, b_low = a >> half, a & low, b >> half, b & low
     first = a_high * b_low + ((a_low * b_low) >> half)
@@ -56,23 +56,24 @@ def _high_product(a: Array, b: Array) -> Array:
 
 
 def uniform(rng: Array, rows: int, length: int, bound: int) -> Int[Array, "rows length"]:
-    """int32 in [0, bound), each value with probability 1 / bound to within 2**-64.
+    """Draw int32 in [0, bound), each value with probability 1 / bound to within 2**-64.
 
-    One column after the other, as in `words`, whose result would be twice as large as this one.
+    Draws one column after the other, as the result of `words` would be twice as large as this one.
     """
     rngs = jax.random.split(rng, length)
     return lax.map(lambda rng: scaled(jax.random.bits(rng, (2, rows), jnp.uint32), bound), rngs).T
 
 
 def successive(words: Array, weights: np.ndarray) -> Int[Array, "rows count"]:
-    """Items drawn one after the other without replacement, by weight among those that are left.
+    """Draw items one after the other without replacement, by weight among the remaining ones.
 
     Put the items side by side on a line, each as long as its weight. A draw is a uniform point on the line;
-    the item under it is cut out and the line closed up. So given the earlier draws, each item left comes next
-    with probability weight / (sum of the weights left), to within 2**-64: successive sampling by definition.
+    the item under it is cut out and the line closed up. So given the earlier draws, each remaining item comes
+    next with probability weight / (sum of the remaining weights), to within 2**-64: successive sampling by
+    definition.
 
-    A row remembers only where it cut its line and how much it cut out: O(rows * count) memory whatever the
-    number of items, O(rows * count**2) time.
+    A row stores only the positions and lengths of its cuts: O(rows * count) memory whatever the number of
+    items, O(rows * count**2) time.
 
     Args:
         words: random uint32 (count, 2, rows), with at most as many draws as items.
@@ -92,7 +93,7 @@ def successive(words: Array, weights: np.ndarray) -> Int[Array, "rows count"]:
 
 
 def distinct(words: Array, pool: np.ndarray) -> Int[Array, "rows count"]:
-    """Different elements of a pool, each ordered sample equally likely: `successive` with equal weights.
+    """Draw different elements of a pool, each ordered sample equally likely: `successive` with equal weights.
 
     Args:
         words: random uint32 (count, 2, rows), with at most as many draws as elements.
@@ -105,10 +106,10 @@ def distinct(words: Array, pool: np.ndarray) -> Int[Array, "rows count"]:
 def _draw(
     words: Array, total: int, locate: Callable[[Array], tuple[Array, Array, Array]]
 ) -> Int[Array, "rows count"]:
-    """Cut items out of lines of length `total`; `locate` gives the item at a point, its start and length."""
+    """Cut items out of lines of length `total`; `locate` returns a point's item, its start and length."""
 
     def draw(taken: tuple[Array, Array], scanned: tuple[Array, Array]):
-        cuts, lost = taken  # (rows, count) each: a place on the line that is left; zero length where unused
+        cuts, lost = taken  # (rows, count) each: positions on the remaining line, lengths (zero if unused)
         number, pair = scanned
         point = scaled(pair, total - jnp.sum(lost, axis=1, dtype=jnp.int32))
         before = cuts <= point[:, None]
@@ -124,10 +125,10 @@ def _draw(
 
 
 def power_law(slots: int, power: float) -> np.ndarray:
-    """Weights of slot g = 0, 1, ... in proportion to (g + 1) ** (power - 1), for `successive`.
+    """Return weights of slots g = 0, 1, ..., proportional to (g + 1) ** (power - 1), for `successive`.
 
-    power = 1 is uniform; the papers' 0.01 is close to 1 / (g + 1). Rounding to integers moves a probability
-    by some 2**-30.
+    power = 1 is uniform; the papers' 0.01 is close to 1 / (g + 1). Rounding to integers changes a probability
+    by about 2**-30.
     """
     logs = (power - 1) * np.log(np.arange(1, slots + 1))
     shares = np.exp(logs - logs.max())

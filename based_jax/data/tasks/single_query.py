@@ -1,9 +1,9 @@
-"""Single-query recall, the older synthetic task of H3 and Hyena that MQAR replaced (Zoology, section 3.1).
+"""Single-query recall: the earlier synthetic task of H3 and Hyena that MQAR replaced (Zoology, section 3.1).
 
     k2 v2 k1 v1 k2 v2 k3 v3 k1 v1  COPY k3        inputs
                                         v3        label
 
-Bigrams are drawn with replacement from a dictionary of `num_pairs` keys; one key that occurred is asked for,
+Bigrams are drawn with replacement from a dictionary of `num_pairs` keys; the query is one key that occurred,
 always at the last position, in a small vocabulary. Gated convolutions solve it.
 """
 
@@ -22,14 +22,14 @@ from based_jax.validate import expect
 
 @dataclass(frozen=True)
 class SingleQuery(Task):
-    """Settings of single-query recall. Keys are ids below h = (vocab_size - 1) // 2, values below 2 h.
+    """Single-query recall. Keys are ids below h = (vocab_size - 1) // 2, values are h ... 2 h - 1.
 
     Attributes:
         vocab_size: V; the last id is COPY.
         length: even, at least 4.
         num_pairs: entries of the dictionary, at most h.
-        per_sequence_mapping: every row has a dictionary of its own. False: one for all rows of a segment, as
-            the authors draw it; a model can then learn it by heart, and another seed has another one.
+        per_sequence_mapping: every row has its own dictionary. False: one for all rows of a segment, as in
+            Zoology's code; a model can then memorize it, and another seed has another one.
     """
 
     vocab_size: int = 40

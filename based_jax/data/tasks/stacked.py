@@ -3,8 +3,8 @@
     [k2|v2] [k1|v1] [k3|v3]  [k1| 0] [k3| 0] [k2| 0]        inputs
                                 v1      v3      v2          labels
 
-A frozen table has V unit vectors, the lower half for keys, the upper one for values. Each pass gives the D
-pairs in a new order, then come D queries in a new order. A label is the value's row in the upper half,
+A frozen table has V unit vectors, the lower half for keys, the upper half for values. Each pass has the D
+pairs in a new order, followed by D queries in a new order. A label is the value's row in the upper half,
 0 ... V/2 - 1. One layer of attention solves it.
 """
 
@@ -22,17 +22,17 @@ from based_jax.validate import expect
 
 @dataclass(frozen=True)
 class StackedMQAR(Task):
-    """Settings of recall on embeddings. Inputs are float32 (n, (num_passes + 1) D, 2 embedding_dim).
+    """Recall on embeddings. Inputs are float32 (n, (num_passes + 1) D, 2 embedding_dim).
 
     Attributes:
         vocab_size: V, rows of the table, even.
         num_pairs: D, at most V / 2; also queries.
-        num_passes: how often the pairs are given before the queries.
+        num_passes: how often the pairs are repeated before the queries.
         embedding_dim: width of a vector of the table.
-        per_sequence_mapping: every row pairs keys with values anew. False: one map from all keys to values
-            for every row and seed, part of the table, which a model can learn by heart. (The authors mean
-            this too, but draw new values.)
-        table_seed: of the table, the same for training and test segments.
+        per_sequence_mapping: every row has its own map of keys to values. False: one map of all keys to
+            values for every row and seed, part of the table, which a model can memorize. (Zoology's code
+            intends this too, but draws new values.)
+        table_seed: seed of the table; use the same for training and test segments.
     """
 
     vocab_size: int = 8192
@@ -53,11 +53,11 @@ class StackedMQAR(Task):
 
     @property
     def length(self) -> int:
-        """Vectors per row, N."""
+        """Return the vectors per row, N."""
         return (self.num_passes + 1) * self.num_pairs
 
     def embeddings(self) -> Float[Array, "V D"]:
-        """The table, float32 (vocab_size, embedding_dim), rows of length 1.
+        """Return the table, float32 (vocab_size, embedding_dim), with rows of norm 1.
 
         Unlike tokens, these floats may differ in their last bit between backends.
         """
@@ -66,7 +66,7 @@ class StackedMQAR(Task):
         return table / jnp.linalg.norm(table, axis=1, keepdims=True)
 
     def mapping(self) -> Int[Array, " keys"]:
-        """Without `per_sequence_mapping`: the value's row in the upper half, by key; int32 (V / 2,)."""
+        """Return the value row (in the upper half) of each key if all rows share them, int32 (V / 2,)."""
         _, of_mapping = jax.random.split(self._table_rng())
         return jax.random.permutation(of_mapping, jnp.arange(self.vocab_size // 2, dtype=jnp.int32))
 

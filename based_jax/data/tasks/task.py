@@ -1,4 +1,4 @@
-"""What every task is: frozen settings whose `build(seed)` draws a segment of examples."""
+"""Base class of the tasks: frozen settings whose `build(seed)` draws a segment of examples."""
 
 import abc
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ Labels = Int[Array, "n N"]
 @jax.tree_util.register_pytree_with_keys_class
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Examples of one task at one setting. A pytree of the two arrays."""
+    """Examples of one task with one setting; a pytree of the two arrays."""
 
     inputs: Inputs  # int32 (n, N) token ids; float32 (n, N, D) for a task on embeddings
-    labels: Labels  # int32 (n, N), the answer at the position that must give it (not before), else `IGNORE`
-    slices: dict[str, int | float]  # what results are broken down by, the same for every example
+    labels: Labels  # int32 (n, N), the answer at the position whose output must be it, else `IGNORE`
+    slices: dict[str, int | float]  # properties to group results by, the same for every example
 
     def tree_flatten_with_keys(self) -> tuple[tuple[Any, Any], tuple[Any, ...]]:
-        """The arrays, and the slices as something hashable, so that a segment can be an argument of `jit`."""
+        """Return the arrays, and the slices in hashable form: a segment can then be an argument of `jit`."""
         name = jax.tree_util.GetAttrKey
         return tuple((name(x), getattr(self, x)) for x in ("inputs", "labels")), tuple(self.slices.items())
 
@@ -38,37 +38,37 @@ class Segment:
 
 
 class Task(abc.ABC):
-    """Settings of a task, one frozen dataclass per task. Wrong settings are refused when they are made.
+    """Settings of a task, one frozen dataclass per task; invalid settings raise an error at construction.
 
-    What several tasks have:
+    Settings that several tasks share:
 
         vocab_size      V, token ids
         num_examples    rows, n
         length          tokens per row, N; in tasks with queries at slots even, and less than V
-        num_pairs       D, keys with their values; also queries
-        power           of the law of the queries' slots, above 0; 1 is uniform
+        num_pairs       D, number of keys with values; also of queries
+        power           of the distribution of the queries' slots, above 0; 1 is uniform
         random_fill     random tokens between the queries instead of 0
 
     Raises:
         ValueError: a setting out of range.
     """
 
-    sliced_by: ClassVar[tuple[str, ...]] = ("num_pairs", "length")  # settings that results are filed under
+    sliced_by: ClassVar[tuple[str, ...]] = ("num_pairs", "length")  # settings to group results by
 
     @property
     def slices(self) -> dict[str, int | float]:
-        """What results on this setting are filed under."""
+        """Return the properties to group results by."""
         return {name: getattr(self, name) for name in self.sliced_by}
 
     @abc.abstractmethod
     def draw(self, rng: Array) -> tuple[Inputs, Labels]:
-        """Inputs and labels from a random key. Traceable; what `build` compiles."""
+        """Draw inputs and labels from a random key; traceable, `build` compiles it."""
 
     def build(self, seed: int) -> Segment:
         """Draw the examples on the default device.
 
-        The same seed gives the same tokens on every backend and with 64-bit types on or off: keys are
-        threefry whatever the configured default is, and tokens come from integer arithmetic alone.
+        The same seed gives the same tokens on every backend and with 64-bit types on or off: keys are always
+        threefry, whatever the configured default, and tokens are computed in integer arithmetic.
 
         Raises:
             ValueError: a seed that is not an integer of 32 bits.

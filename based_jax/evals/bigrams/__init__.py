@@ -1,1 +1,1 @@
-"""Counts of the bigrams of a training corpus: ``python -m based_jax.evals.bigrams``."""
+"""Count the bigrams of a training corpus: ``python -m based_jax.evals.bigrams``."""

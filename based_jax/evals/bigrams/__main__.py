@@ -1,7 +1,8 @@
 """Count the bigrams of a training corpus: ``python -m based_jax.evals.bigrams --data stdlib --out FILE``.
 
 The stream is that of training, ``EOT d1 EOT d2 ... dn EOT``, so every pair of an input and its target counts
-once. Each document counts by itself (``EOT d EOT``): files counted apart and then merged give the same table.
+once. Documents are counted separately (``EOT d EOT``), so merging the counts of several files gives the same
+table as counting them together.
 """
 
 import dataclasses
@@ -34,7 +35,7 @@ GIB = 1 << 30
 class Options:
     """Count how often each pair of neighbouring tokens occurs, for the slices of evals.perplexity.
 
-    Interrupted or killed, the same command goes on from OUT.partial.
+    After an interruption or kill, the same command resumes from OUT.partial.
     """
 
     out: Path
@@ -43,11 +44,11 @@ class Options:
     merge: tuple[Path, ...] = ()
     """count files to add up, instead of --data"""
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file; default: of tokens:DIR, else byte"""
+    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file; default: tokens:DIR's, else byte"""
     memory: float = 2.0
-    """GiB for counting; what does not fit waits in files beside OUT"""
+    """GiB of memory for counting; larger counts are kept in files next to OUT"""
     save_every: int = 100_000_000
-    """tokens between savings of the progress"""
+    """tokens between saves of the progress"""
 
     def __post_init__(self) -> None:
         one = (self.text.data is None) == bool(self.merge)
@@ -60,18 +61,18 @@ class Options:
 
 
 class Place(NamedTuple):
-    """How far counting has come."""
+    """Progress of a count."""
 
     part: int = 0
-    """parts that are done"""
+    """number of finished parts"""
     document: int = 0
-    """documents of the next part, or stretches of the next shard, that are done"""
+    """number of finished documents of the next part, or stretches of the next shard"""
     runs: Sequence[str] = ()
-    """files that hold the counts so far"""
+    """files with the counts so far"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; the exit status is 130 after an interruption."""
+    """Run the command; the exit status is 130 after an interruption."""
     options = command.parse(Options, argv, prog=PROG)
     memory_bytes = int(options.memory * GIB)
     if options.merge:
@@ -82,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             limits = {"memory_bytes": memory_bytes, "save_every": options.save_every}
             table = count(options.text, tokenizer, options.out, **limits, interrupted=interrupted)
         if table is None:
-            print(f"interrupted: the same command goes on from {_scratch(options.out)}", file=sys.stderr)
+            print(
+                f"interrupted: run the same command to resume from {_scratch(options.out)}", file=sys.stderr
+            )
             return 130
     sizes = f"{table.tokens:,} tokens, {len(table):,} distinct bigrams, vocabulary {table.vocab_size:,}"
     print(f"{options.out}: {sizes}")
@@ -98,19 +101,19 @@ def count(
     save_every: int = 100_000_000,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> BigramTable | None:
-    """Count the bigrams of a corpus into a count file, from where an earlier call was interrupted.
+    """Count the bigrams of a corpus into a count file, resuming an interrupted call.
 
     Args:
-        out: count file; what belongs to an unfinished one is in ``OUT.partial/``.
-        memory_bytes: for counting, beside the largest file's text.
-        save_every: tokens between savings of the progress.
-        interrupted: asked after each document; True saves and ends the call.
+        out: count file; an unfinished count is kept in ``OUT.partial/``.
+        memory_bytes: memory for counting, in addition to the largest file's text.
+        save_every: tokens between saves of the progress.
+        interrupted: called after each document; if it returns True, the call saves and ends.
 
     Returns:
         The counts, or None if interrupted.
 
     Raises:
-        ValueError: bad data, no token at all, or an interrupted count of other data.
+        ValueError: invalid data, no tokens, or an interrupted count of other data.
     """
     parts, checksum = open_text(text, tokenizer)
     scratch = _scratch(out)
@@ -147,7 +150,7 @@ def count(
 def _stretches(
     parts: Sequence[Callable[[], Stretches]], place: Place
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """The stretches of tokens after `place`, and their own places."""
+    """Yield the stretches of tokens after `place`, with their part and index."""
     for part in range(place.part, len(parts)):
         stretches = parts[part]()
         for index in range(place.document if part == place.part else 0, len(stretches)):
@@ -165,7 +168,7 @@ def _resume(scratch: Path, job: dict) -> Place:
     saved = read_json(path)
     for key, value in job.items():
         before = saved["job"].get(key)
-        wanted = f"{before!r}, as in the interrupted count in {scratch}; delete it to begin anew"
+        wanted = f"{before!r}, as in the interrupted count in {scratch}; delete it to start again"
         expect(before == value, key, value, wanted)
     return Place(**saved["place"])
 

@@ -2,8 +2,8 @@
 
     tokens -> buffer of keys -> sorted table in memory -> runs (count files) on disk -> one count file
 
-A full buffer is sorted and merged into the table, a full table becomes a run, and the runs are merged at the
-end.
+A full buffer is sorted and merged into the table, a full table is written as a run, and the runs are merged
+at the end.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from based_jax.evals.bigrams.table import BigramTable, bigram_keys, count_keys, 
 from based_jax.validate import expect
 
 SMALLEST_MEMORY = 1 << 16
-_BUFFER_SHARE = 256  # bytes of the budget per token in the buffer, see _MERGE_BYTES of bigram_table
-_TABLE_SHARE = 160  # and per entry of the table
+_BUFFER_SHARE = 256  # bytes of the memory limit per token in the buffer, see _MERGE_BYTES in table.py
+_TABLE_SHARE = 160  # bytes of the memory limit per entry of the table
 
 
 class BigramCounter:
-    """Counts bigrams; see the module.
+    """Counts bigrams in bounded memory; see the module.
 
     Args:
         vocab_size: every token is below it; at most 2^32.
-        directory: for runs; it must exist.
-        memory_bytes: NumPy arrays take no more than this at any time.
-        runs: files that an earlier counter wrote there, to count on from.
+        directory: an existing directory for runs.
+        memory_bytes: NumPy arrays never take more than this.
+        runs: files that an earlier counter wrote there, to continue from.
 
     Raises:
         ValueError: a value out of range, or runs of another vocabulary.
@@ -46,17 +46,17 @@ class BigramCounter:
         self._table = merge_entries([])
         self._spilled = 0
         self.runs = list(runs)
-        """names of the files in `directory` that hold everything up to the last `spill`"""
+        """names of the files in `directory` with all counts up to the last `spill`"""
         for run in self.runs:
             found = BigramTable.load(directory / run)
             size = found.vocab_size
             expect(size == vocab_size, "vocab_size", vocab_size, f"{size}, as in {run}")
             self._spilled += found.tokens
         self.tokens = self._spilled
-        """bigrams counted so far"""
+        """number of bigrams counted so far"""
 
     def add(self, tokens: Integer[np.ndarray, " T"]) -> None:
-        """Count the neighbours in a stretch of tokens; nothing is counted across calls."""
+        """Count the neighbouring pairs in an array of tokens; pairs across two calls do not count."""
         start, last = 0, len(tokens) - 1
         while start < last:
             count = min(last - start, self._buffer.size - self._used)
@@ -78,7 +78,7 @@ class BigramCounter:
         self._used = 0
 
     def spill(self) -> None:
-        """Write what is in memory as a run."""
+        """Write the counts in memory as a run."""
         self._sort()
         if self.tokens == self._spilled:
             return
@@ -88,10 +88,10 @@ class BigramCounter:
         self._table, self._spilled = merge_entries([]), self.tokens
 
     def finish(self, path: Path, source: str) -> BigramTable:
-        """Write the counts of everything added and open them.
+        """Write all counts to a count file and open it.
 
         Args:
-            source: what was counted; for people.
+            source: description of what was counted.
         """
         if not self.runs:
             self._sort()

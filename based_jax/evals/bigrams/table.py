@@ -1,4 +1,4 @@
-"""How often each ordered pair of tokens occurs: a sorted table in memory or mapped from a file.
+"""Store how often each ordered pair of tokens occurs, in a sorted table in memory or mapped from a file.
 
 A count file is a safetensors file with two tensors and text metadata:
 
@@ -6,7 +6,7 @@ A count file is a safetensors file with two tensors and text metadata:
     counts  uint64 (n,), at least 1
     format "based_jax.bigrams", version "1", vocab_size, tokens (the sum of the counts), source
 
-Tables add up: the counts of two streams are the counts of both files merged.
+Tables can be added: merging the files of two streams gives the counts of both.
 """
 
 import dataclasses
@@ -33,9 +33,9 @@ Entries = tuple[np.ndarray, np.ndarray]
 
 _SHIFT = np.uint64(32)
 _BLOCK = 1 << 16
-"""entries that are read at once"""
+"""Number of entries to read at once."""
 _MERGE_BYTES = 80
-"""per entry while entries are merged: two inputs, an order, two gathered, two outputs"""
+"""Bytes per entry during a merge: two inputs, an order, two gathered, two outputs."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,8 +46,8 @@ class BigramTable:
         keys: sorted, see the module.
         counts: of the keys.
         vocab_size: every token is below it.
-        tokens: second tokens counted, the sum of `counts`.
-        source: what was counted; for people.
+        tokens: number of bigrams, the sum of `counts`.
+        source: description of what was counted.
     """
 
     keys: UInt64[np.ndarray, " n"]
@@ -58,28 +58,28 @@ class BigramTable:
 
     @classmethod
     def of_stream(cls, tokens: Integer[np.ndarray, " T"], vocab_size: int, source: str = "") -> "BigramTable":
-        """Count the neighbours in a stream that fits in memory; see `BigramCounter` for any other."""
+        """Count the bigrams of a stream that fits in memory; see `BigramCounter` for larger ones."""
         keys, counts = count_keys(bigram_keys(tokens[:-1], tokens[1:]))
         return cls(keys, counts, vocab_size, max(len(tokens) - 1, 0), source)
 
     def __len__(self) -> int:
-        """Distinct bigrams."""
+        """Return the number of distinct bigrams."""
         return self.keys.size
 
     def lookup(
         self, first: Integer[np.ndarray, "..."], second: Integer[np.ndarray, "..."]
     ) -> UInt64[np.ndarray, "..."]:
-        """How often `second` came right after `first`, for arrays of one shape."""
-        # Each key once and in order: a mapped file is then read from its begin to its end.
-        wanted, places = np.unique(bigram_keys(first, second), return_inverse=True)
+        """Return how often `second` occurs right after `first`, for arrays of equal shape."""
+        # Look up each key once and in order: a mapped file is then read sequentially.
+        wanted, positions = np.unique(bigram_keys(first, second), return_inverse=True)
         index = np.searchsorted(self.keys, wanted)
         inside = np.flatnonzero(index < len(self))
         found = np.zeros(wanted.shape, np.uint64)
         found[inside] = np.where(self.keys[index[inside]] == wanted[inside], self.counts[index[inside]], 0)
-        return found[places].reshape(np.shape(first))
+        return found[positions].reshape(np.shape(first))
 
     def blocks(self, size: int = _BLOCK) -> Iterator[Entries]:
-        """The entries in order, at most `size` at once."""
+        """Yield the entries in order, at most `size` at once."""
         for start in range(0, len(self), size):
             yield self.keys[start : start + size], self.counts[start : start + size]
 
@@ -110,7 +110,7 @@ class BigramTable:
         return table
 
     def _check(self) -> None:
-        """Lookups in a table that is not sorted would be wrong silently."""
+        """Check that the table is sorted, as lookups would otherwise be silently wrong, and its totals."""
         last, total = -1, 0
         for keys, counts in self.blocks():
             increasing = int(keys[0]) > last and bool(np.all(keys[1:] > keys[:-1]))
@@ -123,25 +123,25 @@ class BigramTable:
 def bigram_keys(
     first: Integer[np.ndarray, "..."], second: Integer[np.ndarray, "..."]
 ) -> UInt64[np.ndarray, "..."]:
-    """One number per pair of tokens."""
+    """Combine each pair of tokens into one number."""
     return (np.asarray(first).astype(np.uint64) << _SHIFT) | np.asarray(second).astype(np.uint64)
 
 
 def count_keys(keys: UInt64[np.ndarray, " n"]) -> Entries:
-    """Distinct keys, sorted, and how often each is there."""
+    """Return the distinct keys, sorted, and their counts."""
     distinct, counts = np.unique(keys, return_counts=True)
     return distinct, counts.astype(np.uint64)
 
 
 def merge_entries(parts: Sequence[Entries]) -> Entries:
-    """Sorted entries of several tables as one; counts of equal keys are added."""
+    """Merge the sorted entries of several tables, adding the counts of equal keys."""
     parts = [part for part in parts if part[0].size]
     if not parts:
         return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
     if len(parts) == 1:
         return parts[0]
     keys, counts = map(np.concatenate, zip(*parts, strict=True))
-    order = np.argsort(keys, kind="stable")  # finds the sorted runs and merges them in linear time
+    order = np.argsort(keys, kind="stable")  # detects the sorted runs and merges them in linear time
     keys, counts = keys[order], counts[order]
     starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     return keys[starts], np.add.reduceat(counts, starts)
@@ -158,8 +158,8 @@ def merge_tables(
     Args:
         tables: of one vocabulary; those from `BigramTable.load` stay on disk.
         path: file to create or replace.
-        source: of the sum; default: the tables' sources.
-        memory_bytes: what may be used beside mapped files.
+        source: description of the sum; default: the tables' sources.
+        memory_bytes: memory limit, not counting mapped files.
 
     Raises:
         ValueError: no tables, or tables of different vocabularies.
@@ -176,13 +176,16 @@ def merge_tables(
 
 
 def _merge_blocks(tables: Sequence[BigramTable], block: int) -> Iterator[Entries]:
-    """The merged entries in order, from at most `block` entries of each table at once.
+    """Yield the merged entries in order, reading at most `block` entries of each table at once.
 
-    What a table has not shown yet is above its block's last key, so all up to the smallest of them is final.
+    Unread entries of a table are above the last key of its block, so entries up to the smallest of these last
+    keys are final.
     """
-    places = [0] * len(tables)
+    positions = [0] * len(tables)
     while True:
-        parts = [table.keys[place : place + block] for table, place in zip(tables, places, strict=True)]
+        parts = [
+            table.keys[position : position + block] for table, position in zip(tables, positions, strict=True)
+        ]
         limits = [part[-1] for part in parts if part.size]
         if not limits:
             return
@@ -190,16 +193,16 @@ def _merge_blocks(tables: Sequence[BigramTable], block: int) -> Iterator[Entries
         merged = []
         for index, (table, part) in enumerate(zip(tables, parts, strict=True)):
             count = int(np.searchsorted(part, limit, side="right"))
-            place = places[index]
-            merged.append((part[:count], table.counts[place : place + count]))
-            places[index] += count
+            position = positions[index]
+            merged.append((part[:count], table.counts[position : position + count]))
+            positions[index] += count
         yield merge_entries(merged)
 
 
 def write_table(
     path: str | os.PathLike[str], blocks: Iterable[Entries], vocab_size: int, tokens: int, source: str
 ) -> None:
-    """Write a count file, whole or not at all, from sorted entries whose number is not known before."""
+    """Write a count file, whole or not at all, from sorted entries whose number is not known in advance."""
     reserved, size = len(_header(10**19, vocab_size, tokens, source)), 0
     with whole_file(path) as file, tempfile.TemporaryFile(dir=Path(path).parent) as rest:
         file.write(b"\0" * reserved)
@@ -212,7 +215,7 @@ def write_table(
         file.seek(0)
         file.write(_header(size, vocab_size, tokens, source).ljust(reserved))
         file.seek(0)
-        file.write(struct.pack("<Q", reserved - 8))  # the spaces after the JSON belong to the header
+        file.write(struct.pack("<Q", reserved - 8))  # the header includes the spaces after the JSON
 
 
 def _header(size: int, vocab_size: int, tokens: int, source: str) -> bytes:
@@ -224,12 +227,12 @@ def _header(size: int, vocab_size: int, tokens: int, source: str) -> bytes:
         "counts": {"dtype": "U64", "shape": [size], "data_offsets": [bytes_, 2 * bytes_]},
     }
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # numbers in the file are aligned to their size
+    text += b" " * (-len(text) % 8)  # align the numbers to their size
     return struct.pack("<Q", len(text)) + text
 
 
 def _read_header(path: Path) -> tuple[dict, int, int]:
-    """The parsed header, where the data begin, and the file's size."""
+    """Return the parsed header, the offset of the data, and the file's size."""
     size = path.stat().st_size
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))

@@ -1,1 +1,1 @@
-"""Distances between repeated bigrams: ``python -m based_jax.evals.distances``."""
+"""Measure distances between repeated bigrams: ``python -m based_jax.evals.distances``."""

@@ -1,6 +1,6 @@
-"""Measure how far back repeated bigrams are: ``python -m based_jax.evals.distances --data PATH``.
+"""Measure the distances between repeated bigrams: ``python -m based_jax.evals.distances --data PATH``.
 
-Zoology's Figures 3 (Pile) and 4, 5 (parts of RedPajama, one call each, drawn together by the last).
+Reproduces Zoology's Figures 3 (Pile) and 4, 5 (subsets of RedPajama: one call each, the last draws them all).
 """
 
 import dataclasses
@@ -29,30 +29,30 @@ PROG = "python -m based_jax.evals.distances"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Distances between a repeated bigram and its last occurrence in the same sequence."""
+    """Measure distances between a repeated bigram and its last occurrence in the same sequence."""
 
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
     tokenizer: str | None = None
-    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file; default: of tokens:DIR, else byte"""
+    """byte, dna, gpt2 (if cached locally), or a tokenizers JSON file; default: tokens:DIR's, else byte"""
     length: int = 2048
     """tokens per sequence"""
     cross_documents: bool = False
     """count repeats across document boundaries, as the authors did"""
     max_tokens: int = 16_000_000
-    """tokens of the data that are used, from the first"""
+    """number of tokens of the data to use, from the start"""
     counts: Path | None = None
     """count file of the training data (based_jax.evals.bigrams); without it every repeat is an AR hit"""
     max_count: int = MAX_COUNT
     """largest training count of an AR hit's bigram"""
     stop_words: Path | None = None
     """file with a word per line: bigrams with one of them, or with punctuation, do not count (as in Zoology's
-    Figures 4 and 5). A token is a stop word if its text is one, less spaces around it and in lower case"""
+    Figures 4 and 5). Tokens are compared in lower case, without surrounding spaces"""
     json: Path | None = None
-    """write the numbers to this file"""
+    """write the results to this file"""
     figure: Path | None = None
-    """draw the numbers into this .png, .pdf or .svg file"""
+    """draw the results into this .png, .pdf or .svg file"""
     beside: tuple[Path, ...] = ()
-    """files written with --json for other texts, which the figure shows too"""
+    """files written with --json for other texts, to show in the figure as well"""
 
     def __post_init__(self) -> None:
         expect_positive(self, "length", "max_tokens")
@@ -62,7 +62,7 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
     table = None if options.counts is None else BigramTable.load(options.counts)
     tokenizer = text_tokenizer(options.text, options.tokenizer)
@@ -88,9 +88,9 @@ def histogram(
     max_count: int = MAX_COUNT,
     left_out: Bool[np.ndarray, " V"] | None = None,
 ) -> dict[str, Any]:
-    """tokens, sequences, repeats and hits per sequence (Figure 4), `slices.distances` (Figures 3 and 5).
+    """Count tokens, sequences, repeats and hits (Figure 4), and `slices.distances` (Figures 3 and 5).
 
-    Bigrams with a token that is `left_out` are no repeats.
+    Bigrams with a token that is `left_out` do not count as repeats.
     """
     sequence, distance = stream_distances(packed, length, cross_documents)
     if left_out is not None:

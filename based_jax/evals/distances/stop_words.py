@@ -1,4 +1,4 @@
-"""Which tokens are stop words or punctuation (Zoology, Figures 4 and 5)."""
+"""Find tokens that are stop words or punctuation (Zoology, Figures 4 and 5)."""
 
 import string
 import unicodedata
@@ -13,7 +13,7 @@ from based_jax.validate import expect
 
 
 def read_words(path: Path) -> frozenset[str]:
-    """The words of a file with one per line, in lower case; empty lines do not count."""
+    """Read a file with one word per line, in lower case; empty lines are skipped."""
     if not path.is_file():
         raise FileNotFoundError(f"stop_words = {str(path)!r}: expected a file with a word per line")
     try:
@@ -26,17 +26,17 @@ def read_words(path: Path) -> frozenset[str]:
 
 
 def stop_tokens(tokenizer: Tokenizer, words: Collection[str]) -> Bool[np.ndarray, " V"]:
-    """By token id: whether its text is one of `words`, or punctuation.
+    """Return a mask over token ids, True if a token's text is one of `words`, or punctuation.
 
-    Spaces around the text and its case do not count, so that " The" of a byte-pair vocabulary is "the". Parts
-    of words count as what they look like. The document separator has no text and is neither.
+    Surrounding spaces and case are ignored, so that " The" of a byte-pair vocabulary is "the". Subwords are
+    treated like words. The document separator has no text and is neither.
     """
     texts = (tokenizer.decode([token]).strip().lower() for token in range(tokenizer.vocab_size))
     return np.array([text in words or _is_punctuation(text) for text in texts])
 
 
 def _is_punctuation(text: str) -> bool:
-    """Whether there is text, all of it ASCII's punctuation (as NLTK's users leave out) or Unicode's."""
+    """Return whether a nonempty text consists of ASCII or Unicode punctuation."""
     return text != "" and all(
         letter in string.punctuation or unicodedata.category(letter).startswith("P") for letter in text
     )

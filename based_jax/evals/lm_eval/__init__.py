@@ -1,1 +1,1 @@
-"""Tasks of lm-eval on a model: ``python -m based_jax.evals.lm_eval``."""
+"""Run tasks of lm-eval: ``python -m based_jax.evals.lm_eval``."""

@@ -30,7 +30,7 @@ from based_jax.validate import expect
 PROG = "python -m based_jax.evals.lm_eval"
 
 BOOTSTRAP = 1000
-"""resamples behind the standard error of what is not a mean, such as a perplexity"""
+"""Number of resamples for the standard error of metrics that are not means, such as a perplexity."""
 
 _QUIET = (
     "TQDM_DISABLE",
@@ -38,7 +38,7 @@ _QUIET = (
     "HF_DATASETS_DISABLE_PROGRESS_BARS",
     "HF_HUB_DISABLE_TELEMETRY",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS",
-    "DISABLE_MULTIPROC",  # of lm-eval's bootstrap, which would fork a process that has JAX's threads
+    "DISABLE_MULTIPROC",  # lm-eval's bootstrap would fork a process that has JAX's threads
 )
 
 
@@ -49,36 +49,36 @@ class Options:
     checkpoint: str
     """pretrained directory (config.json, weights, tokenizer), a finished run's directory, or a hub id"""
     tasks: str | None = None
-    """names of tasks, groups or tags of lm-eval with commas between, such as lambada_openai,hellaswag"""
+    """comma-separated tasks, groups or tags of lm-eval, such as lambada_openai,hellaswag"""
     suite: Literal["common_sense", "superglue"] | None = None
-    """instead of --tasks: those of Table 2 or Table 3 of the Based paper, shown above its rows"""
+    """instead of --tasks: the tasks of Table 2 or Table 3 of the Based paper, shown with its rows"""
     shots: int | None = None
-    """examples in the prompt; default: each task's own, 0 for the suites. common_sense has none"""
+    """examples in the prompt; default: each task's own, 0 for the suites; always 0 for common_sense"""
     include: Path | None = None
-    """folder with further tasks, in lm-eval's YAML files"""
+    """directory with further tasks, as lm-eval's YAML files"""
     limit: int | None = None
-    """the first examples of each task only, this many; for a quick look"""
+    """use only this many examples of each task, for a quick look"""
     batch_size: int = 8
-    """rows per call; changes the speed only"""
+    """rows per call; affects only the speed"""
     context: int | None = None
-    """tokens that are read at most, longer texts lose their beginning; default: the training context"""
+    """maximum tokens to read; longer texts are truncated on the left; default: the training context"""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """of the computation, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
+    """compute dtype, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
     tokenizer: str | None = None
     """byte, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
     reuse: bool = True
-    """read what prompts share at their beginning once, by the model's state; changes the speed only"""
+    """read prefixes that prompts share only once, with the model's state; affects only the speed"""
     cache: Path | None = None
-    """folder for answers as they come: the same command continues an interrupted one"""
+    """directory in which answers are saved, so that the same command resumes after an interruption"""
     samples: Path | None = None
     """write one line per example to this .jsonl file: document, requests, answers, metrics"""
     json: Path | None = None
-    """write all numbers to this file"""
+    """write all results to this file"""
 
     def __post_init__(self) -> None:
         one = (self.tasks is None) != (self.suite is None)
         expect(one, "tasks", self.tasks, "names of tasks, or --suite instead")
-        expect(self.tasks is None or all(self.names), "tasks", self.tasks, "names with commas between")
+        expect(self.tasks is None or all(self.names), "tasks", self.tasks, "comma-separated names")
         expect(self.shots is None or self.shots >= 0, "shots", self.shots, "at least 0")
         bare = self.suite == "common_sense"
         expect(not bare or not self.shots, "shots", self.shots, "0 for common_sense, as in the paper")
@@ -88,19 +88,19 @@ class Options:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What lm-eval is asked for."""
+        """Return the names of the tasks to run."""
         if self.suite is not None:
             return SUITES[self.suite].tasks
         return tuple(name.strip() for name in (self.tasks or "").split(","))
 
     @property
     def asked_shots(self) -> int | None:
-        """Examples in the prompt; None leaves them to the tasks."""
+        """Return the number of examples in the prompt; None for each task's default."""
         return 0 if self.suite is not None and self.shots is None else self.shots
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
     begin = time.perf_counter()
     with quiet():
@@ -114,14 +114,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def evaluate(options: Options) -> Mapping[str, Any]:
-    """lm-eval's results of a command."""
-    # Imported here: lm-eval is optional, and --help does not wait for it. The first says if it is missing.
+    """Run the tasks and return lm-eval's results."""
+    # Imported here: lm-eval is optional and slow to import. The first import reports if it is missing.
     from based_jax.evals.lm_eval.model import LMEvalModel
 
     import lm_eval.evaluator as evaluator  # isort: skip
     from lm_eval.tasks import TaskManager  # isort: skip
 
-    evaluator.get_git_commit_hash = str  # it would ask git, which complains aloud outside of a repository
+    evaluator.get_git_commit_hash = str  # it would call git, which prints errors outside a repository
     manager = TaskManager(include_path=None if options.include is None else str(options.include))
     for name in options.names:
         close = difflib.get_close_matches(name, manager.all_tasks) or ["one that lm-eval or --include has"]
@@ -136,7 +136,7 @@ def evaluate(options: Options) -> Mapping[str, Any]:
     if options.cache is not None:
         probe = tokenizer.encode("What decides the answers, beside the weights.").tolist()
         settings = {"model": model.config.to_dict(), "tokenizer": probe, "context": adapter.max_length}
-        cache = options.cache / digest(settings, params)  # another model's answers have another name
+        cache = options.cache / digest(settings, params)  # each model has its own file
     try:
         return evaluator.simple_evaluate(
             adapter,
@@ -151,9 +151,9 @@ def evaluate(options: Options) -> Mapping[str, Any]:
     except KeyboardInterrupt:
         kept = "nothing is kept without --cache"
         if options.cache is not None:
-            kept = f"{options.cache} has the answers so far, and the same command continues"
+            kept = f"{options.cache} has the answers so far; run the same command to resume"
         command.fail(PROG, f"interrupted; {kept}", status=130)
-    except Exception as error:  # tasks are code and data of others, with errors of every kind
+    except Exception as error:  # tasks are third-party code and data and can raise anything
         if adapter.asked:
             raise
         reason = (str(error) or "no reason given").partition("\n")[0]
@@ -165,9 +165,9 @@ def evaluate(options: Options) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """lm-eval and the libraries below it say nothing but errors, send no telemetry, and start no processes.
+    """Make lm-eval and its dependencies log only errors, send no telemetry, and start no processes.
 
-    They read these variables when they are imported first.
+    They read these environment variables when they are first imported.
     """
     for name in _QUIET:
         os.environ.setdefault(name, "1")
@@ -190,7 +190,7 @@ def show(options: Options, results: Mapping[str, Any]) -> None:
 
 
 def summarize(options: Options, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything but the examples, as plain data; of a suite also its row of the paper's table."""
+    """Return all results except the examples as plain data; for a suite also its row of the paper's table."""
     content: dict[str, Any] = {"options": as_text(options), "lm_eval": version("lm-eval")}
     for name in ("results", "groups", "versions", "n-shot", "n-samples"):
         content[name] = results.get(name, {})

@@ -1,9 +1,9 @@
-"""Log-probabilities of continuations, each after a context of its own.
+"""Compute log-probabilities of continuations, each given its own context.
 
-What several requests share at their beginning is read once: the state after it is copied to all of them, and
-each goes on from there with what is its own. Mixers make that exact, by the split law of their contract:
-mixer(concat(a, b)) == concat(mixer(a, s0), mixer(b, s1)). It takes the memory of one batch of states for each
-level of the tree of shared beginnings, most often two (questions, choices).
+A prefix that several requests share is read once: the state after it is copied to all of them, and each
+continues from there. This is exact, by the split law of the mixers' contract:
+mixer(concat(a, b)) == concat(mixer(a, s0), mixer(b, s1)). It takes the memory of one batch of states per
+level of the prefix tree, usually two levels (questions, choices).
 """
 
 import functools
@@ -21,11 +21,11 @@ from based_jax.models.language_model import LanguageModel, make_mixer
 from based_jax.typing import Params, State
 from based_jax.validate import expect
 
-_TARGETS = 256  # per call of the head: with GPT-2's vocabulary 51 MB of logits
+_TARGETS = 256  # targets per call of the output head: 51 MB of logits with GPT-2's vocabulary
 
 
 class Request(NamedTuple):
-    """What is asked: the probability of `continuation` after `context`."""
+    """A request for the probability of `continuation` after `context`."""
 
     context: Sequence[int]
     """tokens, at least one"""
@@ -34,12 +34,12 @@ class Request(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What the model says of a continuation."""
+    """The model's score of a continuation."""
 
     log_prob: float
-    """nats: the sum over its tokens"""
+    """sum over its tokens, in nats"""
     greedy: bool
-    """each of its tokens is the most likely one"""
+    """whether each of its tokens is the most likely one"""
 
 
 def score_continuations(
@@ -50,20 +50,20 @@ def score_continuations(
     batch_size: int = 8,
     reuse: bool = True,
 ) -> Iterator[tuple[int, Score]]:
-    """Score continuations, in an order that suits the model.
+    """Score continuations, in an order that batches similar lengths.
 
-    Scores depend neither on the batch size nor on `reuse`, but for the order of sums.
+    Up to rounding (the order of sums), scores depend neither on the batch size nor on `reuse`.
 
     Args:
-        reuse: read shared beginnings once. Else, or if a layer cannot continue from a state, every request
-            is a plain parallel pass.
+        reuse: read shared prefixes once. Otherwise, or if a layer cannot continue from a state, every request
+            is a parallel forward pass.
 
     Yields:
-        Pairs of a request's index and its score, each as soon as it is known.
+        Pairs of a request's index and its score, as soon as they are computed.
 
     Raises:
-        ValueError: an empty context or continuation, one that is longer than the model's positions, tokens
-            outside of its vocabulary, a model that sees later tokens, or probabilities that are not finite.
+        ValueError: an empty context or continuation, a request longer than the model's positions, tokens
+            outside its vocabulary, a model that is not causal, or probabilities that are not finite.
     """
     expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
     for number, request in enumerate(requests):
@@ -82,8 +82,8 @@ class _Scorer:
     ) -> None:
         self.model, self.params, self.batch_size = model, params, batch_size
         self.texts = [(*request.context, *request.continuation) for request in requests]
-        self.inputs = [text[:-1] for text in self.texts]  # nothing is asked after the last token
-        self.begins = [len(request.context) - 1 for request in requests]  # inputs before these are not asked
+        self.inputs = [text[:-1] for text in self.texts]  # the last token is only a target
+        self.begins = [len(request.context) - 1 for request in requests]  # first input whose target is scored
         expect_left_to_right(model, max(map(max, self.texts)))
         longest, limit = max(map(len, self.inputs)), model.config.max_positions
         wanted = f"at most {limit}, the model's positions"
@@ -95,8 +95,8 @@ class _Scorer:
         self.missing = np.array([len(request.continuation) for request in requests])
 
     def visit(self, nodes: list[tuple[int, Node]], before: State | None) -> Iterator[tuple[int, Score]]:
-        """Read nodes and what is below them; each comes with its row in the state before it."""
-        # Rows of a batch are about as long as each other, and so are the caches that they need.
+        """Read nodes and their descendants; each node comes with its row in the state before it."""
+        # Rows of a batch should have similar lengths, and need caches of similar capacity.
         nodes.sort(key=lambda pair: (not pair[1].children, -_capacity(pair[1]), pair[1].start - pair[1].stop))
         for first in range(0, len(nodes), self.batch_size):
             batch = nodes[first : first + self.batch_size]
@@ -121,23 +121,23 @@ class _Scorer:
                 yield from self.visit(below, state)
 
     def look(self, batch: list[Node], hidden: Any) -> Iterator[tuple[int, Score]]:
-        """Add up what was asked of these nodes' tokens; yield the requests that are complete."""
+        """Sum the scores of the targets in these nodes; yield the requests that are complete."""
         width = hidden.shape[1]
         asked = [
-            (row * width + place - node.start, self.texts[member][place + 1], member)
+            (row * width + position - node.start, self.texts[member][position + 1], member)
             for row, node in enumerate(batch)
             for member in node.members
-            for place in range(max(node.start, self.begins[member]), node.stop)
+            for position in range(max(node.start, self.begins[member]), node.stop)
         ]
         if not asked:
             return
-        places, targets, owners = np.array(asked, np.int32).T
+        positions, targets, owners = np.array(asked, np.int32).T
         losses, hits = [], []
         for first in range(0, len(asked), _TARGETS):
             part = slice(first, first + _TARGETS)
             count = len(targets[part])
             fill = (0, _rounded(count, _TARGETS) - count)
-            padded = np.pad(places[part], fill), np.pad(targets[part], fill)
+            padded = np.pad(positions[part], fill), np.pad(targets[part], fill)
             found = _score(self.model, self.params, hidden, *padded)
             loss, predicted = (np.asarray(array)[:count] for array in found)
             losses.append(loss)
@@ -153,12 +153,12 @@ class _Scorer:
 
 
 def _capacity(node: Node) -> int:
-    """Tokens that a row's caches must hold: few sizes, so that few programs are compiled."""
+    """Return the tokens that a row's caches must hold, rounded to few sizes so that few programs compile."""
     return 1 << (node.longest - 1).bit_length()
 
 
 def _rounded(count: int, limit: int) -> int:
-    """The next power of four, at most `limit`: few sizes are compiled, and few rows are thrown away."""
+    """Round up to a power of four, at most `limit`, so that few sizes compile and few rows are wasted."""
     return min(4 ** -(-(count - 1).bit_length() // 2), limit)
 
 
@@ -171,7 +171,7 @@ _take = jax.jit(take_rows)
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
-def _score(model, params, hidden, places, targets):
-    hidden = hidden.reshape(-1, hidden.shape[-1])[places]
+def _score(model, params, hidden, positions, targets):
+    hidden = hidden.reshape(-1, hidden.shape[-1])[positions]
     loss, predicted, _ = target_scores(model, params, hidden, targets)
     return loss, predicted

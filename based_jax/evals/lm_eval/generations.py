@@ -1,4 +1,4 @@
-"""Texts that continue prompts up to a stop text, many at once, by settings under lm-eval's names."""
+"""Continue prompts in batches up to a stop text, with lm-eval's generation settings."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -15,27 +15,27 @@ from based_jax.typing import Params
 from based_jax.validate import expect
 
 MAX_TOKENS = 256
-"""of a continuation that says nothing else, as in lm-eval"""
+"""Default limit of a continuation, as in lm-eval."""
 
 _MAX_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _NAMES = ("until", "do_sample", "temperature", "top_k", "top_p", *_MAX_TOKENS_NAMES)
-_CHUNK = 16  # tokens between two looks for stop texts
+_CHUNK = 16  # tokens between checks for stop texts
 
 
 class Settings(NamedTuple):
-    """How to continue a text."""
+    """Generation settings of a request."""
 
     until: tuple[str, ...]
-    """texts that end it; they are no part of it"""
+    """texts that end the continuation, without being part of it"""
     max_tokens: int
     sampler: Sampler
 
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> "Settings":
-        """From a task's `generation_kwargs`.
+        """Parse a task's `generation_kwargs`.
 
-        Without `do_sample` a temperature above 0 samples; with `do_sample: true` the temperature is 1 unless
-        given; with `do_sample: false` it is not looked at.
+        Without `do_sample` a temperature above 0 samples; with `do_sample: true` the temperature defaults to
+        1; with `do_sample: false` it is ignored.
         """
         unknown = sorted(set(options) - set(_NAMES))
         expect(not unknown, "generation_kwargs", unknown, f"only {', '.join(_NAMES)}")
@@ -57,7 +57,7 @@ class Settings(NamedTuple):
         return cls(tuple(filter(None, until)), max_tokens, sampler)
 
     def cut(self, text: str) -> str:
-        """What is before the first stop text."""
+        """Return the text before the first stop text."""
         return text[: min((text.find(stop) for stop in self.until if stop in text), default=len(text))]
 
 
@@ -79,8 +79,8 @@ def continue_texts(
     ends: dict[str, Any] = {"stop_tokens": (tokenizer.eot,), "pad_token": -1, "chunk": _CHUNK, "rng": rng}
     sampling = dataclasses.asdict(settings.sampler)
     texts = [""] * len(prompts)
-    for piece in stream(model, params, prompts, settings.max_tokens, **sampling, **ends):
-        tokens = np.concatenate([tokens, piece], axis=1)
+    for chunk in stream(model, params, prompts, settings.max_tokens, **sampling, **ends):
+        tokens = np.concatenate([tokens, chunk], axis=1)
         texts = [tokenizer.decode(row[row >= 0]) for row in tokens]
         if all(settings.cut(text) != text for text in texts):
             break
@@ -88,5 +88,5 @@ def continue_texts(
 
 
 def keys_for(seed: int, numbers: Sequence[int]) -> Any:
-    """One key for each number: a request is sampled alike in any batch."""
+    """Return one key per index, so that a request is sampled alike in any batch."""
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), jnp.asarray(numbers))

@@ -1,4 +1,4 @@
-"""A language model as lm-eval sees one: it scores continuations and texts, and continues texts.
+"""Adapt a language model to lm-eval: score continuations and texts, and continue texts.
 
 results = lm_eval.simple_evaluate(LMEvalModel(model, params, tokenizer), tasks=["lambada_openai"])
 """
@@ -27,23 +27,23 @@ except ImportError as error:
     ) from error
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-"""From a label and a number of requests to a context that gives a function to count them with."""
+"""(label, number of requests) -> context manager that returns a function to count finished requests."""
 
 
 class LMEvalModel(TemplateLM):
-    """The adapter. Chat templates are not supported: these are base models.
+    """A language model with lm-eval's interface. Chat templates are not supported: these are base models.
 
-    A text without context is read after the tokenizer's separator; what exceeds `max_length` loses its
-    beginning. Answers do not depend on the batch size, but for the order of sums.
+    A text without context is read after the tokenizer's separator; texts longer than `max_length` are
+    truncated on the left. Up to rounding (the order of sums), answers do not depend on the batch size.
 
     Args:
-        max_length: tokens that are read at most; None takes the model's training context.
-        reuse: read what requests share at their beginning once.
-        seed: of tasks that sample.
-        progress: shows how far each kind of request has come.
+        max_length: maximum tokens to read; None for the model's training context.
+        reuse: read shared prefixes of requests once.
+        seed: for tasks that sample.
+        progress: shows the progress of each kind of request.
 
     Raises:
-        ValueError: the tokenizer has more tokens than the model, or a size out of its range.
+        ValueError: the tokenizer has more tokens than the model, or a size is out of range.
     """
 
     def __init__(
@@ -69,24 +69,24 @@ class LMEvalModel(TemplateLM):
         self._model, self._params, self._tokens = model, params, tokenizer
         self._batch_size, self._reuse, self._seed, self._progress = batch_size, reuse, seed, progress
         self.asked = False
-        """lm-eval has prepared its tasks and come with the first requests"""
+        """whether lm-eval has prepared its tasks and sent the first requests"""
 
     @property
     def eot_token_id(self) -> int:
-        """The separator of documents, which also begins a text."""
+        """Return the document separator, which also starts a text."""
         return self._tokens.eot
 
     @property
     def tokenizer_name(self) -> str:
-        """For lm-eval's own caches of requests."""
+        """Return the name that lm-eval uses in its own request caches."""
         return self._tokens.name
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Tokens of a text; there are no special ones to add."""
+        """Encode a text; there are no special tokens to add."""
         return self._tokens.encode(string).tolist()
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """Log-probabilities (nats) of continuations after their contexts, and whether they are greedy.
+        """Return log-probabilities (nats) of continuations after their contexts, and whether they are greedy.
 
         Raises:
             ValueError: a continuation without tokens, or with more than `max_length`.
@@ -101,7 +101,7 @@ class LMEvalModel(TemplateLM):
             expect(bool(continuation), "continuation", texts[1], "a text that adds tokens to its context")
             size, most = len(continuation), self.max_length
             expect(size <= most, "continuation", f"{size} tokens", f"at most {most}, the context")
-            # The context's beginning is cut off, so that no more than `max_length` tokens are read.
+            # Truncate the context on the left, so that at most `max_length` tokens are read.
             kept = (context or [self.eot_token_id])[-(most + 1 - size) :]
             prepared.append(Request(kept, continuation))
         answers: list[Any] = [None] * len(requests)
@@ -111,7 +111,7 @@ class LMEvalModel(TemplateLM):
         return answers
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[float]:
-        """Log-probabilities (nats) of whole texts, in windows of `max_length` tokens."""
+        """Return log-probabilities (nats) of whole texts, in windows of `max_length` tokens."""
         windows = [
             (number, Request(*make_disjoint_window(window)))
             for number, request in enumerate(requests)
@@ -145,7 +145,7 @@ class LMEvalModel(TemplateLM):
                 expect(most >= 1, "max_gen_toks", kind.max_tokens, wanted)
                 numbers.sort(key=lambda number: -len(rows[number]))
                 for batch in (numbers[first : first + size] for first in range(0, len(numbers), size)):
-                    # One batch size, one program: the last one is filled up with rows that are thrown away.
+                    # Pad the last batch with discarded rows, so that one batch size compiles one program.
                     filled = [*batch, *batch[-1:] * (size - len(batch))]
                     prompts = [rows[number][-most:] for number in filled]
                     keys = None if kind.sampler.greedy else keys_for(self._seed, filled)

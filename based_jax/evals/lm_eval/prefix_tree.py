@@ -1,7 +1,7 @@
-"""Which tokens several sequences share, so that a model need read them once.
+"""Build a tree of shared prefixes, so that a model reads each of them once.
 
-The questions of a task share a header of examples, the choices of a question share the question: a tree whose
-nodes are runs of tokens has one node for each of them, at any depth.
+The questions of a task share a header of examples, the choices of a question share the question: the tree has
+one node per shared run of tokens, at any depth.
 """
 
 import dataclasses
@@ -12,28 +12,28 @@ from itertools import groupby
 from based_jax.generate.prompt import SMALLEST_BUCKET
 
 SHORTEST = SMALLEST_BUCKET
-"""tokens of a shared run that gets a node: lengths are rounded up to this, so fewer would save nothing"""
+"""Minimum tokens of a shared run with its own node: lengths are rounded up to this, so fewer save nothing."""
 
 
 @dataclasses.dataclass
 class Node:
-    """Tokens `start` to `stop` of the sequences in `members`, which are the same up to `stop`."""
+    """Tokens `start` to `stop` (exclusive) of the sequences in `members`, which agree up to `stop`."""
 
     start: int
     stop: int
     members: list[int]
-    """which sequences, by their index; those that are in no child end here"""
+    """indices of the sequences; those that are in no child end here"""
     longest: int
-    """tokens of the longest of them"""
+    """number of tokens of the longest of them"""
     children: "list[Node]" = dataclasses.field(default_factory=list)
 
 
 def prefix_tree(sequences: Sequence[Sequence[int]], *, share: bool = True) -> list[Node]:
-    """The roots of the tree: every path from a root gives a sequence, every sequence is the end of a path.
+    """Build the tree and return its roots; each sequence is the path from a root to the node where it ends.
 
     Args:
-        sequences: tokens; none is empty.
-        share: False makes a root of every distinct sequence.
+        sequences: nonempty sequences of tokens.
+        share: False makes every distinct sequence a root.
 
     Examples:
         >>> long = tuple(range(20))
@@ -46,7 +46,7 @@ def prefix_tree(sequences: Sequence[Sequence[int]], *, share: bool = True) -> li
     pending = [(ordered, 0, roots)] if ordered else []
     while pending:
         members, start, siblings = pending.pop()
-        # In a sorted list the first and the last one share what all of them share.
+        # In a sorted list, the common prefix of the first and the last is that of all.
         first, last = sequences[members[0]], sequences[members[-1]]
         stop = _common(first, last, start)
         alike = stop == len(last)
@@ -57,18 +57,18 @@ def prefix_tree(sequences: Sequence[Sequence[int]], *, share: bool = True) -> li
             start, siblings = stop, node.children
         if not alike:
             parts = [list(part) for _, part in groupby(members, functools.partial(_token, sequences, stop))]
-            if made and len(first) == stop:  # some end here, in this node; sorted, they come first
+            if made and len(first) == stop:  # sequences that end in this node; they are sorted first
                 parts = parts[1:]
             pending += [(part, start, siblings) for part in parts]
     return roots
 
 
-def _token(sequences: Sequence[Sequence[int]], place: int, index: int) -> int | None:
-    """What a sequence has at a place; None after its end."""
-    return sequences[index][place] if place < len(sequences[index]) else None
+def _token(sequences: Sequence[Sequence[int]], position: int, index: int) -> int | None:
+    """Return a sequence's token at a position; None after its end."""
+    return sequences[index][position] if position < len(sequences[index]) else None
 
 
 def _common(first: Sequence[int], last: Sequence[int], start: int) -> int:
-    """Where two sequences that agree up to `start` first differ, or one of them ends."""
+    """Return the position from `start` on where two sequences first differ or one of them ends."""
     end = min(len(first), len(last))
     return next((index for index in range(start, end) if first[index] != last[index]), end)

@@ -1,4 +1,4 @@
-"""Results of lm-eval as tables: all metrics of any tasks, or a suite's row above the paper's."""
+"""Format results of lm-eval as tables: all metrics of any tasks, or a suite's row above the paper's."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from based_jax.published import table as published_table
 
 
 class Metric(NamedTuple):
-    """A number with its standard error, as lm-eval gives them."""
+    """A metric with its standard error, as lm-eval reports it."""
 
     name: str
     value: float
@@ -18,7 +18,7 @@ class Metric(NamedTuple):
 
 
 def read_metrics(result: Mapping[str, Any]) -> Iterator[Metric]:
-    """The metrics of a task's result; a filter other than lm-eval's "none" is part of the name."""
+    """Yield the metrics of a task's result; a filter other than lm-eval's "none" is part of the name."""
     for key, value in result.items():
         name, _, chosen = key.partition(",")
         if not chosen or name.endswith("_stderr") or not isinstance(value, int | float):
@@ -29,7 +29,7 @@ def read_metrics(result: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def task_table(results: Mapping[str, Any]) -> Table:
-    """One row per task (or group of tasks) and metric."""
+    """Tabulate one row per task (or group of tasks) and metric."""
     table = Table("task", "metric")
     for column in ("value", "standard error", "shots", "examples"):
         table.add_column(column, justify="right")
@@ -43,13 +43,13 @@ def task_table(results: Mapping[str, Any]) -> Table:
 
 
 def suite_rows(suite: Suite, shots: int) -> list[dict[str, Any]]:
-    """The paper's rows; of SuperGLUE those with as many examples in the prompt."""
+    """Return the paper's rows; for SuperGLUE those with the same number of examples in the prompt."""
     rows = published_table("based", suite.table).rows
     return [dict(row) for row in rows if row.get("shots", shots) == shots]
 
 
 def suite_table(suite: Suite, results: Mapping[str, Any], name: str, shots: int) -> Table:
-    """Our row, then the paper's."""
+    """Tabulate our row, then the paper's."""
     paper = published_table("based", suite.table)
     table = Table(title=f"{paper.title}; percent, ours above {paper.source}", title_justify="left")
     names = [column.name for column in suite.columns]
@@ -74,5 +74,5 @@ def suite_table(suite: Suite, results: Mapping[str, Any], name: str, shots: int)
 
 
 def _show(value: float) -> str:
-    """Four decimals; of a large perplexity six digits."""
+    """Format with four decimals, or six digits for a large perplexity."""
     return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.6g}"

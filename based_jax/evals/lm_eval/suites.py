@@ -1,4 +1,4 @@
-"""The paper's two groups of lm-eval tasks, as columns of Tables 2 and 3 of Based."""
+"""Define the Based paper's two groups of lm-eval tasks, as columns of its Tables 2 and 3."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -7,25 +7,25 @@ from typing import Any, NamedTuple
 
 
 class Column(NamedTuple):
-    """A number of lm-eval and where it stands in the paper's table."""
+    """A metric of lm-eval and its column in the paper's table."""
 
     name: str
-    """of the table's column"""
+    """name of the column"""
     task: str
     metric: str
     title: str
 
 
 class Suite(NamedTuple):
-    """Tasks that are averaged."""
+    """A group of tasks that are averaged."""
 
     table: int
-    """of the Based paper"""
+    """number of the table in the Based paper"""
     columns: tuple[Column, ...]
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """lm-eval's names."""
+        """Return lm-eval's names of the tasks."""
         return tuple(dict.fromkeys(column.task for column in self.columns))
 
 
@@ -61,7 +61,7 @@ SUITES = {
 
 
 def read_columns(suite: Suite, results: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """A row of the paper's table from lm-eval's results by task: percent, but for perplexities."""
+    """Compute a row of the paper's table from lm-eval's results by task: percent, except perplexities."""
     row = {}
     for column in suite.columns:
         value = float(results[column.task][f"{column.metric},none"])
@@ -70,7 +70,7 @@ def read_columns(suite: Suite, results: Mapping[str, Mapping[str, Any]]) -> dict
 
 
 def average(suite: Suite, row: Mapping[str, float]) -> float:
-    """Mean over tasks of the mean of each one's percentages."""
+    """Return the mean over tasks of each task's mean percentage."""
     percentages = (column for column in suite.columns if column.metric != "perplexity")
-    tasks = groupby(percentages, lambda column: column.task)  # whose columns stand side by side
+    tasks = groupby(percentages, lambda column: column.task)  # a task's columns are adjacent
     return mean(mean(row[column.name] for column in columns) for _, columns in tasks)

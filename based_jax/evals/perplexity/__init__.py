@@ -1,1 +1,1 @@
-"""Perplexity by slice, from one record per token: ``python -m based_jax.evals.perplexity``."""
+"""Measure perplexity by slice, from one record per token: ``python -m based_jax.evals.perplexity``."""

@@ -32,50 +32,50 @@ PROG = "python -m based_jax.evals.perplexity"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Perplexity overall, on AR hits (repeated bigrams that are rare in training) and on other tokens."""
+    """Measure perplexity overall, on AR hits (repeated bigrams that are rare in training) and on the rest."""
 
     checkpoint: str
-    """pretrained directory, a finished run's directory, a hub id, or a .parquet file written by --records:
-    then only the slices are computed"""
+    """pretrained directory, a finished run's directory, a hub id, or a .parquet file written by --records, of
+    which only the slices are computed"""
     text: Annotated[TextOptions, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TextOptions)
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
     context: Literal["window", "document"] = "window"
-    """window: rows of --length tokens, as in the papers; document: whole documents, by the model's state"""
+    """window: rows of --length tokens, as in the papers; document: whole documents, with the model's state"""
     length: int | None = None
     """tokens per window, or per call with --context document; default: the model's context"""
     cross_documents: bool = False
-    """let windows see across document boundaries, as the authors did; default: documents are kept apart"""
+    """let windows see across document boundaries, as the authors did; default: documents are separate"""
     batch_size: int = 8
-    """rows per call; changes the speed only"""
+    """rows per call; affects only the speed"""
     max_tokens: int = 16_000_000
-    """tokens of the data that are used, from the first (Based: 16 million)"""
+    """number of tokens of the data to use, from the start (Based: 16 million)"""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """of the computation; default: the checkpoint's"""
+    """compute dtype; default: the checkpoint's"""
     counts: Path | None = None
     """count file of the training data (based_jax.evals.bigrams); without it every repeat is an AR hit"""
     max_count: int = MAX_COUNT
     """largest training count of an AR hit's bigram"""
     reference: str | None = None
-    """the model to compare with (in the papers attention), a checkpoint or a .parquet file: the share of the
+    """model to compare with (attention in the papers), a checkpoint or a .parquet file, for the share of the
     gap that the AR hits explain"""
     records: Path | None = None
     """write one record per token to this .parquet file"""
     json: Path | None = None
-    """write all numbers to this file"""
+    """write all results to this file"""
     html: Path | None = None
     """write the text, coloured by loss, to this file"""
     html_tokens: int = 20_000
-    """tokens in the HTML file"""
+    """number of tokens in the HTML file"""
     figure: Path | None = None
     """draw loss against the bigrams' counts, by model, into this .png, .pdf or .svg file"""
     beside: tuple[Path, ...] = ()
-    """files written with --json for other models, which the figure shows too"""
+    """files written with --json for other models, to show in the figure as well"""
 
     def __post_init__(self) -> None:
         if _is_records(self.checkpoint):
             data = self.text.data
-            expect(data is None, "data", data, "none beside a .parquet file, which has its own")
+            expect(data is None, "data", data, "none with a .parquet file, which has its own data")
             from_file = self.reference is None or _is_records(self.reference)
             expect(from_file, "reference", self.reference, "a .parquet file, as the checkpoint is one")
         else:
@@ -90,7 +90,7 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; the exit status is 130 after an interruption."""
+    """Run the command; the exit status is 130 after an interruption."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     options = command.parse(Options, argv, prog=PROG)
     table = None if options.counts is None else BigramTable.load(options.counts)
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def evaluate(
     options: Options, table: BigramTable | None = None, interrupted: Callable[[], bool] = lambda: False
 ) -> tuple[Records, Records | None]:
-    """Records of the model, with the counts of `table`, and of the reference, if there is one."""
+    """Return records of the model, with the counts of `table`, and of the reference, if there is one."""
     if _is_records(options.checkpoint):
         records = read_records(options.checkpoint)
         records = records if table is None else records.with_counts(table)
@@ -154,7 +154,7 @@ def evaluate(
         return make_records(packed, scores, info["length"], cross, {"checkpoint": source, **info}).reached()
 
     records, reference = score(options.checkpoint, loaded), None
-    del loaded  # two models need not fit
+    del loaded  # so that two models need not fit in memory
     expect(len(records) > 0, "data", str(options.text), "more time: interrupted before the first batch")
     if options.reference is not None and _is_records(options.reference):
         reference = read_records(options.reference)

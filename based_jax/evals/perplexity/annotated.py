@@ -1,4 +1,4 @@
-"""Text with each token coloured by its loss, as one HTML file that needs nothing else."""
+"""Write text with each token coloured by its loss, as one self-contained HTML file."""
 
 import json
 from html import escape
@@ -11,7 +11,7 @@ from based_jax.evals.perplexity.records import Records
 
 _SHADES = 16
 _MOST_NATS = 8.0
-"""loss of the strongest colour"""
+"""Loss of the strongest colour, in nats."""
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; color: #222 }
@@ -33,12 +33,12 @@ def write_page(
     reference: Records | None = None,
     max_tokens: int = 20_000,
 ) -> None:
-    """Write the page: one section per sequence, AR hits underlined, numbers where the pointer is.
+    """Write the page: one section per sequence, AR hits underlined, numbers shown on hover.
 
     Args:
-        hits: bool, which of them are AR hits.
-        reference: records of another model on the same tokens, shown beside.
-        max_tokens: how many are shown, from the first.
+        hits: mask of the AR hits.
+        reference: records of another model on the same tokens, shown with the model's.
+        max_tokens: number of tokens to show, from the start.
     """
     shades = "".join(
         f".l{shade} {{ background: rgba(220, 60, 20, {0.75 * shade / (_SHADES - 1):.2f}) }}\n"
@@ -76,7 +76,7 @@ def _spans(
             text, pieces = decoder.flush() + "\u00b6", " piece"
         else:
             text = decoder.feed(token)
-        if not text:  # a part of a character, which shows at its last part
+        if not text:  # an incomplete character, shown at its last token
             text, pieces = "\u00b7", " piece"
         shade = min(round(float(records.loss[index]) / _MOST_NATS * (_SHADES - 1)), _SHADES - 1)
         classes = f"l{shade}{' hit' if hits[index] else ''}{pieces}"

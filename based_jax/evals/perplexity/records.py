@@ -1,4 +1,4 @@
-"""One record per token, in memory and as Parquet, from which every slice is computed without the model."""
+"""Keep one record per token, in memory and as Parquet, from which slices are computed without the model."""
 
 import dataclasses
 import importlib
@@ -28,22 +28,22 @@ _DTYPES = {
     "distance": np.int32,
 }
 _GROUP = 1 << 20
-"""rows of a Parquet row group"""
+"""Rows of a Parquet row group."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Records:
-    """Columns with an entry per target of a stream, in order.
+    """Columns with one entry per target of a stream, in order.
 
     Attributes:
-        position: int64, place of the target in the stream, from 1.
-        sequence: int32, number of the window or document that it was read in.
+        position: int64, position of the target in the stream, from 1.
+        sequence: int32, index of the window or document in which it was read.
         input, target: int32, the token before and the token.
         loss: float32, nats.
         predicted, predicted_loss: int32 and float32, the model's most likely token and its loss.
         distance: int32, tokens since the same bigram ended in this sequence; 0 if it is new.
-        count: int64, how often the bigram occurs in the training data; None if that is not known.
-        info: JSON values: what was evaluated and how.
+        count: int64, how often the bigram occurs in the training data; None if unknown.
+        info: JSON values that describe the evaluation.
     """
 
     position: np.ndarray
@@ -61,7 +61,7 @@ class Records:
         return self.target.size
 
     def with_counts(self, table: BigramTable) -> "Records":
-        """The same records with the counts of `table`."""
+        """Return the same records with the counts of `table`."""
         highest = int(max(self.input.max(), self.target.max()))
         size = table.vocab_size
         expect(highest < size, "counts", f"a vocabulary of {size}", f"more than {highest}")
@@ -70,7 +70,7 @@ class Records:
         return dataclasses.replace(self, count=counts, info=info)
 
     def reached(self) -> "Records":
-        """Without the tokens that an interrupted scoring did not come to."""
+        """Return the records without the tokens that an interrupted scoring did not reach."""
         mask = ~np.isnan(self.loss)
         if mask.all():
             return self
@@ -82,12 +82,12 @@ class Records:
 def make_records(
     packed: PackedTokens, scores: Scores, length: int | None, cross_documents: bool, info: dict[str, Any]
 ) -> Records:
-    """Records of a scored stream.
+    """Build the records of a scored stream.
 
     Args:
         scores: of its T - 1 targets.
         length: tokens per window; None if documents were read whole.
-        cross_documents: windows saw across the borders of documents, so bigrams repeat across them too.
+        cross_documents: windows saw across document boundaries, so bigrams may repeat across them too.
     """
     sequence, distance = stream_distances(packed, length, cross_documents)
     inputs, targets = packed.tokens[:-1].astype(np.int32), packed.tokens[1:].astype(np.int32)
@@ -107,7 +107,7 @@ def write_records(path: str | os.PathLike[str], records: Records) -> None:
 
 
 def read_records(path: str | os.PathLike[str]) -> Records:
-    """Read what `write_records` wrote.
+    """Read a file written by `write_records`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -131,7 +131,7 @@ def read_records(path: str | os.PathLike[str]) -> Records:
 
 
 def import_pyarrow() -> tuple[Any, Any]:
-    """The packages `pyarrow` and `pyarrow.parquet`, or an ImportError that says how to install them."""
+    """Import `pyarrow` and `pyarrow.parquet`, or raise an ImportError with the install command."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Which tokens a model could recall: the bigram they end came before in the same sequence (Zoology 3.1, C.1).
+"""Find tokens that a model could recall: the last ones of repeated bigrams (Zoology, sections 3.1, C.1).
 
 Token t of a sequence is a repeat if the pair (x_{t-1}, x_t) is also (x_{s-1}, x_s) for an s < t; its distance
 is t - s for the largest such s. A repeat is an AR hit if the pair is rare in the training data.
@@ -13,7 +13,7 @@ from based_jax.data import PackedTokens
 from based_jax.evals.bigrams.table import bigram_keys
 
 MAX_COUNT = 1250
-"""Zoology's and Based's bound on a rare pair's training count, included."""
+"""Maximum training count of a rare pair in Zoology and Based."""
 
 
 def repeat_distances(
@@ -22,7 +22,7 @@ def repeat_distances(
     mask: Bool[np.ndarray, "B N"] | None = None,
     segment_ids: Integer[np.ndarray, "B N"] | None = None,
 ) -> Int32[np.ndarray, "B N"]:
-    """Tokens between each target and the last time that the same pair ended; O(N log N) per row.
+    """Count the tokens since the previous occurrence of each target's bigram; O(N log N) per row.
 
     Args:
         targets: tokens below 2^32.
@@ -30,37 +30,37 @@ def repeat_distances(
         segment_ids: not decreasing along a row; pairs of other segments do not count.
 
     Returns:
-        int32 (B, N), at least 1 for a repeat; 0 for what is none and for padding.
+        int32 (B, N), at least 1 for a repeat, else 0, as for padding.
     """
     keys = bigram_keys(inputs, targets)
-    order = np.argsort(keys, axis=1, kind="stable")  # equal pairs side by side, each group by position
+    order = np.argsort(keys, axis=1, kind="stable")  # equal pairs are adjacent, in order of position
     keys = np.take_along_axis(keys, order, axis=1)
     same = keys[:, 1:] == keys[:, :-1]
     if segment_ids is not None:
-        # The last equal pair is in the nearest segment: if that is another one, so are all before it.
+        # If the previous equal pair is in another segment, so are all before it.
         segments = np.take_along_axis(np.asarray(segment_ids), order, axis=1)
         same &= segments[:, 1:] == segments[:, :-1]
     gaps = np.where(same, order[:, 1:] - order[:, :-1], 0)
     distances = np.zeros(keys.shape, np.int32)
     np.put_along_axis(distances, order[:, 1:], gaps.astype(np.int32), axis=1)
-    # Padding is after all tokens, so no token's last equal pair is in it.
+    # Padding follows all tokens, so it contains no token's previous pair.
     return distances if mask is None else np.where(mask, distances, 0).astype(np.int32)
 
 
 def stream_distances(
     packed: PackedTokens, length: int | None, cross_documents: bool
 ) -> tuple[Int32[np.ndarray, " targets"], Int32[np.ndarray, " targets"]]:
-    """The number of the sequence that each target of a stream is in, and `repeat_distances` in it.
+    """Return the index of each target's sequence in a stream, and its `repeat_distances` there.
 
     Args:
         length: the stream is read in windows of this many targets; None: document by document.
-        cross_documents: bigrams of another document of the window count too.
+        cross_documents: bigrams of other documents in the window count too.
 
     Returns:
-        two arrays int32 (T - 1,).
+        Two arrays int32 (T - 1,).
     """
     size = len(packed) - 1
-    # A target is in the document of the last separator among its inputs.
+    # A target belongs to the document of the last separator among its inputs.
     document = np.searchsorted(packed.starts, np.arange(size), side="right").astype(np.int32) - 1
     sequence = document if length is None else (np.arange(size) // length).astype(np.int32)
     distance = np.zeros(size, np.int32)
@@ -78,10 +78,12 @@ def is_hit(
     counts: Integer[np.ndarray, "..."] | None,
     max_count: int = MAX_COUNT,
 ) -> Bool[np.ndarray, "..."]:
-    """AR hits: repeats whose pair occurs at most `max_count` times in training (Based, Table 1).
+    """Return a mask of the AR hits: repeats whose pair occurs at most `max_count` times in training.
+
+    Source: Based, Table 1.
 
     Args:
-        counts: training counts of the pairs; None takes every repeat.
+        counts: training counts of the pairs; None for all repeats.
     """
     repeats = np.asarray(distances) > 0
     return repeats if counts is None else repeats & (np.asarray(counts) <= max_count)

@@ -1,4 +1,4 @@
-"""Reports as lines of text, for the terminal."""
+"""Format reports as lines of text for the terminal."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from based_jax.evals.perplexity.slices import NEAR
 
 
 def report_lines(result: dict[str, Any]) -> list[str]:
-    """What `slices.report` found."""
+    """Format the result of `slices.report`."""
     rows = [f"{'slice':<22}{'tokens':>14}{'share':>9}{'loss':>9}{'perplexity':>12}"]
     for title in ("", "reference"):
         source = result.get(title) if title else result
@@ -34,7 +34,7 @@ def report_lines(result: dict[str, Any]) -> list[str]:
 
 
 def distance_lines(values: dict[str, Any]) -> list[str]:
-    """`slices.distances` as a table."""
+    """Format the result of `slices.distances` as a table."""
     rows = [f"{'tokens since':<22}{'repeats':>14}{'hits':>14}"]
     for entry in values["bins"]:
         rows.append(f"{_span(entry):<22}{entry['repeats']:>14,}{entry['hits']:>14,}")

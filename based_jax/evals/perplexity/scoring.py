@@ -1,11 +1,11 @@
-"""What a model says of every token of a stream: its loss, and the most likely token.
+"""Score every token of a stream: its loss, and the model's most likely token.
 
 Two ways to read a stream:
 
-windows    rows of `length` tokens, each without memory of what is before it (the papers' protocol)
-documents  each document from its separator to its end, `length` tokens at a time, by the model's state
+windows    independent rows of `length` tokens (the papers' protocol)
+documents  each document from its separator to its end, `length` tokens at a time, with the model's state
 
-All calls of the model have one shape; what is missing in a row is masked.
+All calls of the model have the same shape; short rows are padded and masked.
 """
 
 import functools
@@ -28,25 +28,25 @@ class Scores(NamedTuple):
     """One entry per target, the tokens 1 ... T - 1 of a stream, in order."""
 
     loss: Float32[np.ndarray, " targets"]
-    """nats: -log of the target's probability"""
+    """-log of the target's probability, in nats"""
     predicted: Int32[np.ndarray, " targets"]
     """the most likely token"""
     predicted_loss: Float32[np.ndarray, " targets"]
-    """nats: -log of its probability"""
+    """-log of its probability, in nats"""
 
     @classmethod
     def empty(cls, size: int) -> "Scores":
-        """Nothing is scored yet: losses are NaN."""
+        """Return unscored entries, with NaN as losses."""
         nan = np.full(size, np.nan, np.float32)
         return cls(nan, np.zeros(size, np.int32), nan.copy())
 
-    def put(self, places: Any, scores: Any, mask: np.ndarray) -> None:
-        """Take over the entries of a batch where `mask` is True."""
+    def put(self, positions: Any, scores: Any, mask: np.ndarray) -> None:
+        """Copy the entries of a batch where `mask` is True."""
         for own, new in zip(self, scores, strict=True):
             values = np.asarray(new)[mask]
             wanted = "finite losses from the checkpoint"
             expect(bool(np.isfinite(values).all()), "loss", "NaN or infinite", wanted)
-            own[places] = values
+            own[positions] = values
 
 
 def score_windows(
@@ -63,13 +63,12 @@ def score_windows(
     """Score a stream in windows, each target exactly once; see `PackedTokens.window`.
 
     Args:
-        cross_documents: windows see across the borders of documents, as the authors trained.
-        advance: called with the number of targets done since its last call.
-        interrupted: asked after each batch; True ends the call, and losses that were not reached are NaN.
+        cross_documents: windows see across document boundaries, as in the authors' training.
+        advance: called with the number of targets scored since its last call.
+        interrupted: called after each batch; if it returns True the call ends, with NaN for the other losses.
 
     Raises:
-        ValueError: a model that cannot give a left-to-right perplexity, tokens outside of its vocabulary, or
-            a loss that is not finite.
+        ValueError: a model that is not causal, tokens outside its vocabulary, or a loss that is not finite.
     """
     expect_left_to_right(model, packed.tokens.max())
     limit = model.config.max_positions
@@ -98,22 +97,22 @@ def score_documents(
     advance: Callable[[int], None] = lambda count: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Scores:
-    """Score a stream document by document, however long they are.
+    """Score a stream document by document, of any length.
 
-    Args and errors: as `score_windows`. `length` is the number of tokens per call, which changes the speed
-    only; full attention is compiled again whenever the longest document of a batch has another power of two
-    of them.
+    Args and errors: see `score_windows`. `length` is the number of tokens per call, which affects only the
+    speed; full attention is compiled again for each power of two of calls that a batch's longest document
+    needs.
     """
     expect_left_to_right(model, packed.tokens.max())
     expect(length >= 1, "length", length, "at least 1")
     expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
     ends = np.append(packed.starts, len(packed) - 1)
-    sizes = np.diff(ends)  # targets per document: its text and the separator after it
+    sizes = np.diff(ends)  # targets per document: its text and the next separator
     limit = model.config.max_positions
     largest = sizes.max()
     expect(not limit or largest <= limit, "data", f"a document of {largest} tokens", f"at most {limit}")
     scores = Scores.empty(len(packed) - 1)
-    longest_first = np.argsort(-sizes, kind="stable")  # rows of a batch are about as long as each other
+    longest_first = np.argsort(-sizes, kind="stable")  # rows of a batch get similar lengths
     for first in range(0, len(sizes), batch_size):
         group = longest_first[first : first + batch_size]
         chunks = -(-int(sizes[group[0]]) // length)
@@ -122,16 +121,16 @@ def score_documents(
         for chunk in range(chunks):
             inputs, targets = np.full((2, batch_size, length), packed.tokens[0], np.int32)
             mask = np.zeros((batch_size, length), bool)
-            places = []
+            positions = []
             for row, document in enumerate(group):
                 begin = int(ends[document]) + chunk * length
                 count = min(max(int(ends[document + 1]) - begin, 0), length)
                 inputs[row, :count] = packed.tokens[begin : begin + count]
                 targets[row, :count] = packed.tokens[begin + 1 : begin + count + 1]
                 mask[row, :count] = True
-                places.append(np.arange(begin, begin + count))
+                positions.append(np.arange(begin, begin + count))
             result, state = _score(model, params, state, {"inputs": inputs, "targets": targets, "mask": mask})
-            scores.put(np.concatenate(places), result, mask)
+            scores.put(np.concatenate(positions), result, mask)
             advance(int(mask.sum()))
             if interrupted():
                 return scores
@@ -144,7 +143,7 @@ def _score(model, params, state, batch):
     hidden, state = model.apply(params, batch["inputs"], state, **given, method="hidden")
 
     def row(arrays):
-        """One row at a time: logits of a whole batch may be larger than the model."""
+        """Score one row at a time, as the logits of a batch may be larger than the model."""
         return target_scores(model, params, *arrays)
 
     return lax.map(row, (hidden, batch["targets"])), state

@@ -1,7 +1,7 @@
-"""Figures of the slices: loss against a bigram's frequency, distances of repeats, repeats by source.
+"""Plot the slices: loss against a bigram's frequency, distances of repeats, repeats by source.
 
-Zoology's Figure 1 is `draw_perplexity`; its Figures 3 to 5 are `draw_distances`. What is drawn comes from the
-files that the two commands write with --json.
+`draw_perplexity` reproduces Zoology's Figure 1, `draw_distances` its Figures 3 to 5, from the files that the
+two commands write with --json.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from based_jax.files import read_json
 from based_jax.plot import Bars, Line, Panel
 from based_jax.validate import expect
 
-_MAX_BYTES = 64 << 20  # of a file of results, which has an entry for each of many slices
+_MAX_BYTES = 64 << 20  # size limit of a results file, which has many slices
 
 Result = Mapping[str, Any]
 
@@ -21,7 +21,7 @@ SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def expect_figure(path: Path | None, beside: Sequence[Path], key: str) -> None:
-    """Check before any work that a figure can be written, with the results `beside` that have a `key`."""
+    """Check early that a figure can be written, and that the results in `beside` have an entry `key`."""
     if path is None:
         expect(not beside, "beside", beside, "a figure to draw")
         return
@@ -33,10 +33,10 @@ def expect_figure(path: Path | None, beside: Sequence[Path], key: str) -> None:
 
 
 def read_results(paths: Sequence[Path], key: str) -> list[Result]:
-    """Results that were written with --json.
+    """Read results that were written with --json.
 
     Args:
-        key: an entry that they have.
+        key: a required entry.
     """
     results = []
     for path in paths:
@@ -51,13 +51,13 @@ def read_results(paths: Sequence[Path], key: str) -> list[Result]:
 
 
 def draw_perplexity(path: Path, results: Sequence[Result]) -> None:
-    """Loss against the bigram's count in training, by model, and the distances of the first's repeats.
+    """Plot loss against the bigram's training count, by model, and the repeat distances of the first result.
 
-    Grey bars are how many of the first's tokens are in each bin.
+    Grey bars show the number of the first result's tokens in each bin.
 
     Args:
-        results: of `slices.report`; references in them are models too. Without counts there are only the
-            distances.
+        results: of `slices.report`; their references are drawn as models too. Without counts only the
+            distances are drawn.
     """
     models = [model for result in results for model in (result, result.get("reference")) if model]
     named = _named([(str(model["info"].get("checkpoint")), model) for model in models])
@@ -87,7 +87,7 @@ def draw_perplexity(path: Path, results: Sequence[Result]) -> None:
 
 
 def draw_distances(path: Path, results: Sequence[Result]) -> None:
-    """Repeats and hits per sequence (Figure 4) and how far back they reach (Figures 3 and 5), by source."""
+    """Plot repeats and hits per sequence (Figure 4) and their distances (Figures 3 and 5), by source."""
     named = _named([(str(result.get("data")), result) for result in results])
     panels: list[Panel | Bars] = []
     counted = any(result["hits_per_sequence"] < result["repeats_per_sequence"] for result in results)
@@ -112,19 +112,19 @@ def _distances(lines: Sequence[Line], kind: str, counts: Sequence[tuple[float, f
 
 
 def _ticks(counts: Sequence[tuple[float, float]]) -> list[float]:
-    """Low ends of at most 8 bins, the first among them."""
+    """Return the low ends of at most 8 bins, including the first."""
     return [x for x, _ in counts][:: -(-len(counts) // 8) or 1]
 
 
 def _density(distances: Result, kind: str) -> list[tuple[float, float]]:
-    """Share per token of distance: bins are not equally wide."""
+    """Return the share per token of distance, as bins differ in width."""
     total = sum(bin_[kind] for bin_ in distances["bins"])
     filled = [(bin_["low"], bin_["high"], bin_[kind]) for bin_ in distances["bins"] if bin_[kind]]
     return [(low, count / total / (high - low + 1)) for low, high, count in filled]
 
 
 def _named(results: Sequence[tuple[str, Result]]) -> dict[str, Result]:
-    """By a short name for the legend; equal names are numbered."""
+    """Key the results by short names for the legend; equal names are numbered."""
     named: dict[str, Result] = {}
     for source, result in results:
         name = "/".join(Path(source).parts[-2:])

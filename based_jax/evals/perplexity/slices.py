@@ -1,10 +1,10 @@
-"""Perplexity overall, on AR hits and on other tokens; against the bigram's frequency; and repeat distances.
+"""Compute perplexity overall, on AR hits and on other tokens, loss by bigram frequency, and repeat distances.
 
     l, l_H      mean log-probability over all tokens, over the AR hits
     p_H         share of the hits among the tokens
     gap share   min((l_H^m - l_H^ref) p_H / (l^m - l^ref), 1)       (Zoology C.1)
 
-The gap share says how much of what a model m lacks overall to a reference (attention) it lacks on the hits.
+The gap share is the share of model m's overall gap to a reference (attention) that is due to the hits.
 """
 
 import dataclasses
@@ -19,20 +19,19 @@ from based_jax.evals.perplexity.repeats import MAX_COUNT, is_hit
 from based_jax.validate import expect
 
 NEAR = 100
-"""Zoology: most repeats are within this many tokens of the last occurrence."""
+"""In Zoology most repeats are within this many tokens of the previous occurrence."""
 
 
 def report(records: Records, max_count: int = MAX_COUNT, reference: Records | None = None) -> dict[str, Any]:
-    """Everything that the records say, as JSON values.
+    """Summarize records in all slices, as JSON values.
 
     Args:
         max_count: largest training count of an AR hit.
         reference: records of another model on the same tokens.
 
     Returns:
-        info; max_count; slices: all, hits and other, see `slices`; gap_explained (see `gap_explained`) and
-        reference, its slices and frequency, where one is given; frequency and distances, see the functions of
-        these names.
+        info; max_count; slices (all, hits and other); frequency and distances; and with a reference
+        gap_explained and reference, its slices and frequency. See the functions of these names.
 
     Raises:
         ValueError: a reference on other tokens.
@@ -58,15 +57,15 @@ def report(records: Records, max_count: int = MAX_COUNT, reference: Records | No
 
 
 def slices(loss: np.ndarray, hits: np.ndarray) -> dict[str, dict[str, Any]]:
-    """tokens, share of all tokens, mean loss (nats) and perplexity of each slice; None where it is empty."""
+    """Return tokens, share of tokens, mean loss (nats) and perplexity by slice; None if it is empty."""
     chosen = {"all": np.ones(hits.shape, bool), "hits": hits, "other": ~hits}
     return {name: _summary(loss[mask], loss.size) for name, mask in chosen.items()}
 
 
 def gap_explained(loss: np.ndarray, reference: np.ndarray, hits: np.ndarray) -> float | None:
-    """Zoology's share of the gap, at most 1; negative if the model is better on the hits yet worse overall.
+    """Compute Zoology's gap share, at most 1; negative if the model is worse overall but better on the hits.
 
-    A model that is not worse overall has no gap: 1 if it is worse on the hits, as in the paper, else None.
+    Without an overall gap, return 1 if the model is worse on the hits, as in the paper, else None.
     """
     gap = float(np.mean(loss, dtype=np.float64) - np.mean(reference, dtype=np.float64))
     on_hits = float((loss[hits].astype(np.float64) - reference[hits]).sum()) / loss.size
@@ -76,10 +75,10 @@ def gap_explained(loss: np.ndarray, reference: np.ndarray, hits: np.ndarray) -> 
 
 
 def frequency(records: Records) -> list[dict[str, Any]]:
-    """Loss against the bigram's training count (Zoology, Figure 1): bins 0, 1, 2-3, 4-7, ...
+    """Return the loss by the bigram's training count (Zoology, Figure 1), in bins 0, 1, 2-3, 4-7, ...
 
-    Each has `low` and `high` (both included) and summaries of all tokens and of the repeats, whatever their
-    count. Empty without counts.
+    Each bin has `low` and `high` (inclusive) and summaries of all its tokens and of the repeats among them.
+    Empty without counts.
     """
     if records.count is None:
         return []
@@ -92,11 +91,11 @@ def frequency(records: Records) -> list[dict[str, Any]]:
 
 
 def distances(distance: np.ndarray, hits: np.ndarray) -> dict[str, Any]:
-    """How far back the last occurrence is (Zoology, Figures 3 to 5), in bins 1, 2-3, 4-7, ... tokens.
+    """Count repeats by distance (Zoology, Figures 3 to 5), in bins of 1, 2-3, 4-7, ... tokens.
 
     Returns:
-        bins with `low`, `high` (included), `repeats` and `hits`; and the shares of repeats and hits that are
-        less than `NEAR` tokens away, None without any.
+        Bins with `low`, `high` (inclusive), `repeats` and `hits`; and the shares of repeats and hits that are
+        less than `NEAR` tokens away, None if there are none.
     """
     repeats = distance > 0
     bins = [
@@ -113,8 +112,8 @@ def distances(distance: np.ndarray, hits: np.ndarray) -> dict[str, Any]:
 
 
 def _bins(values: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Low and high of the bins 0, 1, 2-3, 4-7, ... up to the largest value, and what is in each."""
-    number = np.frexp(values.astype(np.float64))[1]  # 0 for 0, else the bits of the value
+    """Yield low, high and a mask of each of the bins 0, 1, 2-3, 4-7, ... up to the largest value."""
+    number = np.frexp(values.astype(np.float64))[1]  # 0 for 0, else the value's number of bits
     last = int(number.max(initial=0))
     bounds = [(0, 0), *[(1 << bit, (2 << bit) - 1) for bit in range(last)]]
     for index, (low, high) in enumerate(bounds):

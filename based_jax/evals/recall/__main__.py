@@ -31,32 +31,32 @@ PROG = "python -m based_jax.evals.recall"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Ask a language model for what stands in its prompt, and count the answers that contain it."""
+    """Ask a language model for a value in its prompt, and count the answers that contain it."""
 
     checkpoint: str
     """pretrained directory (config.json, weights, tokenizer), a finished run's directory, or a hub id"""
     task: Literal["swde", "fda", "squad_completion"]
-    """which data set, and which of its columns says what is asked for"""
+    """the recall task, which determines the data set and its columns"""
     data: str = "hub"
     """.jsonl or .parquet file with the published columns, hub (the published data) or hf:NAME (other data)"""
     limit: int | None = None
-    """answer the first rows only, this many"""
+    """answer only this many rows, from the first"""
     batch_size: int = 8
-    """prompts at once"""
+    """prompts per batch"""
     padding: Literal["correct", "authors"] = "correct"
     """correct: no row sees padding; authors: visible separators before shorter rows, as in their code"""
     prompt: Literal["stored", "rebuilt"] = "stored"
-    """stored: the data's text; rebuilt: SWDE without its summary of other keys, as the task was later"""
+    """stored: the data's text; rebuilt: SWDE without its summary of other keys, as in a later revision"""
     context: int = CONTEXT
-    """tokens of prompt and answer together; longer prompts lose their beginning"""
+    """tokens of prompt and answer together; longer prompts are truncated on the left"""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """of the computation, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
+    """compute dtype, instead of the checkpoint's; the authors evaluated Based in bfloat16"""
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
     records: Path | None = None
-    """.jsonl file with one line per example, written as they are answered; the same command continues it"""
+    """.jsonl file with one line per answered example; the same command resumes from it"""
     json: Path | None = None
-    """write the result there"""
+    """write the result to this file"""
 
     def __post_init__(self) -> None:
         expect_positive(self, "batch_size", "limit")
@@ -66,7 +66,7 @@ class Options:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
     examples = read_examples(options.task, options.data)
     directory = find_directory(options.checkpoint)
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run_settings(
     options: Options, examples: Sequence[Example], model: LanguageModel, tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """What decides the answers, beside the weights."""
+    """Return all settings that affect the answers, except the weights."""
     settings: dict[str, Any] = {
         "examples": [list(example) for example in examples],
         "model": model.config.to_dict(),
@@ -95,7 +95,7 @@ def run_settings(
         "padding": options.padding,
         "context": options.context,
     }
-    if options.padding == "authors":  # who stands beside whom matters
+    if options.padding == "authors":  # answers depend on the other rows of the batch
         settings |= {"batch_size": options.batch_size, "limit": options.limit}
     return settings
 
@@ -108,7 +108,7 @@ def evaluate(
     tokenizer: Tokenizer,
     run: str,
 ) -> dict[str, Any]:
-    """Answer the examples; an interrupt ends the process and says what was kept."""
+    """Answer the examples; an interrupt ends the process and reports what was saved."""
     records = RecordFile(options.records, run)
     form = {"style": options.prompt, "context": options.context}
     prompts = [make_prompt(example, tokenizer, **form) for example in examples]
@@ -123,7 +123,7 @@ def evaluate(
                 done += count
                 advance(count)
     except KeyboardInterrupt:
-        kept = f"; {options.records} has them, and the same command continues" if options.records else ""
+        kept = f"; {options.records} has them; run the same command to resume" if options.records else ""
         command.fail(PROG, f"interrupted after {done} of {len(examples)} examples{kept}", status=130)
     return summarize(records.records[example.id] for example in examples)
 

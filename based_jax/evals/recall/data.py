@@ -1,4 +1,4 @@
-"""The recall tasks' data as published: rows of a prompt's text, what it asks for, and the answer.
+"""Read the recall tasks' published data: rows of a prompt's text, the key that it asks for, and the answer.
 
 =================  ==========================  =====================
 task               on the hub                  columns
@@ -8,7 +8,7 @@ fda                hazyresearch/based-fda      text, key, value
 squad_completion   hazyresearch/based-squad    text, question, value
 =================  ==========================  =====================
 
-The split is "validation" (spec of Based 6.2).
+All rows are in the split "validation".
 """
 
 import importlib
@@ -24,7 +24,7 @@ SPLIT = "validation"
 
 
 class Task(NamedTuple):
-    """Where a task's rows are, and what the column is called that says what is asked for."""
+    """A task's data set on the hub, and the name of its key column."""
 
     hub: str
     key: str
@@ -41,7 +41,7 @@ class Example(NamedTuple):
     """One row."""
 
     id: int
-    """its number in the data, from 0"""
+    """row number in the data, from 0"""
     text: str
     """the prompt as stored"""
     key: str
@@ -51,7 +51,7 @@ class Example(NamedTuple):
 
 
 def read_examples(task: str, data: str) -> list[Example]:
-    """All rows of a task.
+    """Read all rows of a task.
 
     Args:
         data: a .jsonl or .parquet file, "hub" (the published data set) or "hf:NAME" (another one there).
@@ -77,7 +77,7 @@ def read_examples(task: str, data: str) -> list[Example]:
 
 
 def read_rows(path: str | Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Rows of a .jsonl or .parquet file that have all of `columns`."""
+    """Read the rows of a .jsonl or .parquet file, which must have all of `columns`."""
     file = Path(path)
     expect(file.suffix in (".jsonl", ".parquet"), "data", str(path), "a .jsonl or .parquet file")
     if not file.is_file():

@@ -1,8 +1,8 @@
-"""How a recall task asks and judges: prompt, left truncation, answer, score (Based, E.3).
+"""Build prompts and score answers of the recall tasks (Based, E.3).
 
-prompt     the stored text, its last context - 48 tokens
-answer     48 tokens, greedily, up to the first newline
-contains   1 if the gold value stands in the answer, whatever its case
+prompt     the last context - 48 tokens of the stored text
+answer     48 greedy tokens, up to the first newline
+contains   1 if the answer contains the gold value, ignoring case
 """
 
 import re
@@ -17,45 +17,45 @@ from based_jax.evals.recall.data import Example
 from based_jax.validate import expect, expect_choice
 
 CONTEXT = 2048
-"""tokens of prompt and answer together"""
+"""Tokens of prompt and answer together."""
 
 ANSWER_TOKENS = 48
-"""tokens of an answer"""
+"""Tokens of an answer."""
 
 CHUNK = 1920
-"""tokens of a document in a prompt of FDA"""
+"""Tokens of a document chunk in FDA's prompts."""
 
 PROMPTS = ("stored", "rebuilt")
-"""texts of a prompt: as the data have it, or as `rebuild` makes it"""
+"""Prompt styles: the stored text, or the result of `rebuild`."""
 
 _SUMMARY = "Summary of information above..."
-_SEPARATOR = "<|endoftext|>"  # what the authors' decoding shows for the end of a document
+_SEPARATOR = "<|endoftext|>"  # text of the document separator in the authors' decoding
 
 
 class Prompt(NamedTuple):
-    """What a model reads for an example."""
+    """The prompt of an example."""
 
     example: Example
     text: str
     tokens: Int32[np.ndarray, " N"]
-    """the end of the text, as much of it as fits"""
+    """the last tokens of the text, as many as fit"""
     length: int
-    """tokens of the whole text"""
+    """number of tokens of the whole text"""
 
     @property
     def truncated(self) -> bool:
-        """The beginning is missing."""
+        """Return whether the prompt was truncated on the left."""
         return len(self.tokens) < self.length
 
 
 def make_prompt(
     example: Example, tokenizer: Tokenizer, *, style: str = "stored", context: int = CONTEXT
 ) -> Prompt:
-    """The tokens of an example's prompt, without a separator in front.
+    """Encode an example's prompt, without a leading separator.
 
     Args:
-        style: "stored" takes the text as it is; "rebuilt" is `rebuild`.
-        context: tokens of prompt and answer together; a longer prompt loses its beginning.
+        style: "stored" uses the text unchanged; "rebuilt" applies `rebuild`.
+        context: tokens of prompt and answer together; a longer prompt is truncated on the left.
 
     Raises:
         ValueError: an unknown style, or a context too short for a prompt.
@@ -68,7 +68,7 @@ def make_prompt(
 
 
 def rebuild(text: str, key: str) -> str:
-    """SWDE's prompt in a later revision of the authors' task: without the summary of other keys' values.
+    """Rebuild SWDE's prompt as in a later revision of the task, without the summary of other keys' values.
 
     Examples:
         >>> rebuild("A film.\\nSummary of information above...\\nyear: 1999\\ndirector:", "director")
@@ -84,7 +84,7 @@ def rebuild(text: str, key: str) -> str:
 def chunk_prompts(
     document: str, attributes: Mapping[str, str], tokenizer: Tokenizer, *, chunk: int = CHUNK
 ) -> Iterator[dict[str, str]]:
-    """Rows of a task like FDA: one prompt for every attribute whose value stands in a chunk of a document.
+    """Make rows of a task like FDA: one prompt for every attribute whose value occurs in a document chunk.
 
     Args:
         attributes: gold values by key.
@@ -103,23 +103,23 @@ def chunk_prompts(
 
 
 def read_answer(tokens: Int32[np.ndarray, " N"], tokenizer: Tokenizer) -> str:
-    """The text of generated tokens up to the first newline; negative ones are padding.
+    """Decode generated tokens up to the first newline; negative tokens are padding.
 
-    A document's end does not end the answer: the authors' code goes on after it, and shows it.
+    A document separator does not end the answer: the authors' code continues after it, and includes its text.
     """
     tokens = tokens[tokens >= 0]
     ends = np.flatnonzero(tokens == tokenizer.eot)
-    pieces = [tokenizer.decode(part) for part in np.split(tokens, ends)]  # decoding leaves the separator out
+    pieces = [tokenizer.decode(part) for part in np.split(tokens, ends)]  # decoding omits the separator
     return _SEPARATOR.join(pieces).partition("\n")[0]
 
 
 def newline_tokens(tokenizer: Tokenizer) -> list[int]:
-    """Every token with a newline in it: what comes after one is never looked at."""
+    """Return all tokens that contain a newline, which ends an answer."""
     return [token for token in range(tokenizer.vocab_size) if "\n" in tokenizer.decode([token])]
 
 
 def contains(answer: str, value: str) -> bool:
-    """Whether `value` stands in `answer`, letter by letter but for the case.
+    """Return whether `answer` contains `value` literally, ignoring case.
 
     Examples:
         >>> contains(" sacramento, California", "Sacramento"), contains(" 1,000", "1.000")

@@ -1,4 +1,4 @@
-"""Records of a recall task: a JSON object per example, appended by batch, so that a run can continue."""
+"""Keep records of a recall task, one JSON object per example, so that a run can resume."""
 
 import json
 from collections.abc import Iterable
@@ -10,32 +10,32 @@ from based_jax.whole_file import whole_file
 
 
 class Record(TypedDict):
-    """What became of one example."""
+    """The result of one example."""
 
     id: int
-    """number of the row in the data"""
+    """row number in the data"""
     tokens: int
-    """of the prompt, before truncation"""
+    """tokens of the prompt before truncation"""
     truncated: bool
-    """the prompt's beginning was cut off"""
+    """whether the prompt was truncated on the left"""
     answer: str
     """gold value"""
     generated: str
-    """up to the first newline"""
+    """the model's answer, up to the first newline"""
     score: int
-    """1 if the value stands in what was generated"""
+    """1 if the generated text contains the value"""
     run: str
-    """digest of everything that decides the answers"""
+    """digest of everything that affects the answers"""
 
 
 class RecordFile:
-    """The records so far; None keeps them in memory only.
+    """The records so far, in a file or in memory.
 
     Args:
-        path: a .jsonl file, made if need be; a last line that was cut short is dropped.
+        path: a .jsonl file, created if needed; a truncated last line is dropped. None for memory only.
 
     Raises:
-        ValueError: the file holds something else, or records of another run.
+        ValueError: the file is not a file of records, or has records of another run.
     """
 
     def __init__(self, path: Path | None, run: str):
@@ -50,7 +50,7 @@ class RecordFile:
             file.write("".join(map(_line, self.records.values())).encode())
 
     def add(self, records: Iterable[Record]) -> int:
-        """Append those that are not there yet; how many they are."""
+        """Append the records that are new, and return their number."""
         new = [record for record in records if record["id"] not in self.records]
         self.records.update({record["id"]: record for record in new})
         if self.path is not None and new:
@@ -60,7 +60,7 @@ class RecordFile:
 
     def _read(self, path: Path) -> None:
         lines = path.read_text(encoding="utf-8").split("\n")
-        for number, line in enumerate(lines[:-1], start=1):  # after the last newline is nothing, or a part
+        for number, line in enumerate(lines[:-1], start=1):  # the last entry is empty or incomplete
             try:
                 record = parse_json(line, "line")
                 run, example = record["run"], record["id"]

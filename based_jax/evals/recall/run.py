@@ -1,10 +1,10 @@
 """Answer the prompts of a recall task in batches.
 
-Rows of a batch have different lengths. Two ways to pad them:
+Rows of a batch have different lengths. There are two ways to pad them:
 
-    correct   after each row and masked: no row sees padding, so an answer does not depend on the batch
-    authors   separators before each row, visible: to their models these are ordinary tokens, which enter
-              convolutions, windows and recurrent states
+    correct   masked padding after each row: no row sees it, so an answer does not depend on the batch
+    authors   visible separators before each row: to the authors' models these are ordinary tokens, which
+              enter convolutions, windows and recurrent states
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,15 +25,15 @@ from based_jax.typing import Params
 from based_jax.validate import expect, expect_choice
 
 PADDINGS = ("correct", "authors")
-"""How prompts of a batch are padded: without effect on the answers, or as the authors' code does."""
+"""Padding of a batch of prompts: without effect on answers, or as in the authors' code."""
 
 Generator: TypeAlias = Callable[[Sequence[np.ndarray]], np.ndarray]
-"""Rows of tokens to their continuations, integers (rows, ANSWER_TOKENS); what comes after a newline may be
-negative, which is nothing."""
+"""Rows of tokens -> their continuations, integers (rows, ANSWER_TOKENS); negative entries after a newline are
+padding."""
 
 
 def greedy(model: LanguageModel, params: Params, tokenizer: Tokenizer) -> Generator:
-    """The most likely tokens; rows end at a newline."""
+    """Return a generator that decodes greedily and ends rows at a newline."""
     size = model.config.vocab_size
     expect(tokenizer.vocab_size <= size, "tokenizer.vocab_size", tokenizer.vocab_size, f"at most {size}")
     stops = newline_tokens(tokenizer)
@@ -56,12 +56,12 @@ def answer(
     """Answer every prompt that has no record yet, the longest first.
 
     Yields:
-        after each batch, how many new records it made.
+        After each batch, its number of new records.
     """
     expect(batch_size >= 1, "batch_size", batch_size, "at least 1")
     expect_choice("padding", padding, PADDINGS)
     done = records.records
-    # The authors' batches stay what they were before an interruption: who stands beside whom matters.
+    # With the authors' padding a row depends on its batch, so resuming must form the same batches.
     wanted = [prompt for prompt in prompts if padding == "authors" or prompt.example.id not in done]
     for batch in make_batches(wanted, batch_size, padding):
         if all(prompt.example.id in done for prompt in batch):
@@ -70,16 +70,16 @@ def answer(
         if padding == "authors":
             width = max(map(len, rows))
             rows = [np.pad(row, (width - len(row), 0), constant_values=tokenizer.eot) for row in rows]
-        # One batch size, one program: the last batch is filled up with rows that are thrown away.
+        # Pad the last batch with discarded rows, so that one batch size compiles one program.
         tokens = generator([*rows, *rows[-1:] * (batch_size - len(rows))])[: len(rows)]
         yield records.add([judge(*pair, tokenizer, records.run) for pair in zip(batch, tokens, strict=True)])
 
 
 def make_batches(prompts: Iterable[Prompt], batch_size: int, padding: str) -> Iterator[list[Prompt]]:
-    """Batches, the longest prompts first.
+    """Form batches, longest prompts first.
 
-    With correct padding the prompts of a batch are rounded up to the same length when they are read, so that
-    a row is computed with its own shape whatever its neighbours; the authors cut the sorted list as it comes.
+    With correct padding, the prompts of a batch have the same rounded length, so that a row has the same
+    shape whatever else is in the batch; the authors cut the sorted list into batches.
     """
     ordered = sorted(prompts, key=lambda prompt: (-prompt.length, prompt.text))
     groups = [ordered]
@@ -91,7 +91,7 @@ def make_batches(prompts: Iterable[Prompt], batch_size: int, padding: str) -> It
 
 
 def judge(prompt: Prompt, tokens: Int32[np.ndarray, " N"], tokenizer: Tokenizer, run: str) -> Record:
-    """The record of an answer."""
+    """Score an answer and return its record."""
     text = read_answer(tokens, tokenizer)
     return Record(
         id=prompt.example.id,
@@ -105,7 +105,7 @@ def judge(prompt: Prompt, tokens: Int32[np.ndarray, " N"], tokenizer: Tokenizer,
 
 
 def summarize(records: Iterable[Record]) -> dict[str, float | int]:
-    """``contains`` in percent, its standard error, and the numbers of examples and of truncated prompts."""
+    """Return ``contains`` in percent, its standard error, and counts of examples and truncated prompts."""
     rows = list(records)
     scores = np.array([row["score"] for row in rows], float)
     error = scores.std(ddof=1) / sqrt(len(rows)) if len(rows) > 1 else 0.0

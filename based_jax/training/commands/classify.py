@@ -1,8 +1,8 @@
 """Classify sequences: ``python -m train.classify --checkpoint runs/dna --data DIR --workdir runs/enhancers``.
 
 Fine-tunes a language model, or trains one from scratch, as Based does on GenomicBenchmarks (Table 5). The run
-directory is that of `train.lm`; ``model/`` is the classifier (`based_jax.convert.classifier`), results.json
-the accuracy on the test part.
+directory is laid out as by `train.lm`; ``model/`` holds the classifier (`based_jax.convert.classifier`) and
+results.json the accuracy on the test split.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ PROG = "python -m train.classify"
 
 _MAY_CHANGE = {"workdir", "tracking", "log_every", "checkpoint_every", "keep", "resume"}
 
-# GenomicBenchmarks' directories, and the columns of Based's Table 5 that they are.
+# GenomicBenchmarks' directory names -> columns of Based's Table 5.
 TABLE_5 = {
     "human_enhancers_cohn": "enhancers_cohn",
     "human_enhancers_ensembl": "enhancers_ensembl",
@@ -59,7 +59,7 @@ TABLE_5 = {
 
 @dataclasses.dataclass(frozen=True)
 class ClassifyConfig:
-    """Train a classifier of sequences on a language model's body."""
+    """Train a sequence classifier on top of a language model's layers."""
 
     workdir: Path
     """run directory: config, metrics, checkpoints, final classifier, results"""
@@ -73,33 +73,33 @@ class ClassifyConfig:
     tokenizer: str | None = None
     """dna, byte, gpt2 (if cached locally), or a tokenizers JSON file; default: the checkpoint's, else dna"""
     length: int | None = None
-    """tokens per sequence, longer ones are cut; default: the longest sequence"""
+    """tokens per sequence; longer ones are truncated; default: the longest sequence"""
     pooling: str = "mean"
-    """mean over the tokens, or the last token"""
+    """mean (over the tokens) or last (token)"""
     epochs: int = 10
-    """passes over the training part"""
+    """passes over the training split"""
     steps: int | None = None
     """optimizer steps, instead of --epochs"""
     batch_size: int = 128
     """sequences per step"""
     validation: float = 0.1
-    """share of the training part that is held out to choose the best epoch; 0: the last state is taken"""
+    """share of the training split to hold out for choosing the best epoch; 0: use the final state"""
     seed: int = 1111
-    """of the head's initialisation, the order and the validation part"""
+    """random seed of the head's initialisation, the data order and the validation split"""
     optimizer: Annotated[OptimizerConfig, tyro.conf.arg(name="")] = dataclasses.field(
         default_factory=lambda: OptimizerConfig(learning_rate=6e-4)
     )
     dtype: str = "auto"
-    """of the computation: float32, bfloat16, or auto (bfloat16 on a GPU or TPU); parameters are float32"""
+    """compute dtype: float32, bfloat16, or auto (bfloat16 on a GPU or TPU); parameters are float32"""
     tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     log_every: int = 10
     """steps between log lines"""
     checkpoint_every: int = 200
-    """steps between checkpoints; 0 is at the end only"""
+    """steps between checkpoints; 0: only at the end"""
     keep: int = 3
     """checkpoints to keep"""
     resume: bool = False
-    """continue the run in workdir (all other settings are taken from it)"""
+    """continue the run in workdir, with its settings"""
 
     def __post_init__(self) -> None:
         one = (self.checkpoint is None) != (self.preset is None)
@@ -114,7 +114,7 @@ class ClassifyConfig:
 def class_losses(
     model: nn.Module, params: Params, batch: Batch, **options: Any
 ) -> tuple[tuple[Array, Array], Mapping[str, Any]]:
-    """The `based_jax.training.step.Losses` of a classifier: cross-entropies of the rows."""
+    """Compute a classifier's cross-entropies, one per row, as a `based_jax.training.step.Losses`."""
     (logits, _), collected = model.apply(
         params, batch["inputs"], mask=batch.get("input_mask"), mutable=[LOSSES], **options
     )
@@ -158,7 +158,7 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
         if validation is None:
             return {}
         found = accuracy(predict, state.params, LabelledRows(validation, rows.length), config.batch_size)
-        # Saved at once: the state of the best epoch is not among the newest checkpoints for long.
+        # Saved at once: the checkpoint of the best epoch is soon replaced by newer ones.
         if found["accuracy"] > best:
             best = found["accuracy"]
             with naming_the_last_checkpoint(config.workdir, export):
@@ -197,7 +197,7 @@ def _train(config: ClassifyConfig) -> dict[str, Any] | Outcome:
 
 
 def accuracy(predict: Any, params: Params, rows: LabelledRows, batch_size: int) -> dict[str, float]:
-    """Accuracy and mean loss (nats) over all rows; `predict`: (params, tokens, mask) -> logits."""
+    """Return accuracy and mean loss (nats) over all rows; `predict`: (params, tokens, mask) -> logits."""
     right, nats = 0, 0.0
     for batch in rows.in_order(batch_size):
         logits = predict(params, batch["inputs"], batch.get("input_mask"))
@@ -208,7 +208,7 @@ def accuracy(predict: Any, params: Params, rows: LabelledRows, batch_size: int) 
 
 
 def published_accuracies(data: str) -> dict[str, float]:
-    """Top-1 accuracy (0 to 1) by model in Based's Table 5, if `data` is the name of a data set there."""
+    """Return top-1 accuracies (0 to 1) by model from Based's Table 5; empty for a data set not in it."""
     if (column := TABLE_5.get(data)) is None:
         return {}
     rows = [row for row in table("based", 5).rows if row[column] is not None]
@@ -216,7 +216,7 @@ def published_accuracies(data: str) -> dict[str, float]:
 
 
 def _start(config: ClassifyConfig) -> tuple[ModelConfig, Params | None, Tokenizer]:
-    """The body's architecture, its parameters unless it begins from scratch, and the tokenizer."""
+    """Return the language model's config, its parameters (None from scratch), and the tokenizer."""
     dtype = find_dtype(config.dtype)
     if config.checkpoint is None:
         tokenizer = load_tokenizer(config.tokenizer or "dna")
@@ -226,13 +226,13 @@ def _start(config: ClassifyConfig) -> tuple[ModelConfig, Params | None, Tokenize
     model, params = load_pretrained(directory, dtype=dtype)
     tokenizer = find_tokenizer(directory, config.tokenizer, model.config.vocab_size)
     fits = tokenizer.vocab_size <= model.config.padded_vocab_size
-    expected = f"one of at most the checkpoint's {model.config.vocab_size} tokens"
+    expected = f"a tokenizer with at most the checkpoint's {model.config.vocab_size} tokens"
     expect(fits, "tokenizer", tokenizer.name, expected)
     return model.config, params["params"], tokenizer
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; the exit status is 128 + n after signal n."""
+    """Run the command; the exit status is 128 + n after signal n."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     say_once()
     results = train(parse_run(ClassifyConfig, argv, PROG))

@@ -28,7 +28,7 @@ class DemoConfig:
     """Train based-tiny on the Python standard library's source, evaluate, sample and plot."""
 
     workdir: Path = Path("runs/demo")
-    """run directory; an unfinished run in it is continued"""
+    """run directory; an unfinished run in it is resumed"""
     steps: int = 1000
     """optimizer steps of 8 x 256 bytes"""
     sample: int = 400
@@ -39,13 +39,13 @@ class DemoConfig:
 
 
 def gzip_bits_per_byte(packed: PackedTokens) -> float:
-    """Size of the same text under ``gzip -9``, in bits per byte: the mark to beat."""
+    """Return the size of the same text under ``gzip -9``, in bits per byte: the baseline to beat."""
     text = packed.tokens[packed.tokens < 256].astype(np.uint8).tobytes()
     return 8 * len(gzip.compress(text, compresslevel=9)) / len(text)
 
 
 def continuation(run: Run, prompt: str, length: int, temperature: float = 0.6) -> str:
-    """`prompt` and what the model makes of it."""
+    """Return `prompt` followed by a sampled continuation."""
     sampling = {"temperature": temperature, "rng": jax.random.key(1), "top_p": 0.95, "chunk": 64}
     model = run.model, run.outcome.state.params, run.tokenizer
     chunks = TextStream(*model, prompt, max_new_tokens=length, **sampling)
@@ -53,8 +53,8 @@ def continuation(run: Run, prompt: str, length: int, temperature: float = 0.6) -
 
 
 def plot_losses(workdir: Path, mark: float) -> Path:
-    """Training and held-out bits per byte over the steps, as a PNG in `workdir`."""
-    from matplotlib.figure import Figure  # without pyplot: no windows, no global state
+    """Plot training and held-out bits per byte over the steps, as a PNG in `workdir`."""
+    from matplotlib.figure import Figure  # not pyplot: no windows, no global state
 
     lines = read_metrics(workdir / "metrics.jsonl")
     evaluated = [line for line in lines if "eval_bits_per_byte" in line]
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     demo = command.parse(DemoConfig, argv, prog=PROG)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("absl").setLevel(logging.ERROR)
-    logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the run's summary has its line
+    logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the summary reports it already
     run = train(
         LMConfig(
             workdir=demo.workdir,
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if run.outcome.stopped_by is not None:
         return 128 + run.outcome.stopped_by
-    mark = gzip_bits_per_byte(cast(PackedTokens, run.held_out))  # of text in memory
+    mark = gzip_bits_per_byte(cast(PackedTokens, run.held_out))  # text in memory
     plot = plot_losses(demo.workdir, mark)
     print(f"\nheld out, {run.held_out.num_bytes:,} bytes of Python source the model has not seen:")
     print(f"  based-tiny  {run.metrics['eval_bits_per_byte']:.3f} bits per byte")

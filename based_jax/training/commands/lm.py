@@ -50,8 +50,8 @@ from based_jax.validate import expect
 
 PROG = "python -m train.lm"
 
-# What may differ between a run and its continuation; everything else decides the losses. There may be more
-# steps, by a schedule that is the same up to the old end.
+# Settings that may change on resuming; all others affect the losses. The number of steps may grow, since the
+# schedule stays the same up to the old end.
 _MAY_CHANGE = {*GROUPS["run"], *GROUPS["devices"], "steps", "cache"} - {"bad_losses"}
 
 
@@ -68,7 +68,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What a run is made of."""
+    """Everything that a run needs before it compiles: data, model and optimizer."""
 
     model: LanguageModel
     programs: Programs
@@ -76,17 +76,17 @@ class Parts:
     training: TokenStream | Mixture
     held_out: TokenStream | Mixture
     batches: data.TrainIterator  # this process's rows
-    summary: dict[str, str]  # of data and run, for people
+    summary: dict[str, str]  # human-readable description of data and run
 
     def fingerprint(self) -> dict[str, int]:
-        """Return which training and held-out text it is."""
+        """Return checksums that identify the training and held-out text."""
         training, held_out = self.training, self.held_out
         of_training = {"crc32": training.checksum, "tokens": len(training), "bytes": training.num_bytes}
         return {**of_training, "held_out_crc32": held_out.checksum, "held_out_bytes": held_out.num_bytes}
 
 
 def assemble(config: LMConfig) -> Parts:
-    """Load the data, compile nothing yet, write nothing. Of several processes, after `hosts.join`."""
+    """Load the data and build the model without compiling or writing; with several hosts, join them first."""
     mesh = parse_mesh(config.mesh or (f"data={jax.device_count()}" if jax.process_count() > 1 else None))
     tokenizer, architecture, directory = _architecture(config)
     with phase("reading the data"):
@@ -109,7 +109,7 @@ def assemble(config: LMConfig) -> Parts:
 
 
 def _architecture(config: LMConfig) -> tuple[data.Tokenizer, ModelConfig, Path | None]:
-    """Return the run's tokenizer and model, and the checkpoint that it begins with, if there is one."""
+    """Return the run's tokenizer and model, and the checkpoint that it starts from, if any."""
     if config.init_from is None:
         tokenizer = data_tokenizer(config)
         return tokenizer, model_config(config, tokenizer.vocab_size), None
@@ -120,7 +120,7 @@ def _architecture(config: LMConfig) -> tuple[data.Tokenizer, ModelConfig, Path |
 
 
 def with_schedule(config: LMConfig) -> LMConfig:
-    """`config` with the steps that its schedule is over, those of the first launch; a run gets no shorter."""
+    """Fix the schedule's length to the steps of the first launch; a resumed run may not become shorter."""
     steps = config.steps
     continues = config.resume and has_checkpoints(config.workdir)
     if continues and (saved := saved_run(LMConfig, config.workdir)) is not None:
@@ -176,7 +176,7 @@ def _train(config: LMConfig, loop: LoopConfig) -> Run:
     options: Any = {"describe": describe, "evaluate": evaluate, "bad_losses": config.bad_losses}
     outcome = fit(programs, key, parts.batches, config.workdir, loop, tracking=config.tracking, **options)
     final = outcome.held_out
-    if not final and outcome.stopped_by is None and config.eval_every:  # the run had ended before
+    if not final and outcome.stopped_by is None and config.eval_every:  # the run had already finished
         final = evaluate(outcome.state)
     variables = outcome.state.params
     if config.lora is not None:
@@ -212,7 +212,7 @@ def make_programs(config: LMConfig, model: LanguageModel, mesh: Mesh | None) -> 
 
 
 def plan(config: LMConfig) -> None:
-    """`config.dry_run`: what the run would take on each device of its mesh."""
+    """Print what the run would need on each device of its mesh (`config.dry_run`)."""
     use_virtual_devices(config.mesh)
     show(plan_data(config), Console(width=120))
     if config.init_from is None:
@@ -224,16 +224,16 @@ def plan(config: LMConfig) -> None:
 
 
 def _share(config: LMConfig, programs: Programs, length: int) -> dict[str, Any]:
-    """Return the settings by which iterators of batches make this process's rows."""
+    """Return the iterator settings that select this process's rows of each batch."""
     part, parts = hosts.share_of_rows(programs.rows)
     shard = {"shard_index": part, "shard_count": parts, "batch_size": config.batch_size // parts}
     return {"length": length, "cross_documents": config.cross_documents, **shard}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; the exit status is 128 + n after signal n."""
+    """Run the command; the exit status is 128 + n after signal n."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the run's summary has its line
+    logging.getLogger("based_jax.data.sources").setLevel(logging.ERROR)  # the summary reports it already
     say_once()
     config = parse_run(LMConfig, with_recipe(argv, LMConfig), PROG, GROUPS)
     if config.dry_run:

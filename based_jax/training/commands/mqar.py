@@ -1,10 +1,10 @@
 """Train on multi-query associative recall: ``python -m train.mqar --mixer based --learning-rates 1e-3,3e-3``.
 
-All learning rates and seeds are trained at once, by one compiled program (`based_jax.training.mqar`), by
-the recipe of Zoology's code: AdamW with weight decay on every parameter, half a cosine in steps of an epoch,
-tests after every epoch, an end above an accuracy of 0.99. The run directory holds config.json, results.jsonl
-(one object per learning rate and seed), metrics.jsonl, events/ (TensorBoard) and checkpoints/ (Orbax). The
-same command again continues what was interrupted, and trains nothing that has a result.
+One compiled program (`based_jax.training.mqar`) trains all learning rates and seeds at once, with the recipe
+of Zoology's code: AdamW with weight decay on every parameter, a cosine schedule that changes once per epoch,
+a test after every epoch, early stopping above an accuracy of 0.99. The run directory holds config.json,
+results.jsonl (one object per learning rate and seed), metrics.jsonl, events/ (TensorBoard) and checkpoints/
+(Orbax). Running the same command again resumes an interrupted sweep and retrains nothing that has a result.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from based_jax.validate import expect, expect_choice, expect_range, expect_range
 
 PROG = "python -m train.mqar"
 
-# What may differ between a run and its continuation.
+# Settings that may change on resuming.
 _MAY_CHANGE = {"workdir", "tracking", "log_every"}
 _OF_THE_LOOP = ("epochs", "batch_size", "weight_decay", "stop_above", "log_every")
 
@@ -42,17 +42,17 @@ Number = TypeVar("Number", int, float)
 
 @dataclasses.dataclass(frozen=True)
 class MQARConfig:
-    """Train small models on multi-query associative recall: many learning rates and seeds at once."""
+    """Train small models on multi-query associative recall, many learning rates and seeds at once."""
 
     mixer: str | None = None
     """mixer of the papers' two-layer model: based, attention, mamba, ... (based_jax.mixers.names()); options
     as in based:feature_dim=24"""
     layers: str | None = None
-    """all layers instead, e.g. base_conv:kernel_size=3,gla:num_heads=2"""
+    """mixers of all layers, instead of --mixer, e.g. base_conv:kernel_size=3,gla:num_heads=2"""
     d_model: int = 64
     """width of the model"""
     vocab_size: int = 8192
-    """tokens; the lower half are keys, the upper half values"""
+    """vocabulary size; the lower half are keys, the upper half values"""
     length: int = 64
     """tokens per example"""
     pairs: int = 4
@@ -62,18 +62,18 @@ class MQARConfig:
     test_examples: int = 3000
     """test examples of each segment"""
     train: str | None = None
-    """training segments length:pairs:examples instead, in order, e.g. 64:4:100000,128:8:20000"""
+    """training segments length:pairs:examples, instead of the three flags, e.g. 64:4:100000,128:8:20000"""
     test: str | None = None
     """test segments length:pairs, e.g. 64:4,1024:256; default: those of training"""
     random_fill: bool = True
     """fill the gaps between queries with random tokens; --no-random-fill with token 0"""
     power: float = 0.01
-    """exponent of the distances of queries: below 1 they are mostly short, 1 is uniform"""
+    """exponent of the query distances: below 1 they are mostly short, 1 is uniform"""
     positions: bool = False
-    """learned position embeddings, which Zoology's Figure 2 has for attention"""
+    """add learned position embeddings, as Zoology's Figure 2 does for attention"""
     mlp: str | None = None
-    """in each layer: identity, which adds a normed copy of the stream as in the papers' studies, none, plain
-    or gated; default: identity, none with Mamba"""
+    """channel mixer of each layer: identity (add a normalized copy of the residual stream, as in the papers'
+    studies), none, plain or gated; default: identity, or none with Mamba"""
     epochs: int = 32
     """passes over the training examples"""
     batch_size: int = 256
@@ -87,14 +87,14 @@ class MQARConfig:
     dropout: float = 0.1
     """dropout of the embeddings"""
     stop_above: float = 0.99
-    """a run ends with the epoch after which its accuracy is above this"""
+    """stop a run after the first epoch with an accuracy above this"""
     dtype: str = "float32"
-    """of the computation: float32 or bfloat16; parameters are float32"""
+    """compute dtype: float32 or bfloat16; parameters are float32"""
     tracking: Annotated[TrackConfig, tyro.conf.arg(name="")] = dataclasses.field(default_factory=TrackConfig)
     log_every: int = 20
     """steps between log lines"""
     workdir: Path | None = None
-    """run directory; default: one below runs/mqar, named after the settings"""
+    """run directory; default: a directory in runs/mqar, named after the settings"""
 
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "d_model", "vocab_size", "length", "pairs", "examples", "test_examples")
@@ -125,7 +125,7 @@ class MQARConfig:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest example."""
+        """Return the number of tokens of the longest example."""
         return max(task.length for tasks in self.segments for task in tasks)
 
     @property
@@ -141,7 +141,7 @@ class MQARConfig:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """As config.json has them."""
+        """Return the settings as written to config.json."""
         return json.loads(json.dumps(dataclasses.asdict(self), default=str))
 
     @property
@@ -171,13 +171,13 @@ def train_mqar(config: MQARConfig) -> Outcome:
 
 
 def state_bytes(architecture: ModelConfig, length: int) -> int:
-    """Bytes that `init_state` holds for one sequence of `length` tokens, caches and counters included."""
+    """Return the bytes of `init_state` for one sequence of `length` tokens, with caches and counters."""
     model = LanguageModel(architecture)
     return row_bytes(jax.eval_shape(lambda: model.init_state(1, length)))
 
 
 def _prepare_workdir(config: MQARConfig, architecture: ModelConfig) -> None:
-    """Write config.json, or check it against a run that is continued."""
+    """Write config.json, or check the settings against it when a run is resumed."""
     path = config.directory / "config.json"
     if path.exists():
         before = directory.read_config(path, ["train"])["train"]
@@ -208,7 +208,7 @@ def _segment(argument: str, text: str, count: int) -> tuple[int, ...]:
 
 
 def _spec(argument: str, text: str) -> MixerSpec:
-    """NAME:option=value:... as a mixer with options."""
+    """Parse NAME:option=value:... as a mixer with options."""
     name, *pairs = text.strip().split(":")
     expected = "NAME or NAME:option=value:option=value"
     return MixerSpec(name, parse_options(argument, text, pairs, expected))
@@ -224,7 +224,7 @@ def _sentence(record: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; the exit status is 128 + n after signal n."""
+    """Run the command; the exit status is 128 + n after signal n."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     say_once()
     config = command.parse(MQARConfig, argv, prog=PROG)

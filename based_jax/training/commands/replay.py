@@ -1,8 +1,8 @@
-"""Make one step of a run again: ``python -m train.replay --workdir runs/a --step 1234``.
+"""Replay one step of a run: ``python -m train.replay --workdir runs/a --step 1234``.
 
-Starts from the newest checkpoint before the step (from scratch if there is none) and makes the run's steps up
-to it, which on the same machine gives the same numbers bit for bit. Prints the step's loss, the norms of all
-parameters and of their updates, and the text of the batch. Nothing in the run's directory changes.
+Starts from the newest checkpoint before the step (from scratch if there is none) and repeats the run's steps
+up to it; on the same machine this gives bitwise identical numbers. Prints the step's loss, the norms of all
+parameters and of their updates, and the text of the batch. Changes nothing in the run's directory.
 """
 
 import dataclasses
@@ -34,16 +34,16 @@ PROG = "python -m train.replay"
 
 @dataclasses.dataclass(frozen=True)
 class ReplayConfig:
-    """Make one step of a language-model run again and look at it."""
+    """Replay one step of a language-model run and inspect it."""
 
     workdir: Path
     """run directory"""
     step: int
-    """the step, from 1"""
+    """the step to replay, counted from 1"""
     rows: int = 2
     """rows of the batch to print"""
     mesh: str | None = None
-    """devices instead of the run's, e.g. data=2; sums in another order give other last bits"""
+    """another mesh than the run's, e.g. data=2; the order of summation changes the last bits"""
 
     def __post_init__(self) -> None:
         expect(self.step >= 1, "step", self.step, "at least 1")
@@ -52,32 +52,32 @@ class ReplayConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """A step, made again."""
+    """A replayed step."""
 
-    start: int  # checkpoint that it began from; 0 is the initialisation
-    metrics: dict[str, float]  # the step's own
-    norms: dict[str, tuple[tuple[int, ...], float, float]]  # by parameter: shape, norms before and of update
-    texts: list[str]  # of the batch's first rows
+    start: int  # step of the checkpoint that it started from; 0 is the initialisation
+    metrics: dict[str, float]  # of the replayed step
+    norms: dict[str, tuple[tuple[int, ...], float, float]]  # parameter -> shape, norm before, norm of update
+    texts: list[str]  # first rows of the batch
     logged: dict[str, Any] | None  # the step's line in metrics.jsonl, if it has one
 
     @property
     def differences(self) -> dict[str, tuple[float | None, float]]:
-        """Metrics that are not bit for bit those of metrics.jsonl: (logged, made again)."""
+        """Return the metrics that differ in any bit from metrics.jsonl: (logged, replayed)."""
         if self.logged is None:
             return {}
         pairs = {name: (self.logged[name], self.metrics[name]) for name in ("loss", "grad_norm")}
         return {
             name: (was, now)
             for name, (was, now) in pairs.items()
-            if was != (now if math.isfinite(now) else None)  # as the writer has them
+            if was != (now if math.isfinite(now) else None)  # the writer stores non-finite values as null
         }
 
 
 def replay(config: ReplayConfig) -> Replay:
-    """Make the step again.
+    """Replay the step.
 
     Raises:
-        ValueError, OSError: no such run or step; its data have changed or are gone.
+        ValueError, OSError: no such run or step, or its data have changed or are missing.
     """
     expect((config.workdir / "config.json").is_file(), "workdir", str(config.workdir), "a run's directory")
     run = parse_run(lm.LMConfig, ["--workdir", str(config.workdir), "--resume"], lm.PROG)
@@ -108,7 +108,7 @@ def replay(config: ReplayConfig) -> Replay:
             if before is not None:
                 break
             if is_bad(metrics) and run.bad_losses.on_bad_loss == "rollback":
-                # As the run did: back to the checkpoint, and on after this batch.
+                # As in the run: return to the checkpoint and continue with the batch after this one.
                 rollbacks += 1
                 expect(rollbacks <= run.bad_losses.max_bad_losses, "step", config.step, f"at most {step}")
                 (state, _), step = load(), start
@@ -138,7 +138,7 @@ def _norms(before: Params, after: Params) -> dict[str, tuple[tuple[int, ...], fl
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; the exit status is 1 if the numbers are not those of metrics.jsonl."""
+    """Run the command; the exit status is 1 if the numbers differ from metrics.jsonl."""
     say_once()
     config = command.parse(ReplayConfig, argv, prog=PROG)
     found = replay(config)

@@ -1,6 +1,6 @@
 """Tokenize text into shards on disk: ``python -m train.tokenize --data stdlib --tokenizer byte --out DIR``.
 
-The text is streamed: memory does not grow with it. Interrupted, the same command goes on where it was.
+The text is streamed, so memory does not grow with it. After an interruption the same command resumes.
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ from based_jax.validate import expect, expect_range, expect_ranges
 
 PROG = "python -m train.tokenize"
 HELD_OUT_BYTES = 4 << 20
-"""Most held-out text by default, about a million tokens of GPT-2: each evaluation reads all of it."""
-_SECONDS = 20.0  # between lines where there is no terminal
+"""Default limit of held-out text, about a million GPT-2 tokens: each evaluation reads all of it."""
+_SECONDS = 20.0  # between progress lines where there is no terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,27 +28,27 @@ class TokenizeConfig:
     """Tokenize text into shards that train.lm reads in place."""
 
     data: tuple[str, ...]
-    """sources in order: stdlib, files, directories, globs, Megatron's NAME.idx beside NAME.bin, or
-    hf:NAME[:[CONFIG:]SPLIT], which streams all rows again up to where an interrupted command was"""
+    """sources in order: stdlib, files, directories, globs, Megatron's NAME.idx (with NAME.bin), or
+    hf:NAME[:[CONFIG:]SPLIT], which on resuming streams its rows again up to the interruption"""
     tokenizer: str
     """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file"""
     out: Path
-    """directory of the shards: a new one, or one that was interrupted"""
+    """directory of the shards: a new one, or that of an interrupted command"""
     include: str | None = None
     """also read these files as UTF-8 text, e.g. '*.rst,README'; '*' is every file"""
     held_out: float = 0.02
-    """share of the documents to hold out for evaluation; 0 is none"""
+    """share of the documents to hold out for evaluation; 0: none"""
     held_out_bytes: int | None = None
-    """most bytes of held-out text, all of which each evaluation reads; what is beyond is for training;
-    default: 4194304, or with --held-out-names no bound"""
+    """maximum bytes of held-out text, all of which each evaluation reads; the rest is used for training;
+    default: 4194304, or no limit with --held-out-names"""
     held_out_names: str | None = None
     """hold out these files or FASTA records instead, e.g. chr8,chr9"""
     shard_tokens: int = SHARD_TOKENS
-    """most tokens of a shard"""
+    """maximum tokens per shard"""
     workers: int | None = None
-    """processes that encode; default: one for each core"""
+    """encoding processes; default: one per core"""
     save_every: float = SAVE_EVERY
-    """seconds between two saves of the progress: a kill loses no more than that; 0 is after every block"""
+    """seconds between saves of the progress, the most that a kill can lose; 0: after every block"""
 
     def __post_init__(self) -> None:
         expect(bool(self.data), "data", self.data, "at least one source")
@@ -59,7 +59,7 @@ class TokenizeConfig:
 
     @property
     def rule(self) -> HeldOutRule:
-        """Which documents are held out."""
+        """Return the rule that selects held-out documents."""
         max_bytes = self.held_out_bytes
         if max_bytes is None and self.held_out_names is None:
             max_bytes = HELD_OUT_BYTES
@@ -67,7 +67,7 @@ class TokenizeConfig:
 
 
 class _Display:
-    """One line of 80 columns on a terminal, lines now and then elsewhere."""
+    """Show progress in one line of 80 columns on a terminal, elsewhere as occasional lines."""
 
     def __init__(self) -> None:
         self._live, self._begin = sys.stderr.isatty(), time.monotonic()
@@ -99,10 +99,10 @@ class _Display:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; the exit status is 128 + n after signal n."""
+    """Run the command; the exit status is 128 + n after signal n."""
     config = command.parse(TokenizeConfig, argv, prog=PROG)
     display = _Display()
-    with StopRequest("this block of text", "the same command goes on from what is saved") as request:
+    with StopRequest("this block of text", "run the same command to resume from the last save") as request:
 
         def progress(now: Progress) -> bool:
             display.show(now)
@@ -122,14 +122,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         display.end()
         if manifest is None:
             assert request.signal is not None
-            print(f"interrupted; the same command goes on from here: {config.out}", file=sys.stderr)
+            print(f"interrupted; run the same command to resume from {config.out}", file=sys.stderr)
             return 128 + request.signal
     print(summary(config.out, manifest))
     return 0
 
 
 def summary(out: Path, manifest: Manifest) -> str:
-    """Return counts of both sides, what was skipped, and the next command."""
+    """Return the counts of both splits, what was skipped, and the next command."""
     lines = [f"{out}: {manifest.dtype} tokens of {manifest.tokenizer.name}"]
     for name, split in manifest.splits.items():
         sizes = f"{split.documents:,} documents, {split.tokens:,} tokens, {split.bytes:,} bytes of text"

@@ -1,1 +1,1 @@
-"""Where a run computes: meshes, sharding and hosts, what they send, and how much of a device is used."""
+"""Devices of a run: meshes, sharding, several hosts, communication volume and utilization."""

@@ -1,8 +1,8 @@
-"""What the devices of a compiled program send each other, read from its text.
+"""Count the bytes that the devices of a compiled program exchange, from the program's text.
 
-An instruction inside of a loop counts as often as the loop runs, where the compiler knows that. Bytes are
-those that one device receives in ring algorithms: (n - 1) / n of the whole array when n devices gather or
-scatter it, twice that when they reduce it, all of it when it is passed on.
+An instruction inside a loop counts once per iteration, where the compiler knows their number. Bytes are those
+that one device receives in ring algorithms: (n - 1) / n of the whole array for an all-gather or
+reduce-scatter over n devices, twice that for an all-reduce, all of it for a permute.
 """
 
 import math
@@ -19,7 +19,7 @@ _LOOP = re.compile(r" while\(.*body=%?([\w.\-]+)")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CALLED = re.compile(r"(?:to_apply|calls|branch_computations|true_computation|false_computation)=\{?([^,}]*)")
 _PARTITIONS = re.compile(r"num_partitions=(\d+)")
-# The devices of one group, in the three notations: their numbers, a table of groups, some axes of a mesh.
+# The three notations for the devices of a group: a list, a table of groups, some axes of a mesh.
 _LISTED = re.compile(r"replica_groups=\{\{([\d,]+)\}")
 _TABLE = re.compile(r"replica_groups=\[\d+,(\d+)\]")
 _MESH = re.compile(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
@@ -35,7 +35,7 @@ class Traffic(NamedTuple):
 
 
 def traffic(program: str) -> dict[str, Traffic]:
-    """By kind, e.g. "all-gather", what a compiled program's text (`as_text()`) says that devices exchange."""
+    """Return the traffic by kind, e.g. "all-gather", from a compiled program's text (`as_text()`)."""
     bodies = dict(_computations(program))
     partitions = _PARTITIONS.search(program)
     everywhere = int(partitions[1]) if partitions else 1
@@ -73,7 +73,7 @@ def _computations(program: str) -> Iterator[tuple[str, tuple[bool, list[str]]]]:
 
 
 def _group(line: str, everywhere: int) -> int:
-    """How many devices exchange with each other; all of them where the line does not say."""
+    """Return the number of devices in a group; `everywhere` if the line does not list groups."""
     if listed := _LISTED.search(line):
         return listed[1].count(",") + 1
     if table := _TABLE.search(line):
@@ -85,10 +85,10 @@ def _group(line: str, everywhere: int) -> int:
 
 
 def _received(kind: str, shapes: str, devices: int) -> int:
-    """Bytes from the shapes of a collective's result on one device."""
+    """Compute received bytes from the shapes of a collective's result on one device."""
     size = 0
     for dtype, axes in _SHAPE.findall(shapes):
-        bits = re.search(r"\d+", dtype)  # in the dtype's name: bf16, c128; pred has a byte
+        bits = re.search(r"\d+", dtype)  # from the dtype's name: bf16, c128; pred takes a byte
         size += (int(bits[0]) // 8 if bits else 1) * math.prod(map(int, filter(None, axes.split(","))))
     if kind == "collective-permute":
         return size

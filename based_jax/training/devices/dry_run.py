@@ -1,7 +1,7 @@
-"""Compile a run's step for a mesh that is not there, and report what it would take.
+"""Compile a run's step for a mesh of virtual devices and report its memory and communication.
 
-Nothing is allocated: the devices are virtual CPUs, the arrays shapes. What the compiler plans for scratch
-memory and communication on a GPU differs; parameters, optimizer state and their sharding are the same.
+Nothing is allocated: the devices are virtual CPUs and the arrays only shapes. A GPU's compiler plans other
+scratch memory and communication; parameters, optimizer state and their sharding are the same.
 """
 
 import math
@@ -19,7 +19,7 @@ from based_jax.training.step import Programs
 
 
 def use_virtual_devices(mesh: str | None) -> None:
-    """As many CPU devices as the mesh asks for; before anything else has asked JAX for its devices."""
+    """Create as many CPU devices as the mesh needs; call it before anything else queries JAX's devices."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", math.prod(mesh_sizes(mesh).values()))
 

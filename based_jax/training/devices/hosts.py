@@ -1,7 +1,7 @@
-"""One run on many hosts: who takes part, who writes, which rows are whose, and what all agree on.
+"""Run on several hosts: join the processes, assign rows of the batch, and write from one process only.
 
-Every host runs the same command; JAX's runtime joins them (`jax.distributed`). All processes make the same
-decisions at the same steps because they decide by numbers that all of them have.
+Every host runs the same command; JAX's runtime joins them (`jax.distributed`). All processes take the same
+decisions at the same steps because they decide by values that all of them hold.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from based_jax.validate import expect, expect_ranges
 from pallas_kernels.flags import name_of
 
-# What schedulers set in each process they start: the number of processes, which one it is, and for SLURM
-# what is only set below srun, not in the batch script itself.
+# Variables that schedulers set in each process: the number of processes, the index of this one, and for SLURM
+# one that is only set under srun, not in the batch script itself.
 _SCHEDULERS = (
     ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_NODELIST"),
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
@@ -30,16 +30,16 @@ _SCHEDULERS = (
 
 @dataclasses.dataclass(frozen=True)
 class HostsConfig:
-    """The processes of a run; found by themselves under SLURM and Open MPI, else given on each host."""
+    """The processes of a run; detected under SLURM and Open MPI, otherwise set on each host."""
 
     coordinator: str | None = None
     """HOST:PORT of process 0; default: JAX_COORDINATOR_ADDRESS"""
     num_processes: int | None = None
-    """processes, usually one per host; default: JAX_NUM_PROCESSES, SLURM or MPI"""
+    """number of processes, usually one per host; default: from JAX_NUM_PROCESSES, SLURM or MPI"""
     process_id: int | None = None
-    """this process, from 0; default: JAX_PROCESS_ID, SLURM or MPI"""
+    """index of this process, from 0; default: from JAX_PROCESS_ID, SLURM or MPI"""
     heartbeat_timeout: int = 100
-    """seconds of silence after which a process counts as lost"""
+    """seconds without a heartbeat after which a process counts as lost"""
 
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "num_processes", "heartbeat_timeout")
@@ -50,7 +50,7 @@ class HostsConfig:
 def join(config: HostsConfig) -> None:
     """Join the run's other processes, if there are any, before the first use of a device.
 
-    ValueError: some of the settings are missing. OSError: the others did not come.
+    ValueError: some of the settings are missing. OSError: the other processes did not connect.
     """
     coordinator = config.coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS")
     scheduler = next((names for names in _SCHEDULERS if all(name in os.environ for name in names)), ())
@@ -59,8 +59,8 @@ def join(config: HostsConfig) -> None:
     if count == 1 or (coordinator is None and count is None and number is None):
         return
     is_known = coordinator is not None or bool(scheduler)
-    expect(is_known, "coordinator", None, "HOST:PORT of process 0, beside the others")
-    expect(count is not None, "num_processes", None, "the number of processes, beside the others")
+    expect(is_known, "coordinator", None, "HOST:PORT of process 0, as other settings are given")
+    expect(count is not None, "num_processes", None, "the number of processes, as others are given")
     is_one = number is not None and count is not None and 0 <= number < count
     expect(is_one, "process_id", number, f"0 to num_processes - 1 = {(count or 1) - 1}")
     names = ("heartbeat_timeout_seconds", "shutdown_timeout_seconds")
@@ -73,10 +73,10 @@ def join(config: HostsConfig) -> None:
 
 @contextlib.contextmanager
 def together(prog: str) -> Iterator[None]:
-    """What raises in one process of several ends it at once, in one line, with status 2.
+    """End this process of several at once on an exception, with one line and status 2.
 
-    Nothing is waited for that would need the others, who are in the middle of a step: JAX's runtime ends them
-    as soon as it misses this process.
+    Does not wait for the other processes, which are in the middle of a step: JAX's runtime ends them as soon
+    as it notices that this one is gone.
     """
     try:
         yield
@@ -90,7 +90,7 @@ def together(prog: str) -> Iterator[None]:
 
 
 def _first(given: int | None, *names: str) -> int | None:
-    """The setting that was given, else that of the first of these environment variables that is set."""
+    """Return `given`, or else the value of the first of these environment variables that is set."""
     if given is not None:
         return given
     found = next((os.environ[name] for name in names if os.environ.get(name)), None)
@@ -99,14 +99,14 @@ def _first(given: int | None, *names: str) -> int | None:
 
 
 def is_main() -> bool:
-    """Whether this process writes what only one may write: config, metrics, the final model."""
+    """Return whether this process writes the files that only one may write: config, metrics, final model."""
     return jax.process_index() == 0
 
 
 def from_main(function: Callable[[], int | None]) -> int:
-    """Return in every process what `function` returns, which only the main process calls; 0 for None.
+    """Call `function` in the main process and return its result in every process; 0 for None.
 
-    Whatever it raises is raised there, and a ValueError in the others.
+    If it raises, the main process raises that exception and the others a ValueError.
     """
     if jax.process_count() == 1:
         return function() or 0
@@ -125,10 +125,10 @@ def from_main(function: Callable[[], int | None]) -> int:
 
 
 def greatest(value: Callable[[], int]) -> Callable[[], int]:
-    """Start to ask all processes for a number; the returned function waits and returns the greatest.
+    """Start a maximum over all processes; the returned function waits for it and returns it.
 
-    Every process must ask, in the same place between its steps. The question goes to the devices before the
-    step that follows, so waiting for the answer never waits for that step. One process asks itself.
+    Every process must call this at the same point between its steps. The devices receive it before the next
+    step, so waiting for the result never waits for that step. A single process returns its own value.
     """
     if jax.process_count() == 1:
         return value
@@ -145,15 +145,15 @@ def _greatest_of(mesh: Mesh) -> Callable[[jax.Array], jax.Array]:
 
 
 def share_of_rows(rows: Sharding) -> tuple[int, int]:
-    """Which part of the rows of a batch this process makes: (number of the part, number of parts).
+    """Return which shard of a batch's rows this process makes: (index of the shard, number of shards).
 
-    `rows` is the sharding of (B, N) arrays. The parts are those of `based_jax.data.train_iterator`. Processes
-    that hold the same rows (of other tokens, or with other parts of the model) make the same part; one whose
-    rows are not a part makes them all.
+    `rows` is the sharding of (B, N) arrays. The shards are those of `based_jax.data.train_iterator`.
+    Processes that hold the same rows (but other tokens, or other shards of the model) make the same shard;
+    one whose rows are not exactly a shard makes all rows.
     """
     if jax.process_count() == 1 or not isinstance(rows, NamedSharding):
         return 0, 1
-    size = rows.mesh.size  # a batch of so many rows and tokens can be cut by any axes of the mesh
+    size = rows.mesh.size  # a batch with this many rows and tokens divides over any axes of the mesh
     indices = rows.addressable_devices_indices_map((size, size)).values()
     held = sorted({index[0].indices(size)[:2] for index in indices if index is not None})
     first, count = held[0][0], sum(end - begin for begin, end in held)
@@ -163,7 +163,7 @@ def share_of_rows(rows: Sharding) -> tuple[int, int]:
 
 
 def place_batch(batch: Mapping[str, Any], rows: Sharding) -> dict[str, jax.Array]:
-    """Arrays over the devices of all processes, of the rows that each process made by `share_of_rows`."""
+    """Build arrays over the devices of all processes from the rows that each made (see `share_of_rows`)."""
     if jax.process_count() == 1 or not isinstance(rows, NamedSharding):
         return jax.device_put(dict(batch), rows)
     part, parts = share_of_rows(rows)
@@ -181,9 +181,9 @@ def place_batch(batch: Mapping[str, Any], rows: Sharding) -> dict[str, jax.Array
 
 
 def on_main(tree: Any) -> Any:
-    """Arrays that may be spread over several processes, on the main process's host; None in the others.
+    """Gather arrays from all processes onto the main process's host; None in the others.
 
-    One array at a time: no host but the main one ever holds them all.
+    Gathers one array at a time: only the main host ever holds them all.
     """
     if jax.process_count() == 1:
         return tree

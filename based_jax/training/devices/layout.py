@@ -1,4 +1,4 @@
-"""Where parameters and optimizer state live: a table of what each device holds."""
+"""Tabulate how parameters and optimizer state are sharded over the devices."""
 
 import math
 import re
@@ -11,12 +11,12 @@ from based_jax.training.step import TrainState
 
 
 def shard_bytes(leaf: Any) -> int:
-    """Bytes of one device's share of an abstract array with a sharding."""
+    """Return the bytes of one device's shard of an abstract array."""
     return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
 def layout_table(state: TrainState) -> Table:
-    """Tabulate an abstract state: each kind of parameter, how its axes are cut, a device's bytes; totals."""
+    """Tabulate an abstract state: each kind of parameter, its sharded axes, bytes per device, and totals."""
     numbers = (Column(name, justify="right") for name in ("copies", "MiB each"))
     columns = ("parameter", "shape", "cut over", *numbers)
     table = Table(*columns, title="Layout on one device", title_justify="left")
@@ -34,7 +34,7 @@ def layout_table(state: TrainState) -> Table:
 
 
 def _kinds(params: Any) -> dict[tuple[str, tuple[int, ...], str], list[Any]]:
-    """Group parameters that differ in the number of their layer only."""
+    """Group parameters that differ only in their layer index."""
     kinds: dict[tuple[str, tuple[int, ...], str], list[Any]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = "/".join(str(getattr(entry, "key", entry)) for entry in path[1:])

@@ -1,4 +1,4 @@
-"""One table from logical axis names to mesh axes; models never mention a mesh."""
+"""Map logical axis names to mesh axes, in one table; models never mention a mesh."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from based_jax.validate import expect
 
 MESH_AXES = ("data", "fsdp", "tensor", "context")
-"""Axes that a mesh may have; docs/scaling.md says what each cuts."""
+"""Axes that a mesh may have; docs/scaling.md describes what each shards."""
 
 RULES = (
     ("embed", "fsdp"),
@@ -21,14 +21,14 @@ RULES = (
     ("mlp", "tensor"),
     ("head_dim", None),
 )
-"""Name of a parameter's axis -> the mesh axis over which it is cut."""
+"""Name of a parameter's axis -> the mesh axis over which it is sharded."""
 
 BATCH_AXES = (("data", "fsdp"), ("context",))
-"""Mesh axes over which the rows and the tokens of a batch are cut"""
+"""Mesh axes over which the rows and the tokens of a batch are sharded."""
 
 
 def parse_mesh(text: str | None) -> Mesh | None:
-    """The mesh that ``"data=2,fsdp=2"`` describes, over all devices; None for no mesh.
+    """Build a mesh over all devices from text such as ``"data=2,fsdp=2"``; None gives None.
 
     Raises:
         ValueError: unknown axis, bad size, or a product that is not the number of devices.
@@ -43,7 +43,7 @@ def parse_mesh(text: str | None) -> Mesh | None:
 
 
 def mesh_sizes(text: str | None) -> dict[str, int]:
-    """Axis names and sizes in the order of the text, none for no text; ValueError as of `parse_mesh`."""
+    """Parse axis names and sizes in the order of the text; empty for None. ValueError: see `parse_mesh`."""
     sizes: dict[str, int] = {}
     for part in text.split(",") if text else ():
         axis, _, size = part.partition("=")
@@ -55,9 +55,9 @@ def mesh_sizes(text: str | None) -> dict[str, int]:
 
 
 def shardings_of(boxed: Any, mesh: Mesh) -> Any:
-    """Shardings of an abstract tree whose leaves carry logical names.
+    """Return the shardings of an abstract tree whose leaves carry logical axis names.
 
-    A mesh axis that does not divide an array's axis is left out there: the array is replicated over it.
+    An array is replicated over a mesh axis that does not divide the corresponding array axis.
     """
     rules = [(name, _present(axes, mesh)) for name, axes in RULES]
     wanted = logical_to_mesh_sharding(nn.get_partition_spec(boxed), mesh, rules)
@@ -73,7 +73,7 @@ def shardings_of(boxed: Any, mesh: Mesh) -> Any:
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Of (batch, length) arrays."""
+    """Return the sharding of (batch, length) arrays."""
     return NamedSharding(mesh, PartitionSpec(*(_present(axes, mesh) for axes in BATCH_AXES)))
 
 

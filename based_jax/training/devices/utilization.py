@@ -1,10 +1,10 @@
-"""How well a run uses its devices: the model's operations a second, and their share of the devices' peak."""
+"""Measure device utilization: model FLOP/s and their share of the devices' peak (MFU)."""
 
 import re
 from dataclasses import dataclass
 
-# Dense products in bfloat16 of one device, 10^12 operations a second, by a part of JAX's `device_kind`, from
-# the makers' data sheets; the first that fits counts.
+# Peak of dense bfloat16 products on one device, in 10^12 operations per second, from the vendors' data
+# sheets. Keys are substrings of JAX's `device_kind`; the first match counts.
 PEAK_TFLOPS = {
     "A100": 312.0,
     "H100 PCIe": 756.0,
@@ -24,20 +24,20 @@ PEAK_TFLOPS = {
 
 
 def peak_tflops(device_kind: str) -> float | None:
-    """The peak of a device of this kind; None for one that is not in the table."""
+    """Return the peak of a device of this kind; None if it is not in the table."""
     fitting = (peak for name, peak in PEAK_TFLOPS.items() if re.search(rf"\b{name}\b", device_kind))
     return next(fitting, None)
 
 
 @dataclass(frozen=True)
 class Utilization:
-    """What turns the time of steps into operations a second."""
+    """Converts steps per second into operations per second and MFU."""
 
-    flops_per_step: float  # of the model, all sequences of a step together; recomputation does not count
-    peak: float | None  # 10^12 operations a second of all devices together; None if unknown
+    flops_per_step: float  # of the model, for all sequences of a step; without recomputation
+    peak: float | None  # 10^12 operations per second of all devices together; None if unknown
 
     def metrics(self, steps_per_second: float) -> dict[str, float]:
-        """`model_tflops_per_second` and, with a known peak, `mfu`, their share of it."""
+        """Return `model_tflops_per_second` and, if the peak is known, `mfu`, its share of the peak."""
         tflops = self.flops_per_step * steps_per_second / 1e12
         share = {} if self.peak is None else {"mfu": tflops / self.peak}
         return {"model_tflops_per_second": tflops, **share}

@@ -1,1 +1,1 @@
-"""Multi-query associative recall: data, the grid of models, and the sweep over it."""
+"""Train on multi-query associative recall: data, the grid of models, and the sweep over it."""

@@ -1,7 +1,7 @@
-"""Segments of a recall task as whole batches on the device, with the positions of their labels.
+"""Batch the segments of a recall task on the device, with the positions of their labels.
 
 A batch never mixes segments, and nothing is shuffled: every epoch goes through the segments in order, each
-from its first example to its last, as the authors train (Zoology's code).
+from its first example to its last, as in Zoology's code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,23 +16,23 @@ from based_jax.validate import expect
 
 
 class Batches(NamedTuple):
-    """One segment for each of S data seeds, cut into batches of B rows with up to L labels each.
+    """One segment for each of S data seeds, split into batches of B rows with up to L labels per row.
 
-    Rows after the last example have no labels, so they count nowhere.
+    Padding rows after the last example have no labels, so they do not count.
     """
 
     inputs: Int[Any, "S steps B N"]
-    positions: Int[Any, "S steps B L"]  # where in its row each label belongs; 0 for none
-    targets: Int[Any, "S steps B L"]  # the labels; IGNORE for none
+    positions: Int[Any, "S steps B L"]  # of each label in its row; 0 for none
+    targets: Int[Any, "S steps B L"]  # labels; IGNORE for none
 
 
 @dataclass(frozen=True)
 class Part:
-    """A segment of a data set."""
+    """A segment of a data set, in batches."""
 
     batches: Batches
     examples: int
-    slices: Mapping[str, Any]  # what the examples have in common, such as their number of pairs
+    slices: Mapping[str, Any]  # properties that the examples share, such as the number of pairs
 
     @property
     def steps(self) -> int:
@@ -43,13 +43,13 @@ class Part:
         return self.batches.inputs.shape[3]
 
     def examples_between(self, start: int, stop: int) -> int:
-        """Examples in the batches from `start` to before `stop`."""
+        """Count the examples in batches `start` to `stop` (exclusive)."""
         rows = self.batches.inputs.shape[2]
         return min(stop * rows, self.examples) - min(start * rows, self.examples)
 
 
 def data_seeds(seed: int, train: int, test: int) -> tuple[list[int], list[int]]:
-    """A seed for each segment; those of the tests come from a range of their own."""
+    """Derive a seed for each segment; the test seeds come from a separate range."""
     generator = np.random.default_rng(seed)
     return generator.integers(0, 2**30, train).tolist(), generator.integers(2**30, 2**31, test).tolist()
 
@@ -72,9 +72,9 @@ def load(task: Task, seeds: Sequence[int], *, rows: int | None = None, tokens: i
 
 
 def _labels(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Places and values of the labels of each row, (S, examples, L) for at most L labels per row."""
+    """Return positions and values of the labels, (S, examples, L) for at most L labels per row."""
     labelled = labels != IGNORE
     most = max(int(labelled.sum(axis=-1).max()), 1)
-    positions = np.argsort(~labelled, axis=-1, kind="stable")[..., :most]  # those with a label come first
+    positions = np.argsort(~labelled, axis=-1, kind="stable")[..., :most]  # labelled positions come first
     targets = np.take_along_axis(labels, positions, axis=-1)
     return np.where(targets == IGNORE, 0, positions), targets

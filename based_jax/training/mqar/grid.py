@@ -1,7 +1,7 @@
-"""Many models at once: every learning rate and seed is a vmapped run of one compiled program.
+"""Train many models at once: every learning rate and seed is a vmapped run of one compiled program.
 
-The runs' parameters and optimizer states are stacked along their first axis, which is cut over the devices;
-the data are on every device. No run sees another: one that turns NaN stays alone with it.
+The runs' parameters and optimizer states are stacked along their first axis, which is sharded over the
+devices; the data are replicated. Runs are independent: a NaN in one does not affect the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,23 +24,23 @@ from based_jax.training.step import noises, with_shardings
 from based_jax.typing import Array, Float, Int, Params
 
 MAX_LOGITS = 2**24
-"""logits that a run holds at a time; more are made part by part, and made again for the gradient"""
+"""Maximum logits that a run holds at a time; more are computed in chunks and recomputed for the gradient."""
 
 _PER_RUN, _SHARED = PartitionSpec("runs"), PartitionSpec()
 
 
 class VmappedRuns(NamedTuple):
-    """What distinguishes the models of a grid."""
+    """The settings in which the models of a grid differ."""
 
     rates: Float[Any, " R"]  # learning rates
-    seeds: Int[Any, " R"]  # of the initialisation and the dropout
-    datasets: Int[Any, " R"]  # which data seed, counted from 0
+    seeds: Int[Any, " R"]  # of initialisation and dropout
+    datasets: Int[Any, " R"]  # index of the data seed
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class GridState:
-    """Everything that a step changes."""
+    """The training state of all runs."""
 
     step: Int[Array, ""]
     params: Params  # leaves (R, ...), float32
@@ -51,9 +51,9 @@ class Grid:
     """The compiled programs of a grid of models.
 
     Args:
-        model: the architecture, the same in all runs.
-        length: tokens of some example, for the initialisation.
-        weight_decay: decoupled, on all parameters that are trained, as in the authors' code.
+        model: the architecture of all runs.
+        length: number of tokens of the input that initialises the model.
+        weight_decay: decoupled, on all trained parameters, as in Zoology's code.
     """
 
     def __init__(self, model: LanguageModel, length: int, weight_decay: float):
@@ -71,7 +71,7 @@ class Grid:
         return jax.jit(mapped, **options)
 
     def _init(self, runs: VmappedRuns) -> GridState:
-        """Return the state before the first step; runs of one seed start alike."""
+        """Return the initial state; runs with the same seed start from the same parameters."""
 
         def init(seed: Array) -> Params:
             variables = self.model.init(_keys(seed)[0], jnp.zeros((1, self.length), jnp.int32))
@@ -83,9 +83,9 @@ class Grid:
     def _train(
         self, state: GridState, runs: VmappedRuns, scale: Array, batches: Batches, start: Array, stop: Array
     ) -> tuple[GridState, Float[Array, " R"]]:
-        """Train on the batches from `start` to before `stop` with learning rates times `scale`.
+        """Train on batches `start` to `stop` (exclusive) with learning rates multiplied by `scale`.
 
-        Returns the state, and each run's loss, averaged over the steps.
+        Returns the state, and each run's loss averaged over the steps.
         """
 
         def update(params, opt_state, run, batch, step):
@@ -95,7 +95,7 @@ class Grid:
             updates, opt_state = self.adam.update(gradients, opt_state)
 
             def move(param: Array, update: Array) -> Array:
-                # Constants, such as the positions of a filter, have never had a gradient and do not decay.
+                # Constants, such as the positions of a filter, have no gradient and must not decay.
                 decay = jnp.where(jnp.any(update != 0), self.weight_decay, 0)
                 return param - scale * run.rates * (update + decay * param)
 
@@ -112,7 +112,7 @@ class Grid:
         return state, total / (stop - start)
 
     def _loss(self, params: Params, batch: Batches, key: Array) -> Float[Array, ""]:
-        """Cross-entropy (nats), averaged over the batch's labels, and the mixers' own losses."""
+        """Return the mean cross-entropy (nats) over the batch's labels plus the mixers' own losses."""
         counts = batch.targets != IGNORE
         hidden, collected = self.model.apply(
             params, batch.inputs, rngs=noises(key), mutable=[LOSSES], method="hidden"
@@ -122,7 +122,7 @@ class Grid:
         return mean + auxiliary_loss(collected)
 
     def _evaluate(self, params: Params, runs: VmappedRuns, batches: Batches) -> Float[Array, "R 2"]:
-        """Return sums over all examples of an example's mean loss, and of its share of right labels."""
+        """Sum each example's mean loss and its share of correct labels over all examples."""
 
         def scores(params: Params, run: VmappedRuns, batch: Batches) -> Float[Array, " 2"]:
             batch = jax.tree.map(lambda array: array[run.datasets], batch)
@@ -140,7 +140,7 @@ class Grid:
     def _at_labels(
         self, params: Params, hidden: Array, batch: Batches, score: Callable[[Array, Array], Array]
     ) -> Float[Array, "... B L"]:
-        """Return `score(logits, targets)` of one run; logits are made where labels are, and nowhere else."""
+        """Return `score(logits, targets)` of one run; logits are computed at the labels only."""
         hidden = jnp.take_along_axis(hidden, batch.positions[..., None], axis=1)
 
         def scores(hidden: Array, targets: Array) -> Array:
@@ -157,19 +157,19 @@ class Grid:
         return jnp.moveaxis(values, 0, -3).reshape(*values.shape[1:-2], rows, labels)
 
     def filled(self, runs: Sequence[int]) -> list[int]:
-        """Return `runs` and as many copies of the last that every device has equally many."""
+        """Pad `runs` with copies of the last one to a multiple of the number of devices."""
         return [*runs, *[runs[-1]] * (-len(runs) % self.mesh.size)] if runs else []
 
     def place(self, batches: Batches) -> Batches:
         return jax.device_put(batches, NamedSharding(self.mesh, _SHARED))
 
     def abstract(self, runs: VmappedRuns) -> GridState:
-        """Return shapes, dtypes and shardings of the state, for a checkpoint."""
+        """Return the state's shapes, dtypes and shardings, for restoring a checkpoint."""
         shapes = jax.eval_shape(self.init, runs)
         return with_shardings(shapes, self._shardings(shapes))
 
     def select(self, state: GridState, runs: Sequence[int]) -> GridState:
-        """Return the state of some runs only."""
+        """Return the state of the given runs only."""
         index, kept = np.asarray(runs), (state.params, state.opt_state)
         chosen = GridState(state.step, *jax.tree.map(lambda leaf: np.asarray(leaf)[index], kept))
         return jax.device_put(chosen, self._shardings(chosen))
@@ -181,12 +181,12 @@ class Grid:
 
 
 def _keys(seed: Array) -> Array:
-    """Keys of the initialisation and of the dropout."""
+    """Return the keys of initialisation and dropout."""
     return jax.random.split(jax.random.key(seed))
 
 
 def _batch(batches: Batches, index: Array) -> Batches:
-    """One batch for each data seed, leaves (S, B, ...)."""
+    """Return one batch per data seed, leaves (S, B, ...)."""
     return jax.tree.map(lambda array: lax.dynamic_index_in_dim(array, index, 1, keepdims=False), batches)
 
 

@@ -1,8 +1,8 @@
-"""The loop of a sweep: train the grid, test after every epoch, record each run once, stop, resume.
+"""Run a sweep: train the grid, test after every epoch, record each run once, stop, resume.
 
-A run ends with the epoch after which its accuracy on the tests is above `stop_above`, with the last epoch, or
-with a loss that is not finite; then its record is written. The grid goes on for the others, without the ended
-runs as soon as they are half of it.
+A run ends after the first epoch with a test accuracy above `stop_above`, after the last epoch, or at a
+non-finite loss; then its record is written. The grid continues for the others, and drops the ended runs once
+they are half of it.
 """
 
 import contextlib
@@ -39,17 +39,17 @@ class Run(NamedTuple):
 
     @property
     def tag(self) -> str:
-        """Its name in metrics.jsonl, of the characters that TensorBoard allows."""
+        """Return its name in metrics.jsonl, in characters that TensorBoard allows."""
         return f"lr-{self.learning_rate:g}-seed-{self.seed}".replace("+", "")
 
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """What is swept, and how long."""
+    """Learning rates and seeds to sweep, and the training settings of all runs."""
 
     learning_rates: tuple[float, ...]
     seeds: tuple[int, ...]
-    """of the initialisation, the dropout and the data; all learning rates share a seed's"""
+    """of initialisation, dropout and data; the learning rates of a seed share them"""
     epochs: int
     batch_size: int
     weight_decay: float = 0.1
@@ -71,7 +71,7 @@ class SweepConfig:
         return [Run(rate, seed) for seed in self.seeds for rate in self.learning_rates]
 
     def schedule(self, epoch: int) -> float:
-        """Share of the learning rate in `epoch` (from 0): half a cosine, in steps of one epoch."""
+        """Return the factor of the learning rate in `epoch` (from 0): half a cosine, constant in an epoch."""
         return (1 + math.cos(math.pi * epoch / self.epochs)) / 2
 
 
@@ -79,30 +79,30 @@ class SweepConfig:
 class Outcome:
     """How a sweep ended."""
 
-    records: list[dict[str, Any]]  # of the ended runs, in the order of the grid
+    records: list[dict[str, Any]]  # of ended runs, in the order of the grid
     stopped_by: signal.Signals | None  # None if all runs ended
 
 
 class Scores(NamedTuple):
-    """Of one run on all tests, averaged over the labels of each example, then over the examples."""
+    """Test scores of one run, averaged over the labels of each example, then over the examples."""
 
-    accuracy: float  # share of right labels
-    slices: dict[str, dict[str, float]]  # accuracy by what tests differ in: {"num_pairs": {"4": ...}, ...}
+    accuracy: float  # share of correct labels
+    slices: dict[str, dict[str, float]]  # accuracy by a property of the tests: {"num_pairs": {"4": ...}, ...}
     eval_loss: float  # nats per label
 
 
 _RECORD = {"learning_rate": float, "seed": int, "status": str, "steps": int, "epochs": float}
-"""What each line of results.jsonl has at least, and of which type."""
+"""Required entries of each line of results.jsonl, and their types."""
 
 
 class Records:
-    """results.jsonl: one object per ended run."""
+    """The file results.jsonl: one object per ended run."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any]):
         self.path, self.facts = path, facts
         entries, damaged = read_lines(path, _RECORD)
         self.of = {Run(entry["learning_rate"], entry["seed"]): entry for entry in entries}
-        # Drops a last line that was cut short, onto which the next one would be glued.
+        # Drops a truncated last line, to which the next record would otherwise be appended.
         write_lines(path, self.of.values(), damaged)
 
     def add(self, run: Run, values: Mapping[str, Any]) -> None:
@@ -120,16 +120,16 @@ def sweep(
     facts: Mapping[str, Any],
     tracking: TrackConfig | None = None,
 ) -> Outcome:
-    """Train a model for each learning rate and seed, all at once; continue what `workdir` holds.
+    """Train a model for each learning rate and seed, all at once; resume the sweep in `workdir`, if any.
 
     Args:
-        train: segments in the order of training; together an epoch.
-        workdir: gets metrics.jsonl, results.jsonl, events/ and checkpoints/.
-        facts: entries of every record.
-        tracking: services that get the metrics too; default: none.
+        train: segments in training order; one pass over all of them is an epoch.
+        workdir: directory of metrics.jsonl, results.jsonl, events/ and checkpoints/.
+        facts: entries to add to every record.
+        tracking: services that also receive the metrics; default: none.
 
     Raises:
-        ValueError: settings that a task refuses; a workdir whose records and checkpoint do not fit.
+        ValueError: settings that a task rejects, or a workdir whose records and checkpoint do not match.
     """
     records = Records(workdir / "results.jsonl", facts)
     pending = [number for number, run in enumerate(config.runs) if run not in records.of]
@@ -147,7 +147,7 @@ _Scores = Mapping[int, Scores]
 
 
 class _Loop:
-    """Runs go by their number in the grid; `vmapped` are those in the state, `live` have not ended."""
+    """State of a sweep. Runs are indices into the grid: `vmapped` are in the state, `live` have not ended."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _Loop:
         train_seeds, test_seeds = (list(zip(*seeds, strict=True)) for seeds in zip(*by_seed, strict=True))
         rows = config.batch_size
         self.train = [load(task, seeds, rows=rows) for task, seeds in zip(train, train_seeds, strict=True)]
-        # A test's batch has no more tokens than the largest of training.
+        # A test batch has at most as many tokens as the largest training batch.
         tokens = max(part.batches.inputs[0, 0].size for part in self.train)
         self.test = [load(task, seeds, tokens=tokens) for task, seeds in zip(test, test_seeds, strict=True)]
         self.grid = Grid(LanguageModel(architecture), self.train[0].length, config.weight_decay)
@@ -174,7 +174,7 @@ class _Loop:
         self.steps = config.epochs * self.epoch_steps
 
     def start(self, pending: list[int]) -> None:
-        """Begin with `pending`, or where the last checkpoint stands."""
+        """Start the `pending` runs, or restore them from the last checkpoint."""
         self.live, self.step = pending, self.checkpoints.newest_intact() or 0
         if self.step == 0:
             self.vmapped, seconds = self.grid.filled(pending), 0.0
@@ -189,7 +189,7 @@ class _Loop:
         self.began = time.perf_counter() - seconds
 
     def run(self, workdir: Path, tracking: TrackConfig | None) -> signal.Signals | None:
-        """Train and test until every run has ended, or a signal asks to stop."""
+        """Train and test until every run has ended or a signal requests a stop."""
         self.writer = MetricWriter(workdir, self.steps, self.step, tracking)
         with self.writer, StopRequest() as stop:
             if self.step:
@@ -200,7 +200,7 @@ class _Loop:
                 scores = self._test() if is_epoch else {}
                 self._log(losses, scores, speed)
                 self._end(losses, scores)
-                stopped_by = stop.signal  # read once: what ends the loop has been saved
+                stopped_by = stop.signal  # read once, so that the loop ends only after a save
                 if is_epoch or stopped_by is not None:
                     self._save()
                 if stopped_by is not None and self.live:
@@ -210,7 +210,7 @@ class _Loop:
         return None
 
     def _train(self) -> tuple[dict[int, float], dict[str, float]]:
-        """Train up to the next log line; each run's mean loss, and the speed of the whole grid."""
+        """Train up to the next log line; return each run's mean loss and the speed of the whole grid."""
         epoch, start = divmod(self.step, self.epoch_steps)
         parts = iter(self.train)
         while start >= (part := next(parts)).steps:
@@ -248,7 +248,7 @@ class _Loop:
         return scores
 
     def _log(self, losses: _Losses, scores: _Scores, speed: Mapping[str, float]) -> None:
-        """One line: means over the live runs, the best accuracy, and each run's numbers."""
+        """Log means over the live runs, the best accuracy, and each run's values."""
         live = [number for number in self.live if _is_finite(losses[number], scores.get(number))]
         if not live:
             return
@@ -265,7 +265,7 @@ class _Loop:
         self.writer.write(self.step, metrics, shown)
 
     def _end(self, losses: _Losses, scores: _Scores) -> None:
-        """Record the runs that have failed, are good enough, or are through with their epochs."""
+        """Record the runs that failed, passed `stop_above`, or completed their epochs."""
         for number in list(self.live):
             score = scores.get(number)
             is_above = score is not None and score.accuracy > self.config.stop_above
@@ -282,7 +282,7 @@ class _Loop:
             self.live.remove(number)
 
     def _save(self) -> None:
-        """Leave out the ended runs if they are half of the vmapped or more, and write a checkpoint."""
+        """Drop the ended runs from the state if they are at least half of it, and write a checkpoint."""
         if 0 < len(live := self.grid.filled(self.live)) <= len(self.vmapped) // 2:
             self.state = self.grid.select(self.state, [self.vmapped.index(number) for number in live])
             self.vmapped = live

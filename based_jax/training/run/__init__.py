@@ -1,1 +1,1 @@
-"""A run on disk and at the terminal: its directory, checkpoints, metrics and progress, signals."""
+"""Manage a run on disk and at the terminal: directory, checkpoints, metrics, progress and signals."""

@@ -1,4 +1,4 @@
-"""Orbax checkpoints of a run: atomic, asynchronous, the newest N kept, data position included."""
+"""Save a run's checkpoints with Orbax: atomic, asynchronous, the newest N kept, with the data position."""
 
 import contextlib
 import errno
@@ -25,17 +25,17 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class SaveFailed(OSError):
-    """A checkpoint could not be written; those before it are as they were."""
+    """A checkpoint could not be written; earlier ones are unchanged."""
 
 
 class Checkpoints:
-    """The checkpoints below ``workdir/checkpoints``.
+    """The checkpoints in ``workdir/checkpoints``.
 
-    A checkpoint becomes visible only when it is complete; a process that dies while writing leaves the one
-    before intact. With several processes each writes what its devices hold, into one shared directory, and
-    all of them call every method.
+    A checkpoint becomes visible only when it is complete; a process that dies while writing leaves the
+    previous one intact. With several processes each writes the shards of its devices into one shared
+    directory, and all of them call every method.
 
-    The newest `keep` stay; `read_only` leaves everything as it is, what another process is writing too.
+    The newest `keep` are kept; `read_only` changes nothing, including what another process is writing.
     """
 
     def __init__(self, workdir: Path, keep: int = 3, *, read_only: bool = False):
@@ -49,7 +49,7 @@ class Checkpoints:
             create=not read_only,
             cleanup_tmp_directories=not read_only,
             read_only=read_only,
-            # Runs on one process, when all files are written and before the checkpoint gets its name.
+            # Runs in one process, after all files are written and before the checkpoint is renamed.
             async_options=ocp.AsyncOptions(post_finalization_callback=self._write_checksums),
         )
         self._manager = ocp.CheckpointManager(self.directory, options=options)
@@ -60,26 +60,26 @@ class Checkpoints:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None:
             self.close()
-        elif jax.process_count() == 1:  # of several, the others may wait for what will not come
+        elif jax.process_count() == 1:  # with several, the others may be waiting for this one
             with contextlib.suppress(Exception):
                 self.close()
 
     def steps(self) -> list[int]:
-        """Steps of the complete checkpoints, ascending."""
+        """Return the steps of the complete checkpoints, ascending."""
         return [step for step, _ in _entries(self.directory)]
 
     def intact_before(self, end: int) -> int | None:
-        """Step of the newest undamaged checkpoint of a step below `end`; None if there is none."""
+        """Return the step of the newest undamaged checkpoint before step `end`; None if there is none."""
         below = ((step, path) for step, path in reversed(_entries(self.directory)) if step < end)
         return next((step for step, path in below if _damage(step, path) is None), None)
 
     def newest_intact(self, abstract: Any = None) -> int | None:
-        """Step of the newest checkpoint whose files are as they were written; None if there are none at all.
+        """Return the step of the newest undamaged checkpoint; None if there are no checkpoints.
 
-        Whatever has a newer step's number as its name is moved to ``workdir/damaged_checkpoints`` with a
-        warning: damaged checkpoints, those of other runs, other files.
+        Everything named after a newer step is moved to ``workdir/damaged_checkpoints`` with a warning:
+        damaged checkpoints, those of other runs, other files.
 
-        `abstract` has the shapes and dtypes of the wanted state, if they are known before `restore`.
+        `abstract` has the shapes and dtypes of the expected state, if they are known before `restore`.
         ValueError: there are checkpoints, and all are damaged.
         """
         found = hosts.from_main(lambda: self._newest_intact(abstract))
@@ -110,7 +110,7 @@ class Checkpoints:
     def save(self, step: int, state: Any, data: dict[str, Any]) -> None:
         """Start writing a pytree and JSON data; arrays are copied first, so the caller may donate them.
 
-        SaveFailed: this one cannot be begun, or the one before could not be finished.
+        SaveFailed: this save cannot be started, or the previous one could not be finished.
         """
         self.wait()
         self._saving = {"step": step, "arrays": array_checksum(state)}
@@ -121,7 +121,7 @@ class Checkpoints:
             self._manager.save(step, args=ocp.args.Composite(state=arrays, data=position))
 
     def restore(self, step: int, abstract: State) -> tuple[State, dict[str, Any]]:
-        """Read a checkpoint into the shapes and shardings of `abstract`; ValueError if that cannot be."""
+        """Read a checkpoint into the shapes and shardings of `abstract`; ValueError if that fails."""
         try:
             arrays: Any = ocp.args.StandardRestore(abstract)  # pyright: ignore[reportCallIssue]
             wanted = ocp.args.Composite(state=arrays, data=ocp.args.JsonRestore())
@@ -132,7 +132,7 @@ class Checkpoints:
         return restored["state"], self._position(step, restored["data"])
 
     def position(self, step: int) -> dict[str, Any]:
-        """The data of a checkpoint alone, for what must be known before `restore`."""
+        """Read only the JSON data of a checkpoint, if they are needed before `restore`."""
         args = ocp.args.Composite(data=ocp.args.JsonRestore())  # pyright: ignore[reportCallIssue]
         return self._position(step, self._manager.restore(step, args=args)["data"])
 
@@ -144,12 +144,12 @@ class Checkpoints:
             raise ValueError(f"checkpoint {path} has no position in the data: {error!r:.200}") from error
 
     def check(self) -> None:
-        """Raise `SaveFailed` early, without waiting, if a save failed."""
+        """Raise `SaveFailed` if a save has failed, without waiting."""
         with self._explain():
             self._manager.check_for_errors()
 
     def wait(self) -> None:
-        """Block until what was saved is on disk; raise `SaveFailed` if it cannot be."""
+        """Block until all saves are on disk; raise `SaveFailed` if one fails."""
         with self._explain():
             self._manager.wait_until_finished()
 
@@ -167,7 +167,7 @@ class Checkpoints:
             raise OSError(errno.ENOSPC, f"it may take {needed:,} bytes, {free:,} are free")
 
     def _write_checksums(self) -> None:
-        for path in self.directory.glob(f"{self._saving['step']}.*"):  # Orbax's temporary name, the only one
+        for path in self.directory.glob(f"{self._saving['step']}.*"):  # Orbax's only temporary name
             write_checksums(path, self._saving)
 
     @contextlib.contextmanager
@@ -183,14 +183,14 @@ class Checkpoints:
 
 
 def last_checkpoint(workdir: Path) -> str:
-    """Path of a run's newest checkpoint, or "none", for a message."""
+    """Return the path of a run's newest checkpoint, or "none", for a message."""
     steps = _entries(workdir.absolute() / "checkpoints")
     return str(steps[-1][1]) if steps else "none"
 
 
 @contextlib.contextmanager
 def naming_the_last_checkpoint(workdir: Path, path: Path) -> Iterator[None]:
-    """Turn an OSError into a SaveFailed that says what is safe, where a run writes to another `path`."""
+    """Turn an OSError from writing `path` into a SaveFailed that names the last complete checkpoint."""
     try:
         yield
     except OSError as error:
@@ -201,10 +201,10 @@ def naming_the_last_checkpoint(workdir: Path, path: Path) -> Iterator[None]:
 
 
 def say_once() -> None:
-    """For commands: what a failed save raises is all that is heard of it.
+    """Report a failed save only through its exception, for commands.
 
-    Orbax logs the traceback of each of its threads besides, and the writes that end after it has given up
-    leave errors that nobody waits for.
+    Orbax also logs the traceback of each of its threads, and writes that end after it has given up leave
+    errors that are never awaited.
     """
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -218,13 +218,13 @@ def say_once() -> None:
 
 
 def _entries(directory: Path) -> list[tuple[int, Path]]:
-    """What has a step's number as its name in a directory of checkpoints, by step."""
+    """List the entries of a checkpoint directory that are named after a step, by step."""
     paths = [path for path in directory.glob("*") if path.name.isascii() and path.name.isdigit()]
     return sorted((int(path.name), path) for path in paths)
 
 
 def _damage(step: int, path: Path, abstract: Any = None) -> str | None:
-    """Why `path` is no checkpoint of this step, and of these arrays if they are given; None if it is one."""
+    """Return why `path` is not a checkpoint of this step (and of these arrays, if given); None if it is."""
     if path.name != str(step):
         return f"the name of a checkpoint of step {step} is {step}"
     arrays = {} if abstract is None else {"arrays": array_checksum(abstract)}
@@ -232,7 +232,7 @@ def _damage(step: int, path: Path, abstract: Any = None) -> str | None:
 
 
 def _reason(error: BaseException) -> str:
-    """The operating system's words if TensorStore quotes its error code, else the first line."""
+    """Return the operating system's message if TensorStore quotes an error code, else the first line."""
     code = re.search(r"os_error_code='(\d+)'", str(error))
     if code:
         return os.strerror(int(code[1]))

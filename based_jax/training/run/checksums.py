@@ -1,4 +1,4 @@
-"""What a checkpoint must hold: damage and foreign files are noticed before training goes on."""
+"""Verify the content of a checkpoint, so that damage and foreign files are found before training resumes."""
 
 import json
 import zlib
@@ -14,27 +14,27 @@ from based_jax.whole_file import whole_file
 FILE = "checksums.json"
 _CHUNK = 1 << 24  # bytes
 _FOLDERS = ("data", "state")  # of a checkpoint
-# Entries of checksums.json that are no files, and what is reported where they are others.
+# Entries of checksums.json that are not files -> message if they differ.
 _FACTS = {"step": "it is a checkpoint of step {}", "arrays": "its arrays are not those of this run's model"}
 
 
 def array_checksum(state: Any) -> int:
-    """CRC-32 of the shapes and dtypes of a pytree's arrays, in any order."""
+    """Return a CRC-32 of the shapes and dtypes of a pytree's arrays, independent of their order."""
     kinds = sorted(f"{leaf.dtype}{tuple(leaf.shape)}" for leaf in jax.tree.leaves(state))
     return zlib.crc32("\n".join(kinds).encode())
 
 
 def write_checksums(directory: Path, facts: Mapping[str, int]) -> None:
-    """Record `facts` (`step`, `arrays`), and size and CRC-32 of every file, in checksums.json."""
+    """Write `facts` (`step`, `arrays`), and size and CRC-32 of every file, to checksums.json."""
     found = {name: [path.stat().st_size, _crc32(path)] for name, path in _files(directory).items()}
     with whole_file(directory / FILE) as file:
         file.write(json.dumps({**facts, **found}).encode())
 
 
 def find_damage(directory: Path, facts: Mapping[str, int]) -> str | None:
-    """What is wrong with a checkpoint's files or recorded `facts`, in words; None if they are as written.
+    """Describe damage of a checkpoint's files or a mismatch of its `facts`; None if it is as written.
 
-    A checkpoint without checksums.json, from before there were any, passes, and so does one without `facts`.
+    Older checkpoints without checksums.json, or without `facts` in it, pass.
     """
     path = directory / FILE
     try:
@@ -71,7 +71,7 @@ def find_damage(directory: Path, facts: Mapping[str, int]) -> str | None:
 
 
 def _files(directory: Path) -> dict[str, Path]:
-    """Files by their names relative to `directory`; not those directly in it, which Orbax edits later."""
+    """List files by name relative to `directory`, except those directly in it, which Orbax edits later."""
     paths = (path for path in sorted(directory.glob("*/**/*")) if path.is_file())
     return {path.relative_to(directory).as_posix(): path for path in paths}
 

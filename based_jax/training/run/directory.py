@@ -1,4 +1,4 @@
-"""A run's directory and the config.json in it, which decides what may be resumed."""
+"""Manage a run's directory and its config.json, which determines what may be resumed."""
 
 import contextlib
 import dataclasses
@@ -26,9 +26,9 @@ Config = TypeVar("Config")
 
 @contextlib.contextmanager
 def sole_run(workdir: Path) -> Iterator[None]:
-    """While it is open, no other run writes to `workdir`; of several processes the main one holds the lock.
+    """Keep other runs from writing to `workdir`; with several processes the main one holds the lock.
 
-    Errors are those of `based_jax.directory_lock.sole_writer`.
+    Errors: see `based_jax.directory_lock.sole_writer`.
     """
     with contextlib.ExitStack() as stack:
         hosts.from_main(lambda: stack.enter_context(sole_writer(workdir)))
@@ -38,20 +38,20 @@ def sole_run(workdir: Path) -> Iterator[None]:
 def prepare_run(
     config: Any, *, model: Mapping[str, Any], data: Mapping[str, int], may_change: Collection[str]
 ) -> None:
-    """Write config.json, or check it against the run that is continued.
+    """Write config.json, or check the settings against it when a run is resumed.
 
     Args:
         config: settings of a training command, a dataclass with at least workdir, data and resume.
-        data: what the data are; "crc32" tells the training data from others, "held_out_crc32" the held-out
-            data, where there are some.
-        may_change: settings that may differ between a run and its continuation, as they decide no loss.
+        data: facts about the data; "crc32" identifies the training data, "held_out_crc32" the held-out data,
+            if there are any.
+        may_change: settings that may change on resuming, as they do not affect losses.
 
     Raises:
-        ValueError: the directory holds another run, or this one and `resume` is not set.
+        ValueError: the directory holds another run, or it holds this run and `resume` is not set.
     """
     path = config.workdir / "config.json"
     settings = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-    settings.pop("hosts", None)  # of this launch, not of the run
+    settings.pop("hosts", None)  # belongs to this launch, not to the run
     if has_checkpoints(config.workdir):
         expected = "a new directory, or --resume: this one holds checkpoints of a run"
         expect(config.resume, "workdir", str(config.workdir), expected)
@@ -76,14 +76,14 @@ def versions(*packages: str) -> dict[str, str]:
 def expect_same_settings(
     settings: Mapping[str, Any], before: Mapping[str, Any], may_change: Collection[str], kept: str
 ) -> None:
-    """Check the settings of a run that is continued; `kept` says of which. `before` may lack some."""
+    """Check the settings of a resumed run against `before`, which may lack some; `kept` is for errors."""
     for name, value in settings.items():
         old = before.get(name, value)
         expect(name in may_change or old == value, name, value, f"{old!r} {kept}")
 
 
 def expect_same_data(config: Any, data: Mapping[str, int]) -> None:
-    """Check `data`, as in `prepare_run`, against those of the run in `config.workdir`."""
+    """Check `data` (see `prepare_run`) against the data of the run in `config.workdir`."""
     before = read_config(config.workdir / "config.json")["data"]
     was, now = (", ".join(f"{name} {values[name]}" for name in values) for values in (before, data))
     for checksum, kind in (("crc32", "training"), ("held_out_crc32", "held-out")):
@@ -93,12 +93,12 @@ def expect_same_data(config: Any, data: Mapping[str, int]) -> None:
 
 
 def has_checkpoints(workdir: Path) -> bool:
-    """Whether a run in this directory has begun to write a checkpoint."""
+    """Return whether a run in this directory has started to write a checkpoint."""
     return any((workdir / "checkpoints").glob("[0-9]*"))
 
 
 def saved_run(settings: type[Config], workdir: Path) -> Config | None:
-    """The settings of the run in a directory; None without config.json. ValueError: another command's."""
+    """Read the settings of the run in a directory; None without config.json. ValueError: another command."""
     path = workdir / "config.json"
     if not path.exists():
         return None
@@ -115,7 +115,7 @@ def parse_run(
     prog: str,
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> Config:
-    """Parse flags as `command.parse` does; with --resume those of the run in --workdir are the defaults."""
+    """Parse flags like `command.parse`; with --resume the defaults are the settings in --workdir."""
     given = list(sys.argv[1:] if argv is None else argv)
     workdir, default = command.find_value(given, "--workdir"), None
     switches = [word for word in given if word in ("--resume", "--no-resume")]
@@ -125,7 +125,7 @@ def parse_run(
 
 
 def _settings(kind: type[Config], values: Any, name: str) -> Config:
-    """The dataclass `kind` from the values of a config.json, with defaults for what is not there."""
+    """Build the dataclass `kind` from the values of a config.json, with defaults for missing ones."""
     expect(isinstance(values, dict), name, values, "the settings of a run")
     hints = get_type_hints(kind)
     strange = sorted(set(values) - set(hints))
@@ -146,17 +146,17 @@ def _settings(kind: type[Config], values: Any, name: str) -> Config:
 
 
 _JSON_TYPES: dict[type, tuple[type, ...]] = {Path: (str,), float: (float, int)}
-"""type of a setting -> types in JSON, where they differ"""
+"""Type of a setting -> its types in JSON, if they differ."""
 
 
 def write_config(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a run's config.json, whole or not at all."""
+    """Write a run's config.json atomically."""
     with whole_file(path) as file:
         file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
 def read_config(path: Path, needed: Sequence[str] = ("train", "data")) -> dict[str, Any]:
-    """Read a run's config.json, with today's names of the settings; ValueError without `needed` objects."""
+    """Read a run's config.json, with current names of the settings; ValueError without `needed` objects."""
     expect(path.is_file(), "config.json", str(path), "a file: that of the run in this directory")
     try:
         content = read_json(path)

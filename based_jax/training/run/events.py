@@ -1,4 +1,4 @@
-"""TensorBoard event files of scalars, written at once: no thread that dies or blocks unseen."""
+"""Write TensorBoard event files of scalars synchronously, without a thread that may fail unnoticed."""
 
 import math
 import time
@@ -11,9 +11,9 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[re
 
 
 class EventFile:
-    """A new event file in `directory`, which is created if need be.
+    """A new event file in `directory`, which is created if needed.
 
-    TensorBoard forgets the step `restart` and what followed it in older files: this file has them anew.
+    TensorBoard discards the step `restart` and later ones from older files; this file has them again.
     """
 
     def __init__(self, directory: Path, restart: int | None = None):
@@ -24,7 +24,7 @@ class EventFile:
             self._writer.write_event(Event(wall_time=time.time(), step=restart, session_log=start))
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Scalars of one step; what is not finite has no place in a curve."""
+        """Write the scalars of one step, without non-finite values."""
         for name, value in metrics.items():
             if math.isfinite(value):
                 scalar = summary.scalar(name, value)

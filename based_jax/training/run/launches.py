@@ -1,4 +1,4 @@
-"""What every start of a run leaves behind in launches.jsonl: command, code, versions, machine, devices."""
+"""Record every start of a run in launches.jsonl: command, code, versions, machine, devices."""
 
 import datetime
 import json
@@ -19,7 +19,7 @@ FILE = "launches.jsonl"
 
 
 def record_launch(workdir: Path, rows: Sharding) -> None:
-    """Append one line, by the main process; the batches are sharded like `rows`."""
+    """Append one line, in the main process; `rows` is the sharding of batches."""
     if not hosts.is_main():
         return
     launch = {
@@ -39,7 +39,7 @@ def record_launch(workdir: Path, rows: Sharding) -> None:
 
 
 def _commit(checkout: Path) -> str | None:
-    """Of the code, with "+" if files differ from it; None if this is no git checkout."""
+    """Return the code's commit, with "+" if files differ from it; None outside a git checkout."""
     if not (checkout / ".git").exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Where a run's numbers go: metrics.jsonl, trackers such as TensorBoard, and the terminal."""
+"""Write a run's metrics to metrics.jsonl, trackers such as TensorBoard, and the terminal."""
 
 import contextlib
 import json
@@ -19,17 +19,17 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class MetricWriter:
-    """Writes one JSON object per logged step, gives its numbers to the trackers, and shows some of them.
+    """Writes one JSON object per logged step, passes its metrics to the trackers, and shows some of them.
 
-    On resume the lines after the restored step are dropped: they are about to be written again. So are lines
-    that are no metrics; the file with them stays as damaged_metrics.jsonl.
+    On resuming, lines after the restored step are dropped, as they will be written again. Lines that are not
+    metrics are dropped too; the original file is kept as damaged_metrics.jsonl.
     """
 
     def __init__(self, workdir: Path, steps: int, start: int = 0, tracking: TrackConfig | None = None):
         self.path = workdir / "metrics.jsonl"
         _keep_until(self.path, start)
         self._progress = RunProgress(steps, start)
-        # Move the bar; show what takes time between two steps; write a line above the bar.
+        # Move the bar; show a phase between two steps; write a line above the bar.
         self.tick, self.phase, self.say = self._progress.tick, self._progress.phase, self._progress.event
         self._trackers = open_trackers(tracking or TrackConfig(), workdir, start, self.say)
         self._file = self.path.open("a", encoding="utf-8")
@@ -41,13 +41,13 @@ class MetricWriter:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._progress.__exit__(kind, error, trace)
         for file in (*self._trackers, self._file):
-            # An earlier error is the one to report.
+            # If there was an earlier error, report that one.
             with contextlib.nullcontext() if error is None else contextlib.suppress(OSError):
                 file.close()
 
     def write(self, step: int, metrics: Mapping[str, float], shown: Collection[str] | None = None) -> None:
-        """Record the metrics of `step` (floats keep all their digits); `shown` ones are on the terminal."""
-        # JSON has no NaN or infinity; where one is logged at all it stands as null.
+        """Record the metrics of `step`, floats with all digits; show the `shown` ones on the terminal."""
+        # JSON has no NaN or infinity, which are written as null.
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         try:
             self._file.write(json.dumps({"step": step, **finite}) + "\n")
@@ -63,7 +63,7 @@ class MetricWriter:
         self._progress.show(step, {name: metrics[name] for name in (metrics if shown is None else shown)})
 
     def rewind(self, step: int) -> None:
-        """Drop the lines after `step`, which are about to be written again."""
+        """Drop the lines after `step`, which will be written again."""
         self._file.close()
         _keep_until(self.path, step)
         self._file = self.path.open("a", encoding="utf-8")
@@ -71,7 +71,7 @@ class MetricWriter:
 
 
 class SilentWriter(contextlib.nullcontext):
-    """Of the processes of a run that do not write: every method of a `MetricWriter` does nothing."""
+    """A `MetricWriter` for processes that do not write: every method does nothing."""
 
     def __enter__(self) -> Any:
         return self
@@ -83,14 +83,14 @@ class SilentWriter(contextlib.nullcontext):
 def open_writer(
     workdir: Path, steps: int, start: int = 0, tracking: TrackConfig | None = None
 ) -> "MetricWriter | SilentWriter":
-    """The writer of a run's main process; one that does nothing in the others."""
+    """Return the writer of a run's main process; in the others, one that does nothing."""
     return MetricWriter(workdir, steps, start, tracking) if hosts.is_main() else SilentWriter()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All complete lines of a metrics.jsonl; a last line that a crash cut short is ignored.
+    """Read all complete lines of a metrics.jsonl; a last line truncated by a crash is ignored.
 
-    Lines that are no metrics are left out, with a warning that names the file.
+    Lines that are not metrics are omitted, with a warning that names the file.
     """
     entries, damaged = read_lines(path, {"step": int})
     if damaged:
@@ -99,10 +99,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def read_lines(path: Path, keys: Mapping[str, type]) -> tuple[list[dict[str, Any]], str]:
-    """Return the complete lines of a file of JSON objects, and in words which are none; "" if all are.
+    """Return the complete lines of a file of JSON objects, and a description of invalid ones ("" if none).
 
-    `keys` is what each object has, and the types of these values. An OSError: it cannot be read, or is a
-    directory or a pipe.
+    `keys` are the required keys of each object and the types of their values. OSError: the file cannot be
+    read, or is a directory or a pipe.
     """
     if path.exists() and not path.is_file():
         raise OSError(f"{path}: expected a regular file")
@@ -122,7 +122,7 @@ def read_lines(path: Path, keys: Mapping[str, type]) -> tuple[list[dict[str, Any
 
 
 def write_lines(path: Path, entries: Collection[Mapping[str, Any]], damaged: str = "") -> None:
-    """Replace a file of JSON objects as a whole; with `damaged` lines (`read_lines`) the old one is kept."""
+    """Replace a file of JSON objects; if there are `damaged` lines (`read_lines`), keep the old file too."""
     if damaged:
         kept = path.with_name(f"damaged_{path.name}")
         os.replace(path, kept)

@@ -1,4 +1,4 @@
-"""What a person sees of a run: one bar on the last line of a terminal, plain lines where there is none."""
+"""Show the progress of a run: a bar on the last line of a terminal, or plain lines elsewhere."""
 
 import contextlib
 import math
@@ -19,7 +19,7 @@ HEADLINES = {
     "tokens_per_second": "{} tokens/s",
     "sequences_per_second": "{} rows/s",
 }
-"""Metric -> how the bar shows it; what else a run logs is in its files."""
+"""Metric -> format in the bar; other metrics are only in the run's files."""
 
 
 class RunProgress:
@@ -54,7 +54,7 @@ class RunProgress:
 
     def tick(self, step: int) -> None:
         now, left = time.perf_counter(), ""
-        if self._since is None or step <= self._since[0]:  # the first step waited for the compiler
+        if self._since is None or step <= self._since[0]:  # the first step includes compilation
             self._since = (step, now)
         else:  # at the mean speed since this launch's first step
             done, seconds = step - self._since[0], now - self._since[1]
@@ -62,7 +62,7 @@ class RunProgress:
         self._bar.update(self._task, completed=step, left=left)
 
     def show(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show the metrics of a logged step; those of an evaluation ("eval_...") get a line that stays."""
+        """Show the metrics of a logged step; those of an evaluation ("eval_...") get a permanent line."""
         held_out = {name: value for name, value in metrics.items() if name.startswith("eval_")}
         training = {name: value for name, value in metrics.items() if name not in held_out}
         shown = [text.format(short(training[name])) for name, text in HEADLINES.items() if name in training]
@@ -80,7 +80,7 @@ class RunProgress:
 
     @contextlib.contextmanager
     def phase(self, text: str, expected: str = "") -> Iterator[None]:
-        """Show what the run does instead of stepping, and how long that usually takes, such as "15 s"."""
+        """Show a phase other than stepping, and how long it usually takes, such as "15 s"."""
         described = f"{text}, usually {expected}" if expected else text
         self._bar.update(self._task, description=described)
         try:
@@ -90,19 +90,19 @@ class RunProgress:
             self._bar.update(self._task, description=self._headline)
 
     def event(self, text: str) -> None:
-        """Write a line that stays, above the bar."""
+        """Write a permanent line above the bar."""
         self._console.print(text, highlight=False, markup=False)
 
 
 def clock(seconds: float) -> str:
-    """Seconds as "0:05", "12:34" or "1:02:03"."""
+    """Format seconds as "0:05", "12:34" or "1:02:03"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def short(value: float) -> str:
-    """A number in at most six characters or so: 3.142, 12.3k, 4.56M."""
+    """Format a number in about six characters: 3.142, 12.3k, 4.56M."""
     if not math.isfinite(value):
         return str(value)
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

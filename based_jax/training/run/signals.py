@@ -1,4 +1,4 @@
-"""Stop requests (Ctrl-C, SIGTERM) as a flag that a loop reads between two steps."""
+"""Turn stop requests (Ctrl-C, SIGTERM) into a flag that a loop reads between two steps."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-PATIENCE = 1.0  # seconds that the second signal leaves the main thread to end by itself
+PATIENCE = 1.0  # seconds that the main thread has to end by itself after the second signal
 
 _CLEAR_LINE, _SHOW_CURSOR = "\r\x1b[2K", "\x1b[?25h"
 
@@ -17,10 +17,10 @@ class StopRequest:
     """While active, the first SIGINT or SIGTERM sets `signal`, the second ends the process.
 
     Python runs signal handlers between two instructions of the main thread, which may be minutes away while
-    XLA compiles or a step runs. So another thread answers: it reports the first signal as soon as it arrives,
-    and on the second ends the process, unless the main thread (interrupted as usual) has done so by then.
+    XLA compiles or a step runs. So another thread reports the first signal as soon as it arrives, and on the
+    second ends the process, unless the main thread (interrupted as usual) has done so by then.
 
-    Must be entered in the main thread. `after` and `lost` end the lines on the first and the second signal.
+    Must be entered in the main thread. `after` and `lost` end the messages of the first and second signal.
     """
 
     def __init__(
@@ -46,18 +46,18 @@ class StopRequest:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
-        self._writer.close()  # the thread reads the end of the stream
+        self._writer.close()  # the thread then reads the end of the stream
         self._thread.join()
         self._reader.close()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
-        # Not what there was before: a shell starts jobs in the background with SIGINT ignored.
+        # Not the previous handler: a shell starts background jobs with SIGINT ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _answer(self) -> None:
-        """Report the first signal, and see to it that the second one ends the process."""
+        """Report the first signal, and make sure that the second one ends the process."""
         asked = False
         while byte := self._reader.recv(1):
             number = byte[0]
@@ -74,6 +74,6 @@ class StopRequest:
 
 
 def _report(text: str) -> None:
-    """Write a line to standard error past Python's buffers and locks, in place of a bar that is on it."""
+    """Write a line to standard error without Python's buffers and locks, replacing a progress bar there."""
     before = _CLEAR_LINE + _SHOW_CURSOR if sys.stderr.isatty() else ""
     os.write(2, f"{before}{text}\n".encode())

@@ -1,8 +1,7 @@
-"""Trackers of experiments: TensorBoard's event files, and Weights & Biases and Trackio where asked for.
+"""Track experiments: TensorBoard's event files, and optionally Weights & Biases and Trackio.
 
-A tracker gets the numbers that metrics.jsonl gets. The event files are part of the run, so that what keeps
-them from being written stops it. Services are not: one that fails while the run goes on is left out with one
-warning.
+A tracker receives the same metrics as metrics.jsonl. The event files are part of the run, so a failure to
+write them stops it. Services are not: one that fails during the run is dropped with one warning.
 """
 
 import contextlib
@@ -23,29 +22,29 @@ from based_jax.validate import expect, expect_choice
 from based_jax.whole_file import whole_file
 
 FILE = "trackers.json"
-"""In the run's directory: the ids under which services know the run."""
+"""File in the run's directory with the ids of the run at the services."""
 
 
 class Tracker(Protocol):
-    """What the metrics of a run are written to."""
+    """A destination of a run's metrics."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record the metrics of one step; steps may come again where a run is resumed or rolled back."""
+        """Record the metrics of one step; steps may repeat if a run is resumed or rolled back."""
         ...
 
     def close(self) -> None:
-        """End the recording of this launch."""
+        """Finish recording this launch."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class TrackConfig:
-    """Services that follow a run, beside its directory."""
+    """Services that track a run, in addition to its directory."""
 
     track: str | None = None
     """also send settings and metrics to wandb, trackio, or both: wandb,trackio"""
     track_project: str = "based-jax"
-    """project that --track puts the run into"""
+    """project of the run for --track"""
 
     def __post_init__(self) -> None:
         for name in self.services:
@@ -58,7 +57,7 @@ class TrackConfig:
         return [] if self.track is None else [name.strip() for name in self.track.split(",")]
 
     def expect_installed(self) -> None:
-        """ImportError: a service whose package is not there; for the start, before anything takes time."""
+        """Raise ImportError early if the package of a service is not installed."""
         for name in self.services:
             if importlib.util.find_spec(name) is None:
                 raise ImportError(f"track = {name!r}: not installed; run pip install 'based-jax[{name}]'")
@@ -69,7 +68,7 @@ class WandbRun:
 
     def __init__(self, project: str, name: str, identifier: str, config: Mapping[str, Any], workdir: Path):
         wandb: Any = importlib.import_module("wandb")
-        # The terminal stays ours; what is resumed continues under its id.
+        # Do not capture the terminal; a resumed run continues under its id.
         settings = wandb.Settings(console="off")
         self._run = wandb.init(
             project=project,
@@ -80,7 +79,7 @@ class WandbRun:
             config=dict(config),
             settings=settings,
         )
-        # Their own step only grows, and would lose what a resumed run writes again.
+        # wandb's own step can only grow, and would lose steps that a resumed run repeats.
         self._run.define_metric("*", step_metric="step")
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -95,7 +94,7 @@ class TrackioRun:
 
     def __init__(self, project: str, name: str, identifier: str, config: Mapping[str, Any], workdir: Path):
         self._trackio: Any = importlib.import_module("trackio")
-        unique = f"{name}-{identifier[:8]}"  # a run is continued by its name
+        unique = f"{name}-{identifier[:8]}"  # a run is resumed by its name
         self._run = self._trackio.init(
             project=project, name=unique, resume="allow", config=dict(config), embed=False
         )
@@ -104,7 +103,7 @@ class TrackioRun:
         self._run.log(dict(metrics), step=step)
 
     def close(self) -> None:
-        self._trackio.finish()  # the run's own method would be called a second time at the exit
+        self._trackio.finish()  # the run's own method would be called again at exit
 
 
 _SERVICES: dict[str, Callable[[str, str, str, Mapping[str, Any], Path], Tracker]] = {
@@ -114,7 +113,7 @@ _SERVICES: dict[str, Callable[[str, str, str, Mapping[str, Any], Path], Tracker]
 
 
 class _Service:
-    """A tracker that may fail: the first failure is a warning, and the last thing that is heard of it."""
+    """A tracker that may fail: after the first failure, which is a warning, it is dropped."""
 
     def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]):
         self._name, self._warn = name, warn
@@ -131,9 +130,9 @@ class _Service:
         if self._tracker is None:
             return
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # standard output has the command's results
+            with contextlib.redirect_stdout(sys.stderr):  # standard output is for the command's results
                 act(self._tracker)
-        except Exception as error:  # of any kind: it is no part of the run
+        except Exception as error:  # any failure, as a service is not part of the run
             self._tracker = None
             self._warn(_failure(self._name, error))
 
@@ -141,16 +140,16 @@ class _Service:
 def open_trackers(
     tracking: TrackConfig, workdir: Path, start: int, warn: Callable[[str], None]
 ) -> list[Tracker]:
-    """The event files, and the services of `tracking`, of a run that begins after step `start`.
+    """Open the event files, and the services of `tracking`, for a run that starts after step `start`.
 
     Args:
-        workdir: has the run's config.json, which services get.
-        warn: called with one line where a service fails.
+        workdir: contains the run's config.json, which is sent to services.
+        warn: called with one line if a service fails.
 
     Raises:
-        ImportError: a package that is not installed.
-        ValueError: a new run that a service refuses, since it was asked for and would record nothing.
-        OSError: a file that cannot be written.
+        ImportError: a package is not installed.
+        ValueError: a service rejects a new run, which would not be tracked as requested.
+        OSError: a file cannot be written.
     """
     tracking.expect_installed()
     path = workdir / "config.json"

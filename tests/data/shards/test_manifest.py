@@ -41,7 +41,7 @@ SHARD = "splits.train.shards.1"
     [
         ("version", 2, "version = 2: expected 1, the version that this code reads"),
         ("version", "1", "version = '1': expected 1, the version"),
-        ("dtype", "uint32", "dtype = 'uint32': expected uint16, as of 257 tokens"),
+        ("dtype", "uint32", "dtype = 'uint32': expected uint16 for a vocabulary of 257"),
         ("dtype", None, r"manifest = .*: expected the keys dtype, "),
         ("more", 1, r"manifest = .*'more'.*: expected the keys"),
         ("tokenizer.eot", 257, "eot = 257: expected an id below vocab_size = 257"),

@@ -331,7 +331,7 @@ def test_an_interrupted_command_speaks_of_text_and_goes_on(tmp_path):
     _, err = process.communicate()
     assert process.returncode == 128 + signal.SIGINT
     assert "SIGINT: stopping after this block of text; again to stop now" in err
-    assert "the same command goes on from here" in err
+    assert "run the same command to resume" in err
     assert 0 < _position(out)[0] < 20
     assert main(argv[3:]) == 0
     assert Manifest.read(out).splits["train"].documents == 20

@@ -192,7 +192,7 @@ def test_a_signal_saves_and_the_command_goes_on(corpus, tmp_path, monkeypatch, c
     monkeypatch.setattr(ByteTokenizer, "encode", interrupt)
     for _ in range(5):
         assert run("--data", corpus, "--out", out) == 130
-        assert f"goes on from {out}.partial" in capsys.readouterr().err
+        assert f"resume from {out}.partial" in capsys.readouterr().err
         assert not out.exists()
     monkeypatch.undo()
     assert run("--data", corpus, "--out", out) == 0

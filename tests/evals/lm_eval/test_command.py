@@ -16,7 +16,7 @@ GOOD = ("--checkpoint", "x", "--tasks", "piqa")
     [
         ((), "tasks = None: expected names of tasks, or --suite instead"),
         (("--tasks", "a", "--suite", "superglue"), "tasks = 'a': expected names of tasks, or --suite"),
-        (("--tasks", "a,,b"), "tasks = 'a,,b': expected names with commas between"),
+        (("--tasks", "a,,b"), "tasks = 'a,,b': expected comma-separated names"),
         (("--suite", "other"), "--suite"),
         (("--suite", "common_sense", "--shots", "5"), "shots = 5: expected 0 for common_sense"),
         (("--suite", "superglue", "--shots", "-1"), "shots = -1: expected at least 0"),
