@@ -1,4 +1,4 @@
-"""A bare depthwise causal convolution as a mixer: y[t] = sum_j kernel[T-1-j] * x[t-j] + bias."""
+"""A depthwise causal convolution as a mixer: y[t] = sum_j kernel[T-1-j] * x[t-j] + bias."""
 
 from typing import Any, ClassVar
 

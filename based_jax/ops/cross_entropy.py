@@ -137,7 +137,7 @@ def _is_on_one_gpu(hidden: Array) -> bool:
 
 
 def _lowest(dtype: Any) -> Array:
-    """The smallest finite number: differences of infinities would be NaN."""
+    """Return the smallest finite number: differences of infinities would be NaN."""
     return jnp.full((), float(np.finfo(dtype).min), dtype)
 
 

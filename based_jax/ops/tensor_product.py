@@ -29,7 +29,7 @@ from based_jax.validate import expect
 
 @compiled
 def tensor_product(factors: Sequence[Float[Array, "... _"]]) -> Float[Array, "... F"]:
-    """All products of one channel of each factor, the last factor's channel running fastest.
+    """Return all products of one channel of each factor, the last factor's channel running fastest.
 
     Args:
         factors: A arrays (..., d_a) of one dtype, with the same leading axes.

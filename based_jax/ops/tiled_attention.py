@@ -154,7 +154,7 @@ def _walk(visit: Visit, rows: Any, keys: Any, i: Array, positions: Any, tiling: 
 
 
 def _parts(count: int) -> tuple[slice, slice]:
-    """The first `count` rows, which see no later keys, and the others."""
+    """Return the first `count` rows, which see no later keys, and the others."""
     return slice(count), slice(count, None)
 
 
@@ -252,5 +252,5 @@ def _backward(tiling: Tiling, saved: Any, cotangents: tuple[Array, Array]) -> An
 
 @with_gradient(lambda *arguments: _forward(*arguments), _backward, nondiff_argnums=(4,))
 def _heads(q: Array, k: Array, v: Array, positions: Any, tiling: Tiling) -> tuple[Array, Array]:
-    """Outputs (heads, rows, V) and log-sums (heads, rows), head by head."""
+    """Return the outputs (heads, rows, V) and log-sums (heads, rows), head by head."""
     return _forward(q, k, v, positions, tiling)[0]

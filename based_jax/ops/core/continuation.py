@@ -157,7 +157,7 @@ def _stream_before_shard(
     _, own = advance(fresh, batch_size, length, segment_ids, mask)
 
     def combine(earlier: tuple[Stream, Array], later: tuple[Stream, Array]) -> tuple[Stream, Array]:
-        """Each with the segment of its first token; `start` is 0 if that is also the last one's."""
+        """Return each with the segment of its first token; `start` is 0 if that is also the last one's."""
         (a, first), (b, second) = earlier, later
         begins = jnp.where(a.segment == second, a.start, a.length)
         start = jnp.where(b.start > 0, a.length + b.start, begins)

@@ -59,7 +59,7 @@ def gated_product(
 
 
 def is_row_on_gpu(x: Float[Array, "... K"]) -> bool:
-    """Whether x is one row, as in decoding one text, on a GPU."""
+    """Return whether x is one row, as in decoding one text, on a GPU."""
     return math.prod(x.shape[:-1]) == 1 and dispatch.platform([x]) == "gpu"
 
 

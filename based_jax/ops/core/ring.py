@@ -65,5 +65,5 @@ def expect_capacity(
 
 
 def _longest(numpy: Any, used: Any, new: Any) -> Any:
-    """Tokens of the longest row; `new` is a number or a mask."""
+    """Return the tokens of the longest row; `new` is a number or a mask."""
     return numpy.max(used + (numpy.sum(new, axis=1) if new.ndim else new))
