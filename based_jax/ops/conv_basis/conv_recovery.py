@@ -235,7 +235,7 @@ def _binary(q: Array, k: Array, count: Array, terms: int, width: int, threshold:
 def _scan(
     q: Array, k: Array, count: Array, terms: int, width: int, threshold: Threshold, delay: int = 0
 ) -> Array:
-    """Compare each column in turn for one head, q and k: (N, K). A start is `delay` tokens after its column."""
+    """Compare each column in turn for one head, q, k: (N, K). A start is `delay` tokens after its column."""
     length, windows = len(q), _windows(q, k, width)
 
     def compare(carry: Any, column: Any) -> tuple[Any, Array]:

@@ -40,7 +40,7 @@ class CausalMask:
         """Accept any length."""
 
     def counts(self, length: int) -> Int[Array, " N"]:
-        """Return columns that each row sees."""
+        """Return the number of columns that each row sees."""
         return jnp.arange(1, length + 1)
 
     def dense(self, length: int) -> Bool[Array, "N N"]:
@@ -79,7 +79,7 @@ class RowChangeMask:
             expect(bool(np.all(step[1:] > step[:-1])), "mask.step", step.tolist(), "increasing numbers")
 
     def counts(self, length: int) -> Int[Array, " N"]:
-        """Return columns that each row sees."""
+        """Return the number of columns that each row sees."""
         total, run = jnp.cumsum(jnp.asarray(self.sign)), jnp.asarray(self.run)
         before = jnp.where(run[1:] != run[:-1], total[:-1], 0)
         forgotten = jnp.pad(jax.lax.cummax(before), (1, 0))
@@ -110,7 +110,7 @@ class IntervalMask:
         expect_array("mask.last", self.last, (length,), "integer")
 
     def counts(self, length: int) -> Int[Array, " N"]:
-        """Return columns that each row sees."""
+        """Return the number of columns that each row sees."""
         return jnp.maximum(jnp.minimum(self.last, length - 1) - jnp.maximum(self.first, 0) + 1, 0)
 
     def dense(self, length: int) -> Bool[Array, "N N"]:
@@ -127,7 +127,7 @@ class _Parts:
         raise NotImplementedError
 
     def counts(self, length: int) -> Int[Array, " N"]:
-        """Return columns that each row sees."""
+        """Return the number of columns that each row sees."""
         rows, columns = self.factors()
         return columns.sum(axis=1) @ rows.astype(int)
 
