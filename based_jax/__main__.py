@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main_of(module: str) -> Callable[[Sequence[str]], int | None]:
-    """The function that a command's module runs; a study of recall is run by that of all studies."""
+    """Return the function that a command's module runs; a study of recall is run by that of all studies."""
     command = importlib.import_module(module)
     if hasattr(command, "main"):
         return command.main

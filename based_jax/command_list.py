@@ -61,7 +61,7 @@ def main(package: str, root: Path, remarks: str, argv: Sequence[str]) -> int:
 
 
 def table(found: dict[str, str], dot: str = ".") -> str:
-    """The commands in 80 columns, those directly below the package first, then group by group."""
+    """Return the commands in 80 columns, those directly below the package first, then group by group."""
     groups: dict[str, list[str]] = {}
     for name in sorted(found, key=lambda name: (name.count(dot), name)):
         groups.setdefault(name.rpartition(dot)[0], []).append(name)

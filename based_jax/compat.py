@@ -70,7 +70,7 @@ def is_recording() -> bool:
 
 
 def is_recorded_as_is() -> bool:
-    """Whether operations are written down, under `vmap` at most: derivatives, if any, come later."""
+    """Return whether operations are written down, under `vmap` at most: derivatives, if any, come later."""
     trace = current_trace()
     while isinstance(trace, batching.BatchTrace):
         trace = trace.parent_trace
@@ -102,5 +102,5 @@ def numeric_settings() -> Callable[[], contextlib.AbstractContextManager[None]]:
 
 
 def is_intercepted() -> bool:
-    """Whether somebody watches Flax's calls of methods (`nn.intercept_methods`) and must see each."""
+    """Return whether somebody watches Flax's calls of methods (`nn.intercept_methods`) and must see each."""
     return bool(getattr(sys.modules.get("flax.linen.module"), "_global_interceptor_stack", ()))

@@ -75,7 +75,7 @@ def sole_writer(directory: Path, *, silence: float = SILENCE) -> Iterator[None]:
 
 
 def _take(path: Path, silence: float) -> IO[str]:
-    """The lock's file, held and with this process's name in it."""
+    """Return the lock's file, held and with this process's name in it."""
     while True:
         if path.exists() and not path.is_file():
             raise OSError(f"{path}: expected a regular file, the lock of its directory")
@@ -106,7 +106,7 @@ def _take(path: Path, silence: float) -> IO[str]:
 
 
 def _flock(file: IO[str]) -> bool | None:
-    """Whether this process holds the lock now; None where files cannot be locked."""
+    """Return whether this process holds the lock now; None where files cannot be locked."""
     try:
         import fcntl
     except ImportError:  # not a POSIX system
@@ -134,7 +134,7 @@ def _read(file: IO[str]) -> _Holder | None:
 
 
 def _renewed(path: Path, silence: float) -> bool:
-    """Whether the file's time changes within `silence` seconds."""
+    """Return whether the file's time changes within `silence` seconds."""
     before, end = path.stat().st_mtime_ns, time.monotonic() + silence
     while time.monotonic() < end:
         time.sleep(min(1.0, silence / 10))
@@ -151,7 +151,7 @@ def _renew(descriptor: int, ended: threading.Event) -> None:
 
 
 def _is_at(path: Path, file: IO[str]) -> bool:
-    """Whether `path` still is the open file."""
+    """Return whether `path` still is the open file."""
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False

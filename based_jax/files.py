@@ -85,7 +85,7 @@ def _parsed(parse: Callable[[Any], Any], text: str | bytes, name: str, kind: str
 
 
 def _children(value: Any) -> Iterator[Any]:
-    """The lists and objects directly inside a parsed value."""
+    """Return the lists and objects directly inside a parsed value."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return (child for child in inside if isinstance(child, dict | list))
 

@@ -112,7 +112,7 @@ class Bars:
 
 
 def missing() -> str | None:
-    """Why there can be no figure here; None if there can."""
+    """Return why there can be no figure here; None if there can."""
     if importlib.util.find_spec("matplotlib"):
         return None
     return "no figure: it needs matplotlib (pip install 'based-jax[plot]')"

@@ -61,7 +61,7 @@ class Plan(Variant):
     block: int
     """tokens per program, a multiple of `chunk`"""
     operand: Any
-    """dtype of the operands of matmuls"""
+    """dtype of matmul operands"""
     precision: str | None
     """"highest" for float32's digits of float32 operands instead of TF32's"""
     packed: bool
@@ -122,21 +122,21 @@ class Chunk:
         """(C,) or None for all: padding is loaded as zeros"""
 
     def keys(self, ref: Any) -> jax.Array:
-        """(C, K) of a (N, K) ref in the operands' dtype, zeros in padding and beyond the real channels."""
+        """Return (C, K) of a (N, K) ref in the operands' dtype, zeros in padding and beyond the real channels."""
         return self._rows(ref, self.plan.layout.key_size, self.plan.layout.padded_key_size, 0)
 
     def queries(self, ref: Any) -> jax.Array:
-        """(C, K) as `keys`, times the first of the plan's `scales`."""
+        """Return (C, K) as `keys`, times the first of the plan's `scales`."""
         before, _ = self.plan.scales
         keys = self.keys(ref)
         return keys if before == 1 else (keys.astype(f32) * before).astype(self.plan.operand)
 
     def values(self, ref: Any, tile: Any) -> jax.Array:
-        """(C, V) of value tile number `tile`."""
+        """Return (C, V) of value tile number `tile`."""
         return self._rows(ref, self.plan.value_size, self.plan.value_tile, tile)
 
     def numbers(self, ref: Any) -> jax.Array:
-        """(C,) of a (N,) ref, 0 in padding."""
+        """Return (C,) of a (N,) ref, 0 in padding."""
         return load(ref, (self.slice,), self.real)
 
     def _rows(self, ref: Any, size: int, padded: int, tile: Any) -> jax.Array:
@@ -159,7 +159,7 @@ class Chunk:
         store(ref, (self.slice,), value, valid if self._stored is None else self._stored & valid)
 
     def starts(self) -> jax.Array:
-        """(C,) where the tokens' segments began; of a packed call."""
+        """Return (C,) where the tokens' segments began; of a packed call."""
         assert self._packing is not None
         return load(self._packing.starts, (self.slice,), self._stored)
 
@@ -199,7 +199,7 @@ class Chunk:
 
 
 def _valid(rows: Any, size: int, padded: int, tile: Any) -> Any:
-    """(C, columns) mask of a part of an array with `size` columns, None if nothing is masked."""
+    """Return (C, columns) mask of a part of an array with `size` columns, None if nothing is masked."""
     rows = None if rows is None else rows[:, None]
     if size % padded == 0:
         return rows
@@ -229,7 +229,7 @@ class Features:
             self._hoisted = {(side, i): self._load(side, i) for side in self._refs for i in tiles}
 
     def at(self, step: Any) -> "Features":
-        """The features for use in round `step` of a loop.
+        """Return the features for use in round `step` of a loop.
 
         Tables that are not meant to stay are read from an address that the compiler cannot know to be the
         same in every round: it would load them before the loop, into more registers than there are.
@@ -258,7 +258,7 @@ class Features:
         return jnp.where(feature == end, constant, others).astype(f32)
 
     def _scaled(self, phi: jax.Array, tile: int) -> jax.Array:
-        """(C, F) features or their gradients times `scale` to the order of each."""
+        """Return (C, F) features or their gradients times `scale` to the order of each."""
         if self.scale == 1:
             return phi
         if tile < self.plan.layout.pure:
@@ -266,7 +266,7 @@ class Features:
         return phi * self._of_last(1.0, self.scale, self.scale**2)
 
     def factors(self, x: jax.Array, tile: int) -> tuple[jax.Array, jax.Array]:
-        """(C, F) x R + r and x T + t."""
+        """Return (C, F) x R + r and x T + t."""
         one, two = (self.plan.dot(x, table, (1, 0)) for table in self._tables("columns", tile))
         if tile == self.plan.layout.pure:
             # R and T are 0 where r and t are 1.
@@ -277,20 +277,20 @@ class Features:
         return one, two
 
     def by_token(self, x: jax.Array, tile: int) -> jax.Array:
-        """(C, F) phi(x)."""
+        """Return (C, F) phi(x)."""
         return self.product(self.factors(x, tile), tile)
 
     def product(self, factors: Any, tile: int) -> jax.Array:
-        """(C, F) phi(x) from its `factors`."""
+        """Return (C, F) phi(x) from its `factors`."""
         return self._scaled(factors[0] * factors[1], tile)
 
     def by_feature(self, x: jax.Array, tile: int) -> jax.Array:
-        """(F, C) phi(x)^T of a pure tile."""
+        """Return (F, C) phi(x)^T of a pure tile."""
         one, two = (self.plan.dot(table, x, (1, 1)) for table in self._tables("rows", tile))
         return self._scaled(one * two, tile)
 
     def gradient(self, factors: Any, tile: int, dphi: jax.Array, into: Any) -> jax.Array:
-        """(C, K) gradient of x behind dphi (C, F), added onto `into`."""
+        """Return (C, K) gradient of x behind dphi (C, F), added onto `into`."""
         (one, two), (one_table, two_table) = factors, self._tables("columns", tile)
         dphi = self._scaled(dphi, tile)
         into = self.plan.dot(dphi * two, one_table, (1, 1), into)
@@ -309,17 +309,17 @@ class Features:
 
 
 def turned(plan: Plan, tile: int) -> bool:
-    """Whether a tile is kept as (V, F): 64 rows is what the tensor cores want of a matmul's result."""
+    """Return whether a tile is kept as (V, F): 64 rows is what the tensor cores want of a matmul's result."""
     return tile == plan.layout.pure or plan.layout.tile < 64
 
 
 def read_tile(plan: Plan, state: State, tile: int, x: jax.Array, into: Any) -> jax.Array:
-    """(C, V) x S of phi(x) (C, F)."""
+    """Return (C, V) x S of phi(x) (C, F)."""
     return plan.dot(x, state.tiles[tile], (1, 1 if turned(plan, tile) else 0), into)
 
 
 def tile_gradient(plan: Plan, state: State, tile: int, u: jax.Array) -> jax.Array:
-    """(C, F) u S^T of u (C, V)."""
+    """Return (C, F) u S^T of u (C, V)."""
     return plan.dot(u, state.tiles[tile], (1, 0 if turned(plan, tile) else 1))
 
 
@@ -375,7 +375,7 @@ def add_tokens(
 
 
 def only_if(condition: Any, state: State) -> State:
-    """The state, or an empty one; None is True."""
+    """Return the state, or an empty one; None is True."""
     if condition is None:
         return state
     gpu = devices.current()

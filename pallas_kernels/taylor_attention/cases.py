@@ -98,7 +98,7 @@ def alternatives(of: Case) -> list[Case]:
 
 
 def _shape(of: Case) -> dict[str, Any]:
-    """The arguments of `case` that a case's shape has in words."""
+    """Return the arguments of `case` that a case's shape has in words."""
     key_size, value_size, dtype, *more = of.shape.split()
     shape = {"key_size": int(key_size[1:]), "value_size": int(value_size[1:]), "dtype": dtype}
     return shape | {"packed": "packed" in more, "precision": "highest" if "highest" in more else None}
@@ -110,13 +110,13 @@ def _with_variants(of: Case, variants: set[Variant], sizes: Sizes) -> list[Case]
 
 
 def _tiles(key_size: int) -> list[int]:
-    """Rows of features that a kernel may build at a time."""
+    """Return the rows of features that a kernel may build at a time."""
     products = next(products for largest, products, _ in ROWS if key_size <= largest)
     return [tile for tile in (32, 64) if products % tile == 0]
 
 
 def facts(of: Case) -> dict[str, int | str]:
-    """What the tuning table is asked for a case."""
+    """Return the facts that select a case's row of the tuning table."""
     found = _shape(of)
     found |= {"dtype": OPERANDS[found["dtype"]], "packed": int(found["packed"])}
     precision = found["precision"] or "default"

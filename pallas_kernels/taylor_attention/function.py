@@ -34,7 +34,7 @@ OPERANDS = {"bfloat16": "bfloat16", "float16": "float32", "float32": "float32"}
 
 @dataclass(frozen=True)
 class Call:
-    """Everything about one call that is fixed when it is traced."""
+    """Static properties of one call."""
 
     eps: float
     packed: bool
@@ -88,7 +88,7 @@ SHORTEST_BLOCK = 256
 
 
 def block_length(programs: int, length: int) -> int:
-    """Tokens per program: all of them where rows and heads fill the chip, else blocks that do."""
+    """Return the tokens per program: all of them where rows and heads fill the chip, else blocks that do."""
     if programs >= SLOTS // 2:
         return length
     block = SHORTEST_BLOCK
@@ -98,7 +98,7 @@ def block_length(programs: int, length: int) -> int:
 
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
-    """Why the kernels cannot take these arrays (B, N, H, dim) here, or None if they can."""
+    """Return why the kernels cannot take these arrays (B, N, H, dim) here, or None if they can."""
     largest = {"q": MAX_KEY_SIZE, "v": MAX_VALUE_SIZE}
     reason = cannot_run() or unsupported({"q": q, "k": k, "v": v}, 4, largest)
     if reason is None and len({q.dtype, k.dtype, v.dtype}) > 1:
@@ -107,7 +107,7 @@ def supports(q: Any, k: Any, v: Any) -> str | None:
 
 
 def is_slow(q: Any, k: Any, v: Any) -> bool:
-    """Whether the kernels should not be picked for these arrays unless asked for.
+    """Return whether the kernels should not be picked for these arrays unless asked for.
 
     Their float32 operands and tables of more than 16 channels do not fit into registers and shared memory:
     compiled, `outputs` takes some 95 to 135 times the issue slots per token of bfloat16 at K = 16
@@ -233,7 +233,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def cannot_launch_gradient(backend: str) -> str | None:
-    """Why the gradients of a backend's calls cannot be launched here, or None."""
+    """Return why the gradients of a backend's calls cannot be launched here, or None."""
     if backend != "mosaic":
         return cannot_launch(backend)
     reason = cannot_launch("pallas")
@@ -324,7 +324,7 @@ def _backward(call: Call, arrays: Any, packing: Any, state: Any, dfinal: Any) ->
 
 
 def _prefix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, state: Any) -> Any:
-    """The states before each block; None where there is one block and nothing before it."""
+    """Return the states before each block; None where there is one block and nothing before it."""
     q, k, v = arrays[:3]
     plan = call.plan("key_sums", q, v)
     if plan.blocks == 1:
@@ -339,7 +339,7 @@ def _prefix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, state:
 
 
 def _suffix(call: Call, tables: Any, arrays: Sequence[Any], packing: Any, dfinal: Any) -> tuple[Any, Any]:
-    """The sums over the queries after each block, the final state's gradient included, and over all.
+    """Return the sums over the queries after each block, the final state's gradient included, and over all.
 
     None where there is one block and nothing after it; the latter empty without an initial state.
     """

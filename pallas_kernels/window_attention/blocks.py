@@ -120,7 +120,7 @@ class Plan(Variant):
         )
 
     def dot(self, a: jax.Array, b: jax.Array, contract: tuple[int, int], into: Any = None) -> jax.Array:
-        """Sum in float32; float32 operands keep their digits."""
+        """Return the sum in float32; float32 operands keep their digits."""
         return dot(a.astype(self.operand), b.astype(self.operand), contract, into, "highest")
 
 
@@ -148,7 +148,7 @@ class Block:
         self._packing = packing
 
     def load(self, ref: Any, width: int, *head: Any) -> jax.Array:
-        """(size, padded width) of a (N, ..., width) ref, zeros in padding."""
+        """Return (size, padded width) of a (N, ..., width) ref, zeros in padding."""
         return load(ref, (self.slice, *head, slice(None)), _valid(self.real, width))
 
     def store(self, ref: Any, value: jax.Array, width: int) -> None:
@@ -156,7 +156,7 @@ class Block:
         store(ref, (self.slice, slice(None)), value, _valid(self._stored, width))
 
     def numbers(self, ref: Any, *head: Any) -> jax.Array:
-        """(size,) of a (..., N) ref, 0 in padding."""
+        """Return (size,) of a (..., N) ref, 0 in padding."""
         return load(ref, (*head, self.slice), self.real)
 
     def put_numbers(self, ref: Any, value: jax.Array) -> None:
@@ -164,7 +164,7 @@ class Block:
         store(ref, (self.slice,), value, self._stored)
 
     def oldest(self) -> jax.Array:
-        """(size,) index of the oldest token that each query sees; those of padding see none."""
+        """Return (size,) index of the oldest token that each query sees; those of padding see none."""
         oldest = self.index - self.plan.left
         if self._packing is not None:
             oldest = jnp.maximum(oldest, load(self._packing.starts, (self.slice,), self._stored))
@@ -172,7 +172,7 @@ class Block:
 
 
 def visible(queries: Block, oldest: jax.Array, keys: Block) -> jax.Array:
-    """(queries, keys) whether a query sees a key."""
+    """Return (queries, keys) whether a query sees a key."""
     older = keys.index[None, :] <= queries.index[:, None]
     return older & (keys.index[None, :] >= oldest[:, None])
 
@@ -183,7 +183,7 @@ def padded(size: int) -> int:
 
 
 def _valid(rows: Any, width: int) -> Any:
-    """(rows, channels) mask, None if nothing is masked."""
+    """Return (rows, channels) mask, None if nothing is masked."""
     rows = None if rows is None else rows[:, None]
     if padded(width) == width:
         return rows

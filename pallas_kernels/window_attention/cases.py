@@ -46,12 +46,12 @@ SHAPES = (
 
 
 def cases() -> list[Case]:
-    """Each kernel on each shape, with the variant of the tuning table."""
+    """Return each kernel on each shape, with the variant of the tuning table."""
     return [_case(kernel, shape) for shape in SHAPES for kernel in KERNELS]
 
 
 def candidates(case: Case) -> list[Case]:
-    """`case` with other block sizes, for tuning."""
+    """Return `case` with other block sizes, for tuning."""
     shape = _shape(case)
     sizes = (32, 64, 128) if shape.dtype != "float32" else (16, 32, 64)
     width = pl.next_power_of_2(shape.size)
@@ -67,7 +67,7 @@ def candidates(case: Case) -> list[Case]:
 
 
 def facts(case: Case) -> dict[str, int | str]:
-    """What the op asks its tuning table with for this shape."""
+    """Return the facts that select this shape's row of the tuning table."""
     shape = _shape(case)
     return facts_of(case.kernel, shape.size, shape.size, shape.dtype)
 

@@ -31,7 +31,7 @@ OUTPUT, NUMBERS = "b n h r v", "b h r n"
 
 
 def supports(q: Any, k: Any, v: Any) -> str | None:
-    """Why the kernels cannot take q (B, N, H, K), k (B, N, G, K), v (B, N, G, V) here, or None."""
+    """Return why the kernels cannot take q (B, N, H, K), k (B, N, G, K), v (B, N, G, V) here, or None."""
     reason = cannot_run() or unsupported({"q": q, "k": k, "v": v}, 4, {"q": MAX_SIZE, "v": MAX_SIZE})
     if reason is None and len({q.dtype, k.dtype, v.dtype}) > 1:
         return f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; the kernels take one for all"
@@ -39,7 +39,7 @@ def supports(q: Any, k: Any, v: Any) -> str | None:
 
 
 def _cannot_fit(q: Any, v: Any) -> str | None:
-    """Why this GPU's shared memory is too small, or None."""
+    """Return why this GPU's shared memory is too small, or None."""
     try:
         for kernel in ("outputs", "dq", "dkv"):
             variant_for(kernel, q.shape[-1], v.shape[-1], q.dtype.name)
@@ -54,14 +54,14 @@ def variant_for(kernel: str, key_size: int, value_size: int, dtype: str) -> Vari
 
 
 def facts_of(kernel: str, key_size: int, value_size: int, dtype: str) -> dict[str, Any]:
-    """What the tuning table is asked with."""
+    """Return the facts that select a row of the tuning table."""
     width = max(padded(key_size), padded(value_size))
     return {"kernel": kernel, "width": width, "bytes": jnp.dtype(dtype).itemsize}
 
 
 @dataclass(frozen=True)
 class Call:
-    """Everything about one call that is fixed when it is traced."""
+    """Static properties of one call."""
 
     left: int
     scale: float

@@ -157,7 +157,7 @@ def _stream_before_shard(
     _, own = advance(fresh, batch_size, length, segment_ids, mask)
 
     def combine(earlier: tuple[Stream, Array], later: tuple[Stream, Array]) -> tuple[Stream, Array]:
-        """Combine streams, each with its first token's segment; `start` is 0 if the last token has the same."""
+        """Combine streams with their first tokens' segments; `start` is 0 if the last token has the same."""
         (a, first), (b, second) = earlier, later
         begins = jnp.where(a.segment == second, a.start, a.length)
         start = jnp.where(b.start > 0, a.length + b.start, begins)

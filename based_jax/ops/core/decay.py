@@ -46,7 +46,7 @@ def across(log_decay: Float[Array, "... C K"]) -> Float[Array, "... K"]:
 
 
 def between(log_decay: Float[Array, "... C"], inclusive: bool = True) -> Float[Array, "... C C"]:
-    """Return the decay of one gate per head from key j (last axis) to query i; arbitrary above the diagonal."""
+    """Return the decay from key j (last axis) to query i; arbitrary above the diagonal."""
     return jnp.exp(_pair_sums(log_decay[..., None], inclusive)[..., 0])
 
 
