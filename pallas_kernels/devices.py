@@ -57,6 +57,7 @@ TARGET: ContextVar[str | None] = ContextVar("target", default=None)
 @dataclass(frozen=True)
 class Gpu:
     """The target GPU of the current trace."""
+
     kind: str
     """its name, such as "NVIDIA H200" """
     capability: str | None

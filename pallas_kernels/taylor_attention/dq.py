@@ -17,8 +17,8 @@ from pallas_kernels.taylor_attention.outputs import scaled_scores, visibility
 from pallas_kernels.taylor_attention.sums import output_gradients
 
 AXES = ("bnhk", "bnhk", "bnhv", "bnhv", "bhn", "bhn")
-"""Axes of the arrays q, k, v, do (gradient of the outputs), rden (reciprocal normalisers) and dd (gradients of
-the normalisers)."""
+"""Axes of the arrays q, k, v, do (gradient of the outputs), rden (reciprocal normalisers) and dd (gradients
+of the normalisers)."""
 
 
 def query_gradients(

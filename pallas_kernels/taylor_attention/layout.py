@@ -97,7 +97,7 @@ class Layout:
         return Tables(one, two, weighted, one_offset, two_offset, two_offset, half_linear.astype(np.float32))
 
     def _canonical(self) -> tuple[np.ndarray, np.ndarray]:
-        """Row here of each canonical feature (1, x, x^2, lower triangle row-major), and its canonical scale."""
+        """Row of each canonical feature (1, x, x^2, lower triangle row-major), and its canonical scale."""
         k = self.key_size
         order = [(None, None), *((m, None) for m in range(k)), *((m, m) for m in range(k))]
         order += [(m, n) for m in range(k) for n in range(m)]

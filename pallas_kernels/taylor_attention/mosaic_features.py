@@ -52,7 +52,7 @@ class Scaled(NamedTuple):
 
 
 def weighted(x: jax.Array, column: jax.Array) -> Scaled:
-    """Weight queries: phi(q) . phi(k) = 1 + s + s^2 / 2, s = q . k / 4; `column` is the index of each of 16."""
+    """Weight queries: phi(q) . phi(k) = 1 + s + s^2 / 2, s = q . k / 4; `column` are the 16 indices."""
     twice = jnp.where(column < HALF, 1 / 32, 1 / 16).astype(x.dtype)
     return Scaled(x * twice, x * jnp.asarray(1 / 32, x.dtype), x * jnp.asarray(1 / 4, x.dtype))
 

@@ -17,8 +17,8 @@ def key_sums(plan: Plan, k: jax.Array, v: jax.Array, packing: Sequence[jax.Array
     """Return the sums of each block but the last: (B, H, blocks - 1, V, 224) and (..., 64, 16), float32.
 
     Args:
-        k, v: (B, N, H, 16) and (B, N, H, V) bfloat16. N and V may be less than the plan's sizes, but multiples
-            of 8 and 16 and at least a chunk and a part: copies pad them with zeros.
+        k, v: (B, N, H, 16) and (B, N, H, V) bfloat16. N and V may be less than the plan's sizes, but must be
+            multiples of 8 and 16 and at least a chunk and a part: copies pad them with zeros.
         packing: starts (B, N) and counts (B,) int32 of packed plans; else empty.
     """
 

@@ -78,7 +78,7 @@ def scaled_scores(plan: Plan, a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def visibility(chunk: Chunk, packing: Packing | None) -> tuple[jax.Array, Any]:
-    """Return (C, C), which keys of the chunk a query sees, and (C,), which queries see the state (or None)."""
+    """Return (C, C), which keys of the chunk a query sees, and (C,), which queries see the state."""
     token = jnp.arange(chunk.plan.chunk)  # within the chunk: the comparison is the same in every iteration
     visible = token[:, None] >= token[None, :]
     if packing is None:

@@ -1,8 +1,8 @@
 """Grid, blocks and launch of the kernels of Taylor attention: (rows x heads x value tiles, blocks of tokens).
 
 Arrays keep the caller's layout (B, N, H, dim): a program reads its head's 32 to 128 bytes of each token, and
-its neighbours on the grid read the rest of the cache line. Nothing is transposed or padded in memory. Rows are
-on the first axis of the grid, since CUDA limits the others to `MAX_BLOCKS` programs.
+its neighbours on the grid read the rest of the cache line. Nothing is transposed or padded in memory. Rows
+are on the first axis of the grid, since CUDA limits the others to `MAX_BLOCKS` programs.
 
 Axes of arrays are letters: b row, h head, n token, k key channel, v value channel, t value tile, j block, and
 of states f feature, m and l the axes of the moments.
@@ -28,10 +28,10 @@ STATE, BLOCK_STATES, PACKING = ("bhfv", "bhml"), ("bhjfv", "bhjml"), ("bn", "b")
 """Axes of a state, of one per block, and of `starts` and `counts`."""
 
 TABLES = 10
-"""Return how many operands `constant_tables` are."""
+"""Number of `constant_tables`."""
 
 MATRICES = 6
-"""Number of the first tables, which the Pallas kernels take; they compute the vectors from feature indices."""
+"""Number of the first tables, which Pallas kernels take; they compute the vectors from feature indices."""
 
 
 def place(plan: Plan, x: Any) -> tuple[Any, Any, Any]:

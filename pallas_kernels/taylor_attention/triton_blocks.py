@@ -1,8 +1,7 @@
 """`blocks` once more as `triton.jit` functions; imported only where the `triton` package is.
 
-`plan` is the `blocks.Plan` of a call, a constant to the compiler. Letters, names and reasons are those of
-`blocks`. A state is the tuple (tiles, moments, count). `tables` of features are R, T and the vectors of
-`load_vectors`.
+`plan` is the `blocks.Plan` of a call, a compile-time constant. For letters, names and reasons see `blocks`. A
+state is the tuple (tiles, moments, count). `tables` of features are R, T and the vectors of `load_vectors`.
 """
 
 # ruff: noqa: RUF005  (the compiler knows sums of tuples, not unpacking into them)
@@ -14,7 +13,7 @@ import triton.language as tl
 
 
 class Program(NamedTuple):
-    """What a running program works on: its indices, and the packing of its row."""
+    """Indices of a running program, and the packing of its row."""
 
     row: Any
     head: Any
@@ -25,7 +24,7 @@ class Program(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """C tokens from `start` on; which are inside the arrays (stored), and which no padding either (real)."""
+    """C tokens from `start` on; masks of tokens inside the arrays (stored) and also not padding (real)."""
 
     start: Any
     index: Any
@@ -35,7 +34,7 @@ class Chunk(NamedTuple):
 
 @triton.jit
 def running(starts, counts, plan: tl.constexpr):
-    """The `Program` that asks."""
+    """Return the running `Program`."""
     x = tl.program_id(0)
     tile, head = x % plan.value_tiles, x // plan.value_tiles % plan.heads
     row = (x // (plan.value_tiles * plan.heads)).to(tl.int64)
@@ -47,7 +46,7 @@ def running(starts, counts, plan: tl.constexpr):
 
 @triton.jit
 def chunk_at(start, program, plan: tl.constexpr):
-    """The `Chunk` from token `start` on."""
+    """Return the `Chunk` from token `start` on."""
     index = start + tl.arange(0, plan.chunk)
     stored = index < plan.length if plan.ragged else tl.full((plan.chunk,), True, tl.int1)
     real = index < program.limit if plan.packed else stored
@@ -56,14 +55,14 @@ def chunk_at(start, program, plan: tl.constexpr):
 
 @triton.jit
 def operand(x, plan: tl.constexpr):
-    """`x` in the dtype of the operands of matmuls."""
+    """Cast `x` to the dtype of matmul operands."""
     return x.to(tl.bfloat16 if plan.operand.itemsize == 2 else tl.float32)
 
 
 @triton.jit
 def dot(a, b, into, plan: tl.constexpr):
-    """a b, accumulated in float32 onto `into` (None: nothing)."""
-    # Of float32 operands. "ieee" would do without tensor cores, in code that spills all registers.
+    """Return a b, accumulated in float32 onto `into`, if any."""
+    # For float32 operands. "ieee" would not use tensor cores, in code that spills all registers.
     precision: tl.constexpr = "tf32x3" if plan.precision == "highest" else "tf32"
     return tl.dot(operand(a, plan), operand(b, plan), into, input_precision=precision)
 
@@ -272,7 +271,7 @@ def slope(scores, plan: tl.constexpr):
 
 @triton.jit
 def empty_state(plan: tl.constexpr):
-    """No tokens yet. Tiles of less than 64 features are kept transposed, (V, F), and the last one always."""
+    """Return an empty state. Tiles of less than 64 features, and the last one, are transposed, (V, F)."""
     PURE: tl.constexpr = plan.layout.pure
     F: tl.constexpr = plan.layout.tile
     tiles = ()
@@ -288,7 +287,7 @@ def empty_state(plan: tl.constexpr):
 
 @triton.jit
 def state_place(kv, number, tile, i: tl.constexpr, plan: tl.constexpr):
-    """Addresses of tile i, in the order of the state's axes, and which are inside; `number` counts states."""
+    """Return addresses of tile i of state `number`, in the order of the state's axes, and which are valid."""
     FIRST: tl.constexpr = plan.layout.tiles[i][0]
     F: tl.constexpr = plan.layout.tiles[i][1]
     feature, column = FIRST + tl.arange(0, F), tile * plan.value_tile + tl.arange(0, plan.value_tile)
@@ -301,7 +300,7 @@ def state_place(kv, number, tile, i: tl.constexpr, plan: tl.constexpr):
 
 @triton.jit
 def moments_place(moments, number, plan: tl.constexpr):
-    """Addresses of the (K, last) moments, and of the row with the count after them."""
+    """Return addresses of the (K, last) moments, and of the row with the count after them."""
     K: tl.constexpr = plan.layout.padded_key_size
     LAST: tl.constexpr = plan.layout.last
     moments += number * ((K + 1) * LAST)
@@ -311,7 +310,7 @@ def moments_place(moments, number, plan: tl.constexpr):
 
 @triton.jit
 def state_before(kv, moments, program, given: tl.constexpr, plan: tl.constexpr):
-    """The state of the program's block if states are `given`, else an empty one."""
+    """Return the state of the program's block if states are `given`, else an empty one."""
     if given:
         number = (program.row * plan.heads + program.head) * plan.blocks + program.block
         TILES: tl.constexpr = plan.layout.pure + 1
@@ -327,7 +326,7 @@ def state_before(kv, moments, program, given: tl.constexpr, plan: tl.constexpr):
 
 @triton.jit
 def store_state(state, kv, moments, number, tile, plan: tl.constexpr):
-    """Into state number `number` of (..., size, V) and (..., K + 1, last)."""
+    """Store into state `number` of (..., size, V) and (..., K + 1, last)."""
     TILES: tl.constexpr = plan.layout.pure + 1
     for i in tl.static_range(TILES):
         at, inside = state_place(kv, number, tile, i, plan)
@@ -341,7 +340,7 @@ def store_state(state, kv, moments, number, tile, plan: tl.constexpr):
 def add_tokens(state, stays, x, u, weight, count, tables, SCALE: tl.constexpr, plan: tl.constexpr):
     """Add phi(x) u^T and the moments of x, weighted by `weight` (C,) or unweighted (None), to the state.
 
-    If the call is packed and not `stays`, to an empty state instead.
+    If the call is packed and `stays` is False, add to an empty state instead.
     """
     tiles, moments, total = state
     if plan.packed:
@@ -369,7 +368,7 @@ def add_tokens(state, stays, x, u, weight, count, tables, SCALE: tl.constexpr, p
 
 @triton.jit
 def enter(state, x, u, program, chunk, tables, plan: tl.constexpr):
-    """The state after a chunk of keys x (C, K) and values u (C, V): see `blocks.Chunk.entering`."""
+    """Return the state after a chunk of keys x (C, K) and values u (C, V): see `blocks.Chunk.entering`."""
     start, end = chunk.start, chunk.start + plan.chunk
     first, stays = start, True
     if plan.packed:
@@ -384,8 +383,8 @@ def enter(state, x, u, program, chunk, tables, plan: tl.constexpr):
 
 @triton.jit
 def leave(state, x, dn, dd, program, chunk, tables, plan: tl.constexpr):
-    """The sums over the queries from a chunk on, its x (C, K) with dn (C, V) and dd (C,) included."""
-    # As `blocks.Chunk.leaving`.
+    """Return the sums over the queries from a chunk on, its x (C, K) with dn (C, V) and dd (C,) included."""
+    # See `blocks.Chunk.leaving`.
     stays = True
     if plan.packed:
         sees = tl.load(program.starts + chunk.index, chunk.stored, 0) < chunk.start
@@ -396,5 +395,5 @@ def leave(state, x, dn, dd, program, chunk, tables, plan: tl.constexpr):
 
 @triton.jit
 def start_after(program, chunk, plan: tl.constexpr):
-    """Where the segment of the first token after a chunk began, the last token's beyond the end."""
+    """Return the start of the segment of the first token after a chunk (at the end: of the last token)."""
     return tl.load(program.starts + tl.minimum(chunk.start + plan.chunk, plan.length - 1))

@@ -239,7 +239,7 @@ def taylor_scan(
     SIZE: tl.constexpr, STEPS: tl.constexpr, HEADS: tl.constexpr, ELEMENTS: tl.constexpr,
     has_initial: tl.constexpr, has_keep: tl.constexpr, reverse: tl.constexpr,
 ):  # fmt: skip
-    """Compute out[0] = initial, out[b + 1] = keep[b] out[b] + sums[b] for ELEMENTS of one row's and head's states;
+    """Compute out[0] = initial, out[b + 1] = keep[b] out[b] + sums[b] for ELEMENTS of a head's states;
     reversed, the same from the other end."""
     parts: tl.constexpr = (SIZE + ELEMENTS - 1) // ELEMENTS
     number = (tl.program_id(0) // parts).to(tl.int64)

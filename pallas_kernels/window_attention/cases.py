@@ -61,7 +61,7 @@ def candidates(case: Case) -> list[Case]:
         for keys in sizes
         for warps in (2, 4, 8)
         for stages in (1, 2)
-        # Elements of the scores and of an accumulator per thread: few of them leave the tensor cores idle.
+        # Elements of the scores and of an accumulator per thread: too few leave the tensor cores idle.
         if 16 <= max(queries * keys, max(queries, keys) * width) // (32 * warps) <= 64
     ]
 
