@@ -419,6 +419,26 @@ FAULTS = (
         "damage of a shard goes unnoticed", "based_jax/data/shards/reader.py",
         "value = zlib.crc32(chunk, value)", "value = zlib.crc32(chunk)", "tests/data/shards/test_reader.py",
     ),
+    Fault(
+        "text that is held out beyond the bound is lost", "based_jax/data/shards/sides.py",
+        "            released.append(number)\n", "", "tests/data/shards/test_sides.py",
+    ),
+    Fault(
+        "tokens that were written after the journal stay", "based_jax/data/shards/tokenize.py",
+        'file.truncate(state["files"].get(name, 0))', "pass", "tests/data/shards/test_tokenize.py",
+    ),
+    Fault(
+        "a shard of a pair begins after its separator", "based_jax/data/shards/pairs.py",
+        "_Cut(file, begin - 1, end)", "_Cut(file, begin, end)", "tests/data/shards/test_pairs.py",
+    ),
+    Fault(
+        "a data set of the hub is read again from its first row", "based_jax/data/hub.py",
+        "iter(rows.skip(first) if first else rows)", "iter(rows)", "tests/data/test_hub.py",
+    ),
+    Fault(
+        "a record that is too large takes the next one with it", "based_jax/data/fasta.py",
+        "header, pieces, size = text, [], 0", "header, pieces = text, []", "tests/data/shards/test_blocks.py",
+    ),
     # convert
     Fault(
         "queries and keys of a packed projection are swapped", "based_jax/convert/tables.py",
@@ -468,5 +488,15 @@ FAULTS = (
     Fault(
         "the index of an earlier save stays beside new shards", "based_jax/convert/shards.py",
         "(directory / INDEX).unlink(missing_ok=True)", "pass", "tests/convert/test_shards.py",
+    ),
+    # docs
+    Fault(
+        "overloads hide the docstring of a public function", "docs/api.py",
+        'found[node.name] = kind, ast.get_docstring(node) or ""',
+        'found.setdefault(node.name, (kind, ast.get_docstring(node) or ""))', "tests/docs/test_api.py",
+    ),
+    Fault(
+        "the picture of the packages leaves out the kernels", "docs/architecture.py",
+        "found[name] |= {KERNELS} & roots", "found[name] |= set()", "tests/docs/test_architecture.py",
     ),
 )  # fmt: skip

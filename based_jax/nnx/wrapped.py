@@ -93,7 +93,7 @@ def wrap(module: Module, rngs: nnx.Rngs | jax.Array, *example: Any, **context: A
     Raises:
         TypeError: not a module of this library.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, based_jax as bj
         >>> from flax import nnx
         >>> layer = bj.nnx.wrap(bj.mixers.make("gla", d_model=64), nnx.Rngs(0), jnp.ones((1, 8, 64)))

@@ -27,6 +27,7 @@ def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[s
     optimizer = config.optimizer
     facts = {
         "recipe": config.recipe,
+        "preset": config.preset,
         "data": config.data,
         "tokenizer": config.tokenizer,
         "started from": config.init_from,
@@ -37,7 +38,7 @@ def run_card(config: LMConfig, model: ModelConfig, step: int, metrics: Mapping[s
         "peak learning rate": optimizer.learning_rate,
         "low-rank changes": config.lora and f"rank {config.lora}",
         "dtype": model.dtype,
-        "seed": config.seed,
+        "seed": str(config.seed),
         "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "software": ", ".join(f"{name} {version}" for name, version in versions("jax", "flax").items()),
     }

@@ -191,6 +191,7 @@ def test_where_templates_are_found(tmp_path):
         ([], "expected a JSON object"),
         ({"chat_template": 3}, "chat_template = 3: expected a text, or a list"),
         ({"chat_template": [{"name": "a", "template": "b"}]}, 'expected one template called "default"'),
+        ({"chat_template": [{"name": [], "template": "a"}]}, 'expected one template called "default"'),
         ({"chat_template": ["a"]}, 'expected one template called "default"'),
         (
             {"chat_template": "a" * (MAX_CHARACTERS + 1)},

@@ -176,7 +176,7 @@ def test_unusable_files_are_skipped_by_reason(tmp_path, caplog):
     reasons["some.jsonl:2"] = "empty"
     _write(tmp_path / "good.txt", TEXT)
 
-    with caplog.at_level(logging.INFO, logger="based_jax"):
+    with caplog.at_level(logging.INFO, logger="based_jax.data.sources"):
         corpus = load_documents(str(tmp_path))
     assert [document.text for document in corpus.documents] == [TEXT, "kept", "kept too"]
     assert {item.name: item.reason for item in corpus.skipped} == reasons
@@ -192,7 +192,7 @@ def test_unusable_files_are_skipped_by_reason(tmp_path, caplog):
 def test_empty_files_alone_are_no_reason_for_a_warning(tmp_path, caplog):
     _write(tmp_path / "__init__.py", "")
     _write(tmp_path / "a.py", "é")
-    with caplog.at_level(logging.INFO, logger="based_jax"):
+    with caplog.at_level(logging.INFO, logger="based_jax.data.sources"):
         corpus = load_documents(str(tmp_path))
     assert corpus.skipped == (Skipped("__init__.py", "empty"),)
     assert corpus.summary() == f"{tmp_path}: 1 document, 2 bytes; skipped 1 (1 empty: __init__.py)"

@@ -115,8 +115,8 @@ class Chat:
 def _one_of(value: Any, path: Path) -> str | None:
     """The template that an entry "chat_template" means."""
     if isinstance(value, list):
-        good = all(isinstance(entry, dict) for entry in value)
-        named = {entry.get("name"): entry.get("template") for entry in value} if good else {}
+        entries = [entry for entry in value if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
+        named = {entry["name"]: entry.get("template") for entry in entries}
         expected = 'one template called "default" among several'
         expect("default" in named, f"{path}: chat_template", list(named), expected)
         value = named["default"]

@@ -44,6 +44,7 @@ def in_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizing, "Workers", InProcess)
         patch.setattr("based_jax.data.shards.blocks.BLOCK", 60)
+        patch.setattr("based_jax.data.readers._CHUNK", 30)
         patch.setattr("os.fsync", lambda file: None)  # takes most of the time
         yield
 
