@@ -72,7 +72,7 @@ def cannot_run() -> str | None:
 
 
 def trials(flags: Backends) -> list[list[Trial]]:
-    """Both backends at each size, those near the headline first."""
+    """Return both backends at each size, those near the headline first."""
     sizes = [Size(*size) for size in itertools.product(ROWS_AND_HEADS, LENGTHS, flags.value_sizes)]
     if flags.quick:
         sizes = [Size(1, 130, 64)]

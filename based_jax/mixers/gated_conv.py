@@ -66,5 +66,5 @@ class GatedConv(Mixer):
         return ops.init_short_conv_state(batch_size, self.channels, self.kernel_size, dtype)
 
     def state_size(self, length: int) -> int:
-        """Channels times taps, as the papers count it; one tap less is stored."""
+        """Return channels times taps, as the papers count it; one tap less is stored."""
         return self.channels * self.kernel_size

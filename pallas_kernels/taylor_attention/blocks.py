@@ -247,11 +247,11 @@ class Features:
         return tuple(ref[index] for ref in self._refs[side])
 
     def _tables(self, side: str, tile: int) -> tuple[jax.Array, ...]:
-        """R and T of a tile: (K, F) as "columns", (F, K) as "rows"."""
+        """Return R and T of a tile: (K, F) as "columns", (F, K) as "rows"."""
         return self._hoisted.get((side, tile)) or self._load(side, tile)
 
     def _of_last(self, constant: float, linear: float, others: Any) -> jax.Array:
-        """(1, last) numbers for the features of the last tile."""
+        """Return (1, last) numbers for the features of the last tile."""
         feature = jnp.arange(self.plan.layout.last)[None, :]
         first, end = self.plan.layout.first_linear, self.plan.layout.constant_column
         others = jnp.where((feature >= first) & (feature < end), linear, others)
@@ -297,7 +297,7 @@ class Features:
         return self.plan.dot(dphi * one, two_table, (1, 1), into)
 
     def normaliser(self, state: "State", x: jax.Array, phi_last: jax.Array) -> jax.Array:
-        """(C,) q . z of queries x with features phi_last (C, last)."""
+        """Return (C,) q . z of queries x with features phi_last (C, last)."""
         read = self.plan.dot(x, state.moments * self._of_last(1.0, 0.5, 0.0), (1, 0))
         read = read if self.scale == 1 else read * self.scale
         return jnp.sum(read * phi_last, axis=1) + state.count

@@ -71,7 +71,7 @@ def dot(a, b, into, plan: tl.constexpr):
 def place(
     pointer, row, program, tile, chunk, valid, SIZE: tl.constexpr, PADDED: tl.constexpr, plan: tl.constexpr
 ):
-    """(C, PADDED) addresses of a chunk in (rows, N, H, SIZE), and which of them are valid and inside."""
+    """Return (C, PADDED) addresses of a chunk in (rows, N, H, SIZE), and which are valid and inside."""
     # Only the offsets within a chunk are sure to fit 32 bits.
     pointer += ((row * plan.length + chunk.start) * plan.heads + program.head) * SIZE
     column = tile * PADDED + tl.arange(0, PADDED)[None, :]
@@ -83,41 +83,41 @@ def place(
 
 @triton.jit
 def place_keys(pointer, row, program, chunk, valid, plan: tl.constexpr):
-    """`place` in (rows, N, H, K)."""
+    """Return `place` in (rows, N, H, K)."""
     K: tl.constexpr = plan.layout.key_size
     return place(pointer, row, program, 0, chunk, valid, K, plan.layout.padded_key_size, plan)
 
 
 @triton.jit
 def place_share(pointer, program, chunk, plan: tl.constexpr):
-    """`place` in (tiles, B, N, H, K): the program's value tile's share of a gradient."""
+    """Return `place` in (tiles, B, N, H, K): the program's value tile's share of a gradient."""
     return place_keys(pointer, program.tile * plan.batch + program.row, program, chunk, chunk.stored, plan)
 
 
 @triton.jit
 def place_values(pointer, program, chunk, valid, plan: tl.constexpr):
-    """`place` in the program's tile of (B, N, H, V)."""
+    """Return `place` in the program's tile of (B, N, H, V)."""
     V: tl.constexpr = plan.value_size
     return place(pointer, program.row, program, program.tile, chunk, valid, V, plan.value_tile, plan)
 
 
 @triton.jit
 def load_keys(pointer, program, chunk, plan: tl.constexpr):
-    """(C, K) operands, zeros in padding and beyond the real channels."""
+    """Return (C, K) operands, zeros in padding and beyond the real channels."""
     at, inside = place_keys(pointer, program.row, program, chunk, chunk.real, plan)
     return operand(tl.load(at, inside, 0.0), plan)
 
 
 @triton.jit
 def load_values(pointer, program, chunk, plan: tl.constexpr):
-    """(C, V) of the program's value tile, as `load_keys`."""
+    """Return (C, V) of the program's value tile, as `load_keys`."""
     at, inside = place_values(pointer, program, chunk, chunk.real, plan)
     return operand(tl.load(at, inside, 0.0), plan)
 
 
 @triton.jit
 def load_queries(pointer, program, chunk, plan: tl.constexpr):
-    """(C, K) as `load_keys`, times the first of the plan's `scales`."""
+    """Return (C, K) as `load_keys`, times the first of the plan's `scales`."""
     keys = load_keys(pointer, program, chunk, plan)
     if plan.scales[0] == 1:
         return keys
@@ -127,23 +127,23 @@ def load_queries(pointer, program, chunk, plan: tl.constexpr):
 
 @triton.jit
 def load_gradients(do, rden, program, chunk, plan: tl.constexpr):
-    """(C, V) dn = do / (normaliser + eps): the gradient of the numerators, as operands."""
+    """Return (C, V) dn = do / (normaliser + eps): the gradient of the numerators, as operands."""
     gradients = load_values(do, program, chunk, plan).to(tl.float32)
     return operand(gradients * load_numbers(rden, program, chunk, plan)[:, None], plan)
 
 
 @triton.jit
 def load_numbers(pointer, program, chunk, plan: tl.constexpr):
-    """(C,) of (B, H, N), 0 in padding."""
+    """Return (C,) of (B, H, N), 0 in padding."""
     pointer += (program.row * plan.heads + program.head) * plan.length
     return tl.load(pointer + chunk.index, chunk.real, 0.0)
 
 
 @triton.jit
 def load_tables(pointers, plan: tl.constexpr):
-    """(K, F) per tile of each (K, size) table; the pointers where the tables do not stay (`Plan.hoist`).
+    """Load (K, F) per tile of each (K, size) table; return the pointers unless tables are hoisted (`Plan`).
 
-    Before the loop: in it each use costs a copy and a barrier.
+    Call it before the loop: inside, each use costs a copy and a barrier.
     """
     if plan.hoist:
         TILES: tl.constexpr = plan.layout.pure + 1
@@ -168,7 +168,7 @@ def _load_table(pointer, i: tl.constexpr, plan: tl.constexpr):
 
 @triton.jit
 def at_round(tables, offset, c, plan: tl.constexpr):
-    """The tables for use in round c of a loop: see `blocks.Features.at`; `offset` points to a zero."""
+    """Return the tables for iteration c of a loop: see `blocks.Features.at`; `offset` points to a zero."""
     if plan.hoist:
         return tables
     else:
@@ -177,7 +177,7 @@ def at_round(tables, offset, c, plan: tl.constexpr):
 
 @triton.jit
 def table(tables, i: tl.constexpr, plan: tl.constexpr):
-    """(K, F) of tile i."""
+    """Return (K, F) of tile i."""
     if plan.hoist:
         return tables[i]
     else:
@@ -186,7 +186,7 @@ def table(tables, i: tl.constexpr, plan: tl.constexpr):
 
 @triton.jit
 def load_vectors(one_offset, two_offset, linear, half_linear, plan: tl.constexpr):
-    """(last,) each: r, t and which features of the last tile are linear, see `layout.Tables`."""
+    """Return (last,) each: r, t and which features of the last tile are linear, see `layout.Tables`."""
     last = tl.arange(0, plan.layout.last)
     offsets = tl.load(one_offset + last), tl.load(two_offset + last)
     return offsets + (tl.load(linear + last), tl.load(half_linear + last))
@@ -194,7 +194,7 @@ def load_vectors(one_offset, two_offset, linear, half_linear, plan: tl.constexpr
 
 @triton.jit
 def scaled(phi, vectors, i: tl.constexpr, SCALE: tl.constexpr, plan: tl.constexpr):
-    """(C, F) features or their gradients times SCALE to the order of each."""
+    """Return (C, F) features or their gradients times SCALE to the order of each."""
     if SCALE == 1:
         return phi
     elif i < plan.layout.pure:
@@ -206,7 +206,7 @@ def scaled(phi, vectors, i: tl.constexpr, SCALE: tl.constexpr, plan: tl.constexp
 
 @triton.jit
 def factors(x, tables, i: tl.constexpr, plan: tl.constexpr):
-    """(C, F) x R + r and x T + t of tile i, float32."""
+    """Return (C, F) x R + r and x T + t of tile i, float32."""
     one, two = dot(x, table(tables[0], i, plan), None, plan), dot(x, table(tables[1], i, plan), None, plan)
     if i == plan.layout.pure:
         one += tables[2][0][None, :]
@@ -216,14 +216,14 @@ def factors(x, tables, i: tl.constexpr, plan: tl.constexpr):
 
 @triton.jit
 def features(x, tables, i: tl.constexpr, SCALE: tl.constexpr, plan: tl.constexpr):
-    """(C, F) phi(x) of tile i, float32."""
+    """Return (C, F) phi(x) of tile i, float32."""
     one, two = factors(x, tables, i, plan)
     return scaled(one * two, tables[2], i, SCALE, plan)
 
 
 @triton.jit
 def read_tile(state, i: tl.constexpr, phi, into, plan: tl.constexpr):
-    """(C, V) phi(x) S of tile i, added onto `into`."""
+    """Return (C, V) phi(x) S of tile i, added onto `into`."""
     if i == plan.layout.pure or plan.layout.tile < 64:
         return dot(phi, tl.trans(state[0][i]), into, plan)
     else:
@@ -232,7 +232,7 @@ def read_tile(state, i: tl.constexpr, phi, into, plan: tl.constexpr):
 
 @triton.jit
 def tile_gradient(state, i: tl.constexpr, u, plan: tl.constexpr):
-    """(C, F) u S^T of tile i."""
+    """Return (C, F) u S^T of tile i."""
     if i == plan.layout.pure or plan.layout.tile < 64:
         return dot(u, state[0][i], None, plan)
     else:
@@ -241,7 +241,7 @@ def tile_gradient(state, i: tl.constexpr, u, plan: tl.constexpr):
 
 @triton.jit
 def gradient_through_state(state, x, u, weight, tables, SCALE: tl.constexpr, plan: tl.constexpr):
-    """(C, K) gradient of x through the products u . (phi(x) S) and `weight` times the normaliser's."""
+    """Return (C, K) gradient of x through the products u . (phi(x) S) and `weight` times the normaliser's."""
     PURE: tl.constexpr = plan.layout.pure
     one, two = factors(x, tables, PURE, plan)
     phi = operand(scaled(one * two, tables[2], PURE, SCALE, plan), plan)
@@ -259,13 +259,13 @@ def gradient_through_state(state, x, u, weight, tables, SCALE: tl.constexpr, pla
 
 @triton.jit
 def scaled_scores(a, b, plan: tl.constexpr):
-    """(C, C) products of queries and keys, or of keys and queries, over sqrt(K)."""
+    """Return (C, C) products of queries and keys, or of keys and queries, over sqrt(K)."""
     return dot(a, tl.trans(b), None, plan) * plan.scales[1]
 
 
 @triton.jit
 def slope(scores, plan: tl.constexpr):
-    """(C, C) derivative of 1 + s + s^2 / 2 by the products that `scaled_scores` scales."""
+    """Return (C, C) derivative of 1 + s + s^2 / 2 by the products that `scaled_scores` scales."""
     return (1 + scores) * plan.scales[1]
 
 

@@ -94,7 +94,7 @@ def step(*arrays: jax.Array, scale: float, variant: Variant, backend: str) -> tu
         return triton_launch.launch(twin, *integers_and_tables, q, k, v, k_ring, v_ring, **options)
 
     def place(i: Any) -> tuple[Any, Any, Any]:
-        """Row, key head and part of its queries of program i."""
+        """Return row, key head and part of its queries of program i."""
         return i // (heads * parts), i // parts % heads, i % parts
 
     def of_queries(size: int) -> pl.BlockSpec:
