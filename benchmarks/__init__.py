@@ -1,1 +1,1 @@
-"""Side-by-side timings of what this library computes: `python -m benchmarks --help`."""
+"""Time this library's computations side by side: `python -m benchmarks --help`."""

@@ -1,8 +1,8 @@
-"""`python -m benchmarks NAME ...`: one command per question, each with a terminal report and JSON.
+"""Run `python -m benchmarks NAME ...`: one command per question, each with a terminal report and JSON.
 
-A command is a frozen dataclass whose fields are its flags and whose `run(command)` measures, shows, writes
-and returns the exit status; `command` is the line that was typed, for the report. Only the module of the
-command that runs is imported: a rented GPU machine lacks most of what the others need.
+A command is a frozen dataclass whose fields are its flags. Its `run(command)` measures, prints and writes,
+and returns the exit status; `command` is the command line, for the report. Only the module of the command
+that runs is imported: a rented GPU machine lacks most of the others' dependencies.
 """
 
 import importlib
@@ -17,7 +17,7 @@ PROGRAM = "python -m benchmarks"
 
 
 class Command(NamedTuple):
-    """Where a command is, and what it is for."""
+    """A command's module and its purpose."""
 
     module: str
     options: str
@@ -26,30 +26,30 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "conv_basis": Command("conv_basis", "ConvBasis", "conv-basis beside exact attention, by length"),
-    "decode": Command("decode", "Decode", "time and memory per generated token, Based beside its baselines"),
-    "fit": Command("static.fit", "Fit", "shared memory of the kernels on each family of GPUs, without any"),
+    "conv_basis": Command("conv_basis", "ConvBasis", "conv-basis and exact attention, by length"),
+    "decode": Command("decode", "Decode", "time and memory per generated token, of Based and its baselines"),
+    "fit": Command("static.fit", "Fit", "shared memory of the kernels on each family of GPUs, without a GPU"),
     "gpu": Command("gpu", "Gpu", "correctness and speed of the fused kernels on this GPU"),
-    "inspect": Command("static.inspect", "Inspect", "what the kernels take of an H200, without one"),
+    "inspect": Command("static.inspect", "Inspect", "what the kernels need on an H200, without one"),
     "lease": Command("lease", "Lease", "the list of GPU measurements, one step per command"),
     "loader": Command("loader", "Loader", "rate of the training data in memory and from token shards"),
     "mixers": Command("mixers", "Mixers", "time and memory of every sequence mixer, by length"),
-    "mqar": Command("mqar", "Mqar", "training speed on associative recall, beside torch"),
+    "mqar": Command("mqar", "Mqar", "training speed on associative recall, against torch"),
     "ops": Command("ops", "Ops", "time and memory of the ops, side by side"),
     "overview": Command("overview", "Overview", "the README's figure, from kept results"),
     "redraw": Command("redraw", "Redraw", "a benchmark's figure again, from its JSON"),
-    "static": Command("static.command", "Static", "what whole models take of a GPU, without one"),
+    "static": Command("static.command", "Static", "what whole models need on a GPU, without one"),
     "tokenize": Command(
-        "tokenize", "Tokenize", "speed and memory of train.tokenize, beside the tokenizers library"
+        "tokenize", "Tokenize", "speed and memory of train.tokenize, against the tokenizers library"
     ),
-    "train": Command("train", "Train", "training speed of language models, beside torch"),
-    "twins": Command("static.twins", "Twins", "what the jax-triton twins take of GPUs, without any"),
+    "train": Command("train", "Train", "training speed of language models, against torch"),
+    "twins": Command("static.twins", "Twins", "what the jax-triton twins need on GPUs, without one"),
 }
 """Name on the command line -> the command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one benchmark; returns its exit status (130: interrupted).
+    """Run one benchmark; return its exit status (130: interrupted).
 
     Raises:
         SystemExit: status 2 for flags that do not parse, 0 after `--help`.
@@ -74,7 +74,7 @@ def usage() -> str:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """Return what was typed, ready to be typed again."""
+    """Return the command line, quoted so that it can be typed again."""
     return shlex.join([*PROGRAM.split(), *arguments])
 
 

@@ -1,4 +1,4 @@
-"""What the timings say: growth exponents, crossover lengths, ratios. Pure functions of the measured rows."""
+"""Summarize timings: growth exponents, crossover lengths, ratios. Pure functions of the measured rows."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,13 +11,13 @@ Row = Mapping[str, Any]
 
 
 def series(rows: Iterable[Row], candidate: str, direction: str, key: str = "seconds") -> dict[int, float]:
-    """Length -> value of `key` where one candidate has it, in order of length."""
+    """Return length -> value of `key` for one candidate, in order of length."""
     chosen = (row for row in rows if (row["contestant"], row["pass"]) == (candidate, direction))
     return {row["length"]: row[key] for row in sorted(chosen, key=_length) if row.get(key)}
 
 
 def growth_exponent(values: Mapping[int, float], start: int = 0) -> float | None:
-    """p of value ~ length^p, by least squares of log on log from `start` up; None below two points."""
+    """Fit p of value ~ length^p, by least squares of log on log from `start` up; None below two points."""
     points = [(length, value) for length, value in values.items() if length >= start]
     if len(points) < 2:
         return None
@@ -27,12 +27,12 @@ def growth_exponent(values: Mapping[int, float], start: int = 0) -> float | None
 
 
 def ratios(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[int, float]:
-    """theirs / ours where both were measured: above 1, ours is faster."""
+    """Return theirs / ours where both were measured: above 1, ours is faster."""
     return {length: theirs[length] / ours[length] for length in sorted(ours.keys() & theirs.keys())}
 
 
 def crossover(ours: Mapping[int, float], theirs: Mapping[int, float]) -> int | None:
-    """First measured length from which ours stays faster; None if it is not faster at the last one."""
+    """Return the first measured length from which ours stays faster; None if it is slower at the last one."""
     found = None
     for length, ratio in sorted(ratios(ours, theirs).items(), reverse=True):
         if ratio <= 1:
@@ -42,16 +42,16 @@ def crossover(ours: Mapping[int, float], theirs: Mapping[int, float]) -> int | N
 
 
 def break_even(times: Mapping[int, Mapping[int, float]], length: int, exact: float) -> float | None:
-    """The k whose time is that of exact attention: straight lines in log k and log time between measured k.
+    """Return the k whose time equals that of exact attention, by linear interpolation in log k and log time.
 
     Args:
         times: k -> length -> seconds.
-        length: at which.
+        length: the length at which to compare.
         exact: seconds of exact attention at that length.
 
     Returns:
-        0 where the smallest measured k is slower; None where the largest one is still faster (or no k was
-        measured): break-even is above what was measured.
+        0 if the smallest measured k is slower; None if the largest one is still faster (or no k was
+        measured): break-even is then above the measured range.
     """
     points = sorted((terms, by_length[length]) for terms, by_length in times.items() if length in by_length)
     slower = next((i for i, (_, time) in enumerate(points) if time >= exact), None)
@@ -67,7 +67,7 @@ def break_even(times: Mapping[int, Mapping[int, float]], length: int, exact: flo
 def summarize(
     rows: Sequence[Row], candidates: Sequence[str], directions: Sequence[str], ours: str, start: int
 ) -> dict[str, Any]:
-    """The report's summary: growth of every candidate from `start` up, and `ours` against each other one."""
+    """Summarize a report: growth of every candidate from `start` up, ratios of `ours` to the others."""
     against = []
     for name in candidates:
         for direction in directions:
@@ -89,7 +89,7 @@ def summarize(
 def growth(
     rows: Sequence[Row], candidates: Sequence[str], directions: Sequence[str], start: int
 ) -> dict[str, Any]:
-    """Exponents of time and scratch memory of every candidate and pass, fitted from `start` tokens up."""
+    """Fit exponents of time and scratch memory of every candidate and pass, from `start` tokens up."""
     entries = []
     for name in candidates:
         for direction in directions:

@@ -1,4 +1,4 @@
-"""The frame of a report on training: ours and torch's taking turns, and whether both compute the same."""
+"""Frame reports on training: ours and torch's take turns, and must compute the same."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,12 +24,12 @@ def make_report(
     json: Path | None,
     markdown: Path | None,
 ) -> int:
-    """Measure, show, write.
+    """Measure, print and write a report.
 
     Args:
         name, command, settings: of the benchmark.
-        candidates: those that the report describes.
-        measure: fills the report's rows and its agreement; False if Ctrl-C came first.
+        candidates: the candidates that the report describes.
+        measure: fills the report's rows and its agreement; returns False after Ctrl-C.
         tables: `show(report)` and `insert(page, report)`.
         json, markdown: files to write.
 

@@ -1,4 +1,4 @@
-"""Causal attention in JAX, ready to be timed: our Taylor attention, its quadratic form, softmax attention."""
+"""Prepare causal attention in JAX for timing: our Taylor attention, its quadratic form, softmax attention."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from benchmarks.shapes import OpShape
 FORWARD = "forward"
 FORWARD_BACKWARD = "forward_backward"
 PASSES = (FORWARD, FORWARD_BACKWARD)
-"""Output only; output and the gradients of q, k and v for a given gradient of the output."""
+"""Passes: output only; output and the gradients of q, k and v for a given gradient of the output."""
 
 TAYLOR = "taylor"
 SOFTMAX = "softmax"
@@ -31,7 +31,7 @@ class Inputs:
 
     @staticmethod
     def bytes_at(shape: OpShape, length: int) -> int:
-        """Memory that the arrays of both families take."""
+        """Return the memory that the arrays of both families take."""
         channels = 2 * shape.key_size + 4 * shape.value_size
         return 4 * shape.batch * length * shape.heads * channels
 
@@ -41,7 +41,7 @@ class Inputs:
 
     @cached_property
     def _values(self) -> tuple[np.ndarray, np.ndarray]:
-        """v and the gradient of the output."""
+        """Return v and the gradient of the output."""
         return self._normal(2, self.shape.value_size), self._normal(3, self.shape.value_size)
 
     @cached_property
@@ -53,7 +53,7 @@ class Inputs:
         return self._normal(0, self.shape.value_size), self._normal(1, self.shape.value_size), *self._values
 
     def arrays(self, family: str) -> tuple[np.ndarray, ...]:
-        """q, k, v and the gradient of y. Softmax queries and keys have V channels, as in a Transformer."""
+        """Return q, k, v and the gradient of y. Softmax queries and keys have V channels, as usual."""
         return self._taylor if family == TAYLOR else self._softmax
 
 
@@ -66,11 +66,11 @@ class Program:
     to_numpy: Callable[[Any], list[np.ndarray]]
     """the result of `call` as y (and the gradients), each (B, N, H, dim)"""
     compile_seconds: float | None = None
-    """beside other programs on the other cores, unless the study compiles one at a time"""
+    """whether it is compiled while others compile, unless the study compiles one at a time"""
     temp_bytes: int | None = None
-    """scratch memory that the compiler planned; None where no compiler plans"""
+    """scratch memory that the compiler planned; None without a compiler's plan"""
     needed_bytes: int | None = None
-    """scratch memory, arguments and results (an estimate where no compiler plans)"""
+    """scratch memory, arguments and results (an estimate without a compiler's plan)"""
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,14 @@ class Candidate:
     label: str
     framework: str
     family: str | None
-    """members of one family compute the same numbers; None: nobody else does"""
+    """candidates of one family compute the same numbers; None for a family of its own"""
     prepare: Callable[[Any, str], Program]
     """compiles it for the inputs of one length and a pass"""
     lacks: Mapping[str, str] = field(default_factory=dict)
-    """pass that it has not -> why"""
+    """pass that it lacks -> why"""
 
     def key_size(self, shape: OpShape) -> int:
-        """Channels of its queries and keys."""
+        """Return the channels of its queries and keys."""
         return shape.key_size if self.family == TAYLOR else shape.value_size
 
 
@@ -99,7 +99,7 @@ def _jax_candidate(name: str, label: str, family: str, function: Callable[..., A
 
 
 def compile_jax(function: Callable[..., Any], inputs: Inputs, direction: str, family: str) -> Program:
-    """Compile `function(q, k, v)` or its vector-Jacobian product; nothing large exists yet."""
+    """Compile `function(q, k, v)` or its vector-Jacobian product, before any large array exists."""
 
     def forward_backward(q, k, v, gradient):
         y, pull_back = jax.vjp(function, q, k, v)
@@ -114,14 +114,14 @@ def compile_jax(function: Callable[..., Any], inputs: Inputs, direction: str, fa
 def compile_jitted(
     function: Any, arguments: list[Any], carried: int | None = None, result: int = -1
 ) -> Program:
-    """Compile a jitted function for its arguments; `carried`, a donated one, becomes the result `result`."""
+    """Compile a jitted function for its arguments; the result `result` replaces the donated `carried`."""
     start = time.perf_counter()
     compiled = function.lower(*arguments).compile()
     seconds = time.perf_counter() - start
     memory = compiled.memory_analysis()
     temp = None if memory is None else memory.temp_size_in_bytes
     needed = None
-    if memory is not None:  # a donated argument is the result that it becomes
+    if memory is not None:  # a donated argument shares memory with its result
         needed = temp + memory.argument_size_in_bytes + memory.output_size_in_bytes
         needed -= memory.alias_size_in_bytes
 

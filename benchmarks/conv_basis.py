@@ -1,4 +1,4 @@
-"""`conv_basis`: attention through convolutions beside exact attention, and from which length it pays."""
+"""`conv_basis`: compare attention through convolutions with exact attention, by length."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,10 +28,10 @@ from benchmarks.study import INTERRUPTED, Study
 class ConvBasis(StudyFlags):
     """Time of attention through k convolutions, and of exact softmax attention, against length, on CPU.
 
-    Forward, and forward+backward (gradients of q, k and v), float32, batch 1, in one interleaved run; from
-    which k on exact attention is faster, by length; and one product with a convolution matrix, dense and by
+    Forward, and forward+backward (gradients of q, k and v), float32, batch 1, in one interleaved run; the k
+    from which exact attention is faster, by length; and one product with a convolution matrix, dense and by
     FFT (Gu et al., "Conv-Basis", Figure 1a). The starts of the k convolutions are equally spaced: finding
-    them is not timed. Ctrl-C keeps what was measured.
+    them is not timed. Ctrl-C keeps the measurements so far.
     """
 
     terms: Annotated[tuple[int, ...], comma_list(int, "K,K,...")] = (1, 4, 16, 64)
@@ -46,7 +46,7 @@ class ConvBasis(StudyFlags):
     """Put tables into this file, between the lines `<!-- conv_basis -->` and `<!-- /conv_basis -->`."""
 
     def run(self, command: str) -> int:
-        """Measure, show, write; 0, or 130 after Ctrl-C. Raises ValueError for a senseless flag."""
+        """Measure, print and write; return 0, or 130 after Ctrl-C. Raises ValueError for a wrong flag."""
         self._check()
         shape = replace(
             SHAPES["cpu"],
@@ -97,7 +97,7 @@ class ConvBasis(StudyFlags):
         return 0 if results["complete"] else 130
 
     def _collect(self, results: dict[str, Any], study: Study) -> None:
-        """Bring the report up to date and write it: even a killed run leaves its numbers behind."""
+        """Update the report and write it, so that a killed run keeps its numbers."""
         rows, names = study.rows(), [candidate.name for candidate in study.candidates]
         exact = {direction: series(rows, EXACT, direction) for direction in PASSES}
         by_terms = {

@@ -1,4 +1,4 @@
-"""Exact causal attention, attention through k convolutions, and one convolution matrix times a vector."""
+"""Exact causal attention, attention through k convolutions, and a convolution matrix times a vector."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,11 +32,11 @@ GRADIENTS = {"conv": "surrogate", "anchors": "anchors"}
 
 
 class ConvInputs(Inputs):
-    """With the kernel and the vector of a product."""
+    """Inputs with the kernel and the vector of a product."""
 
     @staticmethod
     def bytes_at(shape: OpShape, length: int) -> int:
-        """Memory that q, k, v, the gradient of y, the kernel and the vector take."""
+        """Return the memory of q, k, v, the gradient of y, the kernel and the vector."""
         return Inputs.bytes_at(shape, length) + 8 * length
 
     @cached_property
@@ -47,7 +47,7 @@ class ConvInputs(Inputs):
 
 
 def candidates(terms: Sequence[int]) -> list[Candidate]:
-    """Exact attention first, then k = `terms` convolutions, then the two products."""
+    """List exact attention, then k = `terms` convolutions, then the two products."""
     return [
         _attention(EXACT, "softmax, by query blocks (ops.softmax_attention)", SOFTMAX, _exact),
         *(_conv(kind, count) for kind in GRADIENTS for count in terms),
@@ -57,26 +57,26 @@ def candidates(terms: Sequence[int]) -> list[Candidate]:
 
 
 def terms_of(name: str) -> int | None:
-    """k of a candidate's name; None for those that have none."""
+    """Return k from a candidate's name; None for candidates without k."""
     kind, _, count = name.partition("_")
     return int(count) if kind in GRADIENTS else None
 
 
 def has_pass(name: str, direction: str) -> bool:
-    """Whether there is something to time: products have no gradient, and a forward pass has no kinds."""
+    """Return whether the pass is timed: products have no gradient, and a forward pass has no kinds."""
     kind = name.partition("_")[0]
     only = {"anchors": FORWARD_BACKWARD, "dense": FORWARD, "fft": FORWARD}
     return only.get(kind, direction) == direction
 
 
 def equally_spaced(terms: int, length: int) -> tuple[int, ...]:
-    """Starts of `terms` segments of (almost) the same length."""
+    """Return the starts of `terms` segments of (almost) the same length."""
     return tuple(int(start) for start in np.arange(terms) * length // terms)
 
 
 @contextmanager
 def always_by_fft() -> Iterator[None]:
-    """While compiling: convolutions also where going through all pairs of tokens is expected to be faster."""
+    """Within the block, compile convolutions by FFT even where all pairs of tokens may be faster."""
     before = conv_attention_fft.FFT_COST
     conv_attention_fft.FFT_COST = 0.0
     try:

@@ -1,4 +1,4 @@
-"""The `conv_basis` report as a figure: attention in both passes, and Figure 1a of the paper, per token."""
+"""Draw the `conv_basis` report: attention in both passes, and Figure 1a of the paper, per token."""
 
 import math
 from pathlib import Path
@@ -11,12 +11,12 @@ from benchmarks.conv_basis_candidates import DENSE, EXACT, FFT
 from benchmarks.figure import TITLES, facts, log_axes
 
 COLORS = ("#56B4E9", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#000000")
-"""of the numbers of convolutions, ascending; Okabe and Ito's, safe for colour-blind readers"""
+"""colours of the numbers of convolutions, ascending; Okabe and Ito's, safe for colour-blind readers"""
 EXACT_COLOR = "#D55E00"
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draw the report's timings into `path`; works on a report read back from JSON, too."""
+    """Draw the report's timings into `path`; also works on a report read from JSON."""
     from matplotlib.figure import Figure  # without pyplot: no windows, no global state
 
     settings = report["settings"]
@@ -34,7 +34,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
 
 
 def product_operations(name: str, length: int) -> float:
-    """Floating-point operations of one product: 2 per entry on or below the diagonal, or three real FFTs.
+    """Return the operations of one product: 2 per entry on or below the diagonal, or three real FFTs.
 
     A real transform of length L takes 2.5 L log2 L of them; L = 2 N, and N + 1 complex factors.
     """

@@ -1,4 +1,4 @@
-"""The `conv_basis` report as tables, on a terminal and in Markdown: times, growth, break-even k."""
+"""Format the `conv_basis` report as tables, on a terminal and in Markdown."""
 
 import math
 from collections.abc import Iterable
@@ -21,16 +21,16 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:
-    """The page with the report's tables between its two comments; None only looks for them.
+    """Insert the report's tables between the page's two comments; with None only check for them.
 
     Raises:
-        ValueError: the page has not one line of each comment, in order.
+        ValueError: the page lacks one of the comments, or has them in the wrong order.
     """
     return pages.insert(page, "conv_basis", None if report is None else markdown(report))
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Milliseconds by length and their growth, one table per pass; break-even k; the products."""
+    """Return milliseconds by length and their growth, one table per pass; break-even k; the products."""
     settings, machine = report["settings"], report["machine"]
     columns = [*(f"{length:,}" for length in settings["lengths"]), "growth"]
     lines = [
@@ -84,12 +84,13 @@ def _terms(terms: float) -> str:
 
 
 def even_operations(direction: str, length: int, channels: int) -> float:
-    """The k with which attention through k convolutions takes as many operations as exact attention does.
+    """Return the k with which attention through k convolutions takes as many operations as exact attention.
 
-    Of one head. Exact attention forms half of the products of all pairs: 2 N^2 K forward, 5 N^2 K backward. A
-    real transform of length L = 2 N takes F = 2.5 L log2 L. Forward there are k kernels and k (K + 1) columns
-    to transform and K + 1 to transform back, with 8 operations per product of spectra and 2 k N K for the
-    scores; backward 2 (k + 1) K^2 and their products (all pairs of channels; paper, section 5).
+    Counted for one head. Exact attention forms half of the products of all pairs: 2 N^2 K forward, 5 N^2 K
+    backward. A real transform of length L = 2 N takes F = 2.5 L log2 L. Forward there are k kernels and
+    k (K + 1) columns to transform and K + 1 to transform back, with 8 operations per product of spectra and
+    2 k N K for the scores; backward 2 (k + 1) K^2 and their products (all pairs of channels; paper, section
+    5).
     """
     transform = 2.5 * 2 * length * math.log2(2 * length)
     fixed, each = (channels + 1) * transform, (channels + 2) * transform
@@ -118,7 +119,7 @@ def _row(report: dict[str, Any], name: str, direction: str, unit: float) -> list
 
 
 def _missing(report: dict[str, Any]) -> list[str]:
-    """A phrase for each case without a time, but those that are another's or that there are not."""
+    """List each case without a time, except cases that another one covers or that do not exist."""
     return pages.not_measured(
         (row for row in report["rows"] if has_pass(row["contestant"], row["pass"])),
         lambda row: f"{row['contestant']} {PASS_TITLES[row['pass']]} at {row['length']:,} tokens",

@@ -1,4 +1,4 @@
-"""`decode`: what a token costs after ever longer contexts, for ever larger batches, and in memory."""
+"""`decode`: measure the cost of a token for long contexts and large batches, in time and memory."""
 
 import math
 import sys
@@ -47,10 +47,10 @@ QUICK: dict[str, Any] = {
     "fit": ("tiny",),
     "samples": 1,
 }
-"""What --quick sets."""
+"""The values that --quick sets."""
 
 MEMORY_DTYPE = "bfloat16"
-"""In which the memory table counts, whatever is timed: what large models are served in."""
+"""The dtype of the memory table, whatever is timed: the one in which large models are served."""
 
 
 @dataclass(frozen=True)
@@ -59,39 +59,39 @@ class Decode(StudyFlags):
 
     Time per token against the context; prefill against its length; tokens per second and the time to the
     first token against the batch; bytes per sequence, and the largest batch that fits into memory (Based,
-    Table 1 and Figure 4). All models take turns. Ctrl-C keeps what was measured.
+    Table 1 and Figure 4). All models take turns. Ctrl-C keeps the measurements so far.
     """
 
     presets: str = "tiny"
     """Size of the timed models: tiny, 360m or 1b."""
     models: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = MODELS
-    """What is timed: based and any of attention, attention_cudnn (attention with cuDNN's kernels), mamba."""
+    """Models to time: based and any of attention, attention_cudnn (attention with cuDNN's kernels), mamba."""
     parts: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = PARTS
-    """Questions: contexts, prefill, batches, memory."""
+    """Questions to answer: contexts, prefill, batches, memory."""
     contexts: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (1024, 2048, 4096, 8192, 16384, 32768)
-    """Tokens of the contexts, whose last --steps are timed; attention's cache has as many slots."""
+    """Tokens of the contexts; the last --steps are timed; attention's cache has as many slots."""
     context_batches: Annotated[tuple[int, ...], comma_list(int, "B,B,...")] = (1, 8)
     """Batches at which contexts are swept."""
     steps: int = 64
-    """Tokens per timed call there."""
+    """Tokens per timed call of `contexts`."""
     lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (512, 1024, 2048, 4096, 8192, 16384)
     """Tokens of the prompts of `prefill`."""
     prefill_batch: int = 2
-    """Prompts at a time there."""
+    """Prompts per call of `prefill`."""
     batches: Annotated[tuple[int, ...], comma_list(int, "B,B,...")] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     """Batches of `batches`."""
     prompt: int = 128
-    """Tokens of the prompts there, whose first new token is timed alone."""
+    """Tokens of the prompts of `batches`, whose first new token is timed alone."""
     tokens: int = 1024
-    """New tokens per row there."""
+    """New tokens per row of `batches`."""
     fit: Annotated[tuple[str, ...], comma_list(str, "SIZE,SIZE,...")] = SIZES
     """Sizes in the memory table, in bfloat16; no weights are allocated."""
     memory: float | None = None
-    """Memory for the largest batch, in GiB; by default the device's (on a CPU the RAM that is free)."""
+    """Memory for the largest batch, in GiB; by default the device's (on a CPU the free RAM)."""
     dtype: str | None = None
     """float32 or bfloat16, of weights and computation; float32 on a CPU, else bfloat16, by default."""
     seconds: float = 20.0
-    """Time budget per case, in seconds: fewer samples, or a skipped case, where it would be exceeded."""
+    """Time budget per case, in seconds: a case that would exceed it has fewer samples, or is skipped."""
     fit_from: int = 4096
     """Shortest context or prompt, in tokens, that enters the fitted growth exponents."""
     memory_limit: float | None = None
@@ -99,21 +99,21 @@ class Decode(StudyFlags):
     samples: int = 3
     """Samples per case; the tables show their median."""
     quick: bool = False
-    """Tiny sizes, one layer of each kind, one sample: does the command itself work?"""
+    """Use tiny sizes, one layer of each kind and one sample, to test the command itself."""
     out: Path | None = None
     """Write decode.json into this directory after every value."""
     minutes: float | None = None
-    """End by itself before so many minutes are over, with what was measured; all is measured by default."""
+    """Stop before so many minutes are over, keeping the measurements; by default everything is measured."""
     resume: bool = False
-    """Go on with the run that --out has, under the same flags."""
+    """Continue the run in --out; its flags must be the same."""
     markdown: Path | None = None
     """Put tables into this file, between the lines `<!-- decode -->` and `<!-- /decode -->`."""
 
     def run(self, command: str) -> int:
-        """Measure, show, write; 0, 1 if a model failed, 130 after Ctrl-C.
+        """Measure, print and write; return 0, 1 if a model failed, 130 after Ctrl-C.
 
         Raises:
-            ValueError: a flag makes no sense.
+            ValueError: a flag has a wrong value.
         """
         self._check()
         flags = replace(self, **QUICK) if self.quick else self
@@ -189,11 +189,11 @@ class Decode(StudyFlags):
         }
 
     def _measure(self, configs: Mapping[str, ModelConfig], progress: Progress) -> bool:
-        """Part by part, the report up to date after each value; False if the time was spent before.
+        """Measure part by part, updating the report after each value; return False if the time ran out.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C; what was measured is in the report.
-            DeviceLostError: the device stopped answering. The report says while what.
+            KeyboardInterrupt: Ctrl-C; the report has the measurements so far.
+            DeviceLostError: the device stopped answering. The report names the case.
         """
         results, settings = progress.results, progress.results["settings"]
         if MEMORY in settings["parts"] and not results["memory"]:
@@ -244,7 +244,7 @@ class Decode(StudyFlags):
         return True
 
     def _cases(self, study: Study, part: Part, value: int, progress: Progress) -> tuple[list[Case], bool]:
-        """Measure one value; also whether it was measured to its end."""
+        """Measure one value; also return whether the measurement was complete."""
         if progress.is_broken(part.name, value):
             pairs = [(model, direction) for model in study.candidates for direction in study.passes]
             return [Case(*pair, value, Timing(0.0), skipped=BROKE) for pair in pairs], True
@@ -305,7 +305,7 @@ def _say(line: str) -> None:
 
 
 def summary(rows: Sequence[Row], start: int) -> dict[str, Any]:
-    """Exponents of time per token, prefill time and state from `start` tokens up; where Based overtakes."""
+    """Fit exponents of token time, prefill time and state from `start` tokens up; find crossovers."""
     models = list(dict.fromkeys(row["contestant"] for row in rows))
     swept = {part: [row for row in rows if row["part"] == part] for part in (CONTEXTS, PREFILL)}
     growth = [

@@ -1,4 +1,4 @@
-"""The `decode` report as a figure: time per token and state by context, tokens per second by batch."""
+"""Draw the `decode` report: time per token and state by context, tokens per second by batch."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ STYLES = {
 
 
 class Panel(NamedTuple):
-    """One quantity against what was swept."""
+    """One quantity against the swept value."""
 
     title: str
     part: str
@@ -32,7 +32,7 @@ class Panel(NamedTuple):
 
 
 def panels(report: dict[str, Any]) -> list[Panel]:
-    """Those that the report has numbers for."""
+    """Return the panels for which the report has numbers."""
     settings = report["settings"]
     batch = settings["context_batches"][0]
     at = CONTEXTS, f"batch {batch}"
@@ -47,7 +47,7 @@ def panels(report: dict[str, Any]) -> list[Panel]:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draw the report into `path`; works on a report read back from JSON, too."""
+    """Draw the report into `path`; also works on a report read from JSON."""
     from matplotlib.figure import Figure  # without pyplot: no windows, no global state
 
     settings, machine = report["settings"], report["machine"]

@@ -1,6 +1,6 @@
-"""Memory of decoding, from shapes and the compiler's plan: bytes per sequence, the largest batch that fits.
+"""Compute the memory of decoding from shapes and the compiler's plan: bytes per sequence, largest batch.
 
-memory >= weights + B (state + scratch of a row) + scratch of none
+memory >= weights + B (state + scratch of a row) + scratch of zero rows
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from benchmarks.decode_programs import Work, decode_arguments, decoding
 from benchmarks.memory import available_bytes
 
 PLANNED_BATCHES, PLANNED_CONTEXTS = (4, 8), (1024, 2048)
-"""For which scratch memory is planned: lines through the two give that of any others."""
+"""Batches for which scratch memory is planned: it is linear in the batch."""
 
 STEPS = 2
 """Tokens of the planned program; its loop takes the same memory for any number."""
 
 
 def device_bytes() -> int:
-    """Memory of the device that JAX computes on: what a GPU's programs may use, else the RAM that is free."""
+    """Return the memory of JAX's default device: what a GPU's programs may use, else the free RAM."""
     statistics = jax.devices()[0].memory_stats() or {}
     return statistics.get("bytes_limit") or available_bytes()
 
@@ -36,10 +36,11 @@ def device_bytes() -> int:
 def memory_rows(
     names: Sequence[str], sizes: Sequence[str], contexts: Sequence[int], dtype: str, memory: float
 ) -> list[dict[str, Any]]:
-    """What each model takes with room for each context, and how many sequences fit into `memory` bytes.
+    """Return each model's memory for each context, and how many sequences fit into `memory` bytes.
 
     Keys: size, model, context; bytes of the weights, of a sequence's state, and of the scratch memory that
-    the compiler plans for no row and for each further one; largest_batch (0: not even one).
+        the
+    compiler plans for zero rows and for each further one; largest_batch (0: not even one).
     """
     rows = []
     for size in sizes:
@@ -64,15 +65,15 @@ def memory_rows(
 
 
 def largest_batch(memory: float, weights: int, state: int, scratch: tuple[int, int]) -> int:
-    """Sequences that fit; `scratch` is of no row at all, and of each row."""
+    """Return the number of sequences that fit; `scratch` is for zero rows, and for each row."""
     none, each = scratch
     return max(0, int((memory - weights - none) // (state + each)))
 
 
 def scratch_bytes(config: ModelConfig, context: int) -> tuple[int, int]:
-    """Scratch memory of decoding as XLA plans it on this device: of no row at all, and of each row.
+    """Return the scratch memory of decoding that XLA plans on this device: for zero rows, and for each row.
 
-    Planned for one layer of each kind: layers have it one after another.
+    It is planned for one layer of each kind, since layers use it one after another.
     """
     short, (low, high) = one_of_each(config), PLANNED_CONTEXTS
     planned = _of_none_and_each(short, low)

@@ -1,4 +1,4 @@
-"""The models that `decode` compares, by size: Based, a Transformer++ and a Mamba with as many parameters.
+"""Define the models that `decode` compares, by size: Based, a Transformer++ and a Mamba of equal size.
 
 The Transformer++ has its attention in plain JAX or, on request, from cuDNN, with the same weights.
 """
@@ -25,14 +25,14 @@ LABELS = {BASED: "Based", ATTENTION: "Transformer++", CUDNN: "Transformer++, cuD
 """Candidates -> their names in the paper."""
 
 MODELS = (BASED, ATTENTION, MAMBA)
-"""What is compared by default."""
+"""The models compared by default."""
 
 SIZES = ("tiny", "360m", "1b")
 
 INIT_STD = 0.02
 
 DRAWN = 1_000_003
-"""Numbers that `random_weights` draws: a prime, so that the rows of a matrix differ."""
+"""How many numbers `random_weights` draws: a prime, so that the rows of a matrix differ."""
 
 _PREFIXES = {BASED: "based", ATTENTION: "attn", CUDNN: "attn", MAMBA: "mamba"}
 
@@ -40,7 +40,7 @@ _IMPLEMENTATIONS = {ATTENTION: "xla", CUDNN: "cudnn"}
 
 
 def model_config(name: str, size: str, dtype: str = "float32") -> ModelConfig:
-    """The preset of a size that computes in `dtype`; the tiny Mamba, of which there is none, is made here."""
+    """Return the preset of a size that computes in `dtype`; the tiny Mamba, which has none, is made here."""
     mamba = (name, size) == (MAMBA, "tiny")
     config = _tiny_mamba() if mamba else presets.get(f"{_PREFIXES[name]}-{size}")
     if name in _IMPLEMENTATIONS:
@@ -53,7 +53,7 @@ def model_config(name: str, size: str, dtype: str = "float32") -> ModelConfig:
 
 
 def with_weights_of(name: str) -> str:
-    """The model whose parameters a model has; making those of `CUDNN` would need cuDNN."""
+    """Return the model whose parameters a model shares; making those of `CUDNN` would need cuDNN."""
     return ATTENTION if name == CUDNN else name
 
 
@@ -72,7 +72,7 @@ def unavailable(name: str, config: ModelConfig) -> str | None:
 
 
 def _tiny_mamba() -> ModelConfig:
-    """Mamba blocks of based-tiny's width, as many as come closest to its parameters."""
+    """Return Mamba blocks of based-tiny's width, as many as come closest to its parameters."""
     based = presets.get("based-tiny")
 
     def layers(count: int) -> ModelConfig:
@@ -84,15 +84,15 @@ def _tiny_mamba() -> ModelConfig:
 
 
 def one_of_each(config: ModelConfig) -> ModelConfig:
-    """The model with a single layer of each kind: quick to compile."""
+    """Return the model with a single layer of each kind: quick to compile."""
     return config.replace(schedule="".join(sorted(set(config.schedule))))
 
 
 def random_weights(config: ModelConfig) -> Params:
-    """Small random numbers for all parameters, of the dtypes in which they are stored for decoding.
+    """Return small random numbers for all parameters, in the dtypes in which decoding stores them.
 
-    The time of a step does not depend on them, and initialising large models properly takes minutes. So few
-    of them are drawn, and repeated as often as a parameter needs.
+    The time of a step does not depend on them, and initialising large models properly takes minutes. So only
+    a few are drawn and repeated.
     """
     drawn = INIT_STD * np.random.default_rng(0).standard_normal(DRAWN, np.float32)
     of_dtype = {dtype: drawn.astype(dtype) for dtype in ("float32", config.dtype)}
@@ -103,7 +103,7 @@ def random_weights(config: ModelConfig) -> Params:
 
 @cache
 def abstract_weights(config: ModelConfig) -> Params:
-    """Shapes and dtypes: float32, or the model's dtype where it casts them (`generate.weights`).
+    """Return shapes and dtypes: float32, or the model's dtype where it casts them (`generate.weights`).
 
     One layer of each kind is traced.
     """
@@ -116,7 +116,7 @@ def abstract_weights(config: ModelConfig) -> Params:
 
 
 def weight_bytes(config: ModelConfig) -> int:
-    """Bytes of `random_weights`, from the shapes of one layer of each kind."""
+    """Return the bytes of `random_weights`, from the shapes of one layer of each kind."""
     short = one_of_each(config)
     times = {f"layers_{i}": config.schedule.count(kind) for i, kind in enumerate(short.schedule)}
     parts = abstract_weights(short)["params"]
@@ -124,7 +124,7 @@ def weight_bytes(config: ModelConfig) -> int:
 
 
 def state_bytes(config: ModelConfig, capacity: int) -> int:
-    """Bytes that the state of one sequence takes which has room for `capacity` tokens."""
+    """Return the bytes of the state of one sequence with capacity for `capacity` tokens."""
     short = one_of_each(config)
     layers = jax.eval_shape(lambda: LanguageModel(short).init_state(1, capacity))
     return sum(

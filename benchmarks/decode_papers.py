@@ -1,4 +1,4 @@
-"""Throughput as Based's Table 1 prints it, beside what `decode` measured."""
+"""Compare the throughput in Based's Table 1 with `decode`'s measurements."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +10,9 @@ from benchmarks.decode_parts import BATCHES, GENERATE, PREFILL, READ
 
 
 def columns(report: dict[str, Any]) -> dict[str, Mapping[str, float]]:
-    """Titles -> tokens per millisecond by model: the paper's, then ours; none if we have none.
+    """Return titles -> tokens per millisecond by model: the paper's, then ours; empty without any of ours.
 
-    Ours are of the longest prompt and the largest batch that all models have which could run.
+    Ours are for the longest prompt and the largest batch that all models could run.
     """
     ours = {
         title: column
@@ -26,7 +26,7 @@ def columns(report: dict[str, Any]) -> dict[str, Mapping[str, float]]:
 
 
 def ratio(column: Mapping[str, float], other: str) -> float | None:
-    """Based over another model; None without both."""
+    """Return Based's number over another model's; None unless both exist."""
     return column[BASED] / column[other] if {BASED, other} <= column.keys() else None
 
 

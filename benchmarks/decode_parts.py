@@ -1,4 +1,4 @@
-"""The questions of `decode` that are timed: what is swept, and what a call does at each value."""
+"""Define the timed questions of `decode`: the swept quantity, and the work of a call at each value."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,10 +22,10 @@ class Part(NamedTuple):
     values: Sequence[int]
     passes: Sequence[str]
     work: Callable[[int, str], Work]
-    """what a call does at a value, in a pass"""
+    """the work of a call at a value, in a pass"""
 
     def candidates(self, decoders: Sequence[Decoder]) -> list[Candidate]:
-        """The models, whose inputs are the values themselves."""
+        """Return the models as candidates, whose inputs are the values themselves."""
 
         def prepare(decoder: Decoder, value: int, direction: str) -> Program:
             return decoder.program(self.work(value, direction))
@@ -43,7 +43,7 @@ class Part(NamedTuple):
         ]
 
     def row(self, decoders: Mapping[str, Decoder], row: dict[str, Any]) -> dict[str, Any]:
-        """A case of the study with what it says of decoding; `length` is the value swept."""
+        """Add the quantities of decoding to a case of the study; `length` is the swept value."""
         work, seconds = self.work(row["length"], row["pass"]), row["seconds"]
         config = decoders[row["contestant"]].config
         return {
@@ -58,7 +58,7 @@ class Part(NamedTuple):
 
 
 def contexts(values: Sequence[int], batches: Sequence[int], steps: int) -> Part:
-    """The last `steps` tokens of a context, by its length, for some batches."""
+    """Sweep the length of a context for some batches; time its last `steps` tokens."""
     batch_of = {f"batch {batch}": batch for batch in batches}
 
     def work(context: int, direction: str) -> Work:
@@ -68,12 +68,12 @@ def contexts(values: Sequence[int], batches: Sequence[int], steps: int) -> Part:
 
 
 def prefill(lengths: Sequence[int], batch: int) -> Part:
-    """A prompt read in one call, by its length."""
+    """Sweep the length of a prompt that is read in one call."""
     return Part(PREFILL, lengths, (READ,), lambda length, _: Work(batch, 0, length, length))
 
 
 def batches(values: Sequence[int], prompt: int, tokens: int) -> Part:
-    """A prompt and its first token, then `tokens` more, by batch."""
+    """Sweep the batch: read a prompt and make its first token, then `tokens` more."""
 
     def work(batch: int, direction: str) -> Work:
         reads = direction == FIRST

@@ -1,4 +1,4 @@
-"""What `decode` times: reading a prompt, and making tokens after one, each as one compiled program."""
+"""Compile the programs that `decode` times: reading a prompt, and making tokens after one."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -15,16 +15,16 @@ from benchmarks.mixer_candidates import map_streams
 
 
 class Work(NamedTuple):
-    """What one call of a program does with each of its rows."""
+    """The work of one call of a program for each of its rows."""
 
     batch: int
     """rows"""
     start: int
-    """tokens before the call; with none it reads a prompt, else it makes tokens one by one"""
+    """tokens before the call; if 0 it reads a prompt, else it makes tokens one by one"""
     tokens: int
     """tokens that it reads or makes"""
     capacity: int
-    """tokens that the state has room for"""
+    """capacity of the state in tokens"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Decoder:
     """why it cannot run here"""
 
     def program(self, work: Work) -> Program:
-        """Compile the work; what a state takes is allocated by the first call."""
+        """Compile the work; the first call allocates its state."""
         if not work.start:
             tokens = jnp.ones((work.batch, work.tokens), jnp.int32)
             return compile_jitted(reading(self.config, work.capacity), [self.params, tokens])
@@ -54,17 +54,17 @@ class Decoder:
 
 
 def decode_arguments(config: ModelConfig, params: Params, work: Work) -> list[Any]:
-    """Of `decoding`, for compiling: the state is abstract, and so may be the parameters."""
+    """Return arguments of `decoding` for compiling: the state is abstract, and so may be the parameters."""
     state = jax.eval_shape(lambda: LanguageModel(config).init_state(work.batch, work.capacity))
     return [params, jnp.ones((work.batch,), jnp.int32), state, jnp.int32(work.start)]
 
 
 @functools.cache
 def decoding(config: ModelConfig, steps: int) -> Any:
-    """A jitted function that makes `steps` tokens greedily and updates the state in place.
+    """Return a jitted function that makes `steps` tokens greedily and updates the state in place.
 
-    Its arguments: parameters; the last tokens, int32 (B,); the state; the number of tokens after which it
-    begins, so that every call with the state of the last one does the same work. It returns the tokens,
+    Its arguments: parameters; the last tokens, int32 (B,); the state; the number of tokens before the call,
+    so that every call with the previous call's state does the same work. It returns the tokens,
     int32 (steps, B), and the state.
     """
 
@@ -85,7 +85,7 @@ def decoding(config: ModelConfig, steps: int) -> Any:
 
 @functools.cache
 def reading(config: ModelConfig, capacity: int) -> Any:
-    """A jitted function of parameters and prompts (B, N): each row's next token, and the state after."""
+    """Return a jitted function of parameters and prompts (B, N): each row's next token, and the new state."""
 
     model = LanguageModel(config)
 
@@ -98,13 +98,13 @@ def reading(config: ModelConfig, capacity: int) -> Any:
 
 
 def most_likely(model: LanguageModel, params: Params, hidden: Array) -> Int[Array, " B"]:
-    """The token with the largest logit."""
+    """Return the token with the largest logit."""
     logits: Any = model.apply(params, hidden, method="unembed")
     return jnp.argmax(logits[:, : model.config.vocab_size], axis=-1).astype(jnp.int32)
 
 
 def filled(state: State) -> State:
-    """An abstract state as arrays, as if rows had read tokens that all left the same numbers, none of them 0.
+    """Fill an abstract state as if rows had read tokens that all left the same nonzero numbers.
 
     The time of a step does not depend on what a state holds.
     """
@@ -119,5 +119,5 @@ def filled(state: State) -> State:
 
 
 def placed(state: State, length: Int[Array, ""]) -> State:
-    """The state with every row after `length` tokens, as far as positions go."""
+    """Set the position of every row in a state to `length` tokens."""
     return map_streams(state, lambda stream: replace(stream, length=jnp.full_like(stream.length, length)))

@@ -1,4 +1,4 @@
-"""A run of `decode` on disk: saved after every value, ended by the clock, continued by a later process."""
+"""Keep a run of `decode` on disk: save after every value, stop in time, continue in a later process."""
 
 import json
 import math
@@ -25,12 +25,12 @@ _BY_MACHINE = ("memory_gib", "memory_limit_gib")
 
 @dataclass
 class Progress:
-    """What was measured, what is being measured, and how much time is left."""
+    """Finished measurements, the current one, and the time left."""
 
     results: dict[str, Any]
     paths: Sequence[Path]
     seconds: float = math.inf
-    """of this process"""
+    """start of this process"""
     clock: Callable[[], float] = time.monotonic
     begun: float = field(init=False)
     longest: float = field(init=False, default=0.0)
@@ -43,11 +43,11 @@ class Progress:
         self.results.setdefault("broken", [])
 
     def left(self) -> float:
-        """Seconds until this process must end."""
+        """Return the seconds until this process must end."""
         return self.seconds - (self.clock() - self.begun)
 
     def has_time(self) -> bool:
-        """Whether one more value fits, if it takes as long as the longest so far."""
+        """Return whether one more value fits, if it takes as long as the longest so far."""
         return self.left() > self.longest
 
     def save(self) -> None:
@@ -56,16 +56,16 @@ class Progress:
             report.save(self.results, path)
 
     def rows(self, part: str, value: int | None = None) -> list[dict[str, Any]]:
-        """The rows of a part (at one value), in order of the values."""
+        """Return the rows of a part (at one value), in order of the values."""
         rows = [row for row in self.results["rows"] if row["part"] == part]
         return sorted((row for row in rows if value in (None, row["length"])), key=lambda row: row["length"])
 
     def is_broken(self, part: str, value: int) -> bool:
-        """Whether processes ended too often while they measured this."""
+        """Return whether processes ended too often while they measured this value."""
         return self.results["broken"].count([part, value]) >= ATTEMPTS
 
     def start(self, part: str, value: int) -> None:
-        """Write down what is about to be measured."""
+        """Record the value that is about to be measured."""
         self.results["running"], self.started = [part, value], self.clock()
         self.save()
 
@@ -77,7 +77,7 @@ class Progress:
         self.results["running"] = None
 
     def history(self, part: str) -> dict[tuple[str, str], list[tuple[int, float]]]:
-        """What an earlier process has measured, as `Study.past`."""
+        """Return the measurements of an earlier process, in the form of `Study.past`."""
         found: dict[tuple[str, str], list[tuple[int, float]]] = {}
         for row in self.rows(part):
             if row["seconds"]:
@@ -86,9 +86,9 @@ class Progress:
 
 
 def resumed(path: Path, fresh: dict[str, Any]) -> dict[str, Any]:
-    """The report of an earlier process, to be continued; `fresh` if there is none yet.
+    """Return the report of an earlier process to continue; `fresh` if there is none.
 
-    Only values that were measured to their end are kept.
+    Only completely measured values are kept.
 
     Raises:
         ValueError: not a report of `decode`, or one with other settings.

@@ -1,4 +1,4 @@
-"""The `decode` report as tables, on a terminal and in Markdown."""
+"""Format the `decode` report as tables, on a terminal and in Markdown."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from benchmarks.rounding import exponent, significant
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print a whole report; as plain text where rich is missing."""
+    """Print a whole report; as plain text if rich is missing."""
     try:
         from benchmarks.tables import show_markdown
     except ImportError:
@@ -23,21 +23,21 @@ def show(report: dict[str, Any]) -> None:
 
 
 def _labels(report: dict[str, Any]) -> dict[str, str]:
-    """Model -> its name in the tables."""
+    """Return model -> its name in the tables."""
     return {candidate["name"]: candidate["label"] for candidate in report["contestants"]}
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:
-    """The page with the report's tables between its two comments; None only looks for them.
+    """Insert the report's tables between the page's two comments; with None only check for them.
 
     Raises:
-        ValueError: the page has not one line of each comment, in order.
+        ValueError: the page lacks one of the comments, or has them in the wrong order.
     """
     return pages.insert(page, "decode", None if report is None else markdown(report))
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Every table that there are numbers for, and the cases that were not run, with the reason."""
+    """Return every table with numbers, and the cases that were not run, with the reason."""
     blocks = [
         _facts(report),
         *_contexts(report),
@@ -84,7 +84,7 @@ def _milliseconds(seconds: float) -> str:
 def _growing(
     report: dict[str, Any], part: str, direction: str, title: str, key: str, show: Callable[[float], str]
 ) -> str:
-    """A table of `key` by model and length, with the fitted exponent: of the state if that is the key."""
+    """Format `key` by model and length, with the fitted exponent: of the state if that is the key."""
     rows = _part(report, part)
     lengths = sorted({row["length"] for row in rows})
     fitted = "state_exponent" if key == "state_bytes" else "time_exponent"
@@ -105,7 +105,7 @@ def _power(value: float | None) -> str:
 
 
 def _overtakes(report: dict[str, Any], part: str) -> str:
-    """From where on Based is the faster one, in words."""
+    """Describe from which length on Based is faster."""
     sentences = []
     for entry in report["summary"]["crossover"]:
         if entry["part"] != part:
@@ -198,7 +198,7 @@ def _mebibytes(size: float) -> str:
 
 
 def _papers(report: dict[str, Any]) -> Iterable[str]:
-    """The paper's throughput beside ours, and Based over each of the others."""
+    """Compare the paper's throughput with ours, and give Based's ratio to each of the others."""
     columns = decode_papers.columns(report)
     if not columns:
         return

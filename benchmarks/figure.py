@@ -1,4 +1,4 @@
-"""The `ops` report as a figure: time against length on two logarithmic axes, one panel per pass."""
+"""Draw the `ops` report: time against length on two logarithmic axes, one panel per pass."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from benchmarks.analysis import series
 
 
 class Style(NamedTuple):
-    """How one candidate is drawn. Colours: Okabe and Ito's, safe for colour-blind readers."""
+    """Style of one candidate's line. Colours: Okabe and Ito's, safe for colour-blind readers."""
 
     label: str
     color: str
@@ -32,7 +32,7 @@ TITLES = {"forward": "forward", "forward_backward": "forward + backward"}
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draw the report's timings into `path`; works on a report read back from JSON, too."""
+    """Draw the report's timings into `path`; also works on a report read from JSON."""
     from matplotlib.figure import Figure  # without pyplot: no windows, no global state
 
     settings = report["settings"]
@@ -49,7 +49,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
 
 
 def facts(report: dict[str, Any], work: str) -> str:
-    """Say what was measured and where, and why lines end."""
+    """Describe what was measured and where, and why lines end."""
     settings, machine = report["settings"], report["machine"]
     batch = settings.get("batch", 1)
     said = f"{machine['cpu']}, {machine['cores']} cores, {settings['dtype']}, batch {batch}, {work}."
@@ -106,7 +106,7 @@ def log_axes(
     y_label: str = "time per call",
     x_label: str = "length N (tokens)",
 ) -> None:
-    """Name axes of time against length, both in logarithms, ticks at the measured lengths."""
+    """Set up axes of time against length, both logarithmic, with ticks at the measured lengths."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     plot.frame(axes, title, x_label, y_label)

@@ -1,4 +1,4 @@
-"""Flags that several benchmarks share: comma lists, and paths checked beforehand."""
+"""Flags that several benchmarks share: comma lists, and paths that are checked in advance."""
 
 import importlib.util
 import math
@@ -14,12 +14,12 @@ from pallas_kernels.plain_flags import Words
 
 try:
     from tyro.constructors import PrimitiveConstructorSpec
-except ImportError:  # `plain_flags` reads the flags then
+except ImportError:  # then `plain_flags` reads the flags
     PrimitiveConstructorSpec: Any = Words
 
 
 FIGURES = (".png", ".svg", ".pdf")
-"""Files that a figure can be."""
+"""Suffixes of figures."""
 
 
 def comma_list(item: type, metavar: str) -> Any:
@@ -41,7 +41,7 @@ def comma_list(item: type, metavar: str) -> Any:
 
 
 def expect_writable(flag: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
-    """Find out now, not after an hour of measuring, that a result cannot be written.
+    """Check now, not after an hour of measuring, that a result can be written.
 
     Raises:
         ValueError: the file cannot be opened for writing, or its name ends in none of `suffixes`.
@@ -62,10 +62,10 @@ def expect_writable(flag: str, path: Path | None, suffixes: Sequence[str] = ()) 
 
 
 def expect_figure(flag: str, path: Path | None) -> None:
-    """Find out now that a figure cannot be drawn.
+    """Check now that a figure can be drawn.
 
     Raises:
-        ValueError: `path` cannot be written or is no figure's, or matplotlib is missing.
+        ValueError: `path` cannot be written or has a wrong suffix, or matplotlib is missing.
     """
     expect_writable(flag, path, FIGURES)
     if path and not importlib.util.find_spec("matplotlib"):
@@ -74,26 +74,26 @@ def expect_figure(flag: str, path: Path | None) -> None:
 
 @dataclass(frozen=True)
 class StudyFlags:
-    """What every command that measures against length can be told."""
+    """Flags of every command that measures against length."""
 
     json: Path | None = None
-    """Write every number here, with the facts about the machine."""
+    """Write every number and the facts about the machine into this file."""
     plot: Path | None = None
-    """Draw time against length here (.png, .svg or .pdf; needs matplotlib)."""
+    """Draw time against length into this file (.png, .svg or .pdf; needs matplotlib)."""
     lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = LENGTHS
     """Tokens per row."""
     seconds: float = 60.0
-    """Time budget per case, in seconds: fewer samples, or a skipped case, where it would be exceeded."""
+    """Time budget per case, in seconds: a case that would exceed it has fewer samples, or is skipped."""
     memory_limit: float | None = None
     """Skip cases that need more than this, in GiB; half of the available RAM by default."""
     fit_from: int = 2048
     """Shortest length, in tokens, that enters the fitted growth exponents."""
 
     def check(self, **counts: int | None) -> None:
-        """Check these flags, and that `counts`, a command's own, are at least 1 where they are given.
+        """Check these flags, and that `counts`, a command's own, are at least 1 if given.
 
         Raises:
-            ValueError: a value that makes no sense, or a file that cannot be written.
+            ValueError: a wrong value, or a file that cannot be written.
         """
         expect(len(self.lengths) > 0, "--lengths", "", "at least one length")
         given = [("lengths", n) for n in self.lengths] + [*counts.items(), ("fit-from", self.fit_from)]
@@ -108,7 +108,7 @@ class StudyFlags:
         expect_figure("--plot", self.plot)
 
     def memory_bytes(self, input_bytes: float) -> float:
-        """The memory limit in bytes, once the inputs of the longest length fit into it."""
+        """Return the memory limit in bytes; the inputs of the longest length must fit into it."""
         limit = available_bytes() / 2 if self.memory_limit is None else self.memory_limit * GIB
         expect(
             input_bytes < limit,

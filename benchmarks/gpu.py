@@ -1,7 +1,7 @@
-"""`gpu`: everything that there is to know about the kernels on a GPU, in one run of some minutes.
+"""`gpu`: measure the kernels on a GPU completely, in one run of some minutes.
 
-A first process only watches; a second one measures and writes the report after every step. Where that one
-dies, hangs or loses its device, the first starts another, which leaves out what ended the last.
+One process only watches; another one measures and writes the report after every step. If that one dies,
+hangs or loses its device, the first starts another, which leaves out the step that ended the last.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ SECTIONS: dict[str, tuple[str, str, float]] = {
 """Name -> module of `gpu_sections`, its function that lists the steps, share of the time. In this order."""
 
 ON_REQUEST = ("mosaic", "mosaic_forward")
-"""Run alone: a fault of theirs (descriptors of copies that the host encodes) may end a process or hang it."""
+"""Run alone: a fault in them (descriptors of copies that the host encodes) may end or hang a process."""
 
 CALIBRATION = "machine"
 """Always runs: every bound is made of its two rates."""
@@ -45,9 +45,9 @@ CALIBRATION = "machine"
 
 @dataclass(frozen=True)
 class Gpu:
-    """Correctness and speed of the fused kernels on this GPU, beside their peers.
+    """Measure correctness and speed of the fused kernels on this GPU, compared with their peers.
 
-    Writes the JSON after every step, so a run that is cut short keeps its numbers. See benchmarks/gpu.md.
+    Writes the JSON after every step, so an interrupted run keeps its numbers. See benchmarks/gpu.md.
     """
 
     out: Path | None = None
@@ -55,33 +55,33 @@ class Gpu:
     json: Path | None = None
     """Write every number into this file instead."""
     minutes: float = 8.0
-    """Time for this command, shared out over the sections; what does not fit is skipped with the reason."""
+    """Time for this command, divided among the sections; steps that do not fit are skipped."""
     sections: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = tuple(
         name for name in SECTIONS if name not in ON_REQUEST
     )
-    """What to measure: machine (always), correctness, forward, backward, blocks, kernels, tuning, decode,
+    """Sections to measure: machine (always), correctness, forward, backward, blocks, kernels, tuning, decode,
     window, model; on request also mosaic and mosaic_forward."""
     samples: int = 10
     """Samples per median."""
     quick: bool = False
-    """Tiny sizes, one sample: does the command itself work?"""
+    """Use tiny sizes and one sample, to test the command itself."""
     interpret: bool = False
     """Run the kernels in the interpreter, on a machine without a GPU; only with --quick."""
     resume: bool = False
-    """Go on with the run whose numbers are there: what it measured stays, what ended it is left out."""
+    """Continue an earlier run: its numbers stay, and the step that ended it is left out."""
     until: float | None = None
-    """Set by the process that watches another one measure: when that one ends, in seconds since 1970."""
+    """Set by the process that watches this one: time at which it ends, in seconds since 1970."""
     stuck: float = 180.0
     """Seconds without news from the measuring process after which it is replaced."""
 
     def run(self, command: str) -> int:
-        """Measure; 0, or 1 if numbers are wrong or something of ours failed, 130 after Ctrl-C.
+        """Measure; return 0, or 1 if numbers are wrong or something of ours failed, 130 after Ctrl-C.
 
         Raises:
-            ValueError: a flag makes no sense, or there is no GPU.
+            ValueError: a flag has a wrong value, or there is no GPU.
         """
         self._check()
-        # Read when the device is first used: torch needs some of its memory, too.
+        # Read when the device is first used, since torch needs some of its memory, too.
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.85")
         if self.until is not None or self.interpret:
@@ -129,7 +129,7 @@ class Gpu:
 
         if not self.interpret:
             expect((found := backend()) == "gpu", "device", found, NO_GPU)
-            # Compiled once, also for a process that replaces this one.
+            # Cached compilations also serve a process that replaces this one.
             cache = Path(tempfile.gettempdir(), f"based_jax_gpu_benchmark_{os.getuid()}")
             jax.config.update("jax_compilation_cache_dir", str(cache))
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -166,7 +166,7 @@ NOTE = (
 
 
 def run_sections(session: Any, names: Sequence[str]) -> None:
-    """Run the sections in order; each gets its share of the time left: what one saves, the next has."""
+    """Run the sections in order; each gets its share of the remaining time."""
     import importlib
 
     wanted = [name for name in SECTIONS if name in names or name == CALIBRATION]
@@ -182,7 +182,7 @@ def run_sections(session: Any, names: Sequence[str]) -> None:
 
 
 def say_result(session: Any) -> int:
-    """The last lines; the exit status."""
+    """Print the last lines; return the exit status."""
     rows, found = session.report["rows"], session.report["summary"]
     for section, counts in found["rows"].items():
         session.say(f"{section}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))

@@ -1,4 +1,4 @@
-"""What the operations of a compiled program are: read from its HLO text."""
+"""Classify the operations of a compiled program, read from its HLO text."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ KINDS = (
     ("updates of slices", {"dynamic-update-slice"}),
     ("copies and transposes", {"copy", "transpose"}),
 )
-"""Kind -> what an operation has to contain; the first that fits."""
+"""Kind -> opcodes that an operation must contain; the first match counts."""
 
 ELEMENTWISE = "elementwise"
 
@@ -26,7 +26,7 @@ class Operation(NamedTuple):
     name: str
     """path of the JAX function that it comes from; empty if XLA made it"""
     is_split: bool
-    """XLA cuts it into parts for several cores, or leaves that to the library of matrix products"""
+    """whether XLA divides it among several cores, or leaves that to its matrix-product library"""
 
 
 _HEADER = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
@@ -44,7 +44,7 @@ class _Instruction(NamedTuple):
 
 
 def operations(text: str) -> dict[str, Operation]:
-    """Name of each instruction -> what it is, fusions and calls by what they contain."""
+    """Return name of each instruction -> its operation; fusions and calls are classified by their content."""
     computations: dict[str, list[_Instruction]] = {}
     current: list[_Instruction] = []
     for line in text.splitlines():
@@ -78,7 +78,7 @@ def _path(
     known: dict[str, _Instruction],
     block: Iterable[_Instruction],
 ) -> str:
-    """The path of an instruction, or of what it contains, takes or is taken by."""
+    """Return the path of an instruction, else of its content, its operands or its users."""
     if instruction.path:
         return instruction.path
     operands = [known[name] for name in _OPERAND.findall(instruction.text) if name in known]

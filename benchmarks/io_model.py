@@ -1,7 +1,7 @@
-"""What the kernels of Taylor attention must move and compute, as formulas: the bound of every timing.
+"""Count what the kernels of Taylor attention must move and compute, as formulas: the bound of every timing.
 
 Bytes are compulsory traffic with the device's memory: each operand once per kernel, each result once. FLOPs
-are those of the matmuls that are issued, with the padding of keys and features that the tensor cores see.
+are those of the matmuls that are issued, with the padding of keys and features for the tensor cores.
 Letters as in `based_jax.typing`; C tokens of a chunk, L tokens of a block, R rows of the kernels' state.
 
 `python -m benchmarks.io_model` prints the table of docs/kernels.md.
@@ -21,7 +21,7 @@ STATE_ROWS = ((8, 32, 32), (16, 128, 32), (24, 320, 64), (32, 512, 64))
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one call."""
+    """Bytes and FLOPs of one call."""
 
     bytes: float
     flops: float
@@ -30,7 +30,7 @@ class Cost:
         return Cost(self.bytes + other.bytes, self.flops + other.flops)
 
     def seconds(self, bandwidth: float, rate: float) -> float:
-        """The least time at `bandwidth` bytes/s and `rate` FLOP/s: memory and tensor cores overlap."""
+        """Return the least time at `bandwidth` bytes/s and `rate` FLOP/s: memory and tensor cores overlap."""
         return max(self.bytes / bandwidth, self.flops / rate)
 
 
@@ -54,12 +54,12 @@ class Sizes:
 
     @property
     def tokens(self) -> int:
-        """Pairs of a token and a head."""
+        """Number of pairs of a token and a head."""
         return self.batch * self.length * self.heads
 
     @property
     def blocks(self) -> int:
-        """Per row and head."""
+        """Number of blocks per row and head."""
         return 1 if self.block is None else math.ceil(self.length / self.block)
 
     @property
@@ -69,22 +69,22 @@ class Sizes:
 
     @property
     def state_bytes(self) -> int:
-        """Of one row and head: sums phi(k) v^T, moments of the keys and their count, float32."""
+        """Bytes per row and head: sums phi(k) v^T, moments of the keys and their count, float32."""
         moments = (_padded(self.key_size) + 1) * _rows(self.key_size)[1]
         return FLOAT32 * (self.state_rows * self.value_size + moments)
 
     def states(self, count: int) -> int:
-        """Bytes of `count` states per row and head."""
+        """Return the bytes of `count` states per row and head."""
         return self.batch * self.heads * count * self.state_bytes
 
     def cost(self, keys: int, values: int, numbers: int, states: int, flops: float) -> Cost:
-        """Of `keys`, `values` and float32 `numbers` per token, `states` per row and head, FLOPs per token."""
+        """Cost of `keys`, `values`, float32 `numbers` and FLOPs per token, of `states` per row and head."""
         size = self.itemsize * (keys * self.key_size + values * self.value_size) + FLOAT32 * numbers
         return Cost(self.tokens * size + self.states(states), self.tokens * flops)
 
 
 def symmetric_size(key_size: int) -> int:
-    """F: the symmetric features of a key, 153 for 16 channels."""
+    """Return F, the number of symmetric features of a key: 153 for 16 channels."""
     return 1 + key_size + key_size * (key_size + 1) // 2
 
 
@@ -94,7 +94,7 @@ def key_sums(sizes: Sizes) -> Cost:
 
 
 def scan(sizes: Sizes) -> Cost:
-    """Pass 2: the blocks' states in, what each block starts from out."""
+    """Pass 2: the blocks' states in, the initial state of each block out."""
     return Cost(0 if sizes.blocks == 1 else sizes.states(2 * sizes.blocks - 1), 0)
 
 
@@ -137,7 +137,7 @@ def forward(sizes: Sizes) -> Cost:
 
 
 def backward(sizes: Sizes) -> Cost:
-    """The kernels of the gradients of q, k and v; the blocks' states are computed again."""
+    """The kernels of the gradients of q, k and v; the blocks' states are recomputed."""
     walks = normaliser_gradient(sizes) + dq(sizes) + dk(sizes) + dv(sizes)
     if sizes.blocks == 1:
         return walks
@@ -188,17 +188,17 @@ class WindowSizes:
     heads: int
     kv_heads: int
     left: int
-    """past keys that a query sees"""
+    """number of past keys that a query sees"""
     key_size: int = 64
     value_size: int = 64
     itemsize: int = 2
     queries: int = 64
-    """per block"""
+    """queries per block"""
     keys: int = 32
-    """per block"""
+    """keys per block"""
 
     def cost(self, queries: int, keys: int, numbers: int, products: int) -> Cost:
-        """Of arrays like q or y, arrays like k or v, float32 numbers per query; products of keys and queries.
+        """Cost of arrays like q or y, arrays like k or v, float32 numbers per query, products of q and k.
 
         A query is multiplied with whole blocks of keys, and those of its own block of queries.
         """
@@ -251,12 +251,12 @@ def softmax(sizes: Sizes) -> Cost:
 
 
 def _rows(key_size: int) -> tuple[int, int]:
-    """Rows of pure products, and of the mixed tile."""
+    """Return the rows of pure products, and of the mixed tile."""
     return next((products, mixed) for limit, products, mixed in STATE_ROWS if key_size <= limit)
 
 
 def _padded(key_size: int) -> int:
-    """K as a matmul contracts it."""
+    """Return K as padded for a matmul."""
     return 16 if key_size <= 16 else 32
 
 
@@ -304,7 +304,7 @@ REFERENCE = Sizes(batch=16, length=32768, heads=16)
 
 
 def table() -> str:
-    """Markdown: each kernel per token and head, and the least time of the reference case on each device."""
+    """Return Markdown: each kernel per token and head, and the reference case's least time on each device."""
     serial = REFERENCE
     blocks = Sizes(REFERENCE.batch, REFERENCE.length, REFERENCE.heads, block=4096)
     rows = [

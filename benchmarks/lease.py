@@ -1,9 +1,9 @@
-"""`lease`: the list of GPU measurements, in steps that a rented machine can run one by one.
+"""`lease`: run the list of GPU measurements in steps that fit a rented machine.
 
 Such a machine is rented for 30 to 45 minutes, allows some ten minutes a command, has no network, and keeps
-nothing but what a command writes into one directory. A step therefore installs the wheels that were carried
-along (`make gpu-wheels`), runs the commands of its part of the list, and ends by itself. Its reports are
-brought up to date after every case, so that whatever ends it costs one case. See benchmarks/gpu.md.
+only what a command writes into one directory. A step therefore installs the wheels that came with it
+(`make gpu-wheels`), runs its commands, and ends by itself. Its reports are updated after every case, so an
+interruption costs one case. See benchmarks/gpu.md.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LEASE_MINUTES = 45.0
 
 LONGEST_STEP = 9.5
-"""Minutes: a command is allowed ten."""
+"""Minutes: a command may take ten."""
 
 GRACE = 8.0
 """Seconds that a command may take to end after its own minutes."""
@@ -41,20 +41,20 @@ class Run:
     """One command of a step."""
 
     argv: tuple[str, ...]
-    """after ``python -m``"""
+    """arguments after ``python -m``"""
     share: float = 1.0
-    """of the step's minutes"""
+    """share of the step's minutes"""
     names_kernels: bool = True
-    """whether it asks for kernels by name, which need --interpret where there is no GPU"""
+    """whether it names kernels, which need --interpret without a GPU"""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A part of the list that stands alone."""
+    """An independent part of the list."""
 
     title: str
     minutes: float
-    """of a lease of 45"""
+    """minutes, of a lease of 45"""
     runs: tuple[Run, ...]
 
 
@@ -101,7 +101,7 @@ STEPS = (
     ),
     Step("Mosaic", 8.0, (_gpu("mosaic", "mosaic,mosaic_forward", 0.6), Run(BACKENDS, 0.4))),
 )
-"""What must be known first comes first: three steps fit into 28 minutes, all of them into 45."""
+"""Most important first: three steps fit into 28 minutes, all of them into 45."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Lease:
     """
 
     step: int
-    """Which step, from 1 on."""
+    """Number of the step, from 1 on."""
     out: Path
     """Directory of the reports and of lease.log."""
     minutes: float = LEASE_MINUTES
@@ -121,17 +121,17 @@ class Lease:
     wheels: Path = ROOT / "wheels"
     """Folder that `make gpu-wheels` filled; the step installs its wheels for itself, without a network."""
     resume: bool = False
-    """Go on with the reports in --out: what they have stays, what ended a process is left out."""
+    """Continue with the reports in --out: their numbers stay, and cases that ended a process are left out."""
     quick: bool = False
-    """Tiny sizes: does the step itself work?"""
+    """Use tiny sizes, to test the step itself."""
     interpret: bool = False
     """Run the kernels in the interpreter, on a machine without a GPU; only with --quick."""
 
     def run(self, command: str) -> int:
-        """Run the step's commands; returns the highest of their statuses.
+        """Run the step's commands; return the highest of their statuses.
 
         Raises:
-            ValueError: a flag makes no sense.
+            ValueError: a flag has a wrong value.
             OSError: the directory cannot be written.
         """
         expect(1 <= self.step <= len(STEPS), "--step", self.step, f"1 to {len(STEPS)}")
@@ -167,19 +167,19 @@ INTERRUPTED = 130
 
 
 def ends_of(step: Step, seconds: float) -> list[float]:
-    """Seconds after the step's beginning at which each of its commands must end."""
+    """Return the seconds after the step's beginning at which each of its commands must end."""
     shares = [run.share for run in step.runs]
     return [seconds * sum(shares[: i + 1]) / sum(shares) for i in range(len(shares))]
 
 
 def say(text: str, log: IO[str]) -> None:
-    """Print a line and keep it."""
+    """Print a line and log it."""
     print(text, flush=True)
     print(text, file=log, flush=True)
 
 
 def prepared_environment(wheels: Path, log: IO[str]) -> dict[str, str]:
-    """Return the environment of the commands: wheels on the path, CUDA's tools where JAX finds them."""
+    """Return the environment of the commands, with wheels on the path and CUDA's tools for JAX."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
     if site := installed(wheels, log):
@@ -191,7 +191,7 @@ def prepared_environment(wheels: Path, log: IO[str]) -> dict[str, str]:
 
 
 def installed(wheels: Path, log: IO[str]) -> str | None:
-    """Install the carried wheels into a folder of their own and return it; None where there are none."""
+    """Install the wheels into a new folder and return it; None if there are none."""
     found = sorted(map(str, wheels.glob("*.whl")))
     if not found:
         say(f"no wheels in {wheels}: the packages of this machine must do", log)
@@ -207,9 +207,9 @@ def installed(wheels: Path, log: IO[str]) -> str | None:
 
 
 def cuda_root() -> str | None:
-    """Return what CUDA_ROOT must be, or None where JAX finds CUDA's tools by itself.
+    """Return the value that CUDA_ROOT must have, or None if JAX finds CUDA's tools by itself.
 
-    JAX takes the package `nvidia.cu13` for the toolkit even where it has no assembler, and then passes the
+    JAX takes the package `nvidia.cu13` for the toolkit even if it lacks the assembler, and then passes the
     path "None" to the compiler.
     """
     if os.environ.get("CUDA_ROOT"):
@@ -217,8 +217,8 @@ def cuda_root() -> str | None:
     spec = None
     with contextlib.suppress(ModuleNotFoundError):
         spec = importlib.util.find_spec("nvidia.cu13")
-    places = list(spec.submodule_search_locations or []) if spec else []
-    if not places or any(Path(place, "bin", "ptxas").exists() for place in places):
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    if not folders or any(Path(folder, "bin", "ptxas").exists() for folder in folders):
         return None
     assembler = shutil.which("ptxas")
     roots = [Path(assembler).resolve().parent.parent] if assembler else []
@@ -226,7 +226,7 @@ def cuda_root() -> str | None:
 
 
 def watched(command: Sequence[str], environment: dict[str, str], seconds: float, log: IO[str]) -> int:
-    """Run a command, its output shown and kept; it and all it started are killed after `seconds`.
+    """Run a command, showing and logging its output; kill it and all its processes after `seconds`.
 
     Returns:
         Its exit status; 124 if it was killed for its time, 130 after Ctrl-C.
@@ -249,7 +249,7 @@ def watched(command: Sequence[str], environment: dict[str, str], seconds: float,
         status = 124
     except KeyboardInterrupt:
         status = INTERRUPTED
-        # The command writes down what it has.
+        # The command saves its results.
         os.killpg(process.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             process.wait(GRACE)

@@ -1,4 +1,4 @@
-"""`loader`: tokens a second of the training data, in memory or shards, and what a run from shards takes."""
+"""`loader`: measure tokens per second of the training data, in memory or shards, and training from shards."""
 
 import math
 import tempfile
@@ -24,11 +24,11 @@ SHUFFLES = ("windows", "documents")
 
 @dataclass(frozen=True)
 class Loader:
-    """Rate of the data loader on random 16-bit tokens, and start, memory and rate of `train.lm` beside it.
+    """Rate of the data loader on random 16-bit tokens; start, memory and rate of `train.lm`.
 
     The loader alone draws batches from one shard in memory and from shards in the page cache. Then
-    `python -m train.lm --preset based-tiny` runs on shards of each size, in a process of its own, with its
-    programs compiled before.
+    `python -m train.lm --preset based-tiny` runs on shards of each size, in its own process, with its
+    programs already compiled.
     """
 
     length: int = 2048
@@ -40,9 +40,9 @@ class Loader:
     steps: int = 30
     """Steps of each run."""
     samples: int = 5
-    """Stretches of which the table shows the median rate."""
+    """Number of measurements; the table shows the median rate."""
     seconds: float = 2.0
-    """Length of a stretch, in seconds."""
+    """Length of a measurement, in seconds."""
     scratch: Path | None = None
     """Directory for the shards, which are removed afterwards; default: the system's for temporary files."""
     json: Path | None = None
@@ -51,10 +51,10 @@ class Loader:
     """Put the tables into this file, between the lines `<!-- loader -->` and `<!-- /loader -->`."""
 
     def run(self, command: str) -> int:
-        """Measure, show, write; 0, or 130 after Ctrl-C.
+        """Measure, print and write; return 0, or 130 after Ctrl-C.
 
         Raises:
-            ValueError: a flag makes no sense.
+            ValueError: a flag has a wrong value.
             OSError: the shards cannot be written.
         """
         self._check()
@@ -98,7 +98,7 @@ class Loader:
         first = shards.shard(0)
         in_memory = PackedTokens(np.array(first.tokens), np.array(first.starts), first.num_bytes)
         streams: dict[str, TokenStream] = {"memory": in_memory, "shards": shards}
-        for place, stream in streams.items():
+        for source, stream in streams.items():
             for shuffle in SHUFFLES:
                 for cross_documents in (False, True):
                     sizes = {"length": self.length, "batch_size": self.batch_size, "seed": 0}
@@ -108,9 +108,9 @@ class Loader:
                     rates = [tokens_per_second(batches, self.seconds) for _ in range(self.samples)]
                     batches.close()
                     low, median, high = (float(rate) for rate in np.percentile(rates, (25, 50, 75)))
-                    row = {"kind": "loader", "place": place, **how, "tokens_per_second": median}
+                    row = {"kind": "loader", "place": source, **how, "tokens_per_second": median}
                     results["rows"].append({**row, "spread": (high - low) / median})
-                    progress.print(f"{place}, {shuffle}: {median / 1e6:.3g} million tokens/s")
+                    progress.print(f"{source}, {shuffle}: {median / 1e6:.3g} million tokens/s")
 
     def _check(self) -> None:
         for name in ("length", "batch_size", "steps", "samples"):

@@ -1,4 +1,4 @@
-"""What `benchmarks.loader` measures: shards of random tokens, the rate of a loader, a run in a process."""
+"""Parts of `benchmarks.loader`: shards of random tokens, the rate of a loader, a training process."""
 
 import contextlib
 import hashlib
@@ -19,7 +19,7 @@ from based_jax.data import Batch, ByteTokenizer
 from based_jax.data.shards.manifest import HeldOutRule, Manifest, Shard, Split, TokenizerRecord, shard_file
 
 SHARD_TOKENS = 1 << 26
-"""Tokens of a shard but for the last one: 128 MiB of 16-bit tokens."""
+"""Tokens of a shard except the last one: 128 MiB of 16-bit tokens."""
 
 DOCUMENT_TOKENS = 1_000
 """Mean size of a document, whose sizes are geometrically distributed."""
@@ -55,7 +55,7 @@ def _write_shard(directory: Path, side: str, number: int, size: int) -> Shard:
 
 
 def tokens_per_second(batches: Iterator[Batch], seconds: float) -> float:
-    """Tokens per second of batches that are drawn for so long."""
+    """Draw batches for so many seconds; return the tokens per second."""
     count, begin = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - begin) < seconds:
         count += next(batches)["targets"].size
@@ -63,13 +63,13 @@ def tokens_per_second(batches: Iterator[Batch], seconds: float) -> float:
 
 
 def train(data: Path, workdir: Path, steps: int) -> dict[str, Any]:
-    """Run ``train.lm`` on shards in a process of its own.
+    """Run ``train.lm`` on shards in its own process.
 
     Returns:
         first_step_seconds: from the start of the process to the end of its first step.
         tokens_per_second: median over the second half of the steps.
-        anonymous_mib, mapped_mib: the process's peaks of memory of its own, and of resident pages of mapped
-            files, which the system takes back when memory is short; None where it does not report them.
+        anonymous_mib, mapped_mib: peaks of the process's own memory, and of resident pages of mapped files,
+            which the system reclaims when memory is short; None if it does not report them.
     """
     command = [sys.executable, "-m", "train.lm", "--preset", "based-tiny", "--data", f"tokens:{data}"]
     command += ["--workdir", str(workdir), "--steps", str(steps), "--log-every", "1", "--eval-every", "0"]
@@ -104,7 +104,7 @@ def train(data: Path, workdir: Path, steps: int) -> dict[str, Any]:
 
 
 def _watch(pid: int, peaks: dict[str, int], ended: Callable[[float], bool]) -> None:
-    """Keep the largest values of a process's memory until it has ended."""
+    """Track the maxima of a process's memory until it has ended."""
     while not ended(0.05):
         with contextlib.suppress(OSError):
             status = Path(f"/proc/{pid}/status").read_text()

@@ -1,4 +1,4 @@
-"""The `loader` report as tables, on a terminal and in Markdown."""
+"""Format the `loader` report as tables, on a terminal and in Markdown."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def show(report: dict[str, Any]) -> None:
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:
-    """The page with the tables of a report; None only looks for their place. ValueError: there is none."""
+    """Insert the tables of a report; with None only check for their comments (ValueError: there are none)."""
     if report is None:
         return pages.insert(page, "loader", None)
     (alone, loader_rows), (runs, run_rows) = _tables(report)

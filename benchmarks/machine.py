@@ -1,4 +1,4 @@
-"""The facts without which a timing means nothing: processor, cores, memory, versions, date."""
+"""Facts about the machine that every timing needs: processor, cores, memory, versions, date."""
 
 import contextlib
 import importlib.metadata
@@ -14,14 +14,14 @@ PACKAGES = ("based-jax", "jax", "jaxlib", "numpy", "torch")
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def facts() -> dict[str, Any]:
-    """JSON-ready; the version of a package that is not installed is None."""
+    """Return JSON-ready facts; the version of a missing package is None."""
     return {
         "cpu": _cpu_model(),
         "cores": cores(),

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much one call takes at its peak."""
+"""Measure available memory, and the peak memory of a call."""
 
 import contextlib
 import ctypes
@@ -13,20 +13,20 @@ GIB = 2**30
 MIB = 2**20
 
 SETTLE_SECONDS = 0.1
-"""XLA frees a call's scratch memory in the background, some 10 ms after the result is there."""
+"""Seconds to wait: XLA frees a call's scratch memory some 10 ms after the result is ready."""
 
 _Result = TypeVar("_Result")
 
 
 def available_bytes() -> int:
-    """RAM that a new program could use without swapping."""
+    """Return the RAM that a new program could use without swapping."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         return _proc_field("/proc/meminfo", "MemAvailable")
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # not Linux: all there is
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # not Linux: all RAM
 
 
 def with_peak(call: Callable[[], _Result]) -> tuple[_Result, int | None]:
-    """The result of `call` and by how many bytes the resident memory rose at its peak.
+    """Return the result of `call` and the bytes by which the resident memory rose at its peak.
 
     The kernel's high-water mark is reset first, so earlier calls do not count; None where the system
     offers no such reset. Includes what the allocator and thread pools take, so it is coarse below 10 MiB.
@@ -43,14 +43,14 @@ def with_peak(call: Callable[[], _Result]) -> tuple[_Result, int | None]:
 
 
 def _return_freed_memory() -> None:
-    """Ask glibc to give freed pages back, or the peak would hide in them."""
+    """Ask glibc to return freed pages, or the peak would hide in them."""
     with contextlib.suppress(OSError, AttributeError):
         libc: Any = ctypes.CDLL(None)
         libc.malloc_trim(0)
 
 
 def _proc_field(path: str, name: str) -> int:
-    """A `Name:   123 kB` line of /proc in bytes."""
+    """Return a `Name:   123 kB` line of /proc in bytes."""
     match = re.search(rf"^{name}:\s+(\d+) kB", Path(path).read_text(), re.MULTILINE)
     if match is None:
         raise KeyError(name)

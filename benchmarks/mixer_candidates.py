@@ -1,4 +1,4 @@
-"""Every registered mixer, ready to be timed: forward, forward and backward, one decoding step."""
+"""Prepare every registered mixer for timing: forward, forward and backward, one decoding step."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -16,13 +16,13 @@ from benchmarks.candidates import FORWARD, FORWARD_BACKWARD, Candidate, Program,
 
 DECODE = "decode"
 PASSES = (FORWARD, FORWARD_BACKWARD, DECODE)
-"""Outputs; gradients of the sum of squares by parameters and input; the next token after a text."""
+"""Passes: outputs; gradients of the sum of squares by parameters and input; the next token after a text."""
 
 OPTIONS: dict[str, dict[str, Any]] = {"base_conv": {"kernel_size": -1}}
-"""Options that are not the defaults: base_conv is measured with the long one of its two convolutions."""
+"""Options that differ from the defaults: base_conv is measured with the long one of its two convolutions."""
 
 LIMIT = "l_max"
-"""Option that bounds the length; mixers that have it get the longest length measured."""
+"""Option that bounds the length; mixers that have it get the longest measured length."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Entry:
     mixer: Mixer
 
     def candidate(self) -> Candidate:
-        """What the study times, batch 1."""
+        """Return the candidate of the study, batch 1."""
         programs = Programs(self.mixer)
         stateful = mixers.info(self.name).stateful
         lacks = {} if stateful else {DECODE: "keeps no state"}
         return Candidate(self.name, mixers.info(self.name).summary, "jax", None, programs.prepare, lacks)
 
     def state(self, length: int) -> dict[str, int | None]:
-        """Columns of a row: bytes of the state for `length` tokens and the papers' floats, or None."""
+        """Return columns of a row: bytes of the state for `length` tokens and the papers' floats, or None."""
         if not mixers.info(self.name).stateful:
             return {"state_bytes": None, "state_floats": None}
         shapes = jax.eval_shape(lambda: self.mixer.init_state(1, length))
@@ -50,7 +50,7 @@ class Entry:
 
 
 def entry(name: str, d_model: int, longest: int) -> Entry:
-    """The mixer as it is measured, for texts of up to `longest` tokens."""
+    """Return the mixer as measured, for texts of up to `longest` tokens."""
     limit = {LIMIT: longest} if LIMIT in mixers.info(name).options else {}
     options = OPTIONS.get(name, {}) | limit
     return Entry(name, options, mixers.make(name, d_model=d_model, **options))
@@ -58,19 +58,19 @@ def entry(name: str, d_model: int, longest: int) -> Entry:
 
 @dataclass(frozen=True)
 class Programs:
-    """Compiles one mixer."""
+    """Compile the programs of one mixer."""
 
     mixer: Mixer
 
     @functools.cached_property
     def params(self) -> Params:
-        """Its parameters, the same at every length."""
+        """Return its parameters, the same at every length."""
         x = jnp.zeros((1, 1, self.mixer.d_model))
         return meta.unbox(jax.jit(self.mixer.init)(jax.random.key(0), x))
 
     @functools.cached_property
     def step(self) -> Any:
-        """One decoding step, jitted once: a state that does not grow is compiled for one length only."""
+        """Return one decoding step, jitted once: a state that does not grow is compiled for one length."""
 
         def step(params: Params, x: Array, state: State) -> tuple[Array, State]:
             y, after = self.mixer.apply(params, x, state)
@@ -79,7 +79,7 @@ class Programs:
         return jax.jit(step, donate_argnums=2)
 
     def prepare(self, x: Array, direction: str) -> Program:
-        """For inputs (1, N, D); decoding is of token N after N - 1 others."""
+        """Compile a pass for inputs (1, N, D); decoding is of token N after N - 1 others."""
 
         def forward(params: Params, x: Array) -> Array:
             return self.mixer.apply(params, x)[0]
@@ -93,9 +93,9 @@ class Programs:
         return compile_jitted(jax.jit(function), [self.params, x])
 
     def state(self, length: int) -> State:
-        """A state with room for `length` tokens that has seen all but one, as far as positions go.
+        """Return a state with capacity for `length` tokens, positioned before the last one.
 
-        What it remembers is an empty state's: the time of a step does not depend on it.
+        Its contents are an empty state's: the time of a step does not depend on them.
         """
         state = jax.tree.map(jnp.copy, self.mixer.init_state(1, length))
         return map_streams(state, lambda s: replace(s, length=jnp.full_like(s.length, length - 1)))
@@ -106,10 +106,10 @@ def _is_stream(node: Any) -> bool:
 
 
 def map_streams(state: State, function: Any) -> State:
-    """The state with `function` applied to every stream in it."""
+    """Apply `function` to every stream in a state."""
     return jax.tree.map(lambda n: function(n) if _is_stream(n) else n, state, is_leaf=_is_stream)
 
 
 def _with_streams_of(after: State, before: State) -> State:
-    """The state after a step, moved back: however often it is timed, a step decodes the same position."""
+    """Return the state after a step with the streams before it: each call decodes the same position."""
     return jax.tree.map(lambda a, b: b if _is_stream(b) else a, after, before, is_leaf=_is_stream)

@@ -1,4 +1,4 @@
-"""The `mixers` report as a figure: time of forward and backward against length, labels at the lines' ends."""
+"""Draw the `mixers` report: time of forward and backward against length, labels at the lines' ends."""
 
 import math
 from pathlib import Path
@@ -11,11 +11,11 @@ from benchmarks.figure import facts, log_axes
 
 
 class Group(NamedTuple):
-    """Mixers that are drawn alike, by what they remember."""
+    """Mixers drawn alike, grouped by their state."""
 
     label: str
     line: Any
-    """style of matplotlib"""
+    """line style of matplotlib"""
 
 
 CONSTANT = Group("state of constant size", "-")
@@ -25,7 +25,7 @@ GROUPS = (CONSTANT, GROWING, NONE)
 
 
 class Family(NamedTuple):
-    """Mixers of one colour, by how they compute."""
+    """Mixers of one colour, grouped by their computation."""
 
     label: str
     color: str
@@ -58,7 +58,7 @@ LABEL_GAP = 0.032
 
 
 def group_of(rows: list[dict[str, Any]]) -> Group:
-    """The group of the mixer that `rows` belong to."""
+    """Return the group of the mixer that `rows` belong to."""
     sizes = [row["state_bytes"] for row in sorted(rows, key=lambda row: row["length"])]
     if not sizes or sizes[0] is None:
         return NONE
@@ -66,7 +66,7 @@ def group_of(rows: list[dict[str, Any]]) -> Group:
 
 
 def spread(heights: list[float], gap: float) -> list[float]:
-    """Ascending heights at least `gap` apart within [0, 1]: those too close share out around their mean."""
+    """Spread ascending heights at least `gap` apart within [0, 1]; clusters keep their mean."""
     clusters: list[list[float]] = []
     for height in heights:
         clusters.append([height])
@@ -76,7 +76,7 @@ def spread(heights: list[float], gap: float) -> list[float]:
 
 
 def _low(cluster: list[float], gap: float) -> float:
-    """Lowest label of a cluster, whose labels stand `gap` apart around the mean."""
+    """Return the lowest label of a cluster, whose labels are `gap` apart around the mean."""
     extent = gap * (len(cluster) - 1)
     return max(0.0, min(1.0 - extent, math.fsum(cluster) / len(cluster) - extent / 2))
 
@@ -86,12 +86,12 @@ def _high(cluster: list[float], gap: float) -> float:
 
 
 def family_of(name: str) -> Family:
-    """The family of a mixer."""
+    """Return the family of a mixer."""
     return next((family for family in FAMILIES if name in family.mixers), OTHER)
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draw the report's timings into `path`; works on a report read back from JSON, too."""
+    """Draw the report's timings into `path`; also works on a report read from JSON."""
     from matplotlib.figure import Figure  # without pyplot: no windows, no global state
 
     settings = report["settings"]
@@ -127,7 +127,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
 
 
 def _legend(figure: Any, families: set[Family], groups: set[Group]) -> None:
-    """Colours, then lines."""
+    """Add entries for colours, then lines."""
     from matplotlib.lines import Line2D
 
     entries = [
@@ -144,7 +144,7 @@ def _legend(figure: Any, families: set[Family], groups: set[Group]) -> None:
 
 
 def _label(axes: Any, lines: list[tuple[str, dict[int, float], Family]]) -> None:
-    """Names right of the axes, at the height of each line's end or near it; above lines that end early."""
+    """Write names right of the axes, near each line's end; above lines that end early."""
     if not lines:
         return
     low, high = (math.log(y) for y in axes.get_ylim())

@@ -1,4 +1,4 @@
-"""The `mixers` report as a table on a terminal, and a smaller one in Markdown."""
+"""Format the `mixers` report: a table on a terminal, and a smaller one in Markdown."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -46,7 +46,7 @@ def _facts(report: dict[str, Any]) -> str:
 
 
 def _table(report: dict[str, Any]) -> Table:
-    """One row per mixer and length, the passes beside each other; growth in each mixer's last row."""
+    """One row per mixer and length, the passes side by side; growth in each mixer's last row."""
     settings = report["settings"]
     passes = [column for title in TITLES.values() for column in (f"{title} ms", "±", "tokens/s")]
     table = grid(
@@ -93,23 +93,23 @@ def _count(value: float) -> str:
 
 
 def _powers(report: dict[str, Any], name: str) -> list[str]:
-    """How the time of each pass grows."""
+    """Format how the time of each pass grows."""
     growth = {(entry["contestant"], entry["pass"]): entry for entry in report["summary"]["growth"]}
     fitted = [growth[name, direction]["time_exponent"] for direction in PASSES]
     return [exponent(p) if p is None else f"N^{exponent(p)}" for p in fitted]
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:
-    """The page with the report's table between its two comments; None only looks for them.
+    """Insert the report's table between the page's two comments; with None only check for them.
 
     Raises:
-        ValueError: the page has not one line of each comment, in order.
+        ValueError: the page lacks one of the comments, or has them in the wrong order.
     """
     return pages.insert(page, "mixers", None if report is None else markdown(report))
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Milliseconds of forward and backward at every length; the rest at the longest one."""
+    """Return milliseconds of forward and backward at every length; the rest at the longest one."""
     lengths = report["settings"]["lengths"]
     longest = lengths[-1]
     powers_and_steps = "fwd+bwd ~", "forward ~", "forward, tokens/s", "step, ms", "step ~"

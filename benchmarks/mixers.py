@@ -1,4 +1,4 @@
-"""`mixers`: what every sequence mixer costs on this machine's CPU against length, and what it remembers."""
+"""`mixers`: measure the cost of every sequence mixer on this machine's CPU against length, and its state."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +22,19 @@ class Mixers(StudyFlags):
     """Time, growth and state of every sequence mixer against length, on CPU in float32, batch 1.
 
     Forward; forward+backward (gradients of the sum of squares by parameters and input); one decoding step
-    (a token after a text of that length). Beside them the bytes of the state as allocated and its floats
-    by the papers' formulas. All mixers take turns in one run. What would not fit in memory or in the time
-    budget is skipped, and the table says so. Ctrl-C keeps what was measured.
+    (a token after a text of that length). Also the bytes of the state as allocated and its floats by the
+    papers' formulas. All mixers take turns in one run. Cases that would not fit in memory or in the time
+    budget are skipped, and the table lists them. Ctrl-C keeps the measurements so far.
     """
 
     lengths: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (512, 1024, 2048, 4096, 8192)
     """Tokens per row."""
     seconds: float = 10.0
-    """Time budget per case, in seconds: fewer samples, or a skipped case, where it would be exceeded."""
+    """Time budget per case, in seconds: a case that would exceed it has fewer samples, or is skipped."""
     fit_from: int = 512
     """Shortest length, in tokens, that enters the fitted growth exponents."""
     mixers: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ()
-    """Mixers to measure; all if none is named."""
+    """Mixers to measure; default: all."""
     d_model: int = 512
     """Channels of the inputs and outputs."""
     samples: int = 3
@@ -43,7 +43,7 @@ class Mixers(StudyFlags):
     """Put a table into this file, between the lines `<!-- mixers -->` and `<!-- /mixers -->`."""
 
     def run(self, command: str) -> int:
-        """Measure, show, write; 0, or 130 after Ctrl-C. Raises ValueError for a senseless flag."""
+        """Measure, print and write; return 0, or 130 after Ctrl-C. Raises ValueError for a wrong flag."""
         self._check()
         lengths = sorted(set(self.lengths))
         limit = self.memory_bytes(4 * lengths[-1] * self.d_model)
@@ -84,7 +84,7 @@ class Mixers(StudyFlags):
         return jax.random.normal(jax.random.key(1), (1, length, self.d_model))
 
     def _collect(self, results: dict[str, Any], study: Study, states: dict[tuple[str, int], Any]) -> None:
-        """Bring the report up to date and write it: even a killed run leaves its numbers behind."""
+        """Update the report and write it, so that a killed run keeps its numbers."""
         names = [candidate.name for candidate in study.candidates]
         rows = [
             row | {"tokens_per_second": _throughput(row)} | states[row["contestant"], row["length"]]

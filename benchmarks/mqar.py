@@ -1,4 +1,4 @@
-"""`mqar`: examples a second in training: learning rates one by one, many at once, and in torch."""
+"""`mqar`: measure training examples per second: learning rates one by one, many at once, and in torch."""
 
 import math
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ TORCH = {
     "torch_labels": ("torch, logits of the labelled positions", False),
     "torch_all": ("torch, logits of all positions, as the authors' code", True),
 }
-"""Name -> label, and whether logits are made everywhere."""
+"""Name -> label, and whether all positions have logits."""
 
 TORCH_MIXERS = ("attention", "linear_attention")
-"""What `mqar_torch` has."""
+"""Mixers that `mqar_torch` has."""
 
 AGREEMENT = 1e-5
 """Allowed difference of losses that JAX and torch compute with the same parameters, relative to the loss."""
@@ -41,30 +41,30 @@ AGREEMENT = 1e-5
 class Mqar(Recipe):
     """Training throughput of the MQAR sweep, on CPU in float32, with AdamW.
 
-    The papers' two-layer models: the sweep's own program with one learning rate, which is one model after
-    the other, and with more of them at once; beside it one model in torch, if that is installed. All
-    candidates of a mixer take turns. Compile times are apart: a sweep compiles once, however many its
-    learning rates. The losses in JAX and torch without dropout have to agree, or the exit status is 1.
+    The papers' two-layer models: the sweep's own program with one learning rate, so that models train one
+    after another, and with more of them at once; and one model in torch, if that is installed. All candidates
+    of a mixer take turns. Compile times are separate: a sweep compiles once for any number of learning rates.
+    The losses in JAX and torch without dropout have to agree, or the exit status is 1.
     """
 
     mixers: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ("attention", "based")
-    """Mixers of the second layer; torch rows are there for these two only."""
+    """Mixers of the second layer; only these two have torch rows."""
     lanes: Annotated[tuple[int, ...], comma_list(int, "N,N,...")] = (1, 2, 4)
-    """Learning rates that are trained at once; 1 is one by one."""
+    """Numbers of learning rates trained at once; 1 is one by one."""
     samples: int = 7
     """Timed calls per candidate; the table shows their median and quartile range."""
     seconds: float = 30.0
-    """Time budget per candidate, in seconds: fewer samples where it would be exceeded."""
+    """Time budget per candidate, in seconds: one that would exceed it has fewer samples."""
     json: Path | None = None
     """Write every number here, with the facts about the machine."""
     markdown: Path | None = None
     """Put a table into this file, between the lines `<!-- mqar -->` and `<!-- /mqar -->`."""
 
     def run(self, command: str) -> int:
-        """Measure, show, write; 0, 1 if JAX and torch disagree, 130 after Ctrl-C.
+        """Measure, print and write; return 0, 1 if JAX and torch disagree, 130 after Ctrl-C.
 
         Raises:
-            ValueError: a flag makes no sense, or JAX does not compute on one CPU.
+            ValueError: a flag has a wrong value, or JAX does not compute on one CPU.
         """
         self._check()
         candidates = self._candidates(self.mixers[0])
@@ -97,7 +97,7 @@ class Mqar(Recipe):
         )
 
     def _measure(self, results: dict[str, Any], limit: float, progress: Console) -> bool:
-        """One mixer after the other, the report up to date after each; False if Ctrl-C came first."""
+        """Measure one mixer after another, updating the report after each; return False after Ctrl-C."""
         studies: list[tuple[str, Study]] = []
 
         def collect() -> None:
@@ -129,7 +129,7 @@ class Mqar(Recipe):
         return True
 
     def _compare(self, workload: Workload, mixer: str, study: Study) -> list[dict[str, Any]]:
-        """Whether the torch rows that ran train what JAX trains."""
+        """Compare the losses of the torch rows that ran with JAX's."""
         measured = [row["contestant"] for row in study.rows() if row["seconds"] is not None]
         if not (names := [name for name in TORCH if name in measured]):
             return []
@@ -141,7 +141,7 @@ class Mqar(Recipe):
         ]
 
     def _row(self, mixer: str, row: dict[str, Any]) -> dict[str, Any]:
-        """A case of the study with what it says of training: a call is `steps` steps."""
+        """Add the quantities of training to a case of the study: a call is `steps` steps."""
         models = 1 if row["contestant"] in TORCH else int(row["contestant"].removeprefix("jax_"))
         step = None if row["seconds"] is None else row["seconds"] / self.steps
         each = None if step is None else self.batch_size / step
@@ -155,7 +155,7 @@ class Mqar(Recipe):
         }
 
     def _candidates(self, mixer: str) -> list[Candidate]:
-        """JAX with each number of lanes, then torch."""
+        """List JAX with each number of vmapped runs, then torch."""
         rows = []
         for count in sorted(self.lanes):
             label = f"based_jax, {count} learning rates at once" if count > 1 else "based_jax, one by one"
@@ -183,7 +183,7 @@ class Mqar(Recipe):
             report.save(results, self.json)
 
     def _check(self) -> None:
-        """Every flag before anything is compiled."""
+        """Check every flag before anything is compiled."""
         counts = [(name, getattr(self, name)) for name in ("d_model", "batch_size", "steps", "samples")]
         for name, value in [*counts, *(("lanes", count) for count in self.lanes)]:
             expect(value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
@@ -206,7 +206,7 @@ class Mqar(Recipe):
 
 
 def _agreement(mixer: str, candidate: str, ours: list[float], theirs: list[float]) -> dict[str, Any]:
-    """Losses of the first steps from the same parameters, in JAX and of a candidate."""
+    """Compare the losses of the first steps from the same parameters, in JAX and in a candidate."""
     error = relative_error([np.array(ours)], [np.array(theirs)])
     return {
         "mixer": mixer,

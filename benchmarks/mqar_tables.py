@@ -1,4 +1,4 @@
-"""The `mqar` report as a table on a terminal, and a smaller one in Markdown."""
+"""Format the `mqar` report: a table on a terminal, and a smaller one in Markdown."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from benchmarks.rounding import significant
 from benchmarks.tables import grid, time_and_spread, wide_console
 
 BASES = {"jax_1": "one by one", "torch_labels": "torch, labels", "torch_all": "torch, all"}
-"""Candidates that the others are compared with."""
+"""Baselines for the other candidates."""
 
 
 def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Examples per second, all models together, of each candidate over those of each of `BASES`."""
+    """Return each candidate's examples per second, all models together, over those of each of `BASES`."""
     speeds = {(row["mixer"], row["contestant"]): row["examples_per_second"] for row in rows}
     return [
         {"mixer": mixer, "contestant": name, "other": base, "ratio": speed / other}
@@ -83,7 +83,7 @@ def _cells(row: dict[str, Any], report: dict[str, Any]) -> Iterable[str]:
 
 
 def _compile(row: dict[str, Any]) -> Iterable[str]:
-    """Seconds of the program, and per model."""
+    """Return seconds per program, and per model."""
     seconds = row["compile_seconds"]
     return ("", "") if seconds is None else (f"{seconds:.1f}", f"{seconds / row['models']:.1f}")
 
@@ -93,7 +93,7 @@ def _speeds(row: dict[str, Any]) -> Iterable[str]:
 
 
 def _against(row: dict[str, Any], report: dict[str, Any], none: str) -> Iterable[str]:
-    """How many times the throughput of each of `BASES` it is."""
+    """Return the ratios to the throughput of each of `BASES`."""
     found = {
         entry["other"]: f"{entry['ratio']:.2f}"
         for entry in report["summary"]["ratios"]
@@ -107,7 +107,7 @@ def _missing(report: dict[str, Any]) -> list[str]:
 
 
 def _agreement(report: dict[str, Any]) -> Iterable[str]:
-    """A sentence for each torch row."""
+    """Write a sentence for each torch row."""
     for entry in report["agreement"]:
         error = "not finite" if entry["relative_error"] is None else f"{entry['relative_error']:.0e}"
         yield (
@@ -118,10 +118,10 @@ def _agreement(report: dict[str, Any]) -> Iterable[str]:
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:
-    """The page with the report's table between its two comments; None only looks for them.
+    """Insert the report's table between the page's two comments; with None only check for them.
 
     Raises:
-        ValueError: the page has not one line of each comment, in order.
+        ValueError: the page lacks one of the comments, or has them in the wrong order.
     """
     return pages.insert(page, "mqar", None if report is None else _markdown(report))
 

@@ -1,4 +1,4 @@
-"""The model of the MQAR sweep in torch, one model at a time, with its training step. Needs torch.
+"""Train the model of the MQAR sweep in torch, one model at a time. Needs torch.
 
     r <- r + mixer(LN1(r));   r <- r + LN2(r)      per layer;      logits = LN_f(r) E^T
 
@@ -26,7 +26,7 @@ from benchmarks.mqar_workload import Workload
 from benchmarks.torch_reference.layers import taylor_attention
 
 LOGIT_ARRAYS = 4
-"""Live float32 arrays of the logits' size at the peak of a step; measured, to skip what cannot fit."""
+"""Live float32 arrays of the logits' size at the peak of a step; measured, to skip cases that cannot fit."""
 
 
 class BaseConv(nn.Module):
@@ -80,11 +80,11 @@ MIXERS: dict[str, tuple[Callable[[int, Any], nn.Module], Rules]] = {
         LINEAR_ATTENTION,
     ),
 }
-"""Registered name -> how it is built here, and how its parameters lie in ours."""
+"""Registered name -> how it is built here, and how its parameters map to ours."""
 
 
 class Block(nn.Module):
-    """A mixer, and a second sum with nothing but a norm in the place of an MLP."""
+    """A mixer, and a second residual sum with only a norm instead of an MLP."""
 
     def __init__(self, d_model: int, mixer: nn.Module):
         super().__init__()
@@ -120,7 +120,7 @@ class Model(nn.Module):
         return self.final_norm(x)
 
     def start(self, params: Params) -> "Model":
-        """Take over JAX's parameters, leaves (1, ...)."""
+        """Copy JAX's parameters, leaves (1, ...)."""
         leaves = {path: leaf[0] for path, leaf in flatten(params["params"]).items()}
         tensors = to_tensors(self.rules, leaves)
         self.load_state_dict({key: torch.from_numpy(np.ascontiguousarray(x)) for key, x in tensors.items()})
@@ -128,12 +128,12 @@ class Model(nn.Module):
 
 
 def trainer(workload: Workload, dropout: float, everywhere: bool) -> Callable[[int], float]:
-    """`step(index)` trains on batch `index` and returns its loss, in nats per label.
+    """Return `step(index)`, which trains on batch `index` and returns its loss, in nats per label.
 
     Args:
         workload: what to train, beginning with its parameters.
         dropout: of the embeddings.
-        everywhere: make the logits of all positions, as the authors' code, not of the labelled ones only.
+        everywhere: make the logits of all positions, as in the authors' code, not only of the labelled ones.
     """
     torch.set_num_threads(cores())
     torch.manual_seed(0)
@@ -143,17 +143,17 @@ def trainer(workload: Workload, dropout: float, everywhere: bool) -> Callable[[i
         model.parameters(), workload.rate, (0.9, 0.999), 1e-8, workload.recipe.weight_decay
     )
     batches = workload.part.batches
-    inputs, places, targets = (
+    inputs, positions, targets = (
         torch.from_numpy(array[0].astype(np.int64))
         for array in (batches.inputs, batches.positions, batches.targets)
     )
-    labels = torch.full_like(inputs, IGNORE).scatter_(2, places, targets)
+    labels = torch.full_like(inputs, IGNORE).scatter_(2, positions, targets)
 
     def step(index: int) -> float:
         optimizer.zero_grad()
         hidden, wanted = model(inputs[index]), labels[index]
         if not everywhere:
-            hidden, wanted = torch.take_along_dim(hidden, places[index][..., None], 1), targets[index]
+            hidden, wanted = torch.take_along_dim(hidden, positions[index][..., None], 1), targets[index]
         logits = (hidden @ head.T).flatten(0, 1)
         loss = F.cross_entropy(logits, wanted.flatten(), ignore_index=IGNORE)
         loss.backward()
@@ -164,7 +164,7 @@ def trainer(workload: Workload, dropout: float, everywhere: bool) -> Callable[[i
 
 
 def program(workload: Workload, everywhere: bool) -> Program:
-    """What is timed: `steps` steps of one model."""
+    """Return the timed program: `steps` steps of one model."""
     recipe = workload.recipe
     step = trainer(workload, recipe.dropout, everywhere)
     positions = recipe.length if everywhere else recipe.pairs
@@ -176,6 +176,6 @@ def program(workload: Workload, everywhere: bool) -> Program:
 
 
 def losses(workload: Workload, everywhere: bool) -> list[float]:
-    """The losses of the first `steps` steps without dropout, beside `Workload.losses`."""
+    """Return the losses of the first `steps` steps without dropout, to compare with `Workload.losses`."""
     step = trainer(workload, 0.0, everywhere)
     return [step(index) for index in range(workload.recipe.steps)]

@@ -1,4 +1,4 @@
-"""One model of the MQAR sweep with its data: compiled for any number of learning rates at once."""
+"""Define one model of the MQAR sweep with its data: compiled for any number of learning rates at once."""
 
 import functools
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from based_jax.training.mqar.grid import Grid, GridState, VmappedRuns
 from benchmarks.candidates import Program, compile_jitted
 
 SEED = 0
-"""Of the data, the initialisation and the dropout."""
+"""Seed of the data, the initialisation and the dropout."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained, and how: the papers' setting by default (spec of Zoology, 2 and 4)."""
+    """Model, data and training: the papers' setting by default (Zoology's study of MQAR)."""
 
     d_model: int = 64
     """Width of the model."""
@@ -27,7 +27,7 @@ class Recipe:
     length: int = 64
     """Tokens per example."""
     pairs: int = 4
-    """Key-value pairs per example, which are also its labels."""
+    """Key-value pairs per example, which is also the number of labels."""
     batch_size: int = 256
     """Examples per step and model."""
     weight_decay: float = 0.1
@@ -39,16 +39,16 @@ class Recipe:
 
     @property
     def task(self) -> MQAR:
-        """A batch for every step. Raises ValueError for settings that do not fit together."""
+        """Return a batch for every step. Raises ValueError for settings that do not fit together."""
         return MQAR(self.vocab_size, self.steps * self.batch_size, self.length, self.pairs)
 
     def architecture(self, mixer: str) -> ModelConfig:
-        """The two-layer model of `mixer`: a short gated convolution, then the mixer."""
+        """Return the two-layer model of `mixer`: a short gated convolution, then the mixer."""
         return mqar_backbone(mixer, self.d_model, self.vocab_size, self.length, dropout=self.dropout)
 
 
 class Workload:
-    """What every candidate of one mixer trains."""
+    """The training that every candidate of one mixer runs."""
 
     def __init__(self, recipe: Recipe, mixer: str):
         self.recipe = recipe
@@ -56,7 +56,7 @@ class Workload:
         self.part: Part = load(recipe.task, [SEED], rows=recipe.batch_size)
 
     def program(self, models: int) -> Program:
-        """The sweep's own training program with `models` learning rates; a call makes `steps` steps."""
+        """Return the sweep's training program with `models` learning rates; a call makes `steps` steps."""
         grid = self._grid(self.architecture)
         batches = grid.place(self.part.batches)
         arguments = [self._copies(grid, models), _lanes(models), 1.0, batches, 0, self.recipe.steps]
@@ -69,13 +69,13 @@ class Workload:
 
     @functools.cached_property
     def start(self) -> GridState:
-        """One model before the first step, NumPy arrays (1, ...)."""
+        """Return one model before the first step, NumPy arrays (1, ...)."""
         state = self._grid(self.architecture).init(_lanes(1))
         return jax.tree.map(np.array, state)  # copied: training takes the buffers
 
     @functools.cached_property
     def losses(self) -> list[float]:
-        """The losses (nats per label) of the first `steps` steps of one model, trained without dropout."""
+        """Return the losses (nats per label) of one model's first `steps` steps, trained without dropout."""
         grid = self._grid(self.architecture.replace(embed_dropout=0.0))
         state, batches, losses = self._copies(grid, 1), grid.place(self.part.batches), []
         for step in range(self.recipe.steps):
@@ -84,7 +84,7 @@ class Workload:
         return losses
 
     def _copies(self, grid: Grid, models: int) -> GridState:
-        """As `grid.init` has it: models of one seed start alike."""
+        """Return the state of `grid.init`: models of one seed start alike."""
         return grid.select(self.start, [0] * models)
 
     def _grid(self, architecture: ModelConfig) -> Grid:
@@ -92,7 +92,7 @@ class Workload:
 
 
 def _lanes(models: int) -> VmappedRuns:
-    """Learning rates from 1e-3 up to Based's largest, all with one seed."""
+    """Return learning rates from 1e-3 up to Based's largest, all with one seed."""
     zeros = np.zeros(models)
     rates = np.logspace(-3, -1.5, models, dtype=np.float32)
     return VmappedRuns(rates, zeros.astype(np.uint32) + SEED, zeros.astype(np.int32))

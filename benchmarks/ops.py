@@ -1,4 +1,4 @@
-"""`ops`: how time and memory of causal attention grow with the length, on this machine's CPU, in one run."""
+"""`ops`: measure how time and memory of causal attention grow with the length, on this machine's CPU."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -25,10 +25,10 @@ OURS = "taylor_xla"
 class Ops(StudyFlags):
     """Time and memory of causal attention against length, on CPU in float32.
 
-    Taylor attention (ours, chunked, and its quadratic form) beside softmax attention, forward and
+    Taylor attention (ours, chunked, and its quadratic form) and softmax attention, forward and
     forward+backward (gradients of q, k and v), in one interleaved run. Softmax queries and keys have V
-    channels per head, as in a Transformer; Taylor ones have K. What would not fit in memory or in the time
-    budget is skipped, and the table says so. Ctrl-C keeps what was measured.
+    channels per head, as in a Transformer; Taylor ones have K. Cases that would not fit in memory or in the
+    time budget are skipped, and the table lists them. Ctrl-C keeps the measurements so far.
     """
 
     shape: str = "cpu"
@@ -39,12 +39,12 @@ class Ops(StudyFlags):
     """Heads, instead of the shape's."""
     contestants: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ()
     """Rows to measure: taylor_xla, taylor_reference, dot_product_attention, softmax_xla, softmax_tiled,
-    torch_taylor, torch_sdpa; all that can run here if none is named."""
+    torch_taylor, torch_sdpa; by default all that can run here."""
     repeats: int = 7
     """Samples per case; the table shows their median and quartile range."""
 
     def run(self, command: str) -> int:
-        """Measure, show, write; 0, or 130 after Ctrl-C. Raises ValueError for a senseless flag."""
+        """Measure, print and write; return 0, or 130 after Ctrl-C. Raises ValueError for a wrong flag."""
         shape = self._check()
         candidates, notes = self._candidates()
         lengths = sorted(set(self.lengths))
@@ -95,7 +95,7 @@ class Ops(StudyFlags):
         return 0 if results["complete"] else 130
 
     def _collect(self, results: dict[str, Any], study: Study) -> None:
-        """Bring the report up to date and write it: even a killed run leaves its numbers behind."""
+        """Update the report and write it, so that a killed run keeps its numbers."""
         names = [candidate.name for candidate in study.candidates]
         rows = study.rows()
         results |= {
@@ -107,14 +107,14 @@ class Ops(StudyFlags):
             report.save(results, self.json)
 
     def _check(self) -> OpShape:
-        """The sizes, once every flag makes sense."""
+        """Check every flag; return the sizes."""
         expect_choice("--shape", self.shape, tuple(SHAPES))
         self.check(batch=self.batch, heads=self.heads, repeats=self.repeats)
         given = {name: value for name in ("batch", "heads") if (value := getattr(self, name)) is not None}
         return replace(SHAPES[self.shape], **given)
 
     def _candidates(self) -> tuple[list[Candidate], list[str]]:
-        """Those asked for, in the table's order, and what there is to say about the others."""
+        """Return the requested candidates, in the table's order, and notes about the others."""
         known = (*(candidate.name for candidate in JAX_CANDIDATES), *TORCH_NAMES)
         for name in self.contestants:
             expect_choice("--contestants", name, known)

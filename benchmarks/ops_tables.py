@@ -1,4 +1,4 @@
-"""The `ops` report on a terminal: timings, growth, crossovers and ratios as tables."""
+"""Print the `ops` report on a terminal: timings, growth, crossovers and ratios as tables."""
 
 import math
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ def show(report: dict[str, Any], console: Console | None = None) -> None:
 
 
 def _timings(report: dict[str, Any]) -> Table:
-    """One row per length and candidate, both passes beside each other."""
+    """One row per length and candidate, both passes side by side."""
     settings = report["settings"]
     memory = ("scratch MiB", "peak MiB")
     titles = [column for title in PASS_TITLES.values() for column in (f"{title} ms", "±", *memory)]
@@ -76,7 +76,7 @@ def _cells(row: dict[str, Any] | None, repeats: int) -> Iterable[str]:
 
 
 def _growth(report: dict[str, Any]) -> Iterable[Table]:
-    """The fitted exponents, if there are any: it takes two lengths."""
+    """Yield the fitted exponents, if there are at least two lengths."""
     start = report["summary"]["growth_from_length"]
     if all(entry["time_exponent"] is None for entry in report["summary"]["growth"]):
         return
@@ -100,7 +100,7 @@ def _growth(report: dict[str, Any]) -> Iterable[Table]:
 
 
 def _comparison(report: dict[str, Any]) -> Iterable[Table]:
-    """Ratios at each length and the crossover, if our candidate took part."""
+    """Yield ratios at each length and the crossover, if our candidate was measured."""
     entries = report["summary"]["against"]
     if not entries:
         return
@@ -121,7 +121,7 @@ def _comparison(report: dict[str, Any]) -> Iterable[Table]:
 
 
 def _headline(report: dict[str, Any]) -> Iterable[str]:
-    """How our candidate grows, and from where it beats JAX's own softmax attention, in words."""
+    """Describe how our candidate grows, and from where it is faster than JAX's own softmax attention."""
     summary = report["summary"]
     for entry in summary["against"]:
         if entry["other"] != "dot_product_attention":
@@ -140,7 +140,7 @@ def _headline(report: dict[str, Any]) -> Iterable[str]:
 
 
 def _agreement(report: dict[str, Any]) -> Iterable[str]:
-    """One sentence per pair: the worst length decides."""
+    """Write a sentence per pair; the worst length decides."""
     pairs: dict[tuple[str, str], list[float]] = {}
     for entry in report["agreement"]:
         error = math.nan if entry["relative_error"] is None else entry["relative_error"]

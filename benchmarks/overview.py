@@ -1,4 +1,4 @@
-"""`overview`: the README's figure, recall against state beside time against length, from kept results."""
+"""`overview`: draw the README's figure, recall against state and time against length, from stored results."""
 
 import json
 from dataclasses import dataclass
@@ -20,22 +20,22 @@ OPS = {
     "dot_product_attention": "Attention",
     "torch_sdpa": "Attention (torch's fused)",
 }
-"""Candidates of `ops` that are shown -> families, so that both panels have one legend."""
+"""Candidates of `ops` in the figure -> families, so that both panels have one legend."""
 
 
 @dataclass(frozen=True)
 class Overview:
-    """Draw recall against the size of the state beside time against length, from results; measure nothing."""
+    """Draw recall against the size of the state and time against length, from results; measure nothing."""
 
     study: Path = Path("results/mqar/tradeoff")
     """Directory of `python -m based_jax.experiments.mqar_tradeoff`."""
     json: Path = Path("benchmarks/results/cpu/ops.json")
     """A report of `python -m benchmarks ops`."""
     plot: Path = Path("docs/figures/overview.png")
-    """Draw it here (.png, .svg or .pdf; needs matplotlib)."""
+    """File of the figure (.png, .svg or .pdf; needs matplotlib)."""
 
     def run(self, command: str) -> int:
-        """Draw; 0. Raises ValueError for files that cannot be read or written."""
+        """Draw; return 0. Raises ValueError for files that cannot be read or written."""
         expect_figure("--plot", self.plot)
         about = self.study / "study.json"
         expect(about.is_file(), "--study", str(self.study), "a directory with study.json")

@@ -1,4 +1,4 @@
-"""Tables in Markdown, and where they stand in a page: between two comments with the benchmark's name."""
+"""Write tables in Markdown, and insert them between two comments with the benchmark's name."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,14 +10,14 @@ MISSING = "\N{EN DASH}"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A Markdown table: the first `left` columns are text, the others numbers, on the right."""
+    """Return a Markdown table: the first `left` columns are text, the others numbers, on the right."""
     rule = "|" + "---|" * left + "---:|" * (len(columns) - left)
     head, *body = (f"| {' | '.join(cells)} |" for cells in (columns, *rows))
     return "\n".join([head, rule, *body])
 
 
 def not_measured(rows: Iterable[dict[str, Any]], label: Callable[[dict[str, Any]], str]) -> list[str]:
-    """A line for each row without a time, with the reason: too wide for a table's cells."""
+    """Return a line for each row without a time, with the reason, which is too wide for a table's cells."""
     return [
         f"{label(row)} {row['status']}" + (f": {row['reason']}" if row["reason"] else "")
         for row in rows
@@ -26,10 +26,10 @@ def not_measured(rows: Iterable[dict[str, Any]], label: Callable[[dict[str, Any]
 
 
 def insert(page: str, name: str, table: str | None) -> str:
-    """The page with `table` between the lines `<!-- name -->` and `<!-- /name -->`; None only looks for them.
+    """Insert `table` between the lines `<!-- name -->` and `<!-- /name -->`; with None only check for them.
 
     Raises:
-        ValueError: the page has not one line of each comment, in order.
+        ValueError: the page lacks one of the comments, or has them in the wrong order.
     """
     opening, closing = f"<!-- {name} -->", f"<!-- /{name} -->"
     before, begin, rest = page.partition(opening)

@@ -1,19 +1,19 @@
-"""Datasheet rates of GPUs: what no program on them can exceed."""
+"""Datasheet rates of GPUs: upper bounds for every program."""
 
 from typing import NamedTuple
 
 
 class Rates(NamedTuple):
-    """Of one GPU."""
+    """Rates of one GPU."""
 
     kind: str
-    """its name as CUDA reports it, or how it begins"""
+    """its name as CUDA reports it, or the beginning of that"""
     bandwidth: float
-    """bytes/s of its memory"""
+    """memory bandwidth, bytes/s"""
     products: float
     """dense bfloat16 FLOP/s of matrix products with float32 sums"""
     wide: float
-    """dense FLOP/s of products of float32 numbers, cut to tf32"""
+    """dense FLOP/s of products of float32 numbers, truncated to tf32"""
 
 
 GPUS = {

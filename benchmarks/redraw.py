@@ -1,4 +1,4 @@
-"""`redraw`: the figure of a benchmark again, from the JSON that it wrote, without measuring."""
+"""`redraw`: draw a benchmark's figure again from its JSON, without measuring."""
 
 import json
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ class Redraw:
     json: Path
     """A report that one of these benchmarks wrote."""
     plot: Path
-    """Draw it here (.png, .svg or .pdf; needs matplotlib)."""
+    """File of the figure (.png, .svg or .pdf; needs matplotlib)."""
 
     def run(self, command: str) -> int:
-        """Draw; 0. Raises ValueError for files that cannot be read or written."""
+        """Draw; return 0. Raises ValueError for files that cannot be read or written."""
         expect_figure("--plot", self.plot)
         report = read(self.json, tuple(MODULES))
         import_module(f"benchmarks.{MODULES[report['benchmark']]}").draw(report, self.plot)
@@ -40,7 +40,7 @@ def read(path: Path, benchmarks: tuple[str, ...]) -> dict[str, Any]:
     """Read a report of one of the benchmarks.
 
     Raises:
-        ValueError: it cannot be read, or is of another benchmark.
+        ValueError: it cannot be read, or belongs to another benchmark.
     """
     try:
         report = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The machine-readable result: one JSON object per run, the same envelope for every benchmark."""
+"""Create machine-readable results: one JSON object per run, with the same keys for every benchmark."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def new_report(
     candidates: list[dict[str, Any]],
     notes: list[str],
 ) -> dict[str, Any]:
-    """An empty report: what is going to be measured, where, and how to do it again.
+    """Return an empty report: the planned measurements, the machine, and the command to repeat them.
 
     Keys: benchmark, schema, complete (False until the run reaches its end), command, machine, settings,
     candidates, rows (one object per case), agreement, summary, notes (sentences for the reader).

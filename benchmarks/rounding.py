@@ -1,11 +1,11 @@
-"""Numbers as tables show them."""
+"""Format numbers for tables."""
 
 
 def significant(value: float) -> str:
-    """At least three digits, never an exponent."""
+    """Format at least three digits, never with an exponent."""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def exponent(value: float | None) -> str:
-    """Two decimals, or that there is none."""
+    """Format two decimals, or a dash for None."""
     return "-" if value is None else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""Realistic sizes of one layer, by name: shared by benchmarks and tests."""
+"""Realistic sizes of one layer, by name, shared by benchmarks and tests."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class OpShape:
     value_size: int
     """V, value channels per head; also query/key channels of softmax attention"""
     d_model: int
-    """D, width of the model that has such a layer"""
+    """D, width of a model that has such a layer"""
 
     def __str__(self) -> str:
         return f"B={self.batch} H={self.heads} K={self.key_size} V={self.value_size}"

@@ -17,7 +17,7 @@ from benchmarks.timing import Timing, extrapolate, interleave, skip_reason
 from pallas_kernels.flags import one_line
 
 INTERRUPTED = "Interrupted by Ctrl-C: this is what was measured until then."
-"""What a report notes where `Study.measure` did not reach its end."""
+"""Note of a report if `Study.measure` did not reach its end."""
 
 
 @dataclass
@@ -32,11 +32,11 @@ class Case:
     skipped: str | None = None
     """why it was not run"""
     failed: str | None = None
-    """what the compiler or the device refused"""
+    """the compiler's or the device's refusal"""
     peak_bytes: int | None = None
 
     def row(self) -> dict[str, Any]:
-        """JSON-ready, every key always there."""
+        """Return the case JSON-ready, always with every key."""
         status = "measured" if self.timing.samples else "interrupted"
         status = "failed" if self.failed else "skipped" if self.skipped else status
         program = self.program or Program(call=lambda: None, to_numpy=list)
@@ -56,10 +56,10 @@ class Case:
 
 @dataclass
 class Study:
-    """What to measure, under which limits, and what was measured so far (also after an interruption)."""
+    """What to measure, under which limits, and the results so far (also after an interruption)."""
 
     inputs: Callable[[int], Any]
-    """length -> what the candidates' `prepare` takes"""
+    """length -> the argument of the candidates' `prepare`"""
     candidates: Sequence[Candidate]
     passes: Sequence[str]
     repeats: int
@@ -70,19 +70,19 @@ class Study:
     tell: Callable[[str], None]
     """receives a line of progress"""
     device: Any = None
-    """that computes; None is the CPU"""
+    """device that computes; None is the CPU"""
     compilers: int = field(default_factory=cores)
-    """programs compiled at a time; one after the other, none waits for a core"""
+    """programs compiled at a time; with 1, none waits for a core"""
     goes_on: bool = False
-    """keep what the compiler or the device refuses as a failed case; by default it ends the run"""
+    """record refusals of the compiler or the device as failed cases; by default they end the run"""
     past: Mapping[tuple[str, str], Sequence[tuple[int, float]]] = field(default_factory=dict)
-    """(candidate, pass) -> (length, median seconds) that an earlier run has measured"""
+    """(candidate, pass) -> (length, median seconds) from an earlier run"""
     cases: list[Case] = field(default_factory=list)
     agreement: list[dict[str, Any]] = field(default_factory=list)
-    """how far the members of a family differ, at each length"""
+    """largest difference between the members of a family, at each length"""
 
     def measure(self, lengths: Sequence[int], collect: Callable[[], None]) -> bool:
-        """All lengths, ascending, `collect` after each; False if Ctrl-C came first."""
+        """Measure all lengths, ascending, with `collect` after each; return False after Ctrl-C."""
         try:
             with self._on_device():
                 for length in lengths:
@@ -93,7 +93,7 @@ class Study:
         return True
 
     def measure_length(self, length: int) -> None:
-        """All cases of one length, interleaved. Lengths must come in ascending order."""
+        """Measure all cases of one length, interleaved. Lengths must come in ascending order."""
         inputs = self.inputs(length)
         live, firsts = [], {}
         cases = [
@@ -116,21 +116,21 @@ class Study:
         interleave(live, self.repeats)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every case so far, as JSON."""
+        """Return every case so far, as JSON."""
         return [case.row() for case in self.cases]
 
     def _compile(self, cases: Sequence[Case], inputs: Any) -> list[Program | None]:
-        """A program for each case that can run, before anything is timed."""
+        """Compile a program for each case that can run, before anything is timed."""
 
         def prepare(case: Case) -> Program | None:
-            with self._on_device(), self._guarded(case):  # a default device is its thread's own
+            with self._on_device(), self._guarded(case):  # the default device is per thread
                 return self._prepare(case, inputs)
 
         with ThreadPoolExecutor(self.compilers) as pool:
             return list(pool.map(prepare, cases))
 
     def _prepare(self, case: Case, inputs: Any) -> Program | None:
-        """Compile, unless it cannot run. The case keeps the program's facts, not its arrays and code."""
+        """Compile a case, unless it cannot run. The case keeps the program's facts, not its arrays."""
         case.skipped = case.candidate.lacks.get(case.direction)
         if case.skipped:
             return None
@@ -141,7 +141,7 @@ class Study:
         return None if case.skipped else program
 
     def _warm_up(self, case: Case, program: Program, firsts: dict[str, tuple[str, list[np.ndarray]]]) -> None:
-        """The first calls: peak memory, and whether the numbers agree with the first of the family."""
+        """Make the first calls: measure peak memory, and compare the numbers with the first of the family."""
         try:
             result, case.peak_bytes = with_peak(lambda: case.timing.first_call(program.call))
         except (MemoryError, RuntimeError) as error:  # JAX's and torch's own errors are RuntimeErrors
@@ -163,7 +163,7 @@ class Study:
 
     @contextmanager
     def _guarded(self, case: Case) -> Iterator[None]:
-        """Errors of compilers and devices end the case alone, if the study goes on."""
+        """Let errors of compilers and devices end only the case, if the study goes on."""
         try:
             yield
         except Exception as error:  # they raise all kinds
@@ -175,7 +175,7 @@ class Study:
         return jax.default_device(self.device or jax.devices("cpu")[0])
 
     def _history(self, candidate: Candidate, direction: str) -> list[tuple[int, float]]:
-        """(length, median seconds) of the lengths before."""
+        """Return (length, median seconds) of the shorter lengths."""
         return [
             *self.past.get((candidate.name, direction), ()),
             *(
@@ -187,7 +187,7 @@ class Study:
 
 
 def relative_error(wanted: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> float | None:
-    """Largest difference of any array, relative to that array's largest value; None if not finite."""
+    """Return the largest difference of any array, relative to its largest value; None if not finite."""
     pairs = zip(wanted, got, strict=True)
     error = max(float(np.abs(x - y).max() / np.abs(x).max()) for x, y in pairs)
     return error if np.isfinite(error) else None

@@ -1,4 +1,4 @@
-"""The tables of every report on a terminal; `pages` has those in Markdown."""
+"""Format the tables of every report on a terminal; `pages` has those in Markdown."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,13 +11,13 @@ from rich.table import Table
 from benchmarks.rounding import significant
 
 MIN_WIDTH = 160
-"""Columns that the widest table takes; a narrower terminal scrolls or wraps, the numbers stay whole."""
+"""Width of the widest table; a narrower terminal scrolls or wraps, and numbers are not split."""
 
 PASS_TITLES = {"forward": "forward", "forward_backward": "fwd+bwd"}
 
 
 def show_markdown(title: str, text: str, notes: Iterable[str], console: Console | None = None) -> None:
-    """Print a report that is Markdown already, and its notes."""
+    """Print a report that is already Markdown, and its notes."""
     console = console or wide_console()
     console.print(Markdown(f"# {title}\n\n{text}"))
     for line in notes:
@@ -25,14 +25,14 @@ def show_markdown(title: str, text: str, notes: Iterable[str], console: Console 
 
 
 def wide_console() -> Console:
-    """One that does not fold a table's numbers."""
+    """Return a console that does not fold a table's numbers."""
     console = Console(highlight=False)
     console.width = max(console.width, MIN_WIDTH)
     return console
 
 
 def grid(title: str | None, caption: str, left: Iterable[str] = (), right: Iterable[str] = ()) -> Table:
-    """An empty table: columns of text on the left, then columns of numbers."""
+    """Return an empty table: columns of text on the left, then columns of numbers."""
     table = Table(box=SIMPLE_HEAD, title=title, caption=caption, title_justify="left", caption_justify="left")
     for column in left:
         table.add_column(column, no_wrap=True)
@@ -42,7 +42,7 @@ def grid(title: str | None, caption: str, left: Iterable[str] = (), right: Itera
 
 
 def time_and_spread(row: dict[str, Any], repeats: int) -> tuple[str, str]:
-    """Milliseconds and relative quartile range of a measured row; says where samples are missing."""
+    """Format milliseconds and relative quartile range of a measured row; mark missing samples."""
     few = row["samples"] < repeats
     time = f"{'(n=' + str(row['samples']) + ') ' if few else ''}{significant(1000 * row['seconds'])}"
     return time, "cold" if row["cold"] else f"{100 * row['spread']:.0f}%"

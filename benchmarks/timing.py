@@ -1,7 +1,7 @@
-"""Fair wall-clock timing: warm up, interleave the candidates, stop at a budget, skip the hopeless.
+"""Time programs fairly: warm up, interleave the candidates, stop at a budget, skip cases that cannot finish.
 
-The candidates of one size take turns, one sample each per round in a rotating order, so that a noisy
-minute of the machine hits all alike. A sample of a quick program is the mean of several calls.
+The candidates of one size take turns, one sample each per round in a rotating order, so that noise of the
+machine affects all alike. A sample of a quick program is the mean of several calls.
 """
 
 import math
@@ -18,8 +18,8 @@ MIN_SAMPLE_SECONDS = 0.02
 """A sample lasts at least this long (one call, or the mean of several)."""
 
 PAUSE_SECONDS = 0.02
-"""Least pause after a sample: thread pools spin on and scratch memory is freed in the background, which
-would happen in the next candidate's time. Long samples pause for a tenth of theirs."""
+"""Least pause after a sample: thread pools keep spinning and scratch memory is freed in the background, which
+would add to the next candidate's time. After long samples the pause is a tenth of their length."""
 
 
 _Entry = TypeVar("_Entry")
@@ -37,10 +37,10 @@ class Timing:
     """calls per sample"""
     spent: float = 0.0
     cold: bool = False
-    """the only sample is the first call, because the budget allows no other"""
+    """whether the only sample is the first call, because the budget allows no other"""
 
     def first_call(self, call: Callable[[], Any]) -> Any:
-        """Warm up; returns the result. The time counts only if the budget allows no other call."""
+        """Warm up; return the result. The time counts only if the budget allows no other call."""
         result, seconds = self._timed(call)
         if self.spent + seconds > self.budget:
             self.samples, self.cold = [seconds], True
@@ -48,17 +48,17 @@ class Timing:
         return result
 
     def second_call(self, call: Callable[[], Any]) -> None:
-        """Choose the calls per sample again where cheap: the first paid for fresh pages and threads."""
+        """Adjust the calls per sample if cheap: the first call also paid for fresh pages and threads."""
         if self.spent < self.budget / 10:
             self.calls = calls_per_sample(self._timed(call)[1])
 
     def sample(self, call: Callable[[], Any]) -> None:
-        """One more sample, unless the budget is spent."""
+        """Take one more sample, unless the budget is spent."""
         typical = self.calls * float(np.median(self.samples)) if self.samples else 0.0
         if self.cold or self.spent + typical > self.budget:
             return
         if self.spent < self.budget / 10:
-            # Untimed: whoever had the turn before has emptied the caches and taken the huge pages.
+            # Untimed: the previous candidate has evicted the caches and taken the huge pages.
             self._timed(call)
         start = self.clock()
         for _ in range(self.calls):
@@ -75,7 +75,7 @@ class Timing:
         return result, seconds
 
     def statistics(self) -> dict[str, Any]:
-        """Median and spread (quartile range over median) of the seconds per call; None without samples."""
+        """Return median and spread (quartile range over median) of the seconds per call; None if empty."""
         low, median, high = (float(x) for x in np.percentile(self.samples or [math.nan], (25, 50, 75)))
         return {
             "seconds": median if self.samples else None,
@@ -89,18 +89,18 @@ class Timing:
 
 
 def calls_per_sample(seconds: float, most: int = 100) -> int:
-    """How many calls of so many seconds a sample takes: 1 to `most`."""
+    """Return the calls of so many seconds per sample: 1 to `most`."""
     return min(most, math.ceil(MIN_SAMPLE_SECONDS / max(seconds, 1e-9)))
 
 
 def in_turn(entries: Sequence[_Entry], turn: int) -> list[_Entry]:
-    """The entries in the order of a turn: each begins one further on."""
+    """Return the entries in the order of a turn: each turn begins one further on."""
     first = turn % max(1, len(entries))
     return [*entries[first:], *entries[:first]]
 
 
 def seconds_per_call(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int) -> float:
-    """Mean seconds of calls that only start something, ended by one wait for the last one's result."""
+    """Return mean seconds of asynchronous calls, ended by one wait for the last one's result."""
     start, result = time.perf_counter(), None
     for _ in range(calls):
         result = call()
@@ -113,7 +113,7 @@ def interleave(
     repeats: int,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Up to `repeats` samples of each (warmed-up) entry, in turns that begin elsewhere each round."""
+    """Take up to `repeats` samples of each (warmed-up) entry, in turns with a rotating start."""
     for turn in range(repeats):
         for timing, call in in_turn(entries, turn):
             before = timing.spent
@@ -122,9 +122,9 @@ def interleave(
 
 
 def extrapolate(history: Sequence[tuple[int, float]], length: int) -> float | None:
-    """Seconds to expect at `length` by the power law through the last two measured (length, seconds).
+    """Predict the seconds at `length` by the power law through the last two measured (length, seconds).
 
-    Quadratic growth, the worst of the candidates, with one measurement; None with none.
+    With one measurement growth is taken as quadratic, the worst of the candidates; None with no measurement.
     """
     if not history:
         return None
@@ -133,14 +133,14 @@ def extrapolate(history: Sequence[tuple[int, float]], length: int) -> float | No
     if len(history) > 1:
         length_before, seconds_before = history[-2]
         exponent = math.log(last_seconds / seconds_before) / math.log(last_length / length_before)
-        exponent = min(max(exponent, 0.0), 3.0)  # noise at small lengths must not promise miracles
+        exponent = min(max(exponent, 0.0), 3.0)  # noise at small lengths must not give absurd exponents
     return last_seconds * (length / last_length) ** exponent
 
 
 def skip_reason(
     needed_bytes: int | None, memory_limit: float, expected_seconds: float | None, budget: float
 ) -> str | None:
-    """Why a case must not be run, or None; memory first, because too little of it ends the whole process."""
+    """Return why a case must not be run, or None; memory first, as a lack of it ends the whole process."""
     if needed_bytes is not None and needed_bytes > memory_limit:
         return f"needs {_show(needed_bytes / GIB)} GiB"
     if expected_seconds is not None and expected_seconds > budget:

@@ -1,4 +1,4 @@
-"""`tokenize`: speed and memory of ``train.tokenize``, beside the tokenizers library alone."""
+"""`tokenize`: measure speed and memory of ``train.tokenize``, compared with the tokenizers library alone."""
 
 import tempfile
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from benchmarks.tokenize_corpus import Corpus, batched
 from benchmarks.tokenize_run import Library, tokenize
 
 GB = 10**9
-_LIBRARY_BYTES = 32 << 20  # of text that the library alone encodes, again and again
+_LIBRARY_BYTES = 32 << 20  # of text that the library alone encodes repeatedly
 
 
 @dataclass(frozen=True)
 class Tokenize:
-    """Tokenize a synthetic corpus in several formats with ``train.tokenize``, beside the tokenizers library.
+    """Tokenize a synthetic corpus in several formats; compare with the tokenizers library alone.
 
     The documents are random lines of Python's standard library; a byte-level BPE tokenizer is trained on
-    them. The run is paused now and then to measure what the library alone does with text in memory on all
-    cores, so that a noisy machine affects both.
+    them. The run is paused from time to time to measure the library alone on text in memory on all cores, so
+    that noise of the machine affects both.
     """
 
     gigabytes: float = 2.0
@@ -38,7 +38,7 @@ class Tokenize:
     every: float = 30.0
     """Pause the run after so many seconds."""
     seconds: float = 5.0
-    """Length of a stretch of the library alone, in seconds."""
+    """Length of a measurement of the library alone, in seconds."""
     scratch: Path | None = None
     """Directory for the files, which are removed afterwards; default: the system's for temporary files."""
     json: Path | None = None
@@ -47,10 +47,10 @@ class Tokenize:
     """Put the table into this file, between the lines `<!-- tokenize -->` and `<!-- /tokenize -->`."""
 
     def run(self, command: str) -> int:
-        """Measure, show, write; 0, or 130 after Ctrl-C.
+        """Measure, print and write; return 0, or 130 after Ctrl-C.
 
         Raises:
-            ValueError: a flag makes no sense.
+            ValueError: a flag has a wrong value.
             OSError: the corpus cannot be written.
         """
         self._check()

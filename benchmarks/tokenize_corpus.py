@@ -1,4 +1,4 @@
-"""A synthetic corpus of any size on disk: compressed JSON lines and Parquet, and a tokenizer trained on it.
+"""Write a synthetic corpus of any size: compressed JSON lines and Parquet, and a tokenizer trained on it.
 
 A document is a run of random lines of Python's own standard library. So no two documents are alike, words
 and indentation are as frequent as in real text, and writing takes a fraction of the time that encoding takes.
@@ -19,15 +19,15 @@ import tokenizers
 import zstandard
 
 FORMATS = (".jsonl.zst", ".jsonl.gz", ".jsonl", ".parquet")
-"""How the files end, in turn."""
+"""Suffixes of the files, in turn."""
 
 FILE_BYTES = 1 << 28
-"""Bytes of text of a file."""
+"""Bytes of text per file."""
 
 DOCUMENT_LINES = 150
 """Mean number of lines of a document, which are geometrically distributed: 5.3 kB of text."""
 
-_GROUP = 1_000  # documents that are written together
+_GROUP = 1_000  # documents written together
 _OPEN: dict[str, Callable[..., Any]] = {".zst": zstandard.open, ".gz": gzip.open}
 _SAMPLE = 64 << 20  # bytes of text from which the tokenizer is trained
 

@@ -1,4 +1,4 @@
-"""What `benchmarks.tokenize` measures: the rate of the tokenizers library alone, a run and its memory."""
+"""Parts of `benchmarks.tokenize`: the rate of the tokenizers library alone, a run and its memory."""
 
 import contextlib
 import os
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import tokenizers
 
-_POLL = 0.25  # seconds between two looks at the memory
+_POLL = 0.25  # seconds between two readings of the memory
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 class Library:
-    """`encode_batch_fast` of the tokenizers library, over all cores, on texts that are in memory.
+    """`encode_batch_fast` of the tokenizers library, over all cores, on texts in memory.
 
-    It has nothing to read, decompress, parse, hash or write.
+    It does not read, decompress, parse, hash or write.
     """
 
     def __init__(self, tokenizer: Path, batches: Sequence[list[str]]) -> None:
@@ -28,7 +28,7 @@ class Library:
         self._next = 0
 
     def tokens_per_second(self, seconds: float) -> float:
-        """Return the rate of a stretch of at least `seconds`."""
+        """Return the rate over at least `seconds`."""
         tokens, begin = 0, time.perf_counter()
         while (elapsed := time.perf_counter() - begin) < seconds:
             batch = self._batches[self._next % len(self._batches)]
@@ -38,20 +38,20 @@ class Library:
 
 
 class Run(NamedTuple):
-    """What a run of ``train.tokenize`` took."""
+    """Time and memory of a run of ``train.tokenize``."""
 
     seconds: float
-    """from the start of the process to its end, less the pauses"""
+    """from the start of the process to its end, without the pauses"""
     peak_mib: float | None
-    """resident memory of its processes together, pages that they share in each; None if it is not reported"""
+    """resident memory of all its processes, shared pages counted in each; None if it is not reported"""
     library: list[float]
     """tokens per second of the library, before the run, in each pause, and after it"""
 
 
 def tokenize(arguments: Sequence[str], library: Library, every: float, seconds: float) -> Run:
-    """Run ``train.tokenize`` in a process of its own, and pause it to measure the library.
+    """Run ``train.tokenize`` in its own process, and pause it to measure the library.
 
-    It is stopped `every` so many seconds for a stretch of `seconds`, so that both meet the same noise.
+    It is stopped after every `every` seconds for `seconds`, so that both see the same noise.
 
     Raises:
         RuntimeError: the command has failed.
@@ -86,7 +86,7 @@ def tokenize(arguments: Sequence[str], library: Library, every: float, seconds: 
 
 @contextlib.contextmanager
 def _stopped(pid: int) -> Iterator[None]:
-    """Stop a process and its descendants meanwhile."""
+    """Stop a process and its descendants within the block."""
     pids = _tree(pid)
     try:
         for each in pids:
@@ -100,7 +100,7 @@ def _stopped(pid: int) -> Iterator[None]:
 
 
 def _tree(pid: int) -> list[int]:
-    """The process and its descendants; none where there is no ``/proc``."""
+    """Return the process and its descendants; none without ``/proc``."""
     try:
         children = [
             int(child)
@@ -113,7 +113,7 @@ def _tree(pid: int) -> list[int]:
 
 
 def _resident_mib(pid: int) -> float:
-    """Resident memory of a process in MiB; 0 where it is not reported."""
+    """Return the resident memory of a process in MiB; 0 if it is not reported."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_MIB
     except OSError:

@@ -1,4 +1,4 @@
-"""The `tokenize` report as a table, on a terminal and in Markdown."""
+"""Format the `tokenize` report as a table, on a terminal and in Markdown."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def show(report: dict[str, Any]) -> None:
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:
-    """The page with the table of a report; None only looks for its place. ValueError: there is none."""
+    """Insert the table of a report; with None only check for its comments (ValueError: there are none)."""
     if report is None:
         return pages.insert(page, "tokenize", None)
     table = pages.table(_COLUMNS, map(_cells, report["rows"]), left=0)

@@ -1,6 +1,6 @@
-"""The same attention in torch, where torch is installed: the quadratic Taylor formula, fused softmax.
+"""Time the same attention in torch, if it is installed: the quadratic Taylor formula, fused softmax.
 
-Torch is no dependency of this project; without it these rows are left out with the reason.
+Torch is not a dependency of this project; without it these rows are left out with the reason.
 """
 
 import importlib.util
@@ -15,16 +15,16 @@ from benchmarks.machine import cores
 NAMES = ("torch_taylor", "torch_sdpa")
 
 SQUARE_MATRICES = {("torch_taylor", True): 4, ("torch_taylor", False): 6}
-"""Live (B, H, N, N) float32 arrays at the peak, forward only or not; measured, to skip what cannot fit."""
+"""Live (B, H, N, N) float32 arrays at the peak, forward only or not; measured, to skip large cases."""
 
 
 def missing() -> str | None:
-    """Why there can be no torch rows here; None if there can."""
+    """Return why there can be no torch rows here; None if there can."""
     return None if importlib.util.find_spec("torch") else "torch is not installed"
 
 
 def torch_candidates() -> tuple[Candidate, ...]:
-    """Both rows, on as many threads as this process has cores.
+    """Return both rows, on as many threads as this process has cores.
 
     Raises:
         ImportError: torch is not installed.
@@ -51,7 +51,7 @@ def torch_candidates() -> tuple[Candidate, ...]:
 
 
 def _program(name: str, function: Callable[..., Any], inputs: Inputs, direction: str, family: str) -> Program:
-    """Eager torch in its own layout, (B, H, N, dim), copied there beforehand."""
+    """Prepare eager torch in its own layout, (B, H, N, dim), copied there beforehand."""
     import torch
 
     forward = direction == FORWARD

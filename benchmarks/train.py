@@ -1,4 +1,4 @@
-"""`train`: tokens a second in training a small Based and a Transformer++, in JAX and in torch."""
+"""`train`: measure tokens per second in training a small Based and a Transformer++, in JAX and in torch."""
 
 import math
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Train(Sizes):
     """Training throughput and memory of small language models, on CPU in float32.
 
     Whole steps of `python -m train.lm` (loss, gradients, clipping, AdamW) on random tokens, with its ways to
-    save memory, beside the same models in torch, if that is installed. All candidates of a model take turns.
+    save memory, and the same models in torch, if that is installed. All candidates of a model take turns.
     JAX and torch have to compute the same losses from the same parameters, or the exit status is 1.
     """
 
@@ -49,7 +49,7 @@ class Train(Sizes):
     samples: int = 5
     """Timed calls per candidate; the table shows their median and quartile range."""
     seconds: float = 30.0
-    """Time budget per candidate, in seconds: fewer samples where it would be exceeded."""
+    """Time budget per candidate, in seconds: one that would exceed it has fewer samples."""
     profile: bool = False
     """Show where the time of a JAX step goes, by kind of operation and part of the model, instead."""
     json: Path | None = None
@@ -58,10 +58,10 @@ class Train(Sizes):
     """Put a table into this file, between the lines `<!-- train -->` and `<!-- /train -->`."""
 
     def run(self, command: str) -> int:
-        """Measure, show, write; 0, 1 if JAX and torch disagree, 130 after Ctrl-C.
+        """Measure, print and write; return 0, 1 if JAX and torch disagree, 130 after Ctrl-C.
 
         Raises:
-            ValueError: a flag makes no sense, or JAX does not compute on one CPU.
+            ValueError: a flag has a wrong value, or JAX does not compute on one CPU.
         """
         self._check()
         if self.profile:
@@ -97,7 +97,7 @@ class Train(Sizes):
         )
 
     def _profile(self, command: str) -> int:
-        """Profile each model, show, write; 0."""
+        """Profile each model, print and write; return 0."""
         results = report.new_report("train_profile", command, {"steps": self.steps}, [], [])
         if (load := results["machine"]["load_average"] or 0) > cores() / 4:
             results["notes"].append(f"The machine was not idle: load {load:g}, from other programs.")
@@ -110,7 +110,7 @@ class Train(Sizes):
         return 0
 
     def _measure(self, results: dict[str, Any], limit: float, progress: Console) -> bool:
-        """One model after the other, the report up to date after each; False if Ctrl-C came first."""
+        """Measure one model after another, updating the report after each; return False after Ctrl-C."""
         studies: list[tuple[str, Study]] = []
 
         def collect() -> None:
@@ -142,14 +142,14 @@ class Train(Sizes):
         return True
 
     def _row(self, model: str, row: dict[str, Any]) -> dict[str, Any]:
-        """A case of the study with what it says of training: a call is `steps` steps."""
+        """Add the quantities of training to a case of the study: a call is `steps` steps."""
         step = None if row["seconds"] is None else row["seconds"] / self.steps
         tokens = self.batch_size * self.length
         speed = None if step is None else tokens / step
         return {"model": model, **row, "step_seconds": step, "tokens_per_second": speed}
 
     def _candidates(self) -> list[Candidate]:
-        """JAX in each way, then torch."""
+        """List JAX in each variant, then torch."""
         rows = []
         for name in self.variants:
 
@@ -175,7 +175,7 @@ class Train(Sizes):
             report.save(results, self.json)
 
     def _check(self) -> None:
-        """Every flag before anything is compiled."""
+        """Check every flag before anything is compiled."""
         for name in ("d_model", "vocab_size", "length", "batch_size", "steps", "samples"):
             value = getattr(self, name)
             expect(value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
@@ -200,7 +200,7 @@ class Train(Sizes):
 
 
 def _agreement(model: str, workload: Workload) -> list[dict[str, Any]]:
-    """Losses of the first steps from the same parameters, in JAX and in torch; nothing without torch."""
+    """Compare the first losses from the same parameters, in JAX and torch; empty without torch."""
     if missing_torch():
         return []
     from benchmarks import train_torch

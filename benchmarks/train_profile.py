@@ -1,7 +1,7 @@
-"""Where the time of a training step goes on a CPU, from XLA's own profiler.
+"""Profile where a training step spends its time on a CPU, with XLA's own profiler.
 
-XLA's events of operations that several threads share end before the work does. So operations are timed in
-a process of one thread, and what threads gain is measured on the whole step, without the profiler.
+XLA's events of operations that several threads share end before the work does. So operations are timed in a
+process with one thread, and the gain from threads is measured on the whole step, without the profiler.
 """
 
 import collections
@@ -54,7 +54,7 @@ def profile(sizes: Sizes, model: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Processes that start inside have one thread for XLA's operations."""
+    """Within the block, started processes have one thread for XLA's operations."""
     before = os.environ.get("NPROC")
     os.environ["NPROC"] = "1"
     try:
@@ -102,7 +102,7 @@ _GROUPS: dict[str, str] = dict.fromkeys(["q", "k", "v", "out", "in_proj"], "proj
 
 
 def _sums(rows: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
-    """Time by kind or part: in all, in operations that are split, forward and backward."""
+    """Sum time by kind or part: in all, in operations that are split, forward and backward."""
     found: dict[str, dict[str, float]] = collections.defaultdict(lambda: collections.defaultdict(float))
     for row in rows:
         sums = found[row[key]]
@@ -113,7 +113,7 @@ def _sums(rows: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
 
 
 def _seconds_of_steps(compiled: Any, workload: Workload, steps: int) -> dict[str, float]:
-    """Median wall-clock and processor seconds of a step with all threads."""
+    """Return median wall-clock and processor seconds of a step with all threads."""
     step = _stepper(compiled, workload)
     step()
     walls, processor = [], []
@@ -146,7 +146,7 @@ def _stepper(compiled: Any, workload: Workload) -> Callable[[], None]:
 
 
 def _traced(compiled: Any, workload: Workload, steps: int) -> dict[str, float]:
-    """Name of each operation -> seconds of a step in it, without those inside that have a name."""
+    """Return name of each operation -> seconds of a step in it, without named operations inside it."""
     step = _stepper(compiled, workload)
     step()
     options = ProfileOptions()

@@ -1,4 +1,4 @@
-"""The `train` report as a table, on a terminal and in Markdown."""
+"""Format the `train` report as a table, on a terminal and in Markdown."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from benchmarks.rounding import significant
 from benchmarks.tables import grid, wide_console
 
 BASES = {"jax": "based_jax", "torch": "torch", "torch_compile": "torch.compile"}
-"""Candidates that the others are compared with."""
+"""Baselines for the other candidates."""
 
 COLUMNS = (
     "compile, s",
@@ -33,7 +33,7 @@ EXPLAINED = (
 
 
 def ratios(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tokens per second of each candidate over those of each of `BASES`, and the relative spread of that."""
+    """Return tokens per second of each candidate over those of each of `BASES`, and the relative spread."""
     found = {(row["model"], row["contestant"]): row for row in rows if row["seconds"]}
     return [
         {
@@ -100,7 +100,7 @@ def _memory(row: dict[str, Any]) -> tuple[int | None, int | None]:
 
 
 def _against(row: dict[str, Any], report: dict[str, Any]) -> Iterable[str]:
-    """How many times the throughput of each of `BASES` it is."""
+    """Return the ratios to the throughput of each of `BASES`."""
     found = {
         entry["other"]: f"{entry['ratio']:.2f} ± {entry['ratio'] * entry['spread']:.2f}"
         for entry in report["summary"]["ratios"]
@@ -114,7 +114,7 @@ def _missing(report: dict[str, Any]) -> list[str]:
 
 
 def _agreement(report: dict[str, Any]) -> list[str]:
-    """A sentence for each model."""
+    """Write a sentence for each model."""
     lines = []
     for entry in report["agreement"]:
         error = "not finite" if entry["relative_error"] is None else f"{entry['relative_error']:.0e}"
@@ -127,10 +127,10 @@ def _agreement(report: dict[str, Any]) -> list[str]:
 
 
 def insert(page: str, report: dict[str, Any] | None) -> str:
-    """The page with the report's table between its two comments; None only looks for them.
+    """Insert the report's table between the page's two comments; with None only check for them.
 
     Raises:
-        ValueError: the page has not one line of each comment, in order.
+        ValueError: the page lacks one of the comments, or has them in the wrong order.
     """
     return pages.insert(page, "train", None if report is None else _markdown(report))
 

@@ -1,4 +1,4 @@
-"""The rows of `train` in torch: the models of `torch_reference` from the same parameters. Needs torch."""
+"""Time the rows of `train` in torch: `torch_reference`'s models from the same parameters. Needs torch."""
 
 import time
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from benchmarks.torch_reference.training import make_step
 from benchmarks.train_workload import Workload
 
 LOGIT_ARRAYS = 4
-"""Live float32 arrays of the logits' size at the peak of a step, to skip what cannot fit."""
+"""Live float32 arrays of the logits' size at the peak of a step, to skip cases that cannot fit."""
 
 
 def program(workload: Workload, compiled: bool) -> Program:
-    """What is timed: `steps` steps. `torch.compile` compiles at the first one, which is taken here."""
+    """Return the timed program: `steps` steps. `torch.compile` compiles at the first one, which runs here."""
     step, sizes = _trainer(workload, compiled), workload.sizes
     begin = time.perf_counter()
     if compiled:
@@ -28,7 +28,7 @@ def program(workload: Workload, compiled: bool) -> Program:
 
 
 def losses(workload: Workload, compiled: bool) -> list[float]:
-    """The losses of the first `steps` steps, beside `Workload.losses`."""
+    """Return the losses of the first `steps` steps, to compare with `Workload.losses`."""
     step = _trainer(workload, compiled)
     return [step(index) for index in range(workload.sizes.steps)]
 

@@ -1,4 +1,4 @@
-"""A small Based and a Transformer++ of its size with their data, and their training steps in JAX."""
+"""Define a small Based and a Transformer++ of its size with their data, and training steps in JAX."""
 
 import contextlib
 import functools
@@ -17,7 +17,7 @@ from based_jax.training.step import Batch, Programs, TrainState, build_programs
 from benchmarks.candidates import Program, compile_jitted
 
 SEED = 0
-"""Of the data and the initialisation."""
+"""Seed of the data and the initialisation."""
 
 WINDOW = 64
 """Keys of Based's sliding windows."""
@@ -31,7 +31,7 @@ class Variant:
     model: Mapping[str, Any] = field(default_factory=dict)
     """changes of the `ModelConfig`"""
     logits: int | None = None
-    """parts that the logits of a batch are made in; None leaves that to the op"""
+    """number of chunks in which the logits of a batch are made; None leaves that to the op"""
 
 
 VARIANTS = {
@@ -49,7 +49,7 @@ VARIANTS = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is trained: about five million parameters by default."""
+    """Model, data and training: about five million parameters by default."""
 
     d_model: int = 256
     """Width of the models; heads have 64 channels."""
@@ -63,7 +63,7 @@ class Sizes:
     """Training steps per timed call."""
 
     def architecture(self, model: str) -> ModelConfig:
-        """Based in two turns of its three mixers, or Transformer++ of about as many parameters."""
+        """Return Based with its three mixers twice, or Transformer++ with about as many parameters."""
         heads, width = max(self.d_model // 64, 1), self.d_model
         if model == "based":
             specs = {
@@ -79,7 +79,7 @@ class Sizes:
 
 
 class Workload:
-    """What every candidate of one model trains."""
+    """The training that every candidate of one model runs."""
 
     optimizer = OptimizerConfig(learning_rate=1e-3, warmup=0.0, final_learning_rate_share=1.0)
 
@@ -91,7 +91,7 @@ class Workload:
         self.batches = {"inputs": tokens[..., :-1], "targets": tokens[..., 1:]}
 
     def program(self, variant: Variant) -> Program:
-        """A call makes `steps` steps of `based_jax.training.step`, as the training command compiles it."""
+        """Compile `steps` steps of `based_jax.training.step`, like the training command."""
         programs = self._programs(variant)
         with _logits_at_a_time(self._logits // variant.logits if variant.logits else None):
             program = compile_jitted(programs.train, list(self.first_arguments()), carried=0, result=0)
@@ -105,21 +105,21 @@ class Workload:
         )
 
     def train_step(self, variant: Variant) -> Any:
-        """The training step, traced and lowered but not compiled."""
+        """Lower the training step without compiling it."""
         return self._programs(variant).train.lower(*self.first_arguments())
 
     def first_arguments(self) -> tuple[TrainState, Batch]:
-        """State and batch of the first step, on the device: training takes the state's buffers."""
+        """Return state and batch of the first step, on the device: training takes the state's buffers."""
         return self._start(), self._batch(0)
 
     @functools.cached_property
     def start(self) -> TrainState:
-        """The state before the first step, NumPy arrays."""
+        """Return the state before the first step, NumPy arrays."""
         return jax.tree.map(np.array, self._programs(VARIANTS["jax"]).init(jax.random.key(SEED)))
 
     @functools.cached_property
     def losses(self) -> list[float]:
-        """The losses (nats per token) of the first `steps` steps."""
+        """Return the losses (nats per token) of the first `steps` steps."""
         train, state, losses = self._programs(VARIANTS["jax"]).train, self._start(), []
         for step in range(self.sizes.steps):
             state, metrics = train(state, self._batch(step))
@@ -146,7 +146,7 @@ class Workload:
 
 @contextlib.contextmanager
 def _logits_at_a_time(count: int | None) -> Iterator[None]:
-    """Programs traced inside make at most so many logits at once; None is the op's own limit."""
+    """Limit the logits that programs traced inside make at once; None is the op's own limit."""
     module: Any = importlib.import_module("based_jax.ops.cross_entropy")
     before = module.LOGITS
     module.LOGITS = before if count is None else dict.fromkeys(before, count)

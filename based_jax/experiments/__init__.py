@@ -1,4 +1,4 @@
-"""The papers' studies, each a command: ``python -m based_jax.experiments.NAME --scale cpu``.
+"""Run the papers' studies, each a command: ``python -m based_jax.experiments.NAME --scale cpu``.
 
     mqar_tradeoff       recall against the size of the state      Based, Figures 2 and 8
     mqar_feature_maps   recall by feature map                     Based, Figure 3
@@ -9,7 +9,7 @@
     hyper_lm            attention, HFA and HA as language models  Hyper self-attention, Tables 1 and 2
 
 A study of recall is a file: a grid of jobs for each scale, each job a command line of `train.mqar`, and the
-panels of its figure beside the papers' points. The directory gets results.jsonl (one object per learning rate
-and seed), figure.png, index.html and runs/ (logs, and what a stopped job continues from). The same command
-again continues.
+panels of its figure next to the papers' points. Its directory gets results.jsonl (one object per learning
+rate and seed), figure.png, index.html and runs/ (logs and checkpoints of stopped jobs). The same command
+resumes a study.
 """

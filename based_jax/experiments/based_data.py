@@ -1,7 +1,7 @@
-"""The data that Based's synthetic studies share, at each scale (Based, appendix E; its code's grids).
+"""Define the data that Based's synthetic studies share, at each scale (Based, appendix E; its code's grids).
 
-Sequences grow harder within an epoch, which goes through the segments in order, and the tests are longer and
-hold more pairs than anything in training.
+An epoch goes through its segments in order, from short to long sequences; the tests are longer and hold more
+pairs than any training sequence.
 """
 
 from typing import Any
@@ -46,7 +46,7 @@ ABOUT = {
     "cpu": "A small version: 1024 symbols, 4 to 16 pairs in 32 or 64 tokens, tests up to 64 pairs in 256",
     "smoke": "Not a result, a check that everything runs: 256 symbols, 2 and 4 pairs in 32 tokens",
 }
-"""A sentence on each."""
+"""A sentence about each scale."""
 
 SLICE = {"paper": ("num_pairs", "256"), "cpu": ("num_pairs", "64"), "smoke": ("num_pairs", "8")}
 """The hardest test."""

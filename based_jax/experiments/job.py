@@ -1,4 +1,4 @@
-"""A job: one model of a study, trained with every learning rate of its grid by one line of `train.mqar`."""
+"""Define a job: a model of a study, trained with each learning rate of its grid by one `train.mqar`."""
 
 import re
 import sys
@@ -13,14 +13,14 @@ from based_jax.validate import expect_choice
 J = TypeVar("J", bound="Job")
 
 TRAINER = (sys.executable, "-m", "based_jax", "train", "mqar")
-"""The trainer is a program to its studies: one that dies of lack of memory takes nothing with it."""
+"""The trainer is a separate process: if it runs out of memory, the study goes on."""
 
 
 @dataclass(frozen=True)
 class Job:
     """One point of a figure before it is trained."""
 
-    family: str  # the line that the point belongs to, "Based"
+    family: str  # the figure's line that the point belongs to, "Based"
     setting: str  # what distinguishes it within its family, "d 64, d' 16"
     model: str  # `--mixer` of the trainer, or `--layers` if it has commas
     flags: Mapping[str, Any]  # further flags of the trainer by their names, such as {"d_model": 64}
@@ -41,23 +41,23 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Of its run directory: readable, and different for different flags."""
+        """Name of its run directory: readable, and different for different flags."""
         words = re.sub(r"[^a-z0-9]+", "-", f"{self.family} {self.setting}".lower()).strip("-")
         return f"{words}-{zlib.crc32(' '.join(self.arguments).encode()):08x}"
 
     def command(self, workdir: Path, trainer: Sequence[str] = TRAINER) -> list[str]:
-        """Return the process's words."""
+        """Return the process's command line."""
         return [*trainer, *self.arguments, "--workdir", str(workdir)]
 
     @property
     def line(self) -> str:
-        """As one would type it."""
+        """The command line to type."""
         command = self.trainer[-1].rpartition(".")[2]
         return " ".join([f"python -m train.{command}", *self.arguments])
 
 
 def of_families(jobs: Sequence[J], families: str | None) -> list[J]:
-    """Return the jobs of the families that are named, with commas between; None names them all."""
+    """Return the jobs of the comma-separated families; None selects all."""
     if families is None:
         return list(jobs)
     known = list(dict.fromkeys(job.family for job in jobs))
@@ -68,7 +68,7 @@ def of_families(jobs: Sequence[J], families: str | None) -> list[J]:
 
 
 def segments(*parts: tuple[int, ...]) -> str:
-    """(length, pairs) or (length, pairs, examples) as the trainer's --test and --train."""
+    """Format (length, pairs) or (length, pairs, examples) as the trainer's --test and --train."""
     return ",".join(":".join(str(number) for number in part) for part in parts)
 
 
@@ -76,7 +76,7 @@ _RECIPE = ("vocab_size", "examples", "test_examples", "epochs", "batch_size", "l
 
 
 def recipe(scale: str) -> dict[str, Any]:
-    """Flags of the trainer that Zoology's studies share, at each scale."""
+    """Return the trainer's flags that Zoology's studies share, at each scale."""
     values = {
         "paper": (8192, 100_000, 3000, 64, 256, rates(-4, -2, 4)),
         "cpu": (512, 16_384, 512, 6, 256, rates(-3, -2, 3)),
@@ -86,6 +86,6 @@ def recipe(scale: str) -> dict[str, Any]:
 
 
 def rates(low: float, high: float, count: int) -> str:
-    """`count` learning rates from 10^low to 10^high, evenly in their logarithms, as --learning-rates."""
+    """Return `count` learning rates from 10^low to 10^high, in equal ratios, as --learning-rates."""
     steps = max(count - 1, 1)
     return ",".join(f"{10 ** (low + (high - low) * i / steps):.4g}" for i in range(count))

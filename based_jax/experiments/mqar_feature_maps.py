@@ -1,4 +1,4 @@
-"""Recall by feature map of linear attention, against state and parameters: Based, Figure 3.
+"""Study recall by feature map of linear attention, against state and parameters: Based, Figure 3.
 
 ``python -m based_jax.experiments.mqar_feature_maps --scale smoke|cpu|paper --out DIR``
 """
@@ -22,18 +22,18 @@ MAPS = {
     "Identity": "identity",
     "Performer": "performer",
 }
-"""Name in the figure and here; their feature_dim is the model's width, as in the paper."""
+"""Names in the figure and in this library; their feature_dim is the model's width, as in the paper."""
 
 WIDTHS = (64, 128, 192, 256, 320, 384, 448, 512)
 
 
 def _features(family: str, d_model: int) -> int:
-    """Width of the features that the paper's state counts."""
+    """Return the width of the features that the paper's state counts."""
     return {TAYLOR: 1 + 24 + 24 * 25 // 2, "CosFormer": 2 * d_model}.get(family, d_model)
 
 
 def published_points() -> dict[str, list[tuple[float, float]]]:
-    """State in bytes (spec of Based, 5, and three tokens of the short convolution) and accuracy by family."""
+    """Return state in bytes (with three tokens of the short convolution) and accuracy by family."""
     points = {}
     for row in table("based_figure_3").rows:
         family = str(row["feature_map"])

@@ -1,4 +1,4 @@
-"""Recall by the number of pairs, and by Hyena's heads: Zoology, Figures 6 and 7.
+"""Study recall by the number of pairs, and by Hyena's heads: Zoology, Figures 6 and 7.
 
 ``python -m based_jax.experiments.mqar_pairs --scale smoke|cpu|paper --out DIR``
 """

@@ -1,4 +1,4 @@
-"""Recall against the size of the state: Based, Figure 2, and Figure 8 with the sparse approximations.
+"""Study recall against the size of the state: Based, Figure 2, and Figure 8 with sparse approximations.
 
 ``python -m based_jax.experiments.mqar_tradeoff --scale smoke|cpu|paper --out DIR``
 """
@@ -19,7 +19,7 @@ FIGURE_8 = ("ScatterBrain", "BigBird", "Nystromformer")
 
 
 def published_points() -> dict[str, list[tuple[float, float]]]:
-    """State in bytes and accuracy by family, as the paper's figure has them, of the families trained here."""
+    """Return state in bytes and accuracy by family, from the paper's figure, of the families trained here."""
     points: dict[str, list[tuple[float, float]]] = {job.family: [] for job in STUDY.jobs["paper"]}
     for row in table("based_figure_2").rows:
         if row["model"] in points:
@@ -35,7 +35,7 @@ def _grid(
     setting: str = "",
     values: Iterable[Sequence[int]] = ((),),
 ) -> list[Job]:
-    """Return the jobs of a family: in the model and the setting, braces stand for each of the values."""
+    """Return the jobs of a family; braces in the model and the setting stand for each of the values."""
     return [
         Job(
             family,

@@ -1,4 +1,4 @@
-"""Recall by model width: Zoology, Figure 2, mixers above and input-dependent repairs of BaseConv below.
+"""Study recall by width: Zoology, Figure 2, mixers above and input-dependent variants of BaseConv below.
 
 ``python -m based_jax.experiments.mqar_width --scale smoke|cpu|paper --out DIR``
 """
@@ -38,12 +38,12 @@ _BELOW = {
     "BaseConv, attention": ",".join((_SHORT, _LONG, _SHORT, "attention")),
 }
 _BATCH = {64: 512, 128: 512, 256: 256, 512: 128}
-"""At the paper's scale, by length."""
+"""Pairs at the paper's scale, by length."""
 _FAMILIES = {**_ABOVE, **_BELOW}
 
 
 def published_points() -> dict[int, dict[str, list[tuple[float, float]]]]:
-    """Model width and accuracy by length and family, as the paper's figure has them."""
+    """Return model width and accuracy by length and family, from the paper's figure."""
     points: dict[int, dict[str, list[tuple[float, float]]]] = {}
     for row in table("zoology_figure_2").rows:
         line = [(float(width), number(row, str(width))) for width in WIDTHS]

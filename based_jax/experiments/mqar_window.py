@@ -1,4 +1,4 @@
-"""Recall by the window, alone and after Taylor linear attention: Based, Figure 1, centre.
+"""Study recall by the window, alone and after Taylor linear attention: Based, Figure 1, centre.
 
 ``python -m based_jax.experiments.mqar_window --scale smoke|cpu|paper --out DIR``
 """
@@ -44,7 +44,7 @@ def _panels(rows: Rows, scale: str) -> list[Panel]:
     windows = sorted({row["window"] for row in chosen if row["window"]})
     by_family: dict[str, list[tuple[float, float]]] = {}
     for row in chosen:
-        # A model without a window is a level line.
+        # A model without a window is a horizontal line.
         sizes = [row["window"]] if row["window"] else windows
         by_family.setdefault(row["family"], []).extend((size, row["accuracy"]) for size in sizes)
     drawn = [Line(family, points) for family, points in by_family.items()]

@@ -1,4 +1,4 @@
-"""The results as one HTML file that needs nothing else: the figure and sortable tables."""
+"""Write the results as one self-contained HTML file: the figure and sortable tables."""
 
 import base64
 import math
@@ -66,7 +66,7 @@ def write(
 
 
 def _slices(rows: Rows) -> list[tuple[str, str]]:
-    """The slices that distinguish results: those of pairs, or of lengths where the pairs are all alike."""
+    """Return the slices that distinguish results: numbers of pairs, or lengths if the pairs are all equal."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         for key, values in (row.get("slices") or {}).items():

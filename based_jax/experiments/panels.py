@@ -1,4 +1,4 @@
-"""What a study's figure shows, before it is drawn: panels of lines of points."""
+"""Describe a study's figure before it is drawn: panels of lines of points."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ STATE_AXIS: Mapping[str, Any] = {
     "x_label": "state at the longest test by the papers' formulas (bytes)",
     "x_tick": byte_size,
 }
-"""Of panels over `state_bytes`."""
+"""Options of panels over `state_bytes`."""
 
 
 def lines(
@@ -20,7 +20,7 @@ def lines(
     *,
     frontier: bool = False,
 ) -> list[Line]:
-    """Best rows as one line per family; rows without an x (a mixer that has no state) are left out."""
+    """Return the best rows as one line per family, without rows that have no x (mixers without a state)."""
     families: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         if (value := x(row)) is not None:
@@ -34,5 +34,5 @@ def published(points: Mapping[str, Sequence[tuple[float, float]]], *, frontier: 
 
 
 def state_bytes(row: Mapping[str, Any]) -> float | None:
-    """Bytes of the state at the longest sequence, in float32, by the papers' formulas; None without one."""
+    """Return the bytes of the state at the longest sequence, in float32, by the papers' formulas, or None."""
     return row["state_size"] and 4 * row["state_size"]

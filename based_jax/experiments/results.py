@@ -1,4 +1,4 @@
-"""results.jsonl of a study: one object per trained model, and the best of each job."""
+"""Store a study's results.jsonl: one object per trained model; select the best of each job."""
 
 import json
 import math
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 """One object of a JSONL file, such as a result."""
 
 Rows = Sequence[Mapping[str, Any]]
-"""Such objects where they are only read."""
+"""Read-only objects of a JSONL file."""
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -35,10 +35,10 @@ def read(path: Path) -> list[Row]:
 
 
 class Results:
-    """Read on opening, appended to as jobs end.
+    """A study's records, read on opening and appended to as jobs end.
 
     Raises:
-        ValueError: a line within the file, rather than the last one, is no JSON object.
+        ValueError: a line other than the last one is not a JSON object.
     """
 
     def __init__(self, path: Path):
@@ -54,7 +54,7 @@ class Results:
                 self.rows.append(row)
             elif number < len(lines):
                 raise ValueError(f"{path}, line {number}: expected a result, got {line[:60]!r}")
-        self._write()  # without a last line that was cut short
+        self._write()  # drops a truncated last line
 
     def has(self, job: Job) -> bool:
         """Return whether the job has ended, failed or not."""
@@ -65,7 +65,7 @@ class Results:
         return [row for row in self.rows if row["job"] == job.name]
 
     def add(self, job: Job, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append what the trainer recorded for `job`."""
+        """Append the trainer's records of `job`."""
         head = {"job": job.name, "family": job.family, "setting": job.setting, **job.facts}
         rows = [{**head, **record, "command": job.line} for record in records]
         self.rows += rows
@@ -73,7 +73,7 @@ class Results:
             file.write(json_lines(rows))
 
     def drop_failed(self) -> None:
-        """Forget the jobs of which no model has a result, so that they are trained again."""
+        """Drop the jobs without any result, so that they are trained again."""
         fine = {row["job"] for row in self.rows if row["status"] != FAILED}
         self.rows = [row for row in self.rows if row["job"] in fine]
         self._write()
@@ -87,15 +87,15 @@ class Results:
 
 
 def best(rows: Iterable[Mapping[str, Any]], slice_: tuple[str, str] | None = None) -> list[Row]:
-    """Each job with its best learning rate, in the order of the rows.
+    """Return each job with its best learning rate, in the order of the rows.
 
     Args:
         rows: of any number of jobs.
         slice_: rank and report the accuracy of one slice, such as ("num_pairs", "256"), not the overall one.
 
     Returns:
-        the rows of the best learning rates with `accuracy` averaged over the `seeds`, and how many they are.
-        A job whose models all failed is left out.
+        the rows of the best learning rates with `accuracy` averaged over the `seeds`, and the number of
+        seeds. A job whose models all failed is left out.
     """
     jobs: dict[str, dict[float, list[Mapping[str, Any]]]] = {}
     for row in rows:

@@ -1,7 +1,7 @@
 """Run the jobs of a study as processes, as many at once as there are slots; record each once.
 
-A job that fails is recorded with its last words, and the others go on. A signal stops the trainers, which
-save, and the next call continues them.
+A failed job is recorded with the end of its output, and the others go on. A signal stops the trainers, which
+save, and the next call resumes them.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ Ended = Callable[[Job, list[Row]], None]
 
 
 class Runner:
-    """Runs jobs in slots.
+    """Run jobs in slots.
 
     Args:
         out: directory of the study; every job's process works in a folder below out/runs.
-        results: where the jobs are recorded.
-        slots: for processes.
+        results: the records of the jobs.
+        slots: one process runs in each.
         ended: called with each job that has ended and its rows, from one thread at a time.
-        trainer: words before the job's flags.
+        trainer: start of the command line, before the job's flags.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Runner:
         self._stopping = False
 
     def run(self, jobs: Sequence[Job]) -> bool:
-        """Train what has no result yet; False if `stop` came before the end.
+        """Train the jobs without a result; return False if `stop` was called before the end.
 
         Raises:
-            DirectoryInUse: a trainer that a killed study left behind still works on one of the jobs.
+            DirectoryInUse: a trainer of a killed study still works on one of the jobs.
         """
         pending = [job for job in jobs if not self.results.has(job)]
         for job in pending:
@@ -72,7 +72,7 @@ class Runner:
         return not self._stopping
 
     def stop(self) -> None:
-        """Let the trainers save and end, and start no more; safe within a signal's handler."""
+        """Make the trainers save and end, and start no more; safe in a signal handler."""
         self._stopping = True
         for process in list(self._processes):
             process.send_signal(signal.SIGINT)
@@ -106,14 +106,14 @@ class Runner:
         return self.out / "runs" / job.name
 
     def _process(self, job: Job, workdir: Path, slot: Slot) -> int:
-        """Its exit status. A session of its own: a terminal's Ctrl-C reaches it through `stop` only."""
+        """Return the exit status. A process has its own session, so a terminal's Ctrl-C does not reach it."""
         words, environment = job.command(workdir, self.trainer), {**os.environ, **slot.environment}
         with (workdir / "log.txt").open("ab") as log:
             start = functools.partial(subprocess.Popen, stdin=subprocess.DEVNULL, start_new_session=True)
             process = start(words, env=environment, stdout=log, stderr=log)
             self._processes.add(process)
             try:
-                if self._stopping:  # it came between the two lines above
+                if self._stopping:  # `stop` was called between the two lines above
                     process.send_signal(signal.SIGINT)
                 return process.wait()
             finally:
@@ -122,7 +122,7 @@ class Runner:
 
 @contextlib.contextmanager
 def stopping(runner: Runner) -> Iterator[list[signal.Signals]]:
-    """While it is open, SIGINT and SIGTERM stop the runner; they are kept in the list."""
+    """Within the block, SIGINT and SIGTERM stop the runner; they are appended to the list."""
     received: list[signal.Signals] = []
 
     def stop(number: int, frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""Where jobs run: one process per accelerator, or a share of the CPU's cores each."""
+"""Find devices for jobs: one process per accelerator, or a share of the CPU's cores each."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ _PROBE = "import jax; print(jax.default_backend(), jax.local_device_count())"
 
 @dataclass(frozen=True)
 class Slot:
-    """For one process at a time."""
+    """The resources of one process at a time."""
 
     name: str
     environment: Mapping[str, str]  # added to the process's own
@@ -20,8 +20,8 @@ class Slot:
 def find_slots(count: int | None = None) -> list[Slot]:
     """Return `count` slots for processes, by default one for each accelerator, or one on a CPU.
 
-    The devices are counted in a process of its own: one that has looked holds the accelerators' memory. An
-    OSError says that JAX finds none.
+    The devices are counted in a separate process: a process that has used them holds the accelerators'
+    memory. An OSError reports that JAX finds none.
     """
     probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True)
     if probe.returncode:
@@ -37,6 +37,6 @@ def _on_accelerators(devices: int, count: int | None) -> list[Slot]:
 
 
 def _on_cpu(count: int) -> list[Slot]:
-    """XLA takes its number of threads from NPROC."""
+    """Make slots with a share of the cores each; XLA takes its number of threads from NPROC."""
     threads = str(max((os.cpu_count() or 1) // count, 1))
     return [Slot(f"cpu {index}", {"NPROC": threads}) for index in range(count)]

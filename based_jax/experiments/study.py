@@ -1,4 +1,4 @@
-"""A study as a command: train its grid, resuming, and draw its figure beside the papers' points."""
+"""Run a study as a command: train its grid, resuming, and draw its figure next to the papers' points."""
 
 import dataclasses
 import json
@@ -34,13 +34,13 @@ SCALES = ("smoke", "cpu", "paper")
 class Study:
     """One figure of the papers."""
 
-    name: str  # of its module
+    name: str  # name of its module
     title: str
-    source: str  # which figures it is, with the papers' sections
+    source: str  # the papers' figures and sections
     jobs: Mapping[str, Sequence[Job]]  # the grid of each scale
-    about: Mapping[str, str]  # what each scale trains and tests on, in a sentence
-    panels: Callable[[Rows, str], Sequence[Panel]]  # of all rows of results and the scale
-    notes: Sequence[str] = ()  # for the reader of the page
+    about: Mapping[str, str]  # the data of each scale, in one sentence
+    panels: Callable[[Rows, str], Sequence[Panel]]  # from all rows of results and the scale
+    notes: Sequence[str] = ()  # notes on the page
     columns: int | None = None  # panels side by side; default all
 
 
@@ -53,13 +53,13 @@ class Flags:
     out: Path | None = None
     """directory of the study; default runs/STUDY-SCALE"""
     at_once: int | None = None
-    """processes at once; default: one per accelerator, or one on a CPU"""
+    """number of processes at once; default: one per accelerator, or one on a CPU"""
     families: str | None = None
     """train only these lines of the figure, such as Based,Attention"""
     retry: bool = False
-    """train again what failed as a whole (lack of memory, a full disk)"""
+    """train jobs again that failed completely (out of memory, full disk)"""
     dry_run: bool = False
-    """print the command lines of the jobs, and train nothing"""
+    """print the command lines of the jobs without training"""
 
     def __post_init__(self) -> None:
         expect(self.at_once is None or self.at_once >= 1, "at_once", self.at_once, "at least 1")
@@ -90,7 +90,7 @@ def run_command(
 def claim(out: Path, facts: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> None:
     """Write study.json with the facts of a study, or check that the directory holds the same study.
 
-    What else is written, `also`, is not compared.
+    The facts in `also` are written but not compared.
     """
     path = out / "study.json"
     if not path.exists():
@@ -118,13 +118,13 @@ def train(
     """Train the jobs that have no result in `out`, show the results, and return the exit status.
 
     Args:
-        flags: of the command.
-        jobs: those that were chosen.
+        flags: flags of the command.
+        jobs: the chosen jobs.
         out: directory of the study.
-        what: is trained, after its number in the first line on stderr.
-        make_runner: `Runner`, or what takes the same arguments.
-        sentence: printed of the rows of each job that has ended.
-        write: makes files of all rows of results; their paths are printed.
+        what: the noun after the number of jobs in the first line on stderr.
+        make_runner: `Runner`, or a function with the same arguments.
+        sentence: formats the rows of a job that has ended.
+        write: writes files from all rows of results; their paths are printed.
 
     Returns:
         128 + n after signal n, 1 if one of the jobs failed, else 0.
@@ -172,7 +172,7 @@ def _run(study: Study, flags: Flags, jobs: Sequence[Job], out: Path) -> int:
 
 
 def draw(study: Study, scale: str, rows: Rows, out: Path) -> list[Path]:
-    """Write figure.png and index.html; the figure is left out, and the page says so, without matplotlib."""
+    """Write figure.png and index.html; without matplotlib there is no figure, and the page says so."""
     typed = f"python -m based_jax.experiments.{study.name} --scale {scale}"
     sentences = [
         f"{escape(study.source)}. {escape(study.about[scale])}",
@@ -205,5 +205,5 @@ def _facts(rows: Rows) -> str:
 
 
 def run(study: Study) -> None:
-    """What a study's module does as a program."""
+    """Run a study's module as a program."""
     command.run(f"python -m based_jax.experiments.{study.name}", lambda: main(study, sys.argv[1:]))

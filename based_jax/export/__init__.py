@@ -1,4 +1,4 @@
-"""Language models as programs that run without this library, written by `jax.export`, with their runner."""
+"""Export language models with `jax.export` as programs that run without this library, with a runner."""
 
 from based_jax.export.directory import export_model
 from based_jax.export.plan import Plan

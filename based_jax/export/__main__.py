@@ -29,23 +29,23 @@ class Options:
     checkpoint: str
     """pretrained directory (config.json, weights), a finished run's directory, or a hub id"""
     out: Path | None = None
-    """directory to write, created if need be; default: exported/ beside the weights"""
+    """directory to write, created if needed; default: exported/ next to the weights"""
     platforms: str = ",".join(PLATFORMS)
-    """where the programs run, comma-separated: cpu, cuda"""
+    """platforms to run on, comma-separated: cpu, cuda"""
     kernels: Literal["xla", "pallas"] = "xla"
-    """pallas: the fused GPU kernels inside; for --platforms cuda, with --batch-size"""
+    """pallas: include the fused GPU kernels; only with --platforms cuda and --batch-size"""
     batch_size: int | None = None
-    """rows of every call; None is any number of them"""
+    """number of rows of every call; None allows any number"""
     max_length: int = 2048
-    """tokens that a row may have, prompt included, in models whose state grows with them (attention)"""
+    """most tokens of a row, prompt included, in models whose state grows with them (attention)"""
     prefill_chunk: int = 128
-    """tokens of a prompt that one call reads; prompts are padded to a multiple"""
+    """number of prompt tokens that one call reads; prompts are padded to a multiple"""
     decode_chunk: int = 16
-    """tokens that one call makes at most"""
+    """most tokens that one call makes"""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """of the computation; None is the checkpoint's"""
+    """dtype of the computation; None is the checkpoint's"""
     weights: Literal["beside", "inside"] = "beside"
-    """in a safetensors file beside the programs, or as constants inside each of them"""
+    """beside: in a safetensors file next to the programs; inside: as constants in each of them"""
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
 

@@ -1,10 +1,10 @@
-"""An exported model as a directory that explains itself and runs alone.
+"""Write an exported model as a directory that describes itself and runs without this library.
 
-manifest.json          what the programs take and give, who made them, checksums
+manifest.json          inputs and outputs of the programs, the versions that wrote them, checksums
 init.jaxexport, prefill.jaxexport, decode.jaxexport, extend.jaxexport
-weights.safetensors    by the names of our parameters; absent if the programs have them inside
+weights.safetensors    by parameter name; absent if the programs contain them
 tokenizer.json         absent without a tokenizer
-run.py                 a copy of `runner.py`, which needs nothing of this library
+run.py                 a copy of `runner.py`, which uses nothing of this library
 """
 
 import hashlib
@@ -47,13 +47,13 @@ def export_model(
     """Export a model's programs, and write them with its weights and a runner.
 
     Args:
-        directory: created if need be; files of an earlier export are replaced.
+        directory: created if needed; files of an earlier export are replaced.
         model, params: the model and its variables.
         plan: what is compiled into the programs; None for the defaults.
         tokenizer: the one it was trained with, for ``run.py --prompt``; None exports none.
 
     Returns:
-        The manifest's path. Its sha256 is remembered in the user's cache directory, so that `Exported.load`
+        The manifest's path. Its sha256 is stored in the user's cache directory, so that `Exported.load`
         trusts the directory on this machine.
 
     Raises:
@@ -67,7 +67,7 @@ def export_model(
     programs = export_programs(model, params, plan)
     target = Path(directory)
     target.mkdir(parents=True, exist_ok=True)
-    # Last what makes the rest valid: whatever interrupts this leaves a directory that is refused.
+    # Write the manifest last: an interrupted export leaves a directory that is refused.
     (target / runner.MANIFEST).unlink(missing_ok=True)
     entries, weights, text = {}, None, None
     for name, exported in programs.exported.items():
@@ -95,7 +95,7 @@ def export_model(
 
 
 def _manifest(model: LanguageModel, plan: Plan, programs: Programs) -> dict[str, Any]:
-    """Return all entries but the files'."""
+    """Return all entries except those of the files."""
     checks = {str(c) for exported in programs.exported.values() for c in exported.disabled_safety_checks}
     of_plan = ("kernels", "batch_size", "prefill_chunk", "decode_chunk")
     return {

@@ -1,4 +1,4 @@
-"""What is compiled into exported programs, checked before any work."""
+"""Choose what is compiled into exported programs; checked before any work."""
 
 import dataclasses
 
@@ -11,22 +11,22 @@ WEIGHTS = ("beside", "inside")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is compiled into the programs; ValueError: a wrong value, or values that do not go together."""
+    """Settings that are compiled into the programs; ValueError: a wrong value or combination."""
 
     platforms: tuple[str, ...] = PLATFORMS
-    """where they run: cpu, cuda or both"""
+    """platforms to run on: cpu, cuda or both"""
     kernels: str = "xla"
-    """"pallas" puts the fused GPU kernels of this library inside: for cuda alone, with a batch size"""
+    """"pallas" includes this library's fused GPU kernels: for cuda alone, with a batch size"""
     batch_size: int | None = None
-    """rows of every call; None is any number of them"""
+    """number of rows of every call; None allows any number"""
     max_length: int = 2048
-    """tokens that a row may have, prompt included, in models whose state grows with them"""
+    """most tokens of a row, prompt included, in models whose state grows with them"""
     prefill_chunk: int = 128
-    """C, tokens of a row that one call of `prefill` reads"""
+    """C, number of tokens per row that one call of `prefill` reads"""
     decode_chunk: int = 16
-    """K, tokens of a row that one call of `extend` makes at most"""
+    """K, most tokens per row that one call of `extend` makes"""
     weights: str = "beside"
-    """"beside" the programs, as an argument of theirs, or "inside" each of them"""
+    """"beside" the programs, as an argument, or "inside" each of them, as constants"""
 
     def __post_init__(self) -> None:
         expect(bool(self.platforms), "platforms", self.platforms, "at least one of cpu, cuda")

@@ -1,12 +1,12 @@
-"""A language model as four programs on flat arrays, which `jax.export` turns into bytes.
+"""Write a language model as four programs on flat arrays, which `jax.export` turns into bytes.
 
     init      rows (B,)                                               -> state
     prefill   params, state, tokens (B, C), mask                      -> logits (B, vocab), state
     decode    params, state, token (B,), active                       -> logits (B, vocab), state
     extend    params, state, logits, sampling, active, count <= K     -> made (B, K), logits, state
 
-Parameters, states and settings are dicts from names to arrays, so that whoever calls the programs needs no
-class of this library. B is symbolic unless a batch size is given: any batch then runs.
+Parameters, states and settings are dicts from names to arrays, so that callers of the programs need no
+class of this library. B is symbolic unless a batch size is given, so any batch size works.
 """
 
 from collections.abc import Mapping
@@ -29,27 +29,27 @@ from based_jax.validate import expect, expect_choice
 from pallas_kernels import lowering_for
 
 DTYPES = ("float32", "bfloat16", "float16")
-KEY_KIND = "threefry2x32"  # of the random keys that `extend` takes as plain numbers
+KEY_KIND = "threefry2x32"  # kind of the random keys that `extend` takes as integers
 
 KERNEL_CALL = "__gpu$xla.gpu.triton"  # the custom call that holds a Pallas kernel as Triton IR
 
-_MOST_INSIDE = 1 << 31  # bytes of a flatbuffer, which is what a serialized program is
+_MOST_INSIDE = 1 << 31  # largest size in bytes of a flatbuffer, the format of serialized programs
 
 
 class Programs(NamedTuple):
-    """The programs, and what they take and give."""
+    """The programs, and their arguments and results."""
 
     exported: dict[str, export.Exported]  # by name, in the order of the module's docstring
     signatures: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]  # names of arguments, of results
     values: dict[str, Any]  # name of an argument or result -> shape and dtype, or a dict of them by name
-    params: dict[str, Array]  # the weights by name; none if they are inside
-    limit: int | None  # tokens that a row may have, prompt included; None is no limit
+    params: dict[str, Array]  # the weights by name; empty if they are inside
+    limit: int | None  # most tokens of a row, prompt included; None for no limit
 
 
 def export_programs(model: LanguageModel, params: Params, plan: Plan | None = None) -> Programs:
     """Trace a model and lower its programs; nothing is compiled and no GPU is needed.
 
-    The mixers must be able to continue from a state; the dtypes of `params` become those of the programs'.
+    The mixers must be able to continue from a state; the programs take the dtypes of `params`.
 
     Raises:
         ValueError: a model that computes in float64; weights of 2 GiB or more inside; kernels that no layer
@@ -66,7 +66,7 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     functions = _Functions(model, plan, inside)
     checks = [export.DisabledSafetyCheck.custom_call(KERNEL_CALL)] if plan.kernels == "pallas" else []
     exported = {}
-    # Ops traced inside pick the plan's kernels, whatever this machine has.
+    # Ops traced inside select the plan's kernels, whatever this machine has.
     choosing = lowering_for() if plan.kernels == "pallas" else jax.default_device("cpu")
     try:
         with choosing:
@@ -78,7 +78,7 @@ def export_programs(model: LanguageModel, params: Params, plan: Plan | None = No
     except (TypeError, jax.errors.InconclusiveDimensionOperation) as error:
         if plan.batch_size is not None:
             raise
-        # A layer may compute with the number of rows, which needs it to be a number; none of ours does.
+        # A layer may compute with the number of rows, which then must be an integer; none of ours does.
         raise ValueError(
             "batch_size = None: expected a number (--batch-size) for this model, which cannot be traced for "
             f"any batch ({str(error).splitlines()[0]})"
@@ -100,7 +100,7 @@ SIGNATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 FlatState = dict[str, Array]
 
-# Settings of `RowSettings` beside its keys and top_k.
+# Settings of `RowSettings` other than its keys and top_k.
 _FLOATS = ("temperature", "top_p", "min_p", "repetition", "presence", "frequency")
 
 
@@ -113,7 +113,7 @@ class _Functions:
         self._names = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
 
     def init(self, rows: Array) -> FlatState:
-        """Return the state before the first token; the length of `rows` is how many there are."""
+        """Return the state before the first token; the length of `rows` is the batch size."""
         return self._flat(self.model.init_state(rows.shape[0], self.plan.max_length))
 
     def prefill(
@@ -121,7 +121,8 @@ class _Functions:
     ) -> tuple[Array, FlatState]:
         """Read a chunk of each prompt; `mask` is True for real tokens, with right padding only.
 
-        Logits are those after a row's last real token. A row without any has none, and keeps its state.
+        Logits are those after a row's last real token. A row without real tokens has no logits and keeps its
+        state.
         """
         variables = self._variables(params)
         hidden, after = self.model.apply(variables, tokens, self._tree_of(state), mask=mask, method="hidden")
@@ -132,7 +133,7 @@ class _Functions:
     def decode(
         self, params: FlatState, state: FlatState, token: Array, active: Array
     ) -> tuple[Array, FlatState]:
-        """Read one token per row; rows that are not active keep their state, and have no logits."""
+        """Read one token per row; inactive rows keep their state, and their logits are meaningless."""
         variables, before = self._variables(params), self._tree_of(state)
         # The kernels of a single step take no mask.
         mask = active[:, None] if self.plan.kernels == "xla" else None
@@ -154,17 +155,17 @@ class _Functions:
         active: Array,
         count: Array,
     ) -> tuple[Array, Array, FlatState]:
-        """Make `count` <= K tokens per active row, each read before the next, from `logits` after the last.
+        """Make `count` <= K tokens per active row, the first from `logits`, those after the last token.
 
-        `sampling` is `RowSettings` with keys as numbers, and what each row's text is so far: `step` is the
-        number of tokens made; `prompt_counts` and `made_counts` are how often each token is in the prompt and
-        among those, for the penalties; `bias_tokens` and `bias_values` are `Biases`. The tokens, int32
-        (B, K), are 0 after `count` and in rows that are not active; logits and state are those after the
-        last of them.
+        `sampling` has the fields of `RowSettings`, with keys as integers, and the text so far of each row:
+        `step` is the number of tokens made; `prompt_counts` and `made_counts` are how often each token is in
+        the prompt and among the tokens made, for the penalties; `bias_tokens` and `bias_values` are `Biases`.
+        The tokens, int32 (B, K), are 0 after `count` and in inactive rows; logits and state are those after
+        the last token.
         """
         keys = jax.random.wrap_key_data(sampling["keys"], impl=KEY_KIND)
         rows = RowSettings(keys=keys, **{name: sampling[name] for name in ("top_k", *_FLOATS)})
-        step = jax.jit(self.decode)  # as in the program of this name: traced once for both
+        step = jax.jit(self.decode)  # traced once for this program and `decode`
 
         def body(number: Array, carry: Any) -> Any:
             counts, (made, logits, state) = carry

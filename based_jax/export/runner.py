@@ -1,16 +1,16 @@
 """Run an exported language model: ``python run.py --prompt TEXT`` or ``python run.py --tokens 1,2,3``.
 
-Needs jax, numpy, safetensors and flatbuffers, and nothing of the library that wrote the directory; for texts
-of a model with a tokenizers file also tokenizers. In Python:
+Needs jax, numpy, safetensors and flatbuffers, but not the library that wrote the directory; texts for a
+model with a tokenizers file also need tokenizers. In Python:
 
     model = Exported.load(directory)
     model.generate_text(["def "], max_new_tokens=100)             # texts
     model.generate([[1, 2, 3], [4, 5]], max_new_tokens=16)        # lists of tokens
-    state = model.init(2)                                         # or call by call
+    state = model.init(2)                                         # or one call at a time
     logits, state = model.prefill(state, tokens, mask)
     logits, state = model.decode(state, token)
 
-The programs run with the rights of whoever loads them, and nothing contains them: load what you trust.
+The programs run with the rights of the user who loads them, without a sandbox: load only what you trust.
 """
 
 import argparse
@@ -41,34 +41,34 @@ MANIFEST = "manifest.json"
 PROGRAMS = ("init", "prefill", "decode", "extend")
 
 _INT32_MAX = 2**31 - 1
-_MOST_BIASED = 300  # tokens with a bias: the size of what the program takes
-_MOST_BYTES = 1 << 26  # of a manifest: a thousand times what a large model's has
+_MOST_BIASED = 300  # most tokens with a bias: the size of the program's argument
+_MOST_BYTES = 1 << 26  # of a manifest: a thousand times that of a large model
 
 Array = jax.Array | np.ndarray
 State = dict[str, jax.Array]
-"""Arrays by name, the rows of a batch first. A value: keep it, and continue from it as often as you like."""
+"""Arrays by name, with the batch as first axis. Immutable: continue from one as often as you like."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen; ValueError: a setting out of its range."""
+    """Settings of the sampling of tokens; ValueError: a setting out of its range."""
 
     temperature: float = 0.0
-    """0 takes the most likely token; else the logits are divided by it and sampled"""
+    """0 takes the most likely token; otherwise the logits are divided by it and sampled"""
     top_k: int = 0
     """sample among this many most likely tokens; 0 is all"""
     top_p: float = 1.0
-    """sample among the fewest of them whose probabilities sum to at least this"""
+    """sample among the fewest most likely tokens whose probabilities sum to at least this"""
     min_p: float = 0.0
     """sample among tokens with at least this share of the most likely one's probability"""
     repetition_penalty: float = 1.0
     """above 1: tokens that are in the prompt or were made become less likely"""
     presence_penalty: float = 0.0
-    """taken from the logits of tokens that were made"""
+    """subtracted from the logits of tokens that were made"""
     frequency_penalty: float = 0.0
-    """taken from a token's logit once for every time it was made"""
+    """subtracted from a token's logit once for every time it was made"""
     logit_bias: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    """token -> what is added to its logit before anything else, in [-100, 100], for up to 300 tokens"""
+    """token -> bias, added to its logit before all other settings, in [-100, 100], for up to 300 tokens"""
     seed: int = 0
     """row r has the key fold_in(key(seed), r)"""
 
@@ -94,11 +94,11 @@ class Sampling:
 
     @property
     def penalises(self) -> bool:
-        """True if it matters which tokens are in the text."""
+        """Whether the counts of the tokens in the text are needed."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
     def arrays(self, rows: int, key_kind: str) -> dict[str, np.ndarray]:
-        """The settings as the program takes them, the same for all rows but for the keys."""
+        """Return the settings as arrays for the program, the same for all rows except for the keys."""
         key = jax.random.key(self.seed, impl=key_kind)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(rows))
         others = {name: value for name, value in vars(self).items() if name not in ("seed", "logit_bias")}
@@ -116,8 +116,8 @@ class Exported:
     """A language model read from an exported directory; see `load`.
 
     Attributes:
-        manifest: what the directory says about itself.
-        params: the weights by name; none if they are inside the programs.
+        manifest: the directory's description of itself.
+        params: the weights by name; empty if they are inside the programs.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Exported:
     ) -> None:
         self.manifest, self.params, self._tokenizer = manifest, params, tokenizer
         self._init, self._prefill, self._decode = (jax.jit(programs[name].call) for name in PROGRAMS[:3])
-        # The loop of `generate` is the only owner of its state: each step may overwrite the last.
+        # The loop of `generate` alone owns its state, so each step may overwrite the previous one.
         self._extend = jax.jit(programs["extend"].call, donate_argnums=(1, 2))
 
     @classmethod
@@ -139,15 +139,15 @@ class Exported:
         """Read and check a directory. Call this before anything else uses JAX, on a CPU (see below).
 
         Args:
-            directory: that of this file, one that was exported on this machine by this user, or another one
-                with one of the following.
-            sha256: the manifest's, as the export printed it: the directory is that export, whoever copied it.
-            trust: take it as it is. Its programs do what they hold, with the rights of this process.
+            directory: this file's own, one that this user exported on this machine, or any other together
+                with one of the following arguments.
+            sha256: the manifest's, as the export printed it: proves that the directory is that export.
+            trust: load the directory unchecked. Its programs run with the rights of this process.
 
         Raises:
             FileNotFoundError: a file is missing.
             ValueError: a file was changed, cut or belongs to another export; a format, a calling convention
-                or programs that this version of jax does not know; no program for this platform; an export
+                or programs that this version of jax does not support; no program for this platform; an export
                 from elsewhere without `sha256` or `trust`.
             ImportError: flatbuffers is missing.
         """
@@ -159,7 +159,7 @@ class Exported:
             _expect(manifest["sha256"] == sha256, "sha256", sha256, f"{manifest['sha256']}, of {folder}")
         elif not (trust or _is_own(folder, manifest["sha256"])):
             raise ValueError(
-                f"{folder}: was not exported here, and its programs do what they hold: expected sha256 "
+                f"{folder}: was not exported here, and its programs run with your rights: expected sha256 "
                 "(run.py --sha256), which the export printed, or trust=True (run.py --trust)"
             )
         programs = {
@@ -171,7 +171,7 @@ class Exported:
         return cls(manifest, programs, weights, None if text is None else _checked(folder, text))
 
     def init(self, batch_size: int) -> State:
-        """The state before the first token of `batch_size` rows."""
+        """Return the state before the first token of `batch_size` rows."""
         self._check_rows(batch_size)
         return self._init(np.zeros(batch_size, np.int32))
 
@@ -181,11 +181,11 @@ class Exported:
         Args:
             state: of B rows.
             tokens: int32 (B, C), C = `prefill_chunk` of the manifest.
-            mask: bool (B, C), True for real tokens; padding stands to the right.
+            mask: bool (B, C), True for real tokens; padding on the right.
 
         Returns:
-            logits: float32 (B, vocab) after the last real token; of no meaning for a row without any, whose
-                state stays as it was.
+            logits: float32 (B, vocab) after the last real token; meaningless for a row without real tokens,
+                whose state does not change.
             state: after these tokens.
         """
         return self._prefill(self.params, state, tokens, mask)
@@ -198,7 +198,7 @@ class Exported:
             active: bool (B,), False for rows that keep their state; None is all.
 
         Returns:
-            logits: float32 (B, vocab), of no meaning for rows that are not active.
+            logits: float32 (B, vocab), meaningless for rows that are not active.
             state: after the token.
         """
         active = np.ones(len(token), bool) if active is None else active
@@ -216,7 +216,7 @@ class Exported:
 
         Args:
             prompts: rows of tokens, of any lengths, none empty.
-            max_new_tokens: tokens to make per row.
+            max_new_tokens: number of tokens to make per row.
             stop_tokens: a row ends before one of these.
             sampling: settings of `Sampling`, such as temperature=0.8, top_p=0.95, seed=1.
 
@@ -224,7 +224,7 @@ class Exported:
             The new tokens of each row.
 
         Raises:
-            TypeError: a setting that is not known.
+            TypeError: an unknown setting.
             ValueError: an empty prompt, a token outside of the vocabulary, more rows or tokens than the
                 programs were exported for, or a sampling setting out of its range.
         """
@@ -238,7 +238,7 @@ class Exported:
 
         Args:
             prompts: texts; "" begins a new document.
-            max_new_tokens: tokens to make per text.
+            max_new_tokens: most tokens to make per text.
             stop: texts that end a continuation; they are not returned.
             sampling: see `generate`.
 
@@ -246,7 +246,7 @@ class Exported:
             The continuations, without the prompts.
 
         Raises:
-            ValueError: an export without a tokenizer; a prompt that it cannot read; see also `generate`.
+            ValueError: an export without a tokenizer; a prompt that it cannot encode; see also `generate`.
             ImportError: the tokenizer needs the package tokenizers.
         """
         _expect(all(stop), "stop", stop, "texts that are not empty")
@@ -259,18 +259,18 @@ class Exported:
         for texts, active in self._rounds(rows, max_new_tokens, [eot], Sampling(**sampling)):
             for row in np.flatnonzero(active[: len(rows)]):
                 made[row] = decode(texts[row])
-                places = [place for place in map(made[row].find, stop) if place >= 0]
-                if places:
-                    made[row] = made[row][: min(places)]
+                positions = [position for position in map(made[row].find, stop) if position >= 0]
+                if positions:
+                    made[row] = made[row][: min(positions)]
                     active[row] = False
         return made
 
     def _rounds(
         self, prompts: Sequence[Sequence[int]], new: int, stops: Sequence[int], sampling: "Sampling"
     ) -> Iterator[tuple[list[list[int]], np.ndarray]]:
-        """Yield all rows' new tokens and which rows go on, after every `decode_chunk` tokens.
+        """Yield the new tokens of all rows and which rows are active, after every `decode_chunk` tokens.
 
-        A row that has just ended still counts as active; setting others to False ends them.
+        A row that has just ended still counts as active; the caller may set others to False to end them.
         """
         self._check(prompts, new, stops)
         rows, size = self.manifest["batch_size"] or len(prompts), self.manifest["vocab_size"]
@@ -283,7 +283,7 @@ class Exported:
         most = max(sampling.logit_bias, default=0)
         _expect(most < size, "logit_bias", most, f"tokens in [0, {size})")
         logits, state = self._read_prompts(prompts, rows)
-        counts = np.zeros((2, rows, size), np.int32)  # of the prompts' tokens, of those that were made
+        counts = np.zeros((2, rows, size), np.int32)  # of the prompts' tokens, and of the new ones
         for row, prompt in enumerate(prompts):
             counts[0, row] = np.bincount(prompt, minlength=size)
         texts: list[list[int]] = [[] for _ in prompts]
@@ -294,7 +294,7 @@ class Exported:
                 **settings,
                 "step": np.full(rows, made, np.int32),
                 "prompt_counts": counts[0],
-                "made_counts": counts[1].copy(),  # which changes while the device may still read it
+                "made_counts": counts[1].copy(),  # copied, as it changes while the device may still read it
             }
             values = {name: values[name] for name in known}
             tokens, logits, state = self._extend(
@@ -304,7 +304,7 @@ class Exported:
             for row in np.flatnonzero(active):
                 fresh = np.asarray(tokens)[row, :count].tolist()
                 counts[1, row] += np.bincount(fresh, minlength=size).astype(np.int32)
-                end = next((place for place, token in enumerate(fresh) if token in stops), None)
+                end = next((position for position, token in enumerate(fresh) if token in stops), None)
                 texts[row] += fresh[:end]
                 if end is not None:
                     ended.append(row)
@@ -349,11 +349,11 @@ class Exported:
 
 
 def read_tokenizer(path: Path) -> tuple[Callable[[str], list[int]], Callable[[Sequence[int]], str]]:
-    """The functions text -> tokens and tokens -> text of a ``tokenizer.json``.
+    """Return the functions text -> tokens and tokens -> text of a ``tokenizer.json``.
 
     Raises:
         ImportError: it needs the package tokenizers, which is missing.
-        ValueError: the tokenizers that is installed cannot read it.
+        ValueError: the installed version of tokenizers cannot read it.
     """
     content = path.read_text(encoding="utf-8")
     kind = json.loads(content).get("type")
@@ -385,7 +385,7 @@ _NUCLEOTIDES = "ACGTN"
 
 
 def _encode_nucleotides(text: str) -> list[int]:
-    """Ids of nucleotides; IUPAC's codes for several bases are N."""
+    """Encode nucleotides; IUPAC codes for several bases become N."""
     read = re.sub("[RYSWKMBDHV]", "N", text.upper().replace("U", "T"))
     other = re.search(f"[^{_NUCLEOTIDES}]", read)
     _expect(other is None, "prompt", text, "nucleotides: A C G T U N or another of IUPAC's codes")
@@ -393,7 +393,7 @@ def _encode_nucleotides(text: str) -> list[int]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a directory, if it is whole and of a version that is known here.
+    """Read the manifest of a directory; check that it is complete and of a supported version.
 
     Raises:
         FileNotFoundError, ValueError: see `Exported.load`.
@@ -417,9 +417,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def record(sha256: str) -> None:
-    """Remember that the export with this manifest was made here, so that `Exported.load` asks for no trust.
+    """Record that the export with this manifest was made here, so that `Exported.load` trusts it.
 
-    Where the user has no cache directory that can be written, nothing is remembered.
+    Does nothing if the user has no writable cache directory.
     """
     with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: there is no home directory
         _records().mkdir(parents=True, exist_ok=True)
@@ -427,13 +427,13 @@ def record(sha256: str) -> None:
 
 
 def _records() -> Path:
-    """``~/.cache/based_jax/exports`` or below XDG_CACHE_HOME: an empty file for each export's sha256."""
+    """Return ``~/.cache/based_jax/exports``, or that below XDG_CACHE_HOME: an empty file per sha256."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "based_jax" / "exports"
 
 
 def _is_own(folder: Path, sha256: str) -> bool:
-    """Whether the directory is the one that this very file came with, or was exported here."""
+    """Return whether the directory is this file's own, or was exported here."""
     if folder.resolve() == Path(__file__).resolve().parent:
         return True
     with contextlib.suppress(OSError, RuntimeError):
@@ -442,7 +442,7 @@ def _is_own(folder: Path, sha256: str) -> bool:
 
 
 def _check_entries(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Whether a manifest has what is read from it, each of its kind."""
+    """Check that a manifest has every entry that is read from it, with the right type."""
 
     def check(good: bool, name: str, value: Any, expected: str) -> None:
         if not good:
@@ -479,7 +479,7 @@ def _check_entries(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _read_weights(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights by name; none if they are inside the programs."""
+    """Read the weights by name; empty if they are inside the programs."""
     entry, expected = manifest["weights"], manifest["values"]["params"]
     if entry is None:
         return {}
@@ -495,7 +495,7 @@ def _read_weights(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of all other entries."""
+    """Return the SHA-256 of all other entries."""
     others = {name: value for name, value in manifest.items() if name != "sha256"}
     return hashlib.sha256(json.dumps(others, sort_keys=True).encode()).hexdigest()
 
@@ -503,8 +503,8 @@ def digest(manifest: Mapping[str, Any]) -> str:
 def avoid_broken_fusions() -> None:
     """Keep XLA from fusing around matrix products on a CPU where jaxlib's programs can be wrong (1e33).
 
-    Seen with jaxlib 0.10.2 and 0.12.0. JAX reads the flag once, at its first use; where that is over, a
-    warning says so.
+    Seen with jaxlib 0.10.2 and 0.12.0. JAX reads the flag once, at its first use; later calls of this
+    function warn instead.
     """
     flag = "--xla_cpu_experimental_ynn_fusion_type"
     version = tuple(int(part) for part in re.findall(r"\d+", metadata.version("jaxlib"))[:3])
@@ -523,7 +523,7 @@ def avoid_broken_fusions() -> None:
 
 
 def _check_environment(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Whether the jax that is installed here can run the programs."""
+    """Check that the installed jax can run the programs."""
     ours = jax.__version__
     version = manifest["calling_convention_version"]
     least = export.minimum_supported_calling_convention_version
@@ -545,7 +545,7 @@ def _check_environment(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _checked(folder: Path, entry: Mapping[str, str]) -> Path:
-    """Where a file is, if its content is what was written."""
+    """Return a file's path after checking its SHA-256."""
     path = folder / entry["file"]
     if not path.is_file():
         raise FileNotFoundError(f"{path}: expected this file, which {MANIFEST} lists")
@@ -557,21 +557,21 @@ def _checked(folder: Path, entry: Mapping[str, str]) -> Path:
 
 
 def _deserialize(path: Path, manifest: Mapping[str, Any]) -> export.Exported:
-    """A program that this version of jax can read."""
+    """Deserialize a program; report one that this version of jax cannot read."""
     try:
         program = export.deserialize(bytearray(path.read_bytes()))
         if jax.__version__ != manifest["jax"]:
             _lower(program)
     except ImportError:
         raise
-    except Exception as error:  # whatever a format that is newer than this jax leads to
+    except Exception as error:  # a newer format may raise anything
         wrote = f"what jax {manifest['jax']} wrote ({error!r:.200})"
         raise ValueError(f"{path}: jax {jax.__version__} cannot read {wrote}") from error
     return program
 
 
 def _lower(program: export.Exported) -> None:
-    """Look at a program's operations, which would else be read at its first call."""
+    """Parse a program's operations now, which otherwise happens at its first call."""
     flat = [
         jax.ShapeDtypeStruct([size if isinstance(size, int) else 1 for size in aval.shape], aval.dtype)
         for aval in program.in_avals
@@ -609,21 +609,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--prompt", action="append", metavar="TEXT", help="a text to continue; may be repeated")
     add("--tokens", type=_tokens, action="append", metavar="1,2,3", help="or a row of tokens")
     add = parser.add_argument
-    add("--directory", type=Path, default=Path(__file__).parent, help="the exported directory; default: here")
-    add("--sha256", metavar="HEX", help="its manifest's, which the export printed; else it is refused")
-    add("--trust", action="store_true", help="load a --directory from elsewhere, whatever it holds")
-    add("--max-new-tokens", type=int, help="tokens to make at most; default: 200, with --tokens 16")
+    add("--directory", type=Path, default=Path(__file__).parent, help="exported directory; default: this one")
+    add("--sha256", metavar="HEX", help="sha256 of its manifest, which the export printed")
+    add("--trust", action="store_true", help="load a --directory from elsewhere without a check")
+    add("--max-new-tokens", type=int, help="most tokens to make; default: 200, with --tokens 16")
     add("--temperature", type=float, default=0.0, help="0 takes the most likely token; larger is more random")
     add("--top-k", type=int, default=0, help="sample among this many tokens; 0 is all")
     add("--top-p", type=float, default=1.0, help="share of probability to sample from")
     add("--min-p", type=float, default=0.0, help="least share of the most likely token's probability")
     text = "above 1: tokens of the text become less likely"
     add("--repetition-penalty", type=float, default=1.0, help=text)
-    add("--presence-penalty", type=float, default=0.0, help="taken from the logits of tokens that were made")
-    add("--frequency-penalty", type=float, default=0.0, help="the same, for every time that one was made")
-    text = "tokens and what is added to their logits, from -100 to 100"
+    add("--presence-penalty", type=float, default=0.0, help="subtracted from logits of made tokens")
+    add("--frequency-penalty", type=float, default=0.0, help="the same, once per occurrence")
+    text = "tokens and the biases added to their logits, from -100 to 100"
     add("--logit-bias", type=_biases, default={}, metavar="5:-100,7:2.5", help=text)
-    add("--seed", type=int, default=0, help="of the sampling")
+    add("--seed", type=int, default=0, help="seed of the sampling")
     add("--stop", action="append", default=[], metavar="TEXT", help="a text that ends a continuation")
     add("--stop-tokens", type=_tokens, default=[], metavar="0,1", help="tokens that end a row of --tokens")
     options = parser.parse_args(argv)

@@ -1,7 +1,7 @@
-"""Text from a language model: sampling, the decoding loop, streaming, many requests at once.
+"""Generate text with a language model: sampling, decoding, streaming and continuous batching.
 
-As an attribute of `based_jax`, `generate` is the function; imports see the package all the same:
-`from based_jax.generate import stream` works, `import based_jax.generate.loop as loop` does not.
+`based_jax.generate` is the function once `based_jax` is imported, so `from based_jax.generate import stream`
+works and `import based_jax.generate.loop as loop` does not.
 """
 
 import importlib
@@ -37,7 +37,7 @@ _AT_FIRST_USE = {
     "speculative": ("Speculation", "early_exit", "speculate"),
     "weights": ("decoding_weights",),
 }
-"""Modules that most programs never need -> their public names; `import based_jax` does not wait for them."""
+"""Modules imported on first use, so that `import based_jax` stays fast -> their public names."""
 
 
 def __getattr__(name: str) -> Any:

@@ -31,7 +31,7 @@ class Options:
     prompt: str
     """text to continue; "" begins a new document"""
     max_new_tokens: int = 200
-    """tokens to make at most; the end of the document ends it earlier"""
+    """most tokens to generate; the end of the document ends the text earlier"""
     temperature: float = 0.8
     """0 takes the most likely token; larger is more random"""
     top_k: int | None = None
@@ -41,29 +41,29 @@ class Options:
     min_p: float | None = None
     """sample among tokens with at least this share of the most likely one's probability, in (0, 1]"""
     repetition_penalty: float = 1.0
-    """above 1: tokens that are in the text already become less likely"""
+    """above 1: tokens that are already in the text become less likely"""
     presence_penalty: float = 0.0
-    """taken from the logits of tokens that were made"""
+    """subtracted from the logits of tokens that were generated"""
     frequency_penalty: float = 0.0
-    """taken from a token's logit once for every time it was made"""
+    """subtracted from a token's logit once for every time it was generated"""
     logit_bias: dict[int, float] = dataclasses.field(default_factory=dict)
-    """tokens and what is added to their logits, in [-100, 100]: 10 -100 32 1.5 bans token 10 and so on"""
+    """tokens and the biases added to their logits, in [-100, 100]: `10 -100 32 1.5` bans token 10"""
     seed: int = 0
-    """of the sampling"""
+    """seed of the sampling"""
     stop: tuple[str, ...] = ()
     """texts that end the continuation; they are not printed"""
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
-    """what weights are stored and multiplied in; None is the checkpoint's"""
+    """dtype in which weights are stored and multiplied; None is the checkpoint's"""
     stream: bool = True
-    """print while tokens are made; else all at the end"""
+    """print tokens as they are generated; otherwise print the whole text at the end"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit status."""
+    """Run the command; return its exit status."""
     options = command.parse(Options, argv, prog=PROG)
-    # Says what is wrong before anything is loaded.
+    # Check the options before anything is loaded.
     sampler = Sampler(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Sampler)})
     StopTexts(options.stop)
     expect_integer("max_new_tokens", options.max_new_tokens, 1)
@@ -80,13 +80,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     chunks = TextStream(model, params, tokenizer, options.prompt, **ends, rng=rng, **settings)
     try:
         return show(options.prompt, chunks, options.stream)
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
 def show(prompt: str, chunks: TextStream, as_they_come: bool) -> int:
-    """Print the text, then the speed; an interrupt ends the text where it is."""
+    """Print the text, then the speed; an interrupt ends the text early."""
     begin, first, held, status = time.perf_counter(), None, [prompt], 0
     try:
         for chunk in _after_compiling(chunks):
@@ -107,7 +107,7 @@ def show(prompt: str, chunks: TextStream, as_they_come: bool) -> int:
 
 
 def _after_compiling(chunks: Iterable[str]) -> Iterator[str]:
-    """The chunks; what the first waits for is reported."""
+    """Yield the chunks; report progress while the first one compiles."""
     rest = iter(chunks)
     with phase("compiling for this prompt's length; kept for the next time", patience=math.inf):
         first = next(rest, None)

@@ -1,7 +1,7 @@
-"""How many tokens a state can hold: a question of states that grow with the text, as KV caches do.
+"""Choose how many tokens a state can hold, for states that grow with the text, such as KV caches.
 
-Capacity comes in powers of two, so that few sizes are compiled, and what is filled can be moved to a larger
-one. Recurrent states have one size, whatever the text.
+Capacities are powers of two, so few sizes are compiled, and a filled state can be moved to a larger one.
+The size of a recurrent state does not depend on the text.
 """
 
 import bisect
@@ -20,29 +20,29 @@ SMALLEST_CAPACITY = 64
 
 @functools.lru_cache(maxsize=32)
 def state_grows(model: LanguageModel) -> bool:
-    """Whether the size of a model's state depends on how many tokens it must hold."""
+    """Return whether the size of a model's state depends on how many tokens it must hold."""
     short, long = (jax.eval_shape(lambda size=size: model.init_state(1, size)) for size in (1, 1 << 16))
     return jax.tree.map(lambda leaf: leaf.shape, short) != jax.tree.map(lambda leaf: leaf.shape, long)
 
 
 def capacity_for(model: LanguageModel, tokens: int) -> int | None:
-    """What `init_state` takes as `max_length` for this many tokens; None where the state does not grow.
+    """Return the `max_length` to pass to `init_state` for this many tokens; None if the state does not grow.
 
-    The next power of two, and at least `SMALLEST_CAPACITY`.
+    It is the next power of two, and at least `SMALLEST_CAPACITY`.
     """
-    hashable: Any = model  # as flax makes its modules, unseen by type checkers
+    hashable: Any = model  # flax makes modules hashable, which type checkers do not see
     return max(SMALLEST_CAPACITY, 1 << (tokens - 1).bit_length()) if state_grows(hashable) else None
 
 
 def with_capacity(model: LanguageModel, state: State, max_length: int) -> State:
-    """The same state in arrays for `max_length` tokens per row.
+    """Move a state to arrays for `max_length` tokens per row.
 
-    The state of a model without caches does not depend on it and comes back as it is.
+    A state without caches does not depend on `max_length` and is returned unchanged.
 
     Args:
-        state: any number of rows, none of which has more than `max_length` tokens or has met more than the
-            state was made for: token p then lies in slot p of both.
-        max_length: tokens that a row will ever have.
+        state: any number of rows. No row may hold more than `max_length` tokens, or have read more than the
+            state was made for: token p is then in slot p of both.
+        max_length: largest number of tokens that a row will have.
 
     Raises:
         ValueError: a state of another model.
@@ -62,23 +62,23 @@ def with_capacity(model: LanguageModel, state: State, max_length: int) -> State:
 
 
 def token_limit(model: LanguageModel, max_length: int) -> int | None:
-    """Tokens that a row of `model.init_state(B, max_length)` may read; None is any number.
+    """Return how many tokens a row of `model.init_state(B, max_length)` may read; None if there is no limit.
 
     Learned positions end with their table. A layer whose state grows with `max_length` ends there, or where
-    it grows no more: a long convolution has so many taps.
+    its state stops growing: a long convolution has a fixed number of taps.
     """
     config = model.config
     limits = [config.max_positions] if config.max_positions else []
     for letter in sorted(set(config.schedule)):
         mixer = make_mixer(config, config.schedule.index(letter))
-        own = getattr(mixer, "max_length", None)  # of cosformer, whose weights fit its longest text
+        own = getattr(mixer, "max_length", None)  # cosformer's weights are made for its longest text
         limits += [own] if own else []
         limits += _capacity_limit(mixer, max_length)
     return min(limits, default=None)
 
 
 def _capacity_limit(mixer: Any, max_length: int) -> list[int]:
-    """The limit by one layer's state, if there is one."""
+    """Return the limit set by one layer's state, if there is one, as a list of at most one."""
 
     def size(length: int) -> int:
         return row_bytes(jax.eval_shape(lambda: mixer.init_state(1, length)))

@@ -1,8 +1,8 @@
-"""What a loop over single tokens carries of its layers' streams: which rows are broken, and where.
+"""Share one stream between all layers while a loop makes single tokens.
 
-Every layer's state knows how far the rows have come, the same in all layers. While single tokens are made,
-without padding and in the segment of the last one, that is what it was before the loop and the number of
-tokens made. Carried layer by layer it would be computed layer by layer: on a GPU, two kernels each.
+Every layer's state records how far the rows have come, equally in all layers. While single tokens are made,
+without padding and in one segment, that is the stream before the loop plus the number of tokens made. Carried
+layer by layer it would be computed layer by layer: on a GPU, two kernels each.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ class Carried(NamedTuple):
     """A state without what all of its streams share."""
 
     arrays: list[Array]
-    """in the order of the state"""
+    """the other leaves, in the order of the state"""
     broken: Bool[Array, "streams B"]
 
 
@@ -30,18 +30,18 @@ class LayerStreams:
         self._leaves, self._tree = jax.tree.flatten(state, is_leaf=_is_stream)
 
     def strip(self, state: State) -> Carried:
-        """Return what the loop carries of a state: of that before it, or of a later one."""
+        """Return the loop's carry for a state: the one before the loop, or a later one."""
         leaves = self._tree.flatten_up_to(state)
         broken = jnp.array([leaf.broken for leaf in leaves if _is_stream(leaf)])
         return Carried([leaf for leaf in leaves if not _is_stream(leaf)], broken)
 
     def within(self, carried: Carried, made: Int[Array, "..."]) -> State:
-        """Return the state after `made` tokens, with the first layer's stream in all: it is computed once."""
+        """Return the state after `made` tokens, with the first layer's stream, computed once, in all."""
         first = next((leaf for leaf in self._leaves if _is_stream(leaf)), None)
         return self._restore(carried, made, [first if _is_stream(leaf) else leaf for leaf in self._leaves])
 
     def after(self, carried: Carried, made: Int[Array, "..."]) -> State:
-        """Return the state after the loop: each stream from its own, whose memory it can take."""
+        """Return the state after the loop: each stream from its own layer, whose memory it can reuse."""
         return self._restore(carried, made, self._leaves)
 
     def _restore(self, carried: Carried, made: Array, before: list[Any]) -> State:

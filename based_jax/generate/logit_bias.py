@@ -1,7 +1,7 @@
-"""Biases: numbers that are added to the logits of chosen tokens before anything else is done to them.
+"""Biases: numbers added to the logits of chosen tokens before all other settings apply.
 
-A row has up to `MAX_BIASED` of them, as an array of tokens and one of values that are scattered into its
-logits. Both have that size whatever is given, so that one compiled program serves rows with any biases.
+A row has up to `MAX_BIASED` of them, as an array of tokens and an array of values that are scattered into its
+logits. Both always have that size, so that one compiled program serves rows with any biases.
 """
 
 import numbers
@@ -15,16 +15,16 @@ from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import INT32_MAX, expect
 
 MAX_BIASED = 300
-"""tokens of a row that may have a bias"""
+"""most tokens of a row that may have a bias"""
 LARGEST_BIAS = 100
-"""as OpenAI's: -100 bans a token, 100 makes it the only one, unless logits are as far apart"""
+"""as in OpenAI's API: -100 bans a token, 100 makes it the only one, unless logits differ by as much"""
 
 
 class LogitBias(Mapping[int, float]):
-    """Token -> what is added to its logit; hashable.
+    """Map tokens to biases; hashable.
 
     Raises:
-        ValueError: no such mapping, more than `MAX_BIASED` tokens, or a bias beyond `LARGEST_BIAS`.
+        ValueError: not such a mapping, more than `MAX_BIASED` tokens, or a bias beyond `LARGEST_BIAS`.
     """
 
     def __init__(self, biases: Any) -> None:
@@ -63,11 +63,11 @@ class Biases(NamedTuple):
     values: Float[Array, "B K"]
     """0 where unused"""
     given: Bool[Array, " B"]
-    """whether a row has any: if no row has, nothing is added"""
+    """whether each row has any; if no row has, nothing is added"""
 
     @classmethod
     def of(cls, rows: Sequence[Mapping[int, float] | None]) -> "Biases":
-        """From the biases of each row."""
+        """Stack the biases of each row."""
         tokens, values = np.zeros((len(rows), MAX_BIASED), np.int32), np.zeros((len(rows), MAX_BIASED))
         for row, biases in enumerate(rows):
             given = biases or {}
@@ -76,12 +76,12 @@ class Biases(NamedTuple):
         return cls(jnp.asarray(tokens), jnp.asarray(values.astype(np.float32)), jnp.asarray(given))
 
     def added(self, logits: Float[Array, "B vocab"]) -> Float[Array, "B vocab"]:
-        """Logits with the biases added."""
+        """Return the logits with the biases added."""
         rows = jnp.arange(logits.shape[0])[:, None]
         return logits.at[rows, self.tokens].add(self.values.astype(logits.dtype))
 
 
 def expect_known(biases: Mapping[int, float] | None, vocab_size: int) -> None:
-    """Check that biases are of tokens of the vocabulary."""
+    """Check that all biased tokens are in the vocabulary."""
     most = max(biases or (), default=0)
     expect(most < vocab_size, "logit_bias", most, f"tokens in [0, {vocab_size})")

@@ -1,9 +1,9 @@
-"""Generate: one compiled prefill, then one compiled loop over single tokens with the state donated.
+"""Generate text: one compiled prefill, then one compiled loop over single tokens with the state donated.
 
     prefill   h, state = model.hidden(chunk of the prompt, state);   keep h of each row's last token
     decode    token ~ choose(unembed(h));   h, state = model.hidden(token, state);   repeat
 
-Rows of one batch may have prompts of different lengths: the state knows how far each row has come.
+Rows of one batch may have prompts of different lengths: the state holds each row's position.
 """
 
 import dataclasses
@@ -35,13 +35,13 @@ class Prefix(Protocol):
     tokens: Any
     """its N tokens"""
     state: State
-    """after them, one row"""
+    """the state after them, one row"""
     hidden: Any
-    """(1, D), the final norm's output at the last of them"""
+    """(1, D), the final norm's output at the last token"""
 
 
 class Progress(NamedTuple):
-    """What decoding carries from token to token."""
+    """The carry of the decoding loop."""
 
     state: State
     hidden: Float[Array, "B D"]
@@ -49,13 +49,13 @@ class Progress(NamedTuple):
     done: Bool[Array, " B"]
     """rows that have emitted a stop token"""
     step: Int[Array, ""]
-    """tokens made so far"""
+    """number of tokens made so far"""
     counts: Counts | None
-    """tokens of each row's text, where a row has penalties"""
+    """token counts of each row's text, if any row has penalties"""
 
 
 class Rules(NamedTuple):
-    """How tokens are chosen: array arguments of the compiled loop, so other values do not compile again."""
+    """How tokens are chosen: array arguments of the compiled loop, so new values do not recompile it."""
 
     settings: RowSettings
     stop_tokens: np.ndarray
@@ -91,19 +91,19 @@ def generate(
 ) -> Any:
     """Continue prompts.
 
-    Compiled for a model and batch size: the decoding loop once per bucket of `max_new_tokens`, reading once
-    for each of the three sizes of `prompt.CHUNKS`; prompts of other lengths, other settings, keys and stop
-    tokens reuse the programs. A state that grows with the text (full attention's) can hold a power of two
-    of tokens, and another power compiles again; so do the first penalties, which count tokens, and the first
+    Compiled programs per model and batch size: one decoding loop per bucket of `max_new_tokens` and one
+    prefill for each of the three sizes in `prompt.CHUNKS`; prompts of other lengths, other settings, keys and
+    stop tokens reuse them. A state that grows with the text (full attention's) has a capacity of a power of
+    two tokens, and another power compiles again; so do the first penalties, which count tokens, and the first
     biases.
 
     Args:
         model: any model whose mixers can continue from a state.
         params: its variables.
         prompt: (B, N) integers, or B rows of any lengths.
-        max_new_tokens: tokens to make per row.
-        temperature: 0 takes the most likely token; else the logits are divided by it and sampled. As the
-            other settings of `Sampler`, one for all rows or a sequence with one per row.
+        max_new_tokens: number of tokens to make per row.
+        temperature: 0 takes the most likely token; otherwise the logits are divided by it and sampled. Like
+            the other settings of `Sampler`, one value for all rows or a sequence with one per row.
         rng: `jax.random.key(seed)`, needed when temperature > 0. Row r uses fold_in(rng, r). With one key
             per row, shape (B,), a row makes the same tokens in any batch.
         top_k, top_p, min_p: which tokens may be sampled; see `Sampler`.
@@ -112,14 +112,14 @@ def generate(
             row has.
         prompt_mask: (B, N) booleans, True for real tokens, right padding only.
         pad_token: what stopped rows emit; may lie outside of the vocabulary, such as -1.
-        prefill_chunk: read the prompt this many tokens at a time, instead of 512; the same result.
-        prefix: a text that was read before, which stands before every row; rows may then be empty.
-        return_logprobs: also return how likely the model thought each token.
+        prefill_chunk: number of prompt tokens to read at a time, instead of 512; the result is the same.
+        prefix: a text that was read before and precedes every row; rows may then be empty.
+        return_logprobs: also return each token's log-probability under the model.
 
     Returns:
-        The new tokens, int32 (B, max_new_tokens). With `return_logprobs` the tokens and their log
-        probabilities by the model's own logits, without temperature, penalties and biases, float32 of the
-        same shape, 0 for padding.
+        The new tokens, int32 (B, max_new_tokens). With `return_logprobs` also their log-probabilities under
+        the model's own logits, without temperature, penalties and biases, float32 of the same shape, 0 for
+        padding.
 
     Raises:
         TypeError, ValueError: an argument of the wrong shape, dtype or value, named in the message.
@@ -157,18 +157,18 @@ def stream(
     return_logprobs: bool = False,
     chunk: int = 8,
 ) -> Iterator[Any]:
-    """Continue prompts and yield the tokens while they are made.
+    """Continue prompts and yield the tokens as they are made.
 
-    The chunks, joined along the length, are `generate`'s tokens. Once every row has stopped the iterator
+    The chunks, joined along the length, are `generate`'s tokens. When every row has stopped the iterator
     ends, without the padding that `generate` adds. Arguments are checked at the call, not at the first chunk.
 
     Args:
-        chunk: tokens per chunk and dispatch; the first chunk is the first token alone.
+        chunk: number of tokens per chunk and dispatch; the first chunk is the first token alone.
         others: see `generate`.
 
     Returns:
-        Iterator over int32 (B, tokens); with `return_logprobs` over pairs of them and their log
-        probabilities.
+        Iterator over int32 (B, tokens); with `return_logprobs` over pairs of them and their
+        log-probabilities.
 
     Raises:
         TypeError, ValueError: as `generate`.
@@ -194,7 +194,7 @@ def _chunks(
     begin, count = 0, 1
     out, made, progress = decode(start(), count)
     while True:
-        # The next chunk is computed while the caller looks at this one.
+        # Compute the next chunk while the caller uses this one.
         begin, following = begin + count, min(chunk, total - begin - count)
         ahead = decode(progress, following) if following else None
         (tokens, logprobs), size = map(np.asarray, out), int(made)
@@ -218,7 +218,7 @@ def _read(
     prefix: Prefix | None = None,
     **sampling: Any,
 ) -> tuple[Callable[[], Progress], Rules]:
-    """Validate a call's arguments; return the function that reads the prompt, and how to choose tokens."""
+    """Validate a call's arguments; return a function that reads the prompt, and the rules of sampling."""
     config = model.config
     read = read_prompt(prompt, prompt_mask, config.vocab_size, may_be_empty=prefix is not None)
     batch, length = read.tokens.shape
@@ -229,7 +229,7 @@ def _read(
         expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")
     most = INT32_MAX - before - length
     expect(total <= most, "max_new_tokens", total, f"at most {most} after {before + length} tokens")
-    if config.max_positions:  # beyond its table the model would return NaN
+    if config.max_positions:  # past the end of its table the model returns NaN
         limit = config.max_positions
         read_before = f"less a prompt of {before + length} tokens, plus 1"
         most = f"at most {limit} = max_positions of the model, {read_before}"
@@ -249,7 +249,7 @@ def _read(
             progress = begin(model, batch, capacity)
         else:
             progress = _continue(model, prefix.state, prefix.hidden, batch, capacity)
-        mesh = explicit_mesh.explicit_mesh((params, prompt))  # what is kept for a row is sharded like it
+        mesh = explicit_mesh.explicit_mesh((params, prompt))  # per-row arrays are sharded like the rows
         progress = explicit_mesh.placed(progress, mesh, like=prompt)
         for offset, end in itertools.pairwise(itertools.accumulate(chunks, initial=0)):
             part = padded.tokens[:, offset:end]
@@ -262,7 +262,7 @@ def _read(
 
 
 def _count(prompt: Prompt, prefix: Prefix | None, vocab_size: int) -> Counts:
-    """How often each token occurs in the prompts, and in what stands before them."""
+    """Count how often each token occurs in the prompts and in the prefix before them."""
     tokens = jnp.asarray(prompt.tokens)
     real = jnp.arange(tokens.shape[1])[None] < prompt.lengths[:, None]
     counts = border.run(Counts.of_prompt, (tokens, real, vocab_size), {})
@@ -274,9 +274,9 @@ def _count(prompt: Prompt, prefix: Prefix | None, vocab_size: int) -> Counts:
 
 @functools.partial(jax.jit, static_argnames=("model", "batch", "capacity"))
 def begin(model, batch, capacity):
-    """Where reading a prompt begins, for `prefill`.
+    """Return the progress before the prompt, for `prefill`.
 
-    Compiled, because two leaves may be one array otherwise, which cannot be donated.
+    Compiled, because eager code may use one array for two leaves, which cannot be donated.
     """
     hidden = jnp.zeros((batch, model.config.embed_width), model.config.jnp_dtype)
     return _progress(model.init_state(batch, capacity), hidden)
@@ -284,7 +284,7 @@ def begin(model, batch, capacity):
 
 @functools.partial(jax.jit, static_argnames=("model", "batch", "capacity"))
 def _continue(model, state, hidden, batch, capacity):
-    """After a text with which every row begins: new arrays, for others may want to continue it too."""
+    """Copy the prefix's state for every row: new arrays, as others may want to continue it too."""
 
     def repeat(state, hidden):
         state = state if capacity is None else with_capacity(model, state, capacity)
@@ -309,7 +309,7 @@ def read_chunk(model, params, progress, tokens, lengths, offset):
     size = tokens.shape[1]
     mask = offset + jnp.arange(size)[None] < lengths[:, None]
     h, state = model.apply(params, tokens, progress.state, mask=mask, method="hidden")
-    last = lengths - 1 - offset  # of the whole prompt: in this part, before it or after it
+    last = lengths - 1 - offset  # position in this chunk; the prompt may end before or after it
     hidden = jnp.take_along_axis(h, jnp.clip(last, 0, size - 1)[:, None, None], axis=1)[:, 0]
     hidden = jnp.where((last >= 0)[:, None], hidden, progress.hidden)
     return progress._replace(state=state, hidden=hidden)
@@ -320,8 +320,8 @@ def _decode(model, params, progress, limit, rules, *, size):
     """Make up to `limit` <= size tokens, fewer if every row stops.
 
     Returns:
-        tokens and their log probabilities: (B, size), padded after what was made; how many were made; the
-        progress after them.
+        tokens and their log-probabilities: (B, size), padded after those that were made; how many were made;
+        the progress after them.
     """
     make = functools.partial(make_tokens, model, size)
     return border.run(make, (params, progress, limit, rules), {}, like=progress.hidden)
@@ -345,7 +345,8 @@ def make_tokens(model, size, params, progress, limit, rules):
         logprobs = logprobs.at[:, made].set(jnp.where(done, 0, chosen.logprob))
         done = done | (token[:, None] == rules.stop_tokens[None]).any(axis=1)
         counts = None if counts is None else counts.add(token)
-        # Stopped rows go on with the token they would have made: padding may lie outside of the vocabulary.
+        # Stopped rows continue with the token they would have made: padding may lie outside of the
+        # vocabulary.
         h, state = model.apply(params, token[:, None], streams.within(carried, made), method="hidden")
         return made + 1, Progress(streams.strip(state), h[:, 0], done, step + 1, counts), (tokens, logprobs)
 

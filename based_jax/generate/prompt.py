@@ -1,4 +1,4 @@
-"""What callers may pass as a prompt, and the one form in which the loop takes it: right-padded tokens."""
+"""Validate prompts and convert them to the form that the loop takes: right-padded tokens."""
 
 import numbers
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Tokens: TypeAlias = "Array | np.ndarray | Sequence[Sequence[int] | np.ndarray]"
 SMALLEST_BUCKET = 16
 
 CHUNKS = (32, 128, 512)
-"""how many tokens of a prompt are read at a time: each is one program"""
+"""numbers of prompt tokens that are read at a time: one program each"""
 
 
 class Prompt(NamedTuple):
@@ -41,7 +41,7 @@ def read_prompt(prompt: Tokens, mask: Any, vocab_size: int, *, may_be_empty: boo
     """
     array: Any = prompt
     if not hasattr(array, "shape"):
-        expect(mask is None, "prompt_mask", type(mask).__name__, "None with rows of tokens, which say it")
+        expect(mask is None, "prompt_mask", type(mask).__name__, "None with a list of rows")
         array, mask = _pad_rows(array, may_be_empty)
     expect_array("prompt", array, ("B", "N"), "integer")
     batch, length = array.shape
@@ -57,26 +57,26 @@ def read_prompt(prompt: Tokens, mask: Any, vocab_size: int, *, may_be_empty: boo
     real = np.ones(tokens.shape, bool) if mask is None else np.asarray(mask)
     lengths = real.sum(axis=1)
     for row, count in enumerate(lengths):
-        expect(bool(real[row, :count].all()), "prompt_mask", f"row {row}", "a run of True, then of False")
+        expect(bool(real[row, :count].all()), "prompt_mask", f"row {row}", "True values, then False ones")
         expect(may_be_empty or count > 0, "prompt", f"row {row}", "at least one token")
     wrong = tokens[real & ((tokens < 0) | (tokens >= vocab_size))]
     expect(wrong.size == 0, "prompt", int(wrong[0]) if wrong.size else None, f"tokens in [0, {vocab_size})")
-    # Padding becomes token 0: whatever stood there, maybe outside of the vocabulary, must not make NaNs.
+    # Padding becomes token 0: other values may lie outside of the vocabulary and make NaNs.
     tokens = np.where(real, tokens, 0)[:, : max(lengths.max(), 1)]
     return Prompt(tokens.astype(np.int32), lengths.astype(np.int32))
 
 
 def pad_to(prompt: Prompt, length: int) -> Prompt:
-    """The prompt with `length` columns."""
+    """Return the prompt with `length` columns."""
     numpy: Any = jnp if isinstance(prompt.tokens, Tracer) else np
     missing = length - prompt.tokens.shape[1]
     return prompt._replace(tokens=numpy.pad(prompt.tokens, [(0, 0), (0, missing)]))
 
 
 def chunk_sizes(length: int, largest: int | None = None) -> list[int]:
-    """How many tokens to read at a time: of `largest`, by default that of `CHUNKS`, and the rest in one.
+    """Split a prompt into chunks of `largest` (by default, of `CHUNKS`) and one for the remainder.
 
-    The rest is padded to a size of `CHUNKS`, so that prompts of any length compile a handful of programs.
+    The remainder is padded to a size of `CHUNKS`, so that prompts of any length compile only a few programs.
     """
     largest = largest or CHUNKS[-1]
     whole, rest = divmod(length, largest)
@@ -85,13 +85,13 @@ def chunk_sizes(length: int, largest: int | None = None) -> list[int]:
 
 
 def bucket(length: int) -> int:
-    """What lengths are rounded up to, so that few sizes are compiled: four per octave, at most 25% more."""
+    """Round up a length so that few sizes are compiled: four per octave, at most 25% more."""
     step = max(SMALLEST_BUCKET, 1 << max((length - 1).bit_length() - 3, 0))
     return -(-length // step) * step
 
 
 def _pad_rows(rows: Any, may_be_empty: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of any lengths as one array and its mask."""
+    """Pad rows of any lengths to one array; return it and its mask."""
     whole = isinstance(rows, Sequence) and not isinstance(rows, str | bytes)
     if not whole:
         raise TypeError(f"prompt = {rows!r}: expected integers of shape (B, N), or rows of them")
@@ -100,7 +100,7 @@ def _pad_rows(rows: Any, may_be_empty: bool) -> tuple[np.ndarray, np.ndarray]:
     for row, tokens in enumerate(rows):
         expect(isinstance(tokens, Sequence | np.ndarray | jax.Array), "prompt", tokens, "rows of tokens")
         array = np.asarray(tokens)
-        array = array if array.size else np.zeros(0, np.int64)  # NumPy takes no tokens for floats
+        array = array if array.size else np.zeros(0, np.int64)  # NumPy makes [] an array of floats
         expect(may_be_empty or array.size > 0, "prompt", f"row {row}", "at least one token")
         integers = array.ndim == 1 and np.issubdtype(array.dtype, np.integer)
         expect(integers, f"prompt[{row}]", tokens, "a row of integers")

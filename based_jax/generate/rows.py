@@ -1,7 +1,7 @@
-"""Rows of a state: every leaf of a state has the batch as its first axis, so rows are taken and put alike.
+"""Take and replace rows of a state: every leaf has the batch as its first axis.
 
-What makes recurrent models easy to serve: a row carries its whole past with it, in memory that does not
-grow, and moves from batch to batch by one copy.
+This makes recurrent models easy to serve: a row holds its whole past in memory that does not grow, and
+moves from batch to batch with one copy.
 """
 
 import jax
@@ -12,7 +12,7 @@ from based_jax.validate import expect
 
 
 def row_count(state: State) -> int:
-    """Rows of a state."""
+    """Return the number of rows of a state."""
     leaves = jax.tree.leaves(state)
     expect(bool(leaves), "state", type(state).__name__, "a state with at least one array")
     counts = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
@@ -21,21 +21,21 @@ def row_count(state: State) -> int:
 
 
 def take_rows(state: State, rows: Int[Array, " R"]) -> State:
-    """The rows with these indices, in this order; one may come more than once."""
+    """Return the rows with these indices, in this order; an index may be repeated."""
     return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0), state)
 
 
 def put_rows(state: State, new: State, rows: Int[Array, " R"]) -> State:
-    """`state` with row rows[i] replaced by row i of `new`; indices beyond its rows are left out.
+    """Return `state` with row rows[i] replaced by row i of `new`; indices out of range are ignored.
 
     Args:
         new: R rows of the same model and capacity.
-        rows: where they go, each at most once.
+        rows: their new indices, each at most once.
     """
     return jax.tree.map(lambda old, leaf: old.at[rows].set(leaf.astype(old.dtype), mode="drop"), state, new)
 
 
 def row_bytes(state: State) -> int:
-    """Bytes that one row takes, also of abstract states (`jax.eval_shape`)."""
+    """Return the bytes of one row, also of abstract states (`jax.eval_shape`)."""
     rows = row_count(state)
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)) // rows

@@ -1,17 +1,17 @@
-"""From logits to tokens: biases, penalties, temperature, top-k, top-p, min-p; each row by its own settings.
+"""Sample tokens from logits: biases, penalties, temperature, top-k, top-p, min-p; settings are per row.
 
-    penalised  = logits + biases, lowered for tokens that are in the text already
+    penalised  = logits + biases, lowered for tokens that are already in the text
     scores     = penalised / temperature
     candidates = min_p(top_p(top_k(scores)))
     token      ~ softmax(candidates),   or the largest of `penalised` where the temperature is 0
 
-The order is the field's: the nucleus is taken among the top-k candidates, renormalised, as in the authors'
+The order is the usual one: the nucleus is taken among the top-k candidates, renormalised, as in the authors'
 decoding; min-p is relative to the most likely token at this temperature (Nguyen et al. 2024, arXiv
-2407.01082), so it does not matter which tokens were left out before.
-The padded end of the vocabulary is cut off first, so it can never be sampled.
+2407.01082), so it does not depend on the tokens removed before.
+The padded end of the vocabulary is cut off first, so it is never sampled.
 
-Settings are arrays with an entry per row: one program serves all of them, and does no more work than the
-rows at hand ask for. A row's token depends on its own logits, settings and key, not on the other rows.
+Settings are arrays with an entry per row: one program serves all of them, and only does the work that the
+batch's settings need. A row's token depends on its own logits, settings and key, not on the other rows.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from based_jax.typing import Array, Bool, Float, Int
 from based_jax.validate import expect, expect_array
 
 LARGEST_PENALTY = 1e20
-"""Penalties beyond it, and factors below its inverse, could make float32 logits infinite."""
+"""Larger penalties, and factors below its inverse, could make float32 logits infinite."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,17 +53,18 @@ class Sampler:
     min_p: float | None = None
     """sample among tokens with at least this share of the most likely one's probability; None is all"""
     repetition_penalty: float = 1.0
-    """logits of tokens that are in the prompt or were made are divided by it if positive, multiplied if
-    negative: above 1 they become less likely (Keskar et al. 2019, section 4.1, for positive logits); in
+    """positive logits of tokens that are in the prompt or were made are divided by it, negative ones
+    multiplied: above 1 these tokens become less likely (Keskar et al. 2019, section 4.1, for positive
+        logits); in
     [1e-20, 1e20]"""
     presence_penalty: float = 0.0
-    """taken from the logits of tokens that were made; as the next one OpenAI's, which ignore the prompt, and
-    in [-1e20, 1e20]"""
+    """subtracted from the logits of tokens that were made; like the next one as in OpenAI's API, which
+    ignores the prompt, and in [-1e20, 1e20]"""
     frequency_penalty: float = 0.0
-    """taken from a token's logit once for every time it was made"""
+    """subtracted from a token's logit once for every time it was made"""
     logit_bias: Mapping[int, float] | None = None
-    """token -> what is added to its logit before anything else, in [-100, 100], for up to 300 tokens; kept as
-    a `LogitBias`"""
+    """token -> bias, added to its logit before all other settings, in [-100, 100], for up to 300 tokens;
+    stored as a `LogitBias`"""
 
     def __post_init__(self) -> None:
         good = _is_real(self.temperature) and 0 <= self.temperature <= sys.float_info.max
@@ -85,12 +86,12 @@ class Sampler:
 
     @property
     def greedy(self) -> bool:
-        """True if no randomness is needed."""
+        """Whether no randomness is needed."""
         return self.temperature == 0
 
     @property
     def penalises(self) -> bool:
-        """True if `choose` needs to know which tokens are in the text."""
+        """Whether `choose` needs the counts of the tokens in the text."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
 
@@ -98,9 +99,9 @@ _NUMBERS = tuple(field.name for field in dataclasses.fields(Sampler) if field.na
 
 
 class RowSettings(NamedTuple):
-    """Keys and `Sampler`'s settings in its order, an entry per row: an argument of compiled programs.
+    """Keys and the fields of `Sampler` in its order, an entry per row: an argument of compiled programs.
 
-    Biases are apart, see `Biases`.
+    Biases are separate, see `Biases`.
     """
 
     keys: Key[Array, " B"]
@@ -118,7 +119,7 @@ class RowSettings(NamedTuple):
 
 
 def row_samplers(batch_size: int, **settings: Any) -> list[Sampler]:
-    """One sampler per row, from `Sampler`'s settings: each a value for all rows, or one per row."""
+    """Make one sampler per row from `Sampler`'s settings: each a value for all rows, or one per row."""
     columns = {}
     for name, value in settings.items():
         values = value.tolist() if hasattr(value, "tolist") else value
@@ -136,13 +137,13 @@ class BatchSettings(NamedTuple):
 
     rows: RowSettings
     biases: Biases | None
-    """None if no row has any"""
+    """None if no row has biases"""
     penalises: bool
     """whether any row has penalties"""
 
 
 def batch_settings(rng: Any, batch_size: int, vocab_size: int, **settings: Any) -> BatchSettings:
-    """The settings of a batch from `Sampler`'s, see `row_samplers`.
+    """Make the settings of a batch from those of `Sampler`, see `row_samplers`.
 
     Raises:
         TypeError, ValueError: a wrong setting or key, or no key where a row samples.
@@ -159,7 +160,7 @@ def batch_settings(rng: Any, batch_size: int, vocab_size: int, **settings: Any) 
 
 
 def row_settings(samplers: Sequence[Sampler], keys: Key[Array, " B"] | None) -> RowSettings:
-    """The settings of a batch.
+    """Stack the settings of a batch.
 
     Args:
         keys: one per row (`row_keys`); None if every row is greedy.
@@ -191,25 +192,25 @@ class Counts(NamedTuple):
     def of_prompt(
         cls, tokens: Int[Array, "B N"], mask: Bool[Array, "B N"] | None, vocab_size: int
     ) -> "Counts":
-        """Counts before the first new token; `mask` is True for the prompts' real tokens."""
+        """Count the prompts' tokens; `mask` is True for real tokens."""
         tokens = jnp.asarray(tokens)
         none = jnp.zeros((tokens.shape[0], vocab_size), jnp.int32)
         rows = jnp.arange(tokens.shape[0])[:, None]
         return cls(none.at[rows, tokens].add(1 if mask is None else jnp.asarray(mask, jnp.int32)), none)
 
     def add(self, token: Int[Array, " B"], active: Bool[Array, " B"] | None = None) -> "Counts":
-        """Counts after one more token per row; of the `active` rows, if that is given."""
+        """Add one token per row; only to the `active` rows, if given."""
         active = jnp.ones(token.shape, bool) if active is None else active
         return self.add_rows(token[:, None], active[:, None])
 
     def add_rows(self, tokens: Int[Array, "B N"], real: Bool[Array, "B N"]) -> "Counts":
-        """Counts after more tokens per row, those where `real` is True."""
+        """Add several tokens per row, those where `real` is True."""
         rows = jnp.arange(tokens.shape[0])[:, None]
         return self._replace(output=self.output.at[rows, tokens].add(real.astype(jnp.int32)))
 
 
 class Choice(NamedTuple):
-    """A token per row, and what the model thought of it."""
+    """A token per row, and its probability under the model."""
 
     token: Int[Array, " B"]
     logprob: Float[Array, " B"]
@@ -234,13 +235,13 @@ def choose(
 
     Args:
         logits: one row per sequence; entries from `vocab_size` on are ignored.
-        step: tokens that each row has made; the key of a token is fold_in(row's key, step).
+        step: number of tokens that each row has made; the key of a token is fold_in(row's key, step).
         counts: tokens of each row's text; None for no penalties, whatever `settings` says.
-        biases: what is added to the logits; None is nothing.
-        vocab_size: tokens that may be chosen.
+        biases: added to the logits; None for none.
+        vocab_size: number of tokens that may be chosen.
         top_logprobs: K.
-        top_rows: rows whose most likely tokens are needed; if there is none, all rows report zeros. None is
-            all rows.
+        top_rows: rows whose most likely tokens are needed; if there are none, all rows report zeros. None
+            means all rows.
     """
     logits = logits[:, :vocab_size]
     penalised = adjusted(logits, settings, counts, biases)
@@ -260,7 +261,7 @@ def report(
     top_logprobs: int,
     top_rows: Bool[Array, " B"] | None = None,
 ) -> Choice:
-    """Say how likely tokens were by the model's own logits; see `choose`."""
+    """Return the log-probabilities of tokens under the model's own logits; see `choose`."""
     logprobs = jax.nn.log_softmax(logits, axis=-1).astype(jnp.float32)
     most = min(top_logprobs, logits.shape[-1])
 
@@ -279,7 +280,7 @@ def report(
 def adjusted(
     logits: Float[Array, "B vocab"], settings: RowSettings, counts: Counts | None, biases: Biases | None
 ) -> Float[Array, "B vocab"]:
-    """Logits with biases added, then lowered by the penalties; see `choose`. No work if no row has any."""
+    """Return the logits with biases added and penalties applied; see `choose`. No work if no row has any."""
     some = []
     if counts is not None:
         some += [settings.repetition != 1, settings.presence != 0, settings.frequency != 0]
@@ -296,12 +297,12 @@ def adjusted(
 
 
 def candidates(logits: Float[Array, "B vocab"], settings: RowSettings) -> Float[Array, "B vocab"]:
-    """Logits over temperature less their largest, -inf for tokens that may not be sampled.
+    """Return (logits - largest) / temperature, -inf for tokens that may not be sampled.
 
-    Tokens as likely as the last one that is let in are let in with it. Rows of temperature 0 mean nothing.
+    Tokens tied with the last candidate are candidates too. Rows of temperature 0 are meaningless.
     """
     column = jax.tree.map(lambda setting: setting[:, None], settings._replace(keys=None))
-    # Only differences count; taken first, a tiny temperature cannot turn the largest into inf.
+    # Only differences matter; subtracting first keeps a tiny temperature from turning the largest into inf.
     logits = logits - logits.max(axis=-1, keepdims=True)
     warm = jnp.maximum(column.temperature, jnp.finfo(jnp.float32).tiny)
     scores = logits / jnp.where(column.temperature > 0, warm, 1)
@@ -313,17 +314,17 @@ def candidates(logits: Float[Array, "B vocab"], settings: RowSettings) -> Float[
     def top_p(scores: Array) -> Array:
         weights = jnp.exp(scores)
         nucleus = _most_likely(scores, weights, column.top_p * weights.sum(axis=-1, keepdims=True))
-        return jnp.where(column.top_p < 1, nucleus, scores)  # rounding must not end one that is everything
+        return jnp.where(column.top_p < 1, nucleus, scores)  # rounding must not cut top_p = 1
 
     scores = lax.cond((settings.top_k > 0).any(), top_k, lambda: scores)
     scores = lax.cond((settings.top_p < 1).any(), top_p, lambda scores: scores, scores)
-    return jnp.where(scores >= jnp.log(column.min_p), scores, -jnp.inf)  # the most likely token's is 0
+    return jnp.where(scores >= jnp.log(column.min_p), scores, -jnp.inf)  # the most likely token has 0
 
 
 def row_keys(rng: Any, batch_size: int) -> Key[Array, " B"]:
-    """One key per row: row r takes `fold_in(rng, r)`; (B,) keys are taken as they are.
+    """Return one key per row: row r takes `fold_in(rng, r)`; (B,) keys are returned unchanged.
 
-    A row's tokens depend on its key only, so a row that is given the same key alone makes the same tokens.
+    A row's tokens depend on its key only, so a row with the same key makes the same tokens in any batch.
 
     Args:
         rng: `jax.random.key(seed)`, or B of them; the older `jax.random.PRNGKey` arrays work too.
@@ -347,7 +348,7 @@ def _penalise(
     logits: Float[Array, "B vocab"], settings: RowSettings, counts: Counts
 ) -> Float[Array, "B vocab"]:
     repetition, presence, frequency = (setting[:, None] for setting in settings[-3:])
-    # Divided alone, as in the paper, a negative logit would become more likely.
+    # Division alone, as in the paper, would make a negative logit more likely.
     lowered = jnp.where(logits > 0, logits / repetition, logits * repetition)
     logits = jnp.where(counts.prompt + counts.output > 0, lowered, logits)
     return logits - presence * (counts.output > 0) - frequency * counts.output
@@ -356,10 +357,10 @@ def _penalise(
 def _most_likely(
     scores: Float[Array, "B vocab"], weights: Array, target: Float[Array, "B 1"] | Int[Array, "B 1"]
 ) -> Float[Array, "B vocab"]:
-    """-inf for all but the fewest most likely tokens whose weights sum to at least `target`.
+    """Set all but the fewest most likely tokens whose weights sum to at least `target` to -inf.
 
-    Scores are at most 0, where the bits of a float, read as an integer, are in order: halving an interval
-    of integers finds the last score in 31 sums. On a CPU sorting 50,000 scores took about 30 times as long.
+    Scores are at most 0, where the bits of a float, read as an integer, are ordered: bisecting an interval of
+    integers finds the last score in 31 sums. On a CPU sorting 50,000 scores took about 30 times as long.
     """
     bits = jnp.finfo(scores.dtype).bits
     order = lax.bitcast_convert_type(jnp.abs(scores), jnp.dtype(f"int{bits}"))
@@ -379,16 +380,16 @@ def _most_likely(
 def _draw(
     scores: Float[Array, "B vocab"], keys: Key[Array, " B"], step: Int[Array, " B"]
 ) -> Int[Array, " B"]:
-    """A token of each row by its probability: one random number, looked up in the distribution function."""
+    """Draw a token for each row: invert the cumulative distribution at one uniform number."""
 
     def number(key: Array, step: Array) -> Array:
         return jax.random.uniform(jax.random.fold_in(key, step), dtype=scores.dtype)
 
     weights = jnp.exp(scores)
     reached = jnp.where(weights > 0, jnp.cumsum(weights, axis=-1), 0)
-    # Below the largest sum of a token that may be drawn, so that rounding never leads to one that may not.
-    place = jax.vmap(number)(keys, step)[:, None] * reached.max(axis=-1, keepdims=True)
-    return jnp.argmax(reached > place, axis=-1)
+    # Below the total of the tokens that may be drawn, so that rounding never selects another one.
+    target = jax.vmap(number)(keys, step)[:, None] * reached.max(axis=-1, keepdims=True)
+    return jnp.argmax(reached > target, axis=-1)
 
 
 def _is_real(value: object) -> bool:

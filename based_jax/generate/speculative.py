@@ -1,21 +1,20 @@
-"""Speculative decoding: a small model proposes tokens, the model at hand checks them in one call.
+"""Speculative decoding: a small model proposes tokens, the target model checks them in one call.
 
     draft     x_1 ... x_k,   x_i ~ q_i                       one token at a time
     target    p_1 ... p_{k+1}                                all at once, after x_1 ... x_{i-1}
     accept    x_i while u_i q_i(x_i) < p_i(x_i)              u_i uniform in [0, 1)
-    then      one more token ~ max(p_i - q_i, 0) after the first x_i refused, ~ p_{k+1} after all accepted
+    then      one more token ~ max(p_i - q_i, 0) after the first x_i rejected, ~ p_{k+1} if all are accepted
 
-The tokens are distributed as the target's own, whatever the draft (Leviathan et al. 2023, arXiv 2211.17192,
+The tokens are distributed as the target's own, for any draft model (Leviathan et al. 2023, arXiv 2211.17192,
 appendix A.1; Chen et al. 2023, arXiv 2302.01318). Greedy decoding is the case of distributions with all
-their mass on one token: its tokens are `generate`'s. Penalties and biases are parts of p_i and q_i, which are
-given the text before them: its tokens are counted up to the last round, and the drafts before x_i with them.
+their mass on one token: its tokens are `generate`'s. Penalties and biases are included in p_i and q_i: each
+depends on the counts of the text up to the last round and of the drafts before x_i.
 
-Refused tokens must be forgotten. A cache of keys and values would move a pointer; a recurrent state cannot
-go back, so a round begins with the state before its last n accepted tokens and reads those again, in
-one call with twice the rows: the first half reads them alone, padded, and gives the state of the next
-round; the second half reads them and the new drafts, and gives the distributions. The weights are read once
-per round, and a second state is all the memory it takes. Rows accept different numbers of tokens; masks let
-each go its own way.
+Rejected tokens must be forgotten. A KV cache would move a pointer; a recurrent state cannot go back, so a
+round begins with the state before its last n accepted tokens and reads those again, in one call with twice
+the rows: the first half reads them alone, padded, and yields the state of the next round; the second half
+reads them and the new drafts, and yields the distributions. The weights are read once per round, and the
+only extra memory is a second state. Rows accept different numbers of tokens; masks handle this.
 """
 
 import functools
@@ -39,37 +38,37 @@ from based_jax.typing import Array, Float, Int, Mask, Params, State
 from based_jax.validate import INT32_MAX, expect, expect_integer
 
 _DRAFT, _ACCEPT, _AFTER = range(3)
-"""what a random number is for; beside a token's place it makes the number's key"""
+"""purpose of a random number; with a token's position it determines the number's key"""
 
 
 class Speculation(NamedTuple):
-    """The tokens, and how often the draft was right."""
+    """The tokens, and how many of them the draft proposed."""
 
     tokens: Int[Array, "B max_new_tokens"]
     accepted: Int[Array, " B"]
-    """tokens of each row that the draft proposed"""
+    """number of each row's tokens that the draft proposed"""
     rounds: Int[Array, " B"]
-    """calls of the target that each row took; the last token of each is the target's own, unless a draft
-    was a stop token"""
+    """number of target calls that each row took; the last token of each call is the target's own, unless a
+    draft was a stop token"""
 
 
 class Progress(NamedTuple):
-    """What a round leaves to the next."""
+    """The carry from round to round."""
 
     state: State
     """the target's, after all tokens but the pending ones"""
     draft_state: State
     """the draft's, after the same tokens"""
     pending: Int[Array, "B k+1"]
-    """the tokens of the last round, which neither state has seen"""
+    """the tokens of the last round, which neither state has read"""
     count: Int[Array, " B"]
-    """how many they are; 0 for a row that is done"""
+    """the number of pending tokens; 0 for a row that is done"""
     tokens: Int[Array, "B size"]
     made: Int[Array, " B"]
     accepted: Int[Array, " B"]
     rounds: Int[Array, " B"]
     counts: Counts | None
-    """tokens of each row's text, the pending ones included, where a row has penalties"""
+    """token counts of each row's text, the pending ones included, if any row has penalties"""
 
 
 class Rules(NamedTuple):
@@ -110,9 +109,9 @@ def speculate(
 
     Args:
         model, params: the target; any model whose mixers can continue from a state.
-        draft_model, draft_params: another one with the same tokens, such as `early_exit`'s.
+        draft_model, draft_params: another model with the same vocabulary, such as `early_exit`'s.
         prompt, max_new_tokens, temperature, rng, prompt_mask, pad_token: see `generate`.
-        draft_tokens: tokens that the draft proposes per round.
+        draft_tokens: number of tokens that the draft proposes per round.
         top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias: see
             `generate`; they change both models' distributions.
         stop_tokens: a row that emits one of these emits `pad_token` from then on.
@@ -122,7 +121,7 @@ def speculate(
     """
     vocab_size = model.config.vocab_size
     theirs = draft_model.config.vocab_size
-    expect(theirs == vocab_size, "draft_model", f"{theirs} tokens", f"{vocab_size}, as the model")
+    expect(theirs == vocab_size, "draft_model", f"{theirs} tokens", f"{vocab_size}, as in the model")
     expect_integer("max_new_tokens", max_new_tokens, 1)
     expect_integer("draft_tokens", draft_tokens, 1)
     expect_integer("pad_token", pad_token, -INT32_MAX - 1)
@@ -161,13 +160,13 @@ def speculate(
 
 
 def early_exit(model: LanguageModel, params: Params, layers: int) -> tuple[LanguageModel, Params]:
-    """A draft without training: the first layers of a model, then its own final norm and head.
+    """Make a draft model without training: the first layers of a model, with its final norm and head.
 
     Returns:
         The smaller model, and the parameters that it needs: the same arrays, not copies.
 
     Raises:
-        ValueError: no layer, or more than there are.
+        ValueError: `layers` is not between 1 and the model's number of layers.
     """
     config = model.config
     expect_integer("layers", layers, 1, config.num_layers)
@@ -183,12 +182,12 @@ def check(
     allowed: Int[Array, " B"],
     uniform: Float[Array, "B k"],
 ) -> tuple[Int[Array, " B"], Float[Array, "B vocab"]]:
-    """Which drafts to accept, and where to draw the token after them from.
+    """Decide which drafts to accept, and the distribution of the token after them.
 
     Args:
         target: probabilities of the target before each draft and after the last.
         draft: probabilities that the drafts were drawn from.
-        allowed: drafts of each row that may be accepted.
+        allowed: number of each row's drafts that may be accepted.
         uniform: independent uniform numbers in [0, 1).
 
     Returns:
@@ -200,11 +199,11 @@ def check(
     )
     good = (uniform * offered < wanted) & (jnp.arange(proposed) < allowed[:, None])
     accepted = jnp.cumprod(good, axis=1).sum(axis=1, dtype=jnp.int32)
-    place = accepted[:, None, None]
-    wanted = jnp.take_along_axis(target, place, axis=1)[:, 0]
-    offered = jnp.take_along_axis(draft, jnp.minimum(place, proposed - 1), axis=1)[:, 0]
+    position = accepted[:, None, None]
+    wanted = jnp.take_along_axis(target, position, axis=1)[:, 0]
+    offered = jnp.take_along_axis(draft, jnp.minimum(position, proposed - 1), axis=1)[:, 0]
     rest = jnp.maximum(wanted - offered, 0)
-    # Nothing was refused after the last allowed draft; and equal distributions may differ by rounding.
+    # No draft was rejected after the last allowed one; and equal distributions may differ by rounding.
     refused = (accepted < allowed) & (rest.sum(axis=1) > 0)
     return accepted, jnp.where(refused[:, None], rest, wanted)
 
@@ -218,16 +217,16 @@ def _rounds(
     progress: Progress,
     rules: Rules,
 ) -> Progress:
-    """Rounds until every row has made `rules.limit` tokens or stopped."""
+    """Run rounds until every row has made `rules.limit` tokens or stopped."""
     keys, limit = rules.settings.keys, rules.limit
 
     def body(progress: Progress) -> Progress:
         drafts, draft, draft_state = _propose(draft_model, draft_params, progress, rules)
-        # One token of a round is the target's own: more drafts than this would be of no use.
+        # One token of a round is the target's own, so more drafts than this would be useless.
         allowed = jnp.clip(limit - progress.made - 1, 0, drafts.shape[1])
         target, state = _distributions(model, params, progress, drafts, allowed, rules)
-        places = progress.made[:, None] + jnp.arange(drafts.shape[1])
-        uniform = jax.vmap(jax.vmap(jax.random.uniform))(_keys(keys, places, _ACCEPT))
+        positions = progress.made[:, None] + jnp.arange(drafts.shape[1])
+        uniform = jax.vmap(jax.vmap(jax.random.uniform))(_keys(keys, positions, _ACCEPT))
         accepted, rest = check(target, draft, drafts, allowed, uniform)
         after = _draw(_keys(keys, progress.made + accepted, _AFTER), rest, rules.settings)
         progress = progress._replace(state=state, draft_state=draft_state)
@@ -239,7 +238,7 @@ def _rounds(
 def _propose(
     model: LanguageModel, params: Params, progress: Progress, rules: Rules
 ) -> tuple[Int[Array, "B k"], Float[Array, "B k vocab"], State]:
-    """Drafts, what they were drawn from, and the draft's state after the pending tokens."""
+    """Return drafts, their distributions, and the draft's state after the pending tokens."""
     size = progress.pending.shape[1]
     mask = jnp.arange(size) < progress.count[:, None]
     hidden, after = model.apply(params, progress.pending, progress.draft_state, mask=mask, method="hidden")
@@ -275,19 +274,19 @@ def _distributions(
     allowed: Int[Array, " B"],
     rules: Rules,
 ) -> tuple[Float[Array, "B k+1 vocab"], State]:
-    """The target's probabilities before every draft and after the last; its state after the pending
-    tokens."""
+    """Return the target's probabilities before every draft and after the last, and its state after the
+    pending tokens."""
     batch, proposed = drafts.shape
     count = progress.count[:, None]
-    place = count + jnp.arange(proposed)
+    position = count + jnp.arange(proposed)
     text = jnp.pad(progress.pending, ((0, 0), (0, proposed)))
-    text = text.at[jnp.arange(batch)[:, None], place].set(drafts)
+    text = text.at[jnp.arange(batch)[:, None], position].set(drafts)
     index = jnp.arange(text.shape[1])
     rows = jnp.where(count > 0, count + allowed[:, None], 0)
     mask = jnp.concatenate([index < count, index < rows])
     text, twice = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), (text, progress.state))
     hidden, state = model.apply(params, text, twice, mask=mask, method="hidden")
-    front = jnp.maximum(jnp.concatenate([count - 1, place], axis=1), 0)
+    front = jnp.maximum(jnp.concatenate([count - 1, position], axis=1), 0)
     hidden = jnp.take_along_axis(hidden[batch:], front[..., None], axis=1)
     state = jax.tree.map(lambda leaf: leaf[:batch], state)
     return _probabilities(model, params, hidden, rules, _counts_before(progress.counts, drafts)), state
@@ -300,7 +299,7 @@ def _accept(
     after: Int[Array, " B"],
     rules: Rules,
 ) -> Progress:
-    """The accepted drafts and the token after them, as the next round's pending tokens."""
+    """Make the accepted drafts and the token after them the next round's pending tokens."""
     batch, size = progress.pending.shape
     index = jnp.arange(size)
     tokens = jnp.where(index < accepted[:, None], jnp.pad(drafts, ((0, 0), (0, 1))), after[:, None])
@@ -308,15 +307,15 @@ def _accept(
     stopped = stop.any(axis=1)
     count = jnp.where(stopped, jnp.argmax(stop, axis=1).astype(jnp.int32), accepted) + 1
     count = jnp.where(progress.count > 0, count, 0)
-    # A place beyond the array drops what would be written there.
-    place = jnp.where(index < count[:, None], progress.made[:, None] + index, progress.tokens.shape[1])
+    # Writes at an index beyond the array are dropped.
+    position = jnp.where(index < count[:, None], progress.made[:, None] + index, progress.tokens.shape[1])
     made, counts = progress.made + count, progress.counts
     if counts is not None:
         counts = counts.add_rows(tokens, index < count[:, None])
     return progress._replace(
         pending=tokens,
         count=jnp.where(stopped | (made >= rules.limit), 0, count),
-        tokens=progress.tokens.at[jnp.arange(batch)[:, None], place].set(tokens, mode="drop"),
+        tokens=progress.tokens.at[jnp.arange(batch)[:, None], position].set(tokens, mode="drop"),
         made=made,
         accepted=progress.accepted + jnp.minimum(accepted, count),
         rounds=progress.rounds + (progress.count > 0),
@@ -325,7 +324,7 @@ def _accept(
 
 
 def _counts_before(counts: Counts | None, drafts: Int[Array, "B k"]) -> Any:
-    """Counts (B, k + 1, vocab) of the text before every draft and after the last."""
+    """Return the counts (B, k + 1, vocab) of the text before every draft and after the last."""
     if counts is None:
         return None
     each = jax.nn.one_hot(drafts, counts.output.shape[1], dtype=jnp.int32)
@@ -336,15 +335,15 @@ def _counts_before(counts: Counts | None, drafts: Int[Array, "B k"]) -> Any:
 def _probabilities(
     model: LanguageModel, params: Params, hidden: Float[Array, "B n D"], rules: Rules, counts: Any
 ) -> Float[Array, "B n vocab"]:
-    """What tokens are drawn from: all on the most likely one where the temperature is 0.
+    """Return the sampling distribution: all mass on the most likely token if the temperature is 0.
 
     Args:
-        counts: `Counts` of (B, n, vocab), those of the text before each; None without penalties.
+        counts: `Counts` of (B, n, vocab), of the text before each position; None without penalties.
     """
     logits: Any = model.apply(params, hidden, method="unembed")
     logits = logits[..., : model.config.vocab_size]
     batch, count, size = logits.shape
-    # A vmap would turn the conditions inside into selections, which compute both sides.
+    # vmap would turn the conditions inside into selections, which compute both branches.
     rows, biases = jax.tree.map(
         lambda x: jnp.repeat(x, count, axis=0), (rules.settings._replace(keys=None), rules.biases)
     )
@@ -364,7 +363,7 @@ def _probabilities(
 def _draw(
     keys: Key[Array, " B"], probabilities: Float[Array, "B vocab"], settings: RowSettings
 ) -> Int[Array, " B"]:
-    """One token per row from probabilities that need not sum to 1."""
+    """Draw one token per row from probabilities that need not sum to 1."""
 
     def sampled() -> Array:
         return jax.vmap(jax.random.categorical)(keys, jnp.log(probabilities)).astype(jnp.int32)
@@ -373,18 +372,19 @@ def _draw(
     return lax.cond((settings.temperature > 0).any(), sampled, lambda: likely)
 
 
-def _keys(keys: Key[Array, " B"], places: Int[Array, "B ..."], purpose: int) -> Key[Array, "B ..."]:
-    """A key per place of each row. A place that is proposed again, because the tokens before it were
-    refused, meets the same numbers again: nothing had come of them."""
+def _keys(keys: Key[Array, " B"], positions: Int[Array, "B ..."], purpose: int) -> Key[Array, "B ..."]:
+    """Return a key per position of each row. A position that is proposed again, because the tokens before it
+    were rejected, gets the same numbers again: they did not influence any token that was kept."""
 
-    def of(key: Array, place: Array) -> Array:
-        return jax.random.fold_in(jax.random.fold_in(key, place), purpose)
+    def of(key: Array, position: Array) -> Array:
+        return jax.random.fold_in(jax.random.fold_in(key, position), purpose)
 
-    return jax.vmap(of)(keys, places) if places.ndim == 1 else jax.vmap(jax.vmap(of, (None, 0)))(keys, places)
+    of_rows = jax.vmap(of if positions.ndim == 1 else jax.vmap(of, (None, 0)))
+    return of_rows(keys, positions)
 
 
 def _read_all_but_last(model: LanguageModel, params: Params, prompt: Prompt, total: int) -> State:
-    """The state before each row's last token, with capacity for `total` tokens."""
+    """Return the state before each row's last token, with capacity for `total` tokens."""
     chunks = chunk_sizes(prompt.tokens.shape[1] - 1)
     tokens, lengths = pad_to(prompt, max(sum(chunks), prompt.tokens.shape[1]))
     progress = begin(model, len(lengths), capacity_for(model, total))

@@ -1,4 +1,4 @@
-"""Text in, text out: encode a prompt, stream its continuation, stop at given texts."""
+"""Continue a text: encode a prompt, stream its continuation, stop at given texts."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from based_jax.validate import expect
 
 
 class StopTexts:
-    """Cuts a text that arrives in chunks before the first stop text, however the chunks fall.
+    """Cut a text that arrives in chunks before the first stop text, however it is split into chunks.
 
     Examples:
         >>> cut = StopTexts(["\\n\\n"])
@@ -27,18 +27,18 @@ class StopTexts:
         self._stops = tuple(stops)
         self._held = ""
         self.found = False
-        """a stop text has come; nothing after it is returned"""
+        """whether a stop text was found; nothing after it is returned"""
 
     def feed(self, chunk: str) -> str:
-        """What is now known to stand before any stop text."""
+        """Return the text that is now certain to come before any stop text."""
         if self.found:
             return ""
         text = self._held + chunk
-        places = [place for place in map(text.find, self._stops) if place >= 0]
-        if places:
+        positions = [position for position in map(text.find, self._stops) if position >= 0]
+        if positions:
             self.found, self._held = True, ""
-            return text[: min(places)]
-        # The end of the text may be the beginning of a stop text: keep the longest such end.
+            return text[: min(positions)]
+        # The end of the text may be the beginning of a stop text: hold back the longest such end.
         longest = min(len(text), max(map(len, self._stops), default=0))
         ends = (text[-size:] for size in range(longest, 0, -1))
         held = next((len(end) for end in ends if any(stop.startswith(end) for stop in self._stops)), 0)
@@ -46,15 +46,15 @@ class StopTexts:
         return text[: len(text) - held]
 
     def flush(self) -> str:
-        """What was held back, at the end of the text."""
+        """Return the text that was held back; call it at the end of the text."""
         held, self._held = self._held, ""
         return held
 
 
 class TextStream:
-    """The continuation of a text, an iterator over chunks of it that are never empty.
+    """The continuation of a text: an iterator over its chunks, none of them empty.
 
-    The prompt is read after the tokenizer's separator, as every document in training; the continuation ends
+    The prompt is read after the tokenizer's separator, like every document in training; the continuation ends
     at the next separator, at a stop text (neither is returned) or after `max_new_tokens`.
 
     Args:
@@ -84,7 +84,7 @@ class TextStream:
         self._stop = StopTexts(stop)
         self._chunks = stream(model, params, tokens[None], stop_tokens=(self._eot,), **options)
         self.tokens = 0
-        """tokens made so far, the separator included"""
+        """number of tokens made so far, the separator included"""
 
     def __iter__(self) -> Iterator[str]:
         for chunk in self._chunks:

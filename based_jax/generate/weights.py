@@ -1,10 +1,10 @@
-"""Weights stored in the dtype that decoding computes in: half the memory to read for every token.
+"""Store weights in the dtype that decoding computes in: half as many bytes to read for every token.
 
-A step of decoding reads all weights to make one token per row, so it is as fast as they can be read.
-Modules keep float32 parameters and cast them where they use them. Those that every use casts are cast here,
-once; the others, which modules want in float32 (scales of norms, decays, step sizes), stay. So the
-model computes what it did, bit for bit. Which ones these are is read off the model's own computation: the
-program of a step (`jax.make_jaxpr`), in which each parameter meets a cast or something else.
+A decoding step reads all weights to make one token per row, so reading them bounds its speed. Modules keep
+float32 parameters and cast them at each use. Parameters that every use casts are cast here, once; the others,
+which modules need in float32 (scales of norms, decays, step sizes), stay. So the model computes the same
+values, bit for bit. The parameters to cast are found from the program of a step (`jax.make_jaxpr`): those
+whose every use is a cast.
 """
 
 from collections.abc import Iterable
@@ -19,28 +19,28 @@ from based_jax.typing import Array, Params, State
 from based_jax.validate import expect_choice
 
 _MOVES = ("broadcast_in_dim", "copy", "gather", "reshape", "rev", "slice", "squeeze", "transpose")
-"""operations that only place values: rounding before them is rounding after them"""
+"""operations that only move values: rounding commutes with them"""
 
 _CALLS = ("jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
-"""operations that are a program of the same arguments"""
+"""operations that run a program on the same arguments"""
 
-_LENGTHS = (1, 8)  # a step and a chunk of a prompt may use parameters differently, and so may whole texts
+_LENGTHS = (1, 8)  # steps, prompt chunks and whole texts may use parameters differently
 
 
 def decoding_weights(
     model: LanguageModel, params: Params, dtype: Any = jnp.bfloat16
 ) -> tuple[LanguageModel, Params]:
-    """A model that computes in `dtype`, and parameters that it need not cast again.
+    """Return a model that computes in `dtype`, and parameters that it need not cast again.
 
-    States stay what they were: running sums are float32, cached activations of `dtype`.
+    States keep their dtypes: running sums are float32, cached activations have `dtype`.
 
     Args:
         params: its float32 variables.
         dtype: bfloat16, float16 or float32.
 
     Returns:
-        The model with this dtype, and its parameters, for `generate`, `Engine` or `model.apply`. They make
-        the same outputs as that model with `params`.
+        The model with this dtype, and its parameters, for `generate`, `Engine` or `model.apply`. Their
+        outputs are the same as that model's with `params`.
 
     Raises:
         ValueError: another dtype.
@@ -57,7 +57,7 @@ def decoding_weights(
 
 
 def _kept(model: LanguageModel, leaves: list[Array], tree: Any, length: int, state: State | None) -> set[int]:
-    """The parameters that a call with `length` tokens uses in their own dtype, by their numbers."""
+    """Return the indices of the parameters that a call with `length` tokens uses in their own dtype."""
 
     def program(leaves: list[Array], tokens: Array, state: State | None) -> Any:
         return model.apply(jax.tree.unflatten(tree, leaves), tokens, state)
@@ -70,14 +70,14 @@ def _kept(model: LanguageModel, leaves: list[Array], tree: Any, length: int, sta
 
 
 def _follow(jaxpr: Jaxpr, origin: dict[Any, int], dtype: Any) -> tuple[set[int], list[int | None]]:
-    """What becomes of some inputs of a program.
+    """Follow parameters through a program.
 
     Args:
-        origin: its variables that hold a parameter, and the parameter's number.
+        origin: the program's variables that hold a parameter, and the parameter's index.
 
     Returns:
-        the parameters that meet something else than a cast to `dtype`; for every output the parameter
-        that it holds, if it does.
+        the parameters with a use other than a cast to `dtype`; for every output the parameter that it holds,
+        if any.
     """
     origin, kept = dict(origin), set()
 

@@ -1,4 +1,4 @@
-"""What a model costs: parameters, floating-point operations and state, without running it (tracing only).
+"""Count a model's parameters, floating-point operations and state by tracing, without running it.
 
 ``python -m based_jax.profile --preset NAME --length N``
 """

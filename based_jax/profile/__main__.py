@@ -1,4 +1,4 @@
-"""Count what a model costs, layer by layer: ``python -m based_jax.profile --preset NAME --length N``."""
+"""Count a model's costs, layer by layer: ``python -m based_jax.profile --preset NAME --length N``."""
 
 import dataclasses
 import json
@@ -27,23 +27,23 @@ PROG = "python -m based_jax.profile"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Parameters, floating-point operations and state of a preset, without running it."""
+    """Count the parameters, floating-point operations and state of a preset, without running it."""
 
     preset: str = "based-360m"
     """one of based_jax.presets.names()"""
     length: int = 2048
-    """tokens of the sequence"""
+    """number of tokens of a sequence"""
     batch_size: int = 1
-    """sequences"""
+    """number of sequences"""
     json: Path | None = None
-    """write every number here"""
+    """JSON file for every number"""
 
     def __post_init__(self) -> None:
         expect_ranges(self, 1, "length", "batch_size")
 
 
 def profile(config: ModelConfig, length: int, batch_size: int = 1) -> dict[str, Any]:
-    """Every number of the report; nothing is allocated or run.
+    """Return every number of the report; nothing is allocated or run.
 
     Raises:
         ValueError: a length beyond the model's learned positions or long filters.
@@ -70,7 +70,7 @@ def profile(config: ModelConfig, length: int, batch_size: int = 1) -> dict[str, 
 
 
 def _layer(config: ModelConfig, params: Any, index: int, length: int, batch_size: int) -> dict[str, Any]:
-    """One block: its parameters, its mixer's operations forward, and what it keeps between steps."""
+    """Measure one block: its parameters, its mixer's forward operations, and its state."""
     tree = params[f"layers_{index}"]
     mixer, spec = make_mixer(config, index), config.layer(index)
     x = jax.ShapeDtypeStruct((batch_size, length, config.d_model), jnp.dtype(config.dtype))
@@ -98,7 +98,7 @@ def _size(tree: Any) -> int:
 
 
 def _sum(values: Any) -> int | None:
-    """None if one of them is."""
+    """Return the sum, or None if one of the values is None."""
     values = list(values)
     return None if None in values else sum(values)
 

@@ -1,7 +1,7 @@
-"""Floating-point operations of a traced program.
+"""Count floating-point operations of a traced program.
 
-The compiler's own estimate takes a loop's body once, however often it runs. Here the program is walked as JAX
-traced it: a scan counts its body times its length, a recomputed block counts twice.
+The compiler's own estimate counts a loop's body once, however often it runs. Here the program is walked as
+JAX traced it: a scan counts its body times its length, a recomputed block counts twice.
 """
 
 import math
@@ -23,21 +23,21 @@ _FREE = re.compile(
     "random_unwrap|random_fold_in|random_split|random_seed|threefry2x32|shift_left|shift_right_logical|"
     "shift_right_arithmetic|empty|empty2|full|create_token|argmax|argmin"
 )
-"""Movement of data, comparisons and random bits."""
+"""Primitives that count nothing: movement of data, comparisons and random bits."""
 
 _REDUCTIONS = ("reduce_", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "scatter")
-"""An operation for each number that goes in."""
+"""Primitives that count one operation per input number."""
 
 
 @dataclass(frozen=True)
 class Operations:
     """Floating-point operations by kind; a multiplication and an addition are two."""
 
-    products: float = 0.0  # of matrix products and convolutions
+    products: float = 0.0  # matrix products and convolutions
     transforms: float = 0.0
-    """of fast Fourier transforms: 5 n log2 n for n complex numbers, half of it for real ones"""
-    rest: float = 0.0  # element by element and reductions, one for each number
-    unknown_loops: int = 0  # loops whose length the program decides when it runs; their body is counted once
+    """fast Fourier transforms: 5 n log2 n for n complex numbers, half of it for real ones"""
+    rest: float = 0.0  # elementwise operations and reductions, one per number
+    unknown_loops: int = 0  # loops whose length is only known at run time; their body counts once
 
     @property
     def total(self) -> float:
@@ -48,7 +48,7 @@ class Operations:
         return Operations(*(mine + others for mine, others in pairs))
 
     def times(self, count: int) -> "Operations":
-        """Done `count` times; the loops inside stay as many."""
+        """Return the operations of `count` calls; the number of unknown loops stays."""
         *work, loops = astuple(self)
         return Operations(*(part * count for part in work), unknown_loops=loops)
 
@@ -56,8 +56,8 @@ class Operations:
 def count_operations(function: Callable[..., Any], *arguments: Any) -> Operations:
     """Count a function's operations by tracing it; arguments are arrays or `jax.ShapeDtypeStruct`s.
 
-    Ops are traced as for no device in particular: what they compute on a CPU or a GPU may have loops whose
-    length is known there only.
+    Ops are traced without a particular device: their implementations for a CPU or a GPU may have loops whose
+    length is only known there.
     """
     with on_platform("any"):
         return _of_jaxpr(jax.make_jaxpr(function)(*arguments).jaxpr)
@@ -77,7 +77,7 @@ def _of_equation(equation: Any) -> Operations:
         return Operations(transforms=_fft(equation))
     if name == "cond":
         branches = (_of_jaxpr(branch.jaxpr) for branch in equation.params["branches"])
-        return max(branches, key=lambda operations: operations.total)  # alternatives: the most expensive one
+        return max(branches, key=lambda operations: operations.total)  # the most expensive branch
     if name == "while":
         bodies = (equation.params["cond_jaxpr"], equation.params["body_jaxpr"])
         return sum((_of_jaxpr(body.jaxpr) for body in bodies), Operations(unknown_loops=1))
@@ -96,7 +96,7 @@ def _of_equation(equation: Any) -> Operations:
 
 
 def _jaxprs(equation: Any) -> Iterator[Any]:
-    """Programs that the equation calls once."""
+    """Return the programs that the equation calls once."""
     for value in equation.params.values():
         for item in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(item, core.ClosedJaxpr):
@@ -113,7 +113,7 @@ def _dot_general(equation: Any) -> float:
 
 def _convolution(equation: Any) -> float:
     numbers, kernel = equation.params["dimension_numbers"], equation.invars[1].aval.shape
-    inputs = kernel[numbers.rhs_spec[1]]  # of one group
+    inputs = kernel[numbers.rhs_spec[1]]  # inputs of one group
     taps = math.prod(kernel[axis] for axis in numbers.rhs_spec[2:])
     return 2.0 * math.prod(equation.outvars[0].aval.shape) * inputs * taps
 

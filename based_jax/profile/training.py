@@ -1,4 +1,4 @@
-"""Floating-point operations of a training step: what a model asks for, whatever its program repeats."""
+"""Count the floating-point operations of a training step, without those that its program repeats."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from based_jax.published.flops import training_flops
 
 
 def training_operations(config: ModelConfig, length: int, batch_size: int = 1) -> Operations:
-    """Count those of the forward and backward pass, by tracing the whole model.
+    """Count the operations of the forward and backward pass, by tracing the whole model.
 
     Raises:
         ValueError: a length beyond the model's learned positions or long filters.
@@ -30,10 +30,10 @@ def training_operations(config: ModelConfig, length: int, batch_size: int = 1) -
 
 
 def model_flops(config: ModelConfig, length: int) -> float:
-    """Of a training step on one sequence, as utilization of a device is measured.
+    """Return the operations of a training step on one sequence, as used for a device's utilization.
 
-    The papers' formula where they have one for every layer, else the matrix products and Fourier transforms
-    of the traced program without recomputation; those are what the peaks of devices are about. Errors are
+    The papers' formula if they have one for every layer, else the matrix products and Fourier transforms of
+    the traced program without recomputation, the operations that a device's peak rate refers to. Errors are
     those of `training_operations`.
     """
     if (published := training_flops(config, length)) is not None:
@@ -45,7 +45,7 @@ def model_flops(config: ModelConfig, length: int) -> float:
         counted = training_operations(config.replace(schedule=schedule), length)
         return counted.products + counted.transforms
 
-    # Layers add up, so one of each kind is traced and not all of dozens.
+    # Layers add up, so one of each kind is traced instead of all.
     one = products(first)
     layers = {kind: products(first + kind) - one for kind in kinds}
     return one - layers[first] + sum(layers[kind] for kind in config.schedule)

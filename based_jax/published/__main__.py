@@ -1,4 +1,4 @@
-"""``python -m based_jax.published``: the earlier name of based_jax.reports."""
+"""Run ``python -m based_jax.published``, the earlier name of based_jax.reports."""
 
 import runpy
 

@@ -1,4 +1,4 @@
-"""Which preset a row of a published table is, and whose evaluation fills it."""
+"""Map rows of published tables to presets and to the runs whose evaluations fill them."""
 
 from typing import Any
 
@@ -58,11 +58,11 @@ _ABLATIONS: dict[tuple[Any, ...], str] = {
     ("Taylor", 24, 0, "no", "yes"): "based-360m-linear24",
     ("Taylor", 16, 128, "yes", "yes"): "based-360m-window128",
 }
-"""By feature map, width, window, convolutions and decay."""
+"""Presets by feature map, width, window, convolutions and decay."""
 
 
 def preset_of(table: Table, row: Row) -> str | None:
-    """The preset with the row's shape; None without one."""
+    """Return the preset with the row's shape; None if there is none."""
     model = str(row.get("model", ""))
     if table.name.startswith("zoology_table"):
         size: Any = row.get("parameters")
@@ -80,7 +80,7 @@ def preset_of(table: Table, row: Row) -> str | None:
 
 
 def run_of(table: Table, row: Row) -> str | None:
-    """The released checkpoint that the row is about, or the preset that a run of one's own is called by."""
+    """Return the row's released checkpoint, or the name of the preset of our own run."""
     name = preset_of(table, row)
     if name is None or name.startswith(("zoology", "hg38")):
         return name
@@ -89,6 +89,6 @@ def run_of(table: Table, row: Row) -> str | None:
 
 
 def _size(row: Row) -> tuple[str, str]:
-    """Parameters and training tokens of "363m/10b"; without tokens they are 10b."""
+    """Return parameters and training tokens of "363m/10b"; tokens default to 10b."""
     parameters, _, tokens = str(row.get("size", "")).partition("/")
     return parameters, tokens or "10b"

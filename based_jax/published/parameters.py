@@ -1,4 +1,4 @@
-"""What the papers print as parameter counts of our presets, and why ours differ where they do."""
+"""Parameter counts that the papers print for our presets, and why ours differ."""
 
 from typing import NamedTuple
 
@@ -7,13 +7,13 @@ class Printed(NamedTuple):
     """A paper's number for a preset."""
 
     millions: float
-    """parameters; the released checkpoint's where there is one"""
+    """parameters; those of the released checkpoint if there is one"""
     source: str
     """table of the paper"""
     remark: str = ""
-    """what explains a difference of half a percent or more, or else must be known"""
+    """explanation of a difference of half a percent or more, and other facts needed to compare"""
     settings: str = ""
-    """printed hyperparameters that the preset does not have, and why"""
+    """printed hyperparameters that differ from the preset's, and why"""
 
 
 _SUITE = "Zoology, Table 4"
@@ -129,4 +129,4 @@ PRINTED: dict[str, Printed] = {
     "hg38-mamba-46m": Printed(46.1, "Based, Table 4", _OUR_SHAPE),
     "hg38-based-49m": Printed(48.8, "Based, Table 4", _OUR_SHAPE),
 }
-"""By preset."""
+"""Printed counts by preset."""

@@ -1,4 +1,4 @@
-"""What the paper and the authors report for the recall tasks."""
+"""Results of the paper and the authors on the recall tasks."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from based_jax.published.tables import table
 
 
 def published(task: str) -> list[dict[str, Any]]:
-    """Rows of a recall task: model, size (parameters / training tokens), source, and contains, in percent.
+    """Return rows of a recall task: model, size (parameters / training tokens), source, contains (percent).
 
-    The released checkpoints' own numbers come first: those are what a converted checkpoint has to reach. The
-    models of the paper's table are others of the same sizes.
+    The released checkpoints' own numbers come first: a converted checkpoint has to reach those. The models of
+    the paper's table are different ones of the same sizes.
     """
     rows = []
     for name, model in (("based_readme_recall", "checkpoint"), ("based_table_1", "model")):

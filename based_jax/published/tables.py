@@ -1,4 +1,4 @@
-"""The papers' tables, from the files in `data`: one .csv per table, and tables.toml, which describes them."""
+"""Read the papers' tables from the files in `data`: a .csv each, and their description tables.toml."""
 
 import csv
 import tomllib
@@ -18,12 +18,12 @@ _DATA = files("based_jax.published") / "data"
 
 @dataclass(frozen=True)
 class Column:
-    """What stands in a column."""
+    """The meaning of a column."""
 
     about: str
     unit: str = ""
     better: str = ""
-    """"higher", "lower", or nothing where neither is"""
+    """"higher" or "lower" if that is better, else empty"""
 
 
 @dataclass(frozen=True)
@@ -31,22 +31,22 @@ class Table:
     """A published table, or the points of a figure."""
 
     name: str
-    """as `table` takes it, such as "based_table_2" """
+    """the argument of `table`, such as "based_table_2" """
     source: str
-    """where it is printed, such as "Based, Table 2" """
+    """its title, such as "Based, Table 2" """
     title: str
     key: tuple[str, ...]
-    """the columns that say which row it is"""
+    """the columns that identify a row"""
     about: Mapping[str, Column]
     """by column, in the table's order"""
     rows: tuple[Row, ...]
-    """cells by column: numbers where the whole column is numbers, None where the table has none"""
+    """cells by column: numbers if the whole column is numeric, None for empty cells"""
     printed: tuple[Mapping[str, str], ...]
-    """the same cells as they are printed, "" where there is none"""
+    """the same cells as printed, "" for empty ones"""
     notes: tuple[str, ...] = ()
-    """misprints, and what one has to know to compare"""
+    """misprints, and facts needed to compare"""
     measure: tuple[str, ...] = ()
-    """commands that give our value of a cell"""
+    """commands that compute our value of a cell"""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class Table:
         return tuple(self.about)
 
     def row(self, **key: Cell) -> Row:
-        """The one row with these cells, as in ``row(model="Based", size="363m/10b")``.
+        """Return the one row with these cells, as in ``row(model="Based", size="363m/10b")``.
 
         Raises:
             ValueError: no row, or more than one; the message lists the rows.
@@ -66,12 +66,12 @@ class Table:
 
 
 def names() -> tuple[str, ...]:
-    """All tables, in the order of the papers."""
+    """Return the names of all tables, in the order of the papers."""
     return tuple(_descriptions()["tables"])
 
 
 def table(name: str, number: int | None = None) -> Table:
-    """A published table.
+    """Read a published table.
 
     Args:
         name: one of `names`, such as "based_readme_recall"; with a number a paper's: "based", "zoology".
@@ -87,10 +87,10 @@ def table(name: str, number: int | None = None) -> Table:
 
 
 def number(row: Row, column: str) -> float:
-    """A cell of a column of numbers that is not empty.
+    """Return a numeric cell that is not empty.
 
     Raises:
-        ValueError: text, or nothing there.
+        ValueError: the cell has text, or is empty.
     """
     value = row[column]
     expect(isinstance(value, int | float), column, value, "a number")
@@ -98,7 +98,7 @@ def number(row: Row, column: str) -> float:
 
 
 def shared_columns() -> dict[str, Column]:
-    """The columns that mean the same in every table but where a table describes its own."""
+    """Return the columns that mean the same in all tables, unless a table describes its own."""
     return {name: Column(**facts) for name, facts in _descriptions()["columns"].items()}
 
 
@@ -130,7 +130,7 @@ def _read(name: str) -> Table:
 
 
 def _values(cells: list[str]) -> list[Cell]:
-    """Numbers if all that is there are numbers, else text."""
+    """Convert cells to numbers if all non-empty cells are numbers, else keep text."""
     try:
         return [None if not cell else float(cell) if "." in cell else int(cell) for cell in cells]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Tokens per millisecond that Based's Table 1 prints for its models, prefill and generation."""
+"""Tokens per millisecond, prefill and generation, that Based's Table 1 prints for its models."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ MODELS = {
 """The table's rows by size and model."""
 
 PROMPTS = {"360m": 16_384, "1.3b": 4_096}
-"""Tokens of the prompts by size; 2,048 tokens are generated at either."""
+"""Tokens of the prompts by size; 2,048 tokens are generated for each."""
 
 
 def throughput() -> dict[str, Mapping[str, float]]:

@@ -1,1 +1,1 @@
-"""The page of the published numbers with ours beside them: ``python -m based_jax.reports``."""
+"""Write a page of the published numbers next to ours: ``python -m based_jax.reports``."""

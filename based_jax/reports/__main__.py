@@ -15,18 +15,18 @@ PROG = "python -m based_jax.reports"
 
 @dataclass(frozen=True)
 class Options:
-    """Write every published table with our values beside it."""
+    """Write every published table next to our values."""
 
     results: Path = Path("results")
     """directory with our results: evals/*.json and the directories of studies"""
     out: Path = Path("docs/results.md")
-    """the page"""
+    """file of the page"""
     check: bool = False
     """compare with the page instead of writing it; the exit status is 1 if it differs"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command."""
+    """Run the command."""
     options = command.parse(Options, argv, prog=PROG)
     expect(options.out.parent.is_dir(), "out", str(options.out), "a file in an existing directory")
     results = Results(options.results)

@@ -1,4 +1,4 @@
-"""What the papers' texts say, computed again from their tables."""
+"""Recompute the claims of the papers' texts from their tables."""
 
 from math import log
 from statistics import fmean, median
@@ -7,16 +7,16 @@ from based_jax.published.tables import Row, Table, number, table
 
 RECALL = ("swde", "fda", "squad_completion")
 AR_HITS = 0.0703
-"""Share of AR hits that gives nearly all of Zoology's printed shares of the gap; its text says .064."""
+"""Share of AR hits that reproduces nearly all of Zoology's printed shares of the gap; its text has .064."""
 
 
 def recomputed() -> dict[str, float]:
-    """By the name in the table "claims", in its unit; claims that rest on no table are left out."""
+    """Return the claims by their name in the table "claims", in its unit, if a table supports them."""
     return {**_recall(), **_throughput(), **_gaps(), **_selection()}
 
 
 def gap_share(model: Row, attention: Row, ar_hits: float = AR_HITS) -> float:
-    """Zoology C.1: how much of what a model lacks to attention it lacks on AR hits, in percent.
+    """Return how much of a model's gap to attention comes from AR hits, in percent (Zoology, C.1).
 
     min((l_H^m - l_H^a) p_H / (l^m - l^a), 1), where l are log-perplexities, l_H those of the hits, and p_H is
     the share of hits; 100 for a model that is not worse overall.
@@ -27,9 +27,9 @@ def gap_share(model: Row, attention: Row, ar_hits: float = AR_HITS) -> float:
 
 
 def hit_share(row: Row) -> float:
-    """The share of AR hits, in percent, that a row's three perplexities imply.
+    """Return the share of AR hits, in percent, that a row's three perplexities imply.
 
-    log ppl = p log ppl_ar + (1 - p) log ppl_other, whatever the model, so that a row with another p than its
+    log ppl = p log ppl_ar + (1 - p) log ppl_other for any model, so a row whose p differs from that of its
     neighbours has a misprint.
     """
     every, hits, other = (log(number(row, column)) for column in ("ppl", "ppl_ar", "ppl_other"))
@@ -37,7 +37,7 @@ def hit_share(row: Row) -> float:
 
 
 def against_attention(found: Table) -> list[tuple[Row, Row]]:
-    """Each row of a table of Zoology with the attention of its scale, which is the one above it."""
+    """Pair each row of a table of Zoology with the attention row of its scale, the last one above it."""
     pairs, attention = [], found.rows[0]
     for row in found.rows:
         if row["model"] == "Attention":
@@ -108,7 +108,7 @@ def _gaps() -> dict[str, float]:
 
 
 def _selection() -> dict[str, float]:
-    """How much of BaseConv's gap to attention its repairs close."""
+    """Return how much of BaseConv's gap to attention its input-dependent variants close."""
     found = against_attention(table("zoology", 2))
     pairs = {(row["model"], base["parameters"]): (row, base) for row, base in found}
 

@@ -1,4 +1,4 @@
-"""What the evaluation commands write with --json: whose numbers they are, and which cells they fill."""
+"""Read the --json files of evaluation commands: their checkpoints, and the cells that they fill."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,22 +16,22 @@ class Evaluation:
 
     path: Path
     run: str
-    """the checkpoint's name: the last part of its hub id or directory"""
+    """the checkpoint's name: the last component of its hub id or directory"""
     tables: tuple[str, ...]
     """the tables that have such numbers"""
     cells: Mapping[str, float]
-    """by column"""
+    """values by column"""
     setting: str
-    """what was done, where it may differ from the papers'"""
+    """the settings that may differ from the papers'"""
     where: Mapping[str, Any] = field(default_factory=dict)
     """other columns that the row must have, such as the number of examples in the prompt"""
 
 
 def read_evaluations(directory: Path) -> list[Evaluation]:
-    """All .json files of a directory, sorted by name; none if it does not exist.
+    """Read all .json files of a directory, sorted by name; none if it does not exist.
 
     Raises:
-        ValueError: a file that no evaluation command wrote, by its name.
+        ValueError: a file that no evaluation command wrote; the message names it.
     """
     return [_read(path) for path in sorted(directory.glob("*.json"))]
 
@@ -62,7 +62,7 @@ def _perplexity(path: Path, content: Mapping[str, Any]) -> Evaluation:
     setting = f"{slices['all']['tokens']:,} tokens of {info['data']}, {length or 'whole documents'} at a time"
     if name.startswith("hg38"):
         return Evaluation(path, name, ("based_table_4",), {str(length): slices["all"]["perplexity"]}, setting)
-    # Without counts of the training data every repeat is a hit, which is another slice than the papers'.
+    # Without counts of the training data every repeat is a hit: a different slice than the papers'.
     shown = {"all": "", "hits": "_ar", "other": "_other"} if "counts" in info else {"all": ""}
     cells = {
         f"{column}{ending}": slices[slice_][number]
@@ -93,4 +93,4 @@ def _name(checkpoint: str) -> str:
 
 
 _KINDS = {"contains": _recall, "slices": _perplexity, "columns": _lm_eval}
-"""By a field that only this kind of result has."""
+"""Readers by a field that only this kind of result has."""

@@ -1,4 +1,4 @@
-"""Our values of published cells: computed, or read from results that a command left."""
+"""Collect our values of published cells: computed here, or read from the results of commands."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -15,7 +15,7 @@ from based_jax.reports.studies import Run, cell_of, read_runs
 from based_jax.validate import expect
 
 Cells = dict[tuple[int, str], float]
-"""Our values by row, from 0, and column."""
+"""Our values by row number, from 0, and column."""
 
 LENGTH = 2048
 """tokens of the step whose operations Zoology counts"""
@@ -30,23 +30,23 @@ class Results:
         self.evaluations = read_evaluations(directory / "evals")
 
     def runs(self, table: Table) -> list[Run]:
-        """Of the study that draws the table's figure."""
+        """Return the runs of the study that draws the table's figure."""
         return read_runs(self.directory, table.name)
 
     def evaluations_of(self, table: Table) -> list[Evaluation]:
-        """Those that fill a cell of the table."""
+        """Return the evaluations that fill a cell of the table."""
         whose = {run_of(table, row) for row in table.rows}
         known = (found for found in self.evaluations if table.name in found.tables and found.run in whose)
         return [found for found in known if not found.cells.keys().isdisjoint(table.columns)]
 
     def unused(self) -> list[Evaluation]:
-        """Those that fill no cell of any table."""
+        """Return the evaluations that fill no cell of any table."""
         used = [found.path for name in names() for found in self.evaluations_of(table(name))]
         return [found for found in self.evaluations if found.path not in used]
 
 
 def measured(table: Table, results: Results) -> Cells:
-    """Every cell of a table that we have a value of."""
+    """Return every cell of a table for which we have a value."""
     cells = {
         (index, column): value
         for column, compute in _COMPUTED.items()
@@ -81,7 +81,7 @@ def _parameters(preset: str) -> int:
 
 
 def _size(table: Table, row: Row) -> int | None:
-    """Only where the models come first: the paper's other tables repeat them."""
+    """Return it only where the models come first: the paper's other tables repeat them."""
     preset = preset_of(table, row) if table.name in ("based_table_1", "based_table_4") else None
     return None if preset is None else _parameters(preset)
 
@@ -104,4 +104,4 @@ _COMPUTED: Mapping[str, Callable[[Table, Row], float | None]] = {
     "state_bytes": lambda table, row: state_bytes(row) if table.name == "zoology_states" else None,
     "printed": lambda table, row: recomputed().get(str(row["claim"])),
 }
-"""What needs no run, by column."""
+"""Values that need no run, by column."""

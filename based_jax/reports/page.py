@@ -1,4 +1,4 @@
-"""docs/results.md: every published table with our values beside it."""
+"""Write docs/results.md: every published table next to our values."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +11,11 @@ from pallas_kernels import markdown
 
 _ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 _SECTIONS = {"claims": "Claims", "based": "Based", "zoology": "Zoology", "hyperattention": "HyperAttention"}
-"""By the beginning of a table's name."""
+"""Heading by the beginning of a table's name."""
 
 
 def page(results: Results) -> str:
-    """The page, with our values from these results."""
+    """Return the page, with our values from these results."""
     parts = [_HEAD]
     for beginning, title in _SECTIONS.items():
         parts.append(f"## {title}")
@@ -46,7 +46,7 @@ def _table(found: Table, results: Results) -> list[str]:
 
 
 def _beside(found: Table, cells: Cells) -> str:
-    """The table, with a column of ours after each one that has a value of ours."""
+    """Return the table, with a column of ours after each one for which we have values."""
     ours = {column for _, column in cells}
     head, words, rows = [], [], []
     for column, about in found.about.items():
@@ -72,19 +72,19 @@ def _beside(found: Table, cells: Cells) -> str:
 
 
 def _is_counted(found: Table, column: str) -> bool:
-    """Whether the states of our mixers stand in this column, beside which is what they hold."""
+    """Return whether the column counts states of our mixers, next to which their memory is shown."""
     return (found.name, column) == ("zoology_states", "state_bytes")
 
 
 def _like(value: float, printed: str) -> str:
-    """A value of ours with as many decimals as the published one, and at least one."""
+    """Format our value with as many decimals as the published one, at least one."""
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.{max(len(printed.partition('.')[2]), 1)}f}"
 
 
 def _legend(found: Table) -> str:
-    """What the columns are that no other table has."""
+    """Explain the columns that no other table has."""
     shared = shared_columns()
     own = [_meaning(name, about) for name, about in found.about.items() if shared.get(name) != about]
     return f"Columns of its own: {'; '.join(own)}." if own else ""
@@ -95,7 +95,7 @@ def _meaning(name: str, column: Column) -> str:
 
 
 def _run(run: Run, directory: Path) -> list[str]:
-    """A run of the study at a scale that is not the papers': its own numbers."""
+    """Describe a run of the study at another scale than the papers': its own numbers."""
     if run.scale == "paper":
         return []
     rows = []
@@ -114,7 +114,7 @@ def _run(run: Run, directory: Path) -> list[str]:
 
 
 def _join_lists(parts: Sequence[str]) -> list[str]:
-    """Items of one list on lines of their own, without empty lines between."""
+    """Put items of one list on adjacent lines, without empty lines between them."""
     joined: list[str] = []
     for part in parts:
         if part.startswith("- ") and joined and joined[-1].startswith("- "):

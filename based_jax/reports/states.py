@@ -1,4 +1,4 @@
-"""The synthetic models whose state Zoology counts: the rows of the table "zoology_states"."""
+"""Count the states of Zoology's synthetic models: the rows of the table "zoology_states"."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from based_jax.generate.rows import row_bytes
 from based_jax.published.tables import Row, number
 
 LENGTH = 1024
-"""tokens of the longest test in the papers' synthetic studies, at which they count states"""
+"""tokens of the longest test in the papers' synthetic studies, for which they count states"""
 
 
 def _hybrid(mixer: str, **options: Any) -> list[tuple[str, Mapping[str, Any]]]:
@@ -41,17 +41,17 @@ _LAYERS = {
     "DeltaNet": _hybrid("delta_net"),
     "Gated DeltaNet": _hybrid("gated_delta_net"),
 }
-"""Two layers each."""
+"""Models, two layers each."""
 
 
 def state_bytes(row: Row) -> int | None:
-    """Float32 bytes of a row's state, by our mixers' `state_size`; None for a mixer that is not here."""
+    """Return float32 bytes of a row's state, by our mixers' `state_size`; None for a mixer that we lack."""
     layers = _mixers(row)
     return 4 * sum(mixer.state_size(LENGTH) for mixer in layers) if layers else None
 
 
 def held_bytes(row: Row) -> int | None:
-    """Bytes that `init_state` of a row's mixers holds for one sequence; None for a mixer that is not here."""
+    """Return the bytes of `init_state` of a row's mixers for one sequence; None for a mixer that we lack."""
     layers = _mixers(row)
     if not layers:
         return None

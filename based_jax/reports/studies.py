@@ -1,4 +1,4 @@
-"""Our runs of the studies that draw a published figure."""
+"""Read our runs of the studies that draw a published figure."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ STUDIES = {
     "based_figure_3": "mqar_feature_maps",
     "zoology_figure_2": "mqar_width",
 }
-"""By table."""
+"""Studies by table."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Run:
 
 
 def read_runs(directory: Path, table: str) -> list[Run]:
-    """The runs below a directory that belong to a table, sorted by path.
+    """Return the runs below a directory that belong to a table, sorted by path.
 
     Raises:
         FileNotFoundError: a study.json without its results.
-        ValueError: a study.json that no study wrote, by its path.
+        ValueError: a study.json that no study wrote; the message has its path.
     """
     if table not in STUDIES:
         return []
@@ -60,7 +60,7 @@ def _facts(path: Path) -> tuple[str, str]:
 
 
 def cell_of(table: str, row: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The published row and column that a row of a run at the papers' scale measures."""
+    """Return the published row and column that a row of a run at the papers' scale measures."""
     family, width = row["family"], str(row["d_model"])
     if table == "based_figure_2":
         return {"model": family, "setting": row["setting"]}, "accuracy"

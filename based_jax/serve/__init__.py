@@ -1,4 +1,4 @@
-"""A server of completions over HTTP, in the shapes of OpenAI's: ``python -m based_jax.serve``.
+"""Serve completions over HTTP in the format of OpenAI's API: ``python -m based_jax.serve``.
 
-It needs packages that the rest does not: ``pip install 'based-jax[serve]'``.
+Needs extra packages: ``pip install 'based-jax[serve]'``.
 """

@@ -33,44 +33,44 @@ PACKAGES = ("prometheus_client", "starlette", "uvicorn")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Continue texts for clients of OpenAI's completions, and for people at the page on /.
+    """Serve OpenAI's completions API to clients, and a web page for people at /.
 
-    Prints its address when it takes requests. Ctrl-C or SIGTERM finishes the answers that are being made.
+    Prints its address when it accepts requests. Ctrl-C or SIGTERM finishes the answers in progress.
     """
 
     checkpoint: str
     """pretrained directory (config.json, weights, tokenizer), a finished run's directory, or a hub id"""
     host: str = "127.0.0.1"
-    """address to listen on; the default is this machine alone"""
+    """address to listen on; the default serves this machine only"""
     port: int = 8000
     """port to listen on; 0 takes a free one"""
     slots: int = 16
-    """answers that are made at the same time"""
+    """number of answers that are generated at the same time"""
     max_waiting: int = 256
-    """requests that may wait for a slot; more are told to come again (429)"""
+    """number of requests that may wait for a slot; more are refused (429)"""
     max_length: int = 4096
-    """tokens of a prompt and its answer together"""
+    """most tokens of a prompt and its answer together"""
     max_tokens_limit: int = 2048
-    """tokens of an answer"""
+    """most tokens of an answer"""
     allowed_hosts: tuple[str, ...] = ()
-    """names that clients may call the server by beside localhost, IP addresses and --host: a proxy's, or this
-    machine's in its network; *.example.com is every name that ends so, * is any"""
+    """names by which clients may call the server besides localhost, IP addresses and --host: a proxy's, or
+    this machine's in its network; *.example.com is every name with that ending, * is any"""
     timeout: float = 600.0
     """seconds for a whole answer, waiting included"""
     drain_timeout: float = 30.0
-    """seconds for the answers that are being made when the server is told to stop"""
+    """seconds for the answers in progress after a request to stop the server"""
     max_connections: int = 1000
     """open connections; more are refused (503)"""
     tokenizer: str | None = None
     """byte, dna, gpt2 (if cached locally) or a tokenizers JSON file, instead of the checkpoint's own"""
     dtype: str | None = None
-    """of the computation, such as bfloat16, instead of the checkpoint's own"""
+    """dtype of the computation, such as bfloat16, instead of the checkpoint's own"""
     prefix_cache_mib: float = 64.0
-    """memory for what is behind the beginnings of prompts, so that shared ones are read once; 0 is none"""
+    """memory for states after beginnings of prompts, so that shared ones are read once; 0 is none"""
     model_name: str | None = None
-    """what clients call the model; default: the last part of --checkpoint"""
+    """name by which clients call the model; default: the last component of --checkpoint"""
     api_key_file: str | None = None
-    """file with a key per line; clients of /v1 must then send one of them"""
+    """file with an API key per line; clients of /v1 must then send one of them"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _meanwhile(functions: Sequence[Callable[[], object]]) -> Iterator[None]:
-    """Call functions one after the other in a thread; the one that runs when the block ends is the last."""
+    """Call functions one after another in a thread; when the block ends, the running one is the last."""
     ended = threading.Event()
 
     def work() -> None:
@@ -138,7 +138,7 @@ def _meanwhile(functions: Sequence[Callable[[], object]]) -> Iterator[None]:
                 return
             try:
                 function()
-            except Exception:  # what a request needs is compiled when it comes, and its error reported there
+            except Exception:  # the first request that needs it compiles it again and reports the error
                 logger.exception("a program could not be compiled ahead")
 
     thread = threading.Thread(target=work, name="compiler")
@@ -151,7 +151,7 @@ def _meanwhile(functions: Sequence[Callable[[], object]]) -> Iterator[None]:
 
 
 def _check(options: Options) -> None:
-    """Report what is wrong before anything is loaded."""
+    """Check the options before anything is loaded."""
     expect(0 <= options.port < 2**16, "port", options.port, "an integer in [0, 65536)")
     least = dict.fromkeys(("slots", "max_waiting", "max_tokens_limit", "max_connections"), 1)
     for name, low in (least | {"max_length": 2}).items():
@@ -168,7 +168,7 @@ def _check(options: Options) -> None:
 
 
 def find_chat(directory: Path, tokenizer: Tokenizer) -> Chat | str:
-    """How a model's conversations are read, or why they are not: other routes are served all the same."""
+    """Return the model's chat template, or why it has none: the other routes are served all the same."""
     from based_jax.serve.app import NO_CHAT
 
     try:
@@ -181,7 +181,7 @@ def find_chat(directory: Path, tokenizer: Tokenizer) -> Chat | str:
 
 
 def require() -> None:
-    """Import what the server needs beside the library, or say which package is missing."""
+    """Import the packages that only the server needs, or report which one is missing."""
     for package in PACKAGES:
         try:
             __import__(package)
@@ -191,19 +191,19 @@ def require() -> None:
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
-    """The keys of a file, one per line, empty lines left out; at least one."""
+    """Read the keys of a file, one per line, ignoring empty lines; at least one."""
     keys = tuple(filter(None, map(str.strip, path.read_text("utf-8").splitlines())))
     expect(bool(keys), "api_key_file", str(path), "a file with at least one key")
     return keys
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind a socket, not yet listening; OSError: the address is taken, not this machine's, or none."""
+    """Bind a socket without listening; OSError: the address is taken, invalid or not this machine's."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with contextlib.ExitStack() as on_error:
             listener = on_error.enter_context(socket.socket(family, kind, protocol))
-            if os.name == "posix":  # elsewhere it would share the port
+            if os.name == "posix":  # other systems would share the port
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             on_error.pop_all()
@@ -213,7 +213,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url(listener: socket.socket) -> str:
-    """Where a browser finds it."""
+    """Return the URL to open in a browser."""
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
     return f"http://{host}:{port}/"

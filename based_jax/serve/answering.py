@@ -1,4 +1,4 @@
-"""One request's answers, whole or chunk by chunk, from the engine's events to what is sent."""
+"""Turn the engine's events for one request into its answers, whole or chunk by chunk."""
 
 import asyncio
 import contextlib
@@ -23,16 +23,16 @@ from based_jax.serve.worker import Failed, Job, SlowReader, Worker
 
 Result = TypeVar("Result")
 
-_MOST_NAMED = 1000  # tokens whose log-probabilities are written in the event loop: a few milliseconds
+_MOST_NAMED = 1000  # most tokens whose log-probabilities the event loop writes itself: a few milliseconds
 
 
 class Wanted(Protocol):
-    """What a request asks for, whatever its form."""
+    """What a request asks for, in either API format."""
 
     @property
-    def n(self) -> int: ...  # answers to each prompt that are returned
+    def n(self) -> int: ...  # answers returned per prompt
     @property
-    def candidates(self) -> int: ...  # those that are made
+    def candidates(self) -> int: ...  # answers generated per prompt
     @property
     def stop(self) -> tuple[str, ...]: ...
     @property
@@ -42,10 +42,10 @@ class Wanted(Protocol):
 
 
 class Clock(NamedTuple):
-    """When an answer must be complete, in the event loop's time, and what measures it."""
+    """When an answer must be complete, in the event loop's time, and the metrics that record its duration."""
 
     deadline: float
-    seconds: float  # that it may take
+    seconds: float  # time limit of the answer
     watch: Watch
 
 
@@ -53,7 +53,7 @@ class Answering:
     """The answers to one request that an engine works on.
 
     Args:
-        model: its name, as clients call it.
+        model: its name for clients.
         aside: runs a function in another thread.
     """
 
@@ -82,7 +82,7 @@ class Answering:
         }
 
     async def whole(self) -> dict[str, Any]:
-        """The response's object, when all is made."""
+        """Return the response's object once all answers are complete."""
         texts = [""] * len(self._answers)
         shown: list[list[Any]] = [[] for _ in self._answers]
         async for number, chunk in self._chunks():
@@ -99,20 +99,20 @@ class Answering:
         return {**self._head, "choices": made, "usage": self._usage()}
 
     async def begun(self) -> None:
-        """Wait until there is something to send, if only an error."""
+        """Wait until there is something to send, even if only an error."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(self._clock.deadline):
                 await self.job.ready()
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """Server-sent events; an error on the way is the last of them."""
+        """Yield server-sent events; an error on the way is the last of them."""
         head = {**self._head, "object": self._style.chunk_name}
         usage = {"usage": None} if self._wanted.include_usage else {}
         try:
             async for number, chunk in self._chunks():
                 for choice in await self._run(len(chunk.logprobs), self._style.deltas, number, chunk):
                     yield _event({**head, "choices": [choice], **usage})
-                    await asyncio.sleep(0)  # sending need not wait: let others in, and notice who has gone
+                    await asyncio.sleep(0)  # let other tasks run, and notice a disconnect
         except Refusal as refusal:
             yield _event(refusal.body())
             return
@@ -121,7 +121,7 @@ class Answering:
         yield b"data: [DONE]\n\n"
 
     def _best(self) -> list[int]:
-        """The answers to return, prompt by prompt: all, or the likeliest, most likely first."""
+        """Return the indices of the answers to return, prompt by prompt: all, or the most likely first."""
         made, wanted, best = self._wanted.candidates, self._wanted.n, []
         for begin in range(0, len(self._answers), made):
             own = list(range(begin, begin + made))
@@ -136,7 +136,7 @@ class Answering:
             number, event = await self._next()
             answer = self._answers[number]
             if answer.finish is not None:
-                continue  # made before the engine heard that a stop text had come
+                continue  # made before the engine was stopped at a stop text
             chunk = await self._run(len(event.prompt_logprobs), answer.feed, event)
             if chunk.finish == "failed":
                 message = f"the model's logits are not numbers after {answer.tokens} tokens"
@@ -150,7 +150,7 @@ class Answering:
         self._clock.watch.end()
 
     async def _run(self, count: int, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function, in another thread if it names so many tokens that others would wait for it."""
+        """Call a function, in another thread if it writes so many tokens that other requests would wait."""
         return await self._aside(function, *arguments) if count > _MOST_NAMED else function(*arguments)
 
     async def _next(self) -> Any:
@@ -172,7 +172,7 @@ class Answering:
 
 
 class EventStream(StreamingResponse):
-    """Sends the events of an answering until they end or the client goes; then nothing of it is left."""
+    """Send the events of an answering until they end or the client disconnects; then release it."""
 
     def __init__(self, answering: Answering, ended: Callable[[], None]) -> None:
         self._answering, self._ended, self._events = answering, ended, answering.events()
@@ -189,13 +189,13 @@ class EventStream(StreamingResponse):
             self._ended()
 
     async def _stream(self, send: Send) -> None:
-        # Once the head is sent, who has gone is noticed by what is sent next: it must follow soon.
+        # After the head is sent, a disconnect is noticed only by the next write: it must follow soon.
         await self._answering.begun()
         await self.stream_response(send)
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Do the work; stop it with `ClientDisconnect` when the client goes first."""
+    """Do the work; stop it with `ClientDisconnect` when the client disconnects first."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -214,5 +214,5 @@ async def until_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Res
 
 
 def _event(value: Any) -> bytes:
-    """One server-sent event; JSON has no line breaks of its own."""
+    """Encode one server-sent event; JSON contains no line breaks."""
     return b"data: " + json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n\n"

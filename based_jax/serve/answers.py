@@ -1,4 +1,4 @@
-"""From an engine's tokens to the chunks of OpenAI's answers: text, log-probabilities, why it ended."""
+"""Turn an engine's tokens into the chunks of OpenAI's answers: text, log-probabilities, finish reason."""
 
 import math
 from collections.abc import Sequence
@@ -8,31 +8,31 @@ from based_jax.data.tokenizers import StreamDecoder, Tokenizer
 from based_jax.generate.engine.request import Event, TokenLogprob
 from based_jax.generate.text import StopTexts
 
-_LEAST = -9999.0  # stands for log 0, which JSON cannot say
+_LEAST = -9999.0  # stands for log 0, which JSON cannot represent
 _UNDECODABLE = "\ufffd"
 
 
 class Chunk(NamedTuple):
-    """What became certain of one answer."""
+    """The new part of one answer that will not change any more."""
 
     text: str
-    logprobs: list[tuple[int, TokenLogprob]]  # tokens that begin in the text so far, and where
+    logprobs: list[tuple[int, TokenLogprob]]  # tokens that begin in the text so far, and their offsets
     finish: str | None  # "stop" or "length" with the last chunk
 
 
 class Echo(NamedTuple):
-    """A prompt that comes before its answer."""
+    """A prompt that is returned before its answer."""
 
     text: str
     tokens: Sequence[int]
 
 
 class Answer:
-    """One answer while it is made.
+    """One answer in progress.
 
     Args:
-        stop: texts that end it; they are no part of it.
-        echo: what comes first, if the request asked for it.
+        stop: texts that end it; they are not part of it.
+        echo: the prompt to return first, if the request asked for it.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], echo: Echo | None = None) -> None:
@@ -40,34 +40,34 @@ class Answer:
         self._decoder = StreamDecoder(tokenizer)
         self._stop = StopTexts(stop)
         self._echo = Echo("", ()) if echo is None else echo
-        self._begin = len(self._echo.text)  # where the answer's own text begins
+        self._begin = len(self._echo.text)  # offset of the answer's own text
         self._decoded = 0  # characters, those after a stop text included
         self._sent = 0
         self._held: list[tuple[int, TokenLogprob]] = []
         self._logprobs: list[float] = []
-        self.tokens = 0  # made until the end of the text, the separator not counted
-        self.finish: str | None = None  # why it ended; None while it goes on
+        self.tokens = 0  # number made, without the separator
+        self.finish: str | None = None  # why it ended; None while it runs
 
     @property
     def mean_logprob(self) -> float:
-        """Per token made, a separator at the end included; -inf if none was made."""
+        """Mean over the tokens made, a separator at the end included; -inf if none was made."""
         return math.fsum(self._logprobs) / len(self._logprobs) if self._logprobs else -math.inf
 
     def feed(self, event: Event) -> Chunk:
-        """Return what an event adds; events after the end add nothing."""
+        """Return the chunk that an event adds; events after the end add nothing."""
         if self.finish is not None:
             return Chunk("", [], self.finish)
         first = _echoed(self._tokenizer, self._echo, event.prompt_logprobs) if event.prompt_logprobs else []
         text = ""
-        for place, token in enumerate(event.tokens):
+        for index, token in enumerate(event.tokens):
             self.tokens += 1
             begin, decoded = self._decoded, self._decoder.feed(token)
             text += self._read(decoded)
             if event.logprobs:
-                # What was held back as a part of a character may prove to be none: it is not the token's.
+                # Text held back as part of a character may turn out not to be: then it is not the token's.
                 known = decoded.lstrip(_UNDECODABLE)
                 begin += len(decoded) - len(known) if known else 0
-                self._hold(begin, event.logprobs[place])
+                self._hold(begin, event.logprobs[index])
             if self._stop.found:
                 break
         if event.finish is not None and not self._stop.found:
@@ -88,7 +88,7 @@ class Answer:
         return self._stop.feed(decoded)
 
     def _release(self) -> list[tuple[int, TokenLogprob]]:
-        """Tokens that begin in what was sent; at an end without a stop text, all of them."""
+        """Return tokens that begin in the sent text; at an end without a stop text, all of them."""
         everything = self.finish is not None and not self._stop.found
         known = len(self._held) if everything else sum(begin < self._sent for begin, _ in self._held)
         shown, self._held = self._held[:known], self._held[known:]
@@ -98,7 +98,7 @@ class Answer:
 def _echoed(
     tokenizer: Tokenizer, echo: Echo, logprobs: Sequence[TokenLogprob]
 ) -> list[tuple[int, TokenLogprob]]:
-    """The tokens of a prompt and where they begin in it; the first has no log-probability: NaN."""
+    """Return a prompt's tokens and their offsets; the first token has no log-probability: NaN."""
     decoder, begin, made = StreamDecoder(tokenizer), 0, []
     for item in (TokenLogprob(echo.tokens[0], math.nan, ()), *logprobs):
         made.append((min(begin, len(echo.text)), item))
@@ -107,7 +107,7 @@ def _echoed(
 
 
 def logprobs_object(shown: Sequence[tuple[int, TokenLogprob]], tokenizer: Tokenizer) -> dict[str, Any]:
-    """OpenAI's `logprobs` of a completion.
+    """Return OpenAI's `logprobs` object of a completion.
 
     `text_offset` counts characters of the answer's text. The first token of an echoed prompt has nulls.
     """
@@ -125,7 +125,7 @@ def logprobs_object(shown: Sequence[tuple[int, TokenLogprob]], tokenizer: Tokeni
 
 
 def chat_logprobs_object(shown: Sequence[tuple[int, TokenLogprob]], tokenizer: Tokenizer) -> dict[str, Any]:
-    """OpenAI's `logprobs` of a message; `bytes` is None of a token that is no text of its own."""
+    """Return OpenAI's `logprobs` object of a message; `bytes` is None for a token that is not text."""
 
     def described(token: int, logprob: float) -> dict[str, Any]:
         name, value = _named(token, logprob, tokenizer)
@@ -140,8 +140,8 @@ def chat_logprobs_object(shown: Sequence[tuple[int, TokenLogprob]], tokenizer: T
 
 
 def _named(token: int, logprob: float, tokenizer: Tokenizer) -> tuple[str, float]:
-    """A token's name and log-probability; one that is no text of its own, such as a part of a character, is
-    ``token_id:N``."""
+    """Return a token's name and log-probability; a token that is not text by itself, such as a part of a
+    character, is named ``token_id:N``."""
     text = tokenizer.decode([token])
     name = text if text and _UNDECODABLE not in text else f"token_id:{token}"
     return name, max(float(logprob), _LEAST)

@@ -1,4 +1,4 @@
-"""The routes: completions as OpenAI has them, models, health, metrics, a page."""
+"""The routes: OpenAI's completions and models, health, metrics, a web page."""
 
 import asyncio
 import contextlib
@@ -32,17 +32,17 @@ from based_jax.serve.page import page
 from based_jax.serve.styles import ChatStyle, Style, TextStyle
 from based_jax.serve.worker import Failed, Worker
 
-_READERS = 2  # threads that parse and tokenize; more would keep the event loop from Python's global lock
+_READERS = 2  # threads that parse and tokenize; more would starve the event loop of Python's global lock
 
 
 NO_CHAT = (
     "this model has no chat template: expected chat_template in tokenizer_config.json, or the file "
-    "chat_template.jinja, beside its weights; POST /v1/completions continues a text"
+    "chat_template.jinja, next to its weights; POST /v1/completions continues a text"
 )
 
 
 class _Read(NamedTuple):
-    """A request's body, read."""
+    """A request's body after parsing."""
 
     wanted: CompletionRequest | ChatRequest
     requests: list[engine_request.Request]
@@ -51,18 +51,18 @@ class _Read(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Service:
-    """What the routes share."""
+    """The state that the routes share."""
 
-    worker: Worker  # runs the engine; the application starts and stops it
+    worker: Worker  # runs the engine; started and stopped by the application
     tokenizer: Tokenizer
     vocab_size: int  # the model's
-    name: str  # the model's, as clients call it
+    name: str  # the model's name for clients
     limits: Limits
-    keys: dataclasses.InitVar[Sequence[str]] = ()  # who may use ``/v1``; empty is everybody
-    hosts: dataclasses.InitVar[Sequence[str]] = ()  # what clients may call the server, see `KnownHosts`
-    chat: Chat | str = NO_CHAT  # how conversations are read, or why they are not
-    open: int = dataclasses.field(default=0, init=False)  # completions that are being answered
-    draining: bool = dataclasses.field(default=False, init=False)  # asked to stop: finish, begin nothing
+    keys: dataclasses.InitVar[Sequence[str]] = ()  # keys that allow using ``/v1``; empty allows everybody
+    hosts: dataclasses.InitVar[Sequence[str]] = ()  # names of the server, see `KnownHosts`
+    chat: Chat | str = NO_CHAT  # the chat template, or why there is none
+    open: int = dataclasses.field(default=0, init=False)  # completions in progress
+    draining: bool = dataclasses.field(default=False, init=False)  # stopping: finish answers, start none
 
     def __post_init__(self, keys: Sequence[str], hosts: Sequence[str]) -> None:
         self.metrics = Metrics(lambda: self.worker.stats)
@@ -87,7 +87,7 @@ class Service:
         middleware = [Middleware(CountResponses, metrics=metrics), Middleware(KnownHosts, names=names)]
         options: Any = {"exception_handlers": handlers, "lifespan": self._lifespan}
         app = Starlette(routes=routes, middleware=middleware, **options)
-        app.router.redirect_slashes = False  # a path has one name, and no redirection repeats a client's host
+        app.router.redirect_slashes = False  # one name per path; no redirection echoes a client's host
         return app
 
     @contextlib.asynccontextmanager
@@ -102,7 +102,7 @@ class Service:
             await self.worker.stop()
 
     async def health(self, request: Request) -> Response:
-        """200 while completions are taken, else 503."""
+        """Return 200 while completions are accepted, else 503."""
         state = "failed" if self.worker.failure else "draining" if self.draining else "ok"
         return JSONResponse({"status": state}, 200 if state == "ok" else 503)
 
@@ -135,9 +135,9 @@ class Service:
         except BaseException as error:
             self.open -= 1
             if isinstance(error, ClientDisconnect):
-                return Response(status_code=499)  # nobody sees it; the number is in the metrics
+                return Response(status_code=499)  # nobody receives it; only the metrics count it
             raise
-        if not isinstance(response, EventStream):  # which counts as open until it ends
+        if not isinstance(response, EventStream):  # a stream counts as open until it ends
             self.open -= 1
         return response
 
@@ -169,7 +169,7 @@ class Service:
         self.open -= 1
 
     async def _aside(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function that takes long in another thread."""
+        """Call a slow function in another thread."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, function, *arguments)
 
     def _read_completion(self, body: bytes) -> _Read:
@@ -200,7 +200,7 @@ class Service:
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         given = key.strip().encode("utf-8")
-        # Every key is compared, and each in a time that does not tell how much of it was right.
+        # Compare every key, and each in constant time, so that timing reveals nothing about them.
         matches = [hmac.compare_digest(given, known) for known in self._keys]
         if scheme.lower() != "bearer" or not any(matches):
             headers = {"www-authenticate": "Bearer"}

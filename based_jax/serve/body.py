@@ -1,7 +1,7 @@
-"""The body of a request: read within bounds of size and time, and parsed if it is small enough to be parsed.
+"""Read the body of a request within limits of size and time, and parse it if it has few enough parts.
 
-Parsing holds Python's global lock, and a million short lists in 4 MB take seconds to make. So the parts of a
-body are counted in its bytes first, which takes milliseconds.
+Parsing holds Python's global lock, and building a million short lists from 4 MB takes seconds. So the parts
+of a body are counted in its bytes first, which takes milliseconds.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from starlette.requests import Request
 from based_jax.serve.errors import Refusal
 from based_jax.serve.limits import Limits
 
-MAX_PARTS = 1000  # lists and objects of a body, and texts
-MAX_DEPTH = 8  # of lists and objects in each other
+MAX_PARTS = 1000  # lists and objects of a body; also its strings
+MAX_DEPTH = 8  # of nested lists and objects
 
-_DISCARD = 16  # times the limit of a body, read and thrown away so that its client sees the refusal
+_DISCARD = 16  # times the size limit are read and discarded, so that the client sees the refusal
 _BRACKETS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _OTHERS = bytes(set(range(256)) - set(_BRACKETS))
-_SHOWN = 60  # characters of a value in a message
+_SHOWN = 60  # characters of a value shown in a message
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
@@ -48,12 +48,12 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 
 
 def parse(body: bytes) -> Mapping[str, Any]:
-    """Return the JSON object that a body is; a Refusal of status 400 if it is none, or has too many parts."""
+    """Parse a body as a JSON object; a Refusal of status 400 if it is not one, or has too many parts."""
     _expect_few_parts(body)
     try:
         value = json.loads(body.decode("utf-8-sig"), parse_constant=_no_constant)
     except ValueError as error:
-        # Python's message about the digits of an integer is advice to the server's programmer.
+        # Python's message about the digits of an integer addresses the server's programmer.
         reason = "an integer has too many digits" if str(error).startswith("Exceeds the limit") else error
         raise Refusal(400, f"the body is not JSON: {reason}") from None
     if not isinstance(value, dict):
@@ -62,15 +62,15 @@ def parse(body: bytes) -> Mapping[str, Any]:
 
 
 def shorten(value: Any) -> str:
-    """A client's value as it is shown in messages: JSON in ASCII, and of a long one the beginning."""
+    """Format a client's value for messages: JSON in ASCII, truncated if long."""
     value = value[: _SHOWN + 1] if isinstance(value, str) else value
     shown = "".join(itertools.islice(json.JSONEncoder().iterencode(value), _SHOWN + 1))
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
 
 
 def _expect_few_parts(body: bytes) -> None:
-    """Count what parsing would make; the counts are right up to the first error in the JSON."""
-    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the quotes that are left begin and end texts
+    """Count the parts before parsing; the counts are right up to the first error in the JSON."""
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")  # the remaining quotes begin and end strings
     if plain.count(b'"') > 2 * MAX_PARTS:
         raise Refusal(400, f"the body has more than {MAX_PARTS} texts, names of fields included")
     brackets = b"".join(plain.split(b'"')[::2]).translate(None, _OTHERS)

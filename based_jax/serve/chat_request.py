@@ -1,4 +1,4 @@
-"""The body of a chat completions request, read into plain values; whatever is wrong with it is reported."""
+"""Read the body of a chat completions request into plain values and report what is wrong with it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class ChatRequest:
     model: str | None
     messages: tuple[Mapping[str, str], ...]
     sampler: Sampler
-    max_tokens: int | None  # None is as many as the server allows
+    max_tokens: int | None  # None for as many as the server allows
     n: int
     stop: tuple[str, ...]
     seed: int
@@ -45,12 +45,12 @@ class ChatRequest:
 
     @property
     def candidates(self) -> int:
-        """Answers that are made: those that are returned."""
+        """Number of answers that are generated: those that are returned."""
         return self.n
 
     @classmethod
     def read(cls, body: bytes) -> "ChatRequest":
-        """From JSON; a Refusal (status 400) names the field that is wrong."""
+        """Read JSON; a Refusal (status 400) names the field that is wrong."""
         fields = read.read_fields(body, (*_OWN, *read.SAMPLER), _REFUSED)
         newer = "max_completion_tokens" in fields
         shows = read.read_typed(fields, "logprobs", bool, False, "true or false")
@@ -94,7 +94,7 @@ class ChatRequest:
         return [dataclasses.replace(first, seed=(self.seed + i) % 2**32) for i in range(self.n)]
 
     def echoed(self, number: int, request: Request, tokenizer: Tokenizer) -> Echo | None:
-        """Nothing comes before a message."""
+        """Return None: no prompt is returned before a message."""
         return None
 
 
@@ -105,7 +105,7 @@ def _messages(value: Any) -> tuple[Mapping[str, str], ...]:
 
 
 def _message(value: Any) -> Mapping[str, str]:
-    """One message, whose content may be a list of texts."""
+    """Read one message, whose content may be a list of texts."""
     if not isinstance(value, dict):
         refuse("messages", _MESSAGE)
     message = {name: part for name, part in value.items() if part is not None}

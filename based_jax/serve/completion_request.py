@@ -1,4 +1,4 @@
-"""The body of a completions request, read into plain values; whatever is wrong with it is reported."""
+"""Read the body of a completions request into plain values and report what is wrong with it."""
 
 import dataclasses
 from typing import Any
@@ -13,7 +13,7 @@ from based_jax.serve.fields import TOO_LONG, refuse
 from based_jax.serve.limits import Limits
 
 MAX_LOGPROBS = 5
-MAX_CHARACTERS = 32  # of a prompt for each token that it may have: checked before tokenizing
+MAX_CHARACTERS = 32  # of a prompt per token that it may have: checked before tokenizing
 
 _OWN = (
     *("model", "prompt", "max_tokens", "n", "best_of", "stop", "seed", "logprobs", "echo"),
@@ -32,8 +32,8 @@ class CompletionRequest:
     prompts: tuple[Prompt, ...]
     sampler: Sampler
     max_tokens: int
-    n: int  # answers to each prompt that are returned
-    candidates: int  # those that are made (`best_of`)
+    n: int  # answers returned per prompt
+    candidates: int  # answers generated per prompt (`best_of`)
     stop: tuple[str, ...]
     seed: int
     logprobs: int | None
@@ -43,7 +43,7 @@ class CompletionRequest:
 
     @classmethod
     def read(cls, body: bytes) -> "CompletionRequest":
-        """From JSON; a Refusal (status 400) names the field that is wrong."""
+        """Read JSON; a Refusal (status 400) names the field that is wrong."""
         fields = read.read_fields(body, (*_OWN, *read.SAMPLER), _REFUSED)
         n = read.read_integer(fields, "n", 1, 1)
         made = cls(
@@ -70,8 +70,9 @@ class CompletionRequest:
     def requests(self, tokenizer: Tokenizer, vocab_size: int, limits: Limits) -> list[Request]:
         """Return the engine's requests: `candidates` for each prompt, in order.
 
-        A text is read after the tokenizer's separator, as every document in training; tokens are read as
-        they are. Answer i to a prompt is sampled with seed + i. What is too long, or no token, is refused.
+        A text is read after the tokenizer's separator, like every document in training; tokens are read as
+        they are. Answer i to a prompt is sampled with seed + i. A prompt that is too long or has invalid
+        tokens is refused.
         """
         name = "n" if self.candidates == self.n else "best_of"
         read.expect_served(name, self.candidates, len(self.prompts), self.max_tokens, limits)
@@ -95,7 +96,7 @@ class CompletionRequest:
         return made
 
     def echoed(self, number: int, request: Request, tokenizer: Tokenizer) -> Echo | None:
-        """What comes before answer `number`, whose request is given."""
+        """Return the prompt to send before answer `number`, whose request is given; None for none."""
         if not self.echo:
             return None
         prompt = self.prompts[number // self.candidates]
@@ -115,7 +116,7 @@ def _encode(prompt: Prompt, tokenizer: Tokenizer, vocab_size: int) -> tuple[int,
 
 
 def _prompts(value: Any) -> tuple[Prompt, ...]:
-    """One text, several, one row of tokens, or several."""
+    """Read one text, several texts, one list of tokens, or several lists."""
     if isinstance(value, str):
         return (value,)
     if isinstance(value, list) and value:
@@ -129,4 +130,4 @@ def _prompts(value: Any) -> tuple[Prompt, ...]:
 
 
 def _are_integers(values: list[Any]) -> bool:
-    return set(map(type, values)) == {int}  # a million of them in milliseconds
+    return set(map(type, values)) == {int}  # checks a million in milliseconds

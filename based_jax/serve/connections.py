@@ -1,4 +1,4 @@
-"""Connections that are cut when their clients stall, and a server that finishes before it stops."""
+"""Close connections of clients that stall; finish the answers in progress before the server stops."""
 
 import asyncio
 import contextlib
@@ -19,18 +19,18 @@ from based_jax.serve.errors import Refusal
 from based_jax.serve.limits import Limits
 
 MAX_CHUNKS = 10_000
-"""of a body in HTTP's chunked coding: reading each takes 50 microseconds, in which all others wait"""
+"""most chunks of a body in HTTP's chunked coding: each takes 50 microseconds, during which all others wait"""
 
-_PERIOD = 1.0  # seconds between two looks at a connection
+_PERIOD = 1.0  # seconds between two checks of a connection
 _KEEP_ALIVE = 5  # seconds that a connection may be idle between two requests
 _CLOSING = 5  # seconds for connections to close once their answers are sent
 
 
 class Server(uvicorn.Server):
-    """Serves on a socket until a signal or the engine's failure stops it.
+    """Serve on a socket until a signal or the engine's failure stops the server.
 
-    The first SIGINT or SIGTERM ends the taking of requests; those that are being answered have
-    `drain_seconds` to finish. The second one ends them. `ready` is called once when requests are taken.
+    The first SIGINT or SIGTERM stops accepting requests; those in progress have `drain_seconds` to finish.
+    The second one ends them. `ready` is called once when requests are accepted.
     """
 
     def __init__(self, service: Service, ready: Callable[[], None] = lambda: None) -> None:
@@ -55,7 +55,7 @@ class Server(uvicorn.Server):
             self._ready()
 
     async def on_tick(self, counter: int) -> bool:
-        """Whether to stop; asked ten times a second."""
+        """Return whether to stop; called ten times a second."""
         if self._service.draining or self._service.worker.failure:
             now = time.monotonic()
             self._deadline = self._deadline or now + self._service.limits.drain_seconds
@@ -64,13 +64,13 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.force_exit = self.should_exit  # the third one: without waiting for anything
+        self.force_exit = self.should_exit  # the third signal: exit without waiting
         self.should_exit = self._service.draining
         self._service.draining = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Handle signals while serving; unlike uvicorn's, the process does not die of them afterwards."""
+        """Handle signals while serving; unlike with uvicorn, the process does not die of them afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -84,10 +84,10 @@ class Server(uvicorn.Server):
 
 
 def _guarded(limits: Limits) -> type[H11Protocol]:
-    """uvicorn's connection, with time limits for a head to come and for what is written to be read.
+    """Return uvicorn's connection class with time limits for a head to arrive and for output to be read.
 
-    A client may also end its side of the connection after its request and still be answered. One that has
-    gone altogether looks the same until something is sent to it.
+    A client may also close its side of the connection after its request and still be answered. A client that
+    has disconnected looks the same until something is sent to it.
     """
 
     class Guarded(H11Protocol):
@@ -108,18 +108,18 @@ def _guarded(limits: Limits) -> type[H11Protocol]:
             super().connection_lost(exc)
 
         def eof_received(self) -> bool:
-            """The client sends no more; returns whether the connection stays open for the answer."""
+            """Handle a client that sends no more; return whether the connection stays open for the answer."""
             self._half_closed = self._is_answering() and not self.cycle.more_body
             self._probe()
             return self._half_closed
 
         def on_response_complete(self) -> None:
-            super().on_response_complete()  # which may begin with the next request that has arrived
+            super().on_response_complete()  # this may start the next request
             if self._half_closed and not self._is_answering():
                 self.transport.close()
 
         def send_400_response(self, msg: str) -> None:
-            """Refuse what is no HTTP or too many chunks; if an answer has begun, only end the connection."""
+            """Refuse invalid HTTP or too many chunks; if an answer has begun, only close the connection."""
             if self._is_answering():
                 self.cycle.disconnected = True
                 self.cycle.message_event.set()
@@ -146,26 +146,26 @@ def _guarded(limits: Limits) -> type[H11Protocol]:
             self._timer = self.loop.call_later(min(_PERIOD, limits.head_seconds), self._look)
 
         def _head_is_missing(self) -> bool:
-            """No request is being answered, and uvicorn does not wait for the next one to begin."""
+            """Return whether a head is due: no answer is in progress and the keep-alive timer is off."""
             return not self._is_answering() and self.timeout_keep_alive_task is None
 
         def _is_answering(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
 
         def _probe(self) -> None:
-            """Send an interim response, so that the connection breaks if the client has gone.
+            """Send an interim response, so that the connection breaks if the client has disconnected.
 
-            Clients must ignore one that they did not ask for (RFC 9110, section 15.2).
+            Clients must ignore an unexpected one (RFC 9110, section 15.2).
             """
             waits = self._half_closed and self._is_answering() and not self.cycle.response_started
-            if waits and self.conn.their_http_version != b"1.0":  # which has no interim responses
+            if waits and self.conn.their_http_version != b"1.0":  # 1.0 has no interim responses
                 self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[])))
 
     return Guarded
 
 
 class _CountingTransport:
-    """A transport that knows how much of what was written to it has left for the client."""
+    """A transport that counts the bytes of its output that were sent to the client."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport, self._written = transport, 0
@@ -179,12 +179,12 @@ class _CountingTransport:
 
     @property
     def read(self) -> int:
-        """Bytes that the client's side of the connection has taken."""
+        """Return the number of bytes that the client's side of the connection has taken."""
         return self._written - self._transport.get_write_buffer_size()
 
 
 class _Connection(h11.Connection):
-    """h11's parser with a bound on the chunks of a body."""
+    """h11's parser with a limit on the chunks of a body."""
 
     _chunks = 0
 
@@ -199,6 +199,6 @@ class _Connection(h11.Connection):
         return event
 
     def problem(self) -> str:
-        """What was wrong with the request that `next_event` raised an error for."""
+        """Describe what was wrong with the request for which `next_event` raised an error."""
         many = self._chunks > MAX_CHUNKS
         return f"the body has more than {MAX_CHUNKS} chunks" if many else "the request is not HTTP/1.1"

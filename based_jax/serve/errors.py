@@ -1,4 +1,4 @@
-"""Refusals in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``."""
+"""Error responses in OpenAI's format: ``{"error": {"message", "type", "param", "code"}}``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 
 
 class Refusal(Exception):
-    """Why a request is not answered.
+    """The reason why a request is not answered.
 
     Args:
         message: one sentence for the client.
@@ -46,7 +46,7 @@ _NOT_SERVED = {
     "/v1/responses": "the server keeps no conversations",
     "/v1/embeddings": "the server makes no embeddings",
 }
-"""Beginning of a path of OpenAI's -> why it is not here."""
+"""Beginning of a path of OpenAI's API -> why it is not served."""
 
 
 async def on_refusal(request: Request, error: Exception) -> JSONResponse:
@@ -55,8 +55,8 @@ async def on_refusal(request: Request, error: Exception) -> JSONResponse:
 
 
 async def on_http(request: Request, error: Any) -> JSONResponse:
-    """Answer for what the router refuses: unknown paths and methods."""
-    path = request.scope["raw_path"].decode("ascii")[:60]  # as it was sent, so without control characters
+    """Answer requests that the router refuses: unknown paths and methods."""
+    path = request.scope["raw_path"].decode("ascii")[:60]  # still encoded, so without control characters
     message = f"{request.method[:20]} {path}: {error.detail}"
     if error.status_code == 404 and path.startswith("/v1/"):
         served = (
@@ -69,5 +69,5 @@ async def on_http(request: Request, error: Any) -> JSONResponse:
 
 
 async def on_bug(request: Request, error: Exception) -> JSONResponse:
-    """Answer for an error of our own; the server logs it."""
+    """Answer a request on which the server failed; the server logs the error."""
     return Refusal(500, "the server failed on this request", code="internal_error").response()

@@ -1,7 +1,7 @@
-"""Fields that completions and chat completions share, read into plain values; what is wrong is refused.
+"""Read the fields that completions and chat completions share, and refuse wrong ones.
 
-Names, meanings and defaults are OpenAI's; `top_k`, `min_p` and `repetition_penalty` are added, as other
-servers have them.
+Names, meanings and defaults are OpenAI's; `top_k`, `min_p` and `repetition_penalty` are added, as in other
+servers.
 """
 
 import dataclasses
@@ -21,16 +21,16 @@ MAX_STOP_LENGTH = 1000
 TOO_LONG = "context_length_exceeded"
 SAMPLER = tuple(field.name for field in dataclasses.fields(Sampler))
 
-_ALL = {"top_k": (-1, 0), "min_p": (0,)}  # how clients of other servers say that no token is left out
+_ALL = {"top_k": (-1, 0), "min_p": (0,)}  # values by which clients of other servers disable them
 _IGNORED = ("user",)
-_TOKEN = re.compile("0|[1-9][0-9]{0,9}")  # as a name in JSON: one way to write it
+_TOKEN = re.compile("0|[1-9][0-9]{0,9}")  # as a name in JSON, in canonical form
 
 
 def read_fields(body: bytes, known: Sequence[str], refused: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of a body that are not null; a Refusal (status 400) names one that is not known.
+    """Return the fields of a body that are not null; a Refusal (status 400) names an unknown one.
 
     Args:
-        refused: fields of OpenAI's that are not served -> why.
+        refused: fields of OpenAI's API that are not served -> why.
     """
     fields = {name: value for name, value in parse(body).items() if value is not None}
     for name in fields:
@@ -103,7 +103,7 @@ def expect_served(name: str, count: int, prompts: int, max_tokens: int, limits: 
     """Refuse more answers to one request, or more tokens of one, than the server makes.
 
     Args:
-        name: of the field that says how many answers are made to each prompt.
+        name: the field with the number of answers per prompt.
     """
     if prompts * count > limits.choices:
         given = f"{prompts} prompts times {name} = {shorten(count)}"
@@ -139,5 +139,5 @@ def _logit_bias(value: Any) -> LogitBias | None:
 def _is_stop(value: Any) -> bool:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_STOP_LENGTH:
         return False
-    # JSON can write halves of characters, which no answer has.
+    # JSON can encode halves of characters, which no answer contains.
     return not any("\ud800" <= letter <= "\udfff" for letter in value)

@@ -1,7 +1,7 @@
-"""Names that clients may call the server by, so that a web page of another site cannot use it.
+"""Check the names by which clients call the server, so that a web page of another site cannot use it.
 
-A site can let its own name resolve to this server's address once its page is loaded (DNS rebinding). The
-browser then takes the server's answers for the site's own and lets the page read them. Its requests still
+A site can make its own name resolve to this server's address after its page is loaded (DNS rebinding). The
+browser then treats the server's answers as the site's own and lets the page read them. Its requests still
 carry the site's name in their Host header.
 """
 
@@ -20,11 +20,12 @@ _LOCAL = ("localhost", "*.localhost")
 
 
 class KnownHosts:
-    """Middleware: refuse requests whose Host header is none of the server's names.
+    """Middleware: refuse requests whose Host header is not one of the server's names.
 
-    IP addresses are taken, since no site has one as its name, and so are requests without the header, which
-    every browser sends. starlette's TrustedHostMiddleware cannot take all addresses and answers in text.
-    `names` are taken beside this machine's; ``*.example.com`` is every name that ends so, ``*`` any.
+    IP addresses are accepted, since no site has one as its name, and so are requests without the header,
+    which every browser sends. starlette's TrustedHostMiddleware cannot accept all addresses and answers in
+    plain text. `names` are accepted besides this machine's; ``*.example.com`` is every name with that ending,
+    ``*`` any.
     """
 
     def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
@@ -40,7 +41,7 @@ class KnownHosts:
         await Refusal(421, message, code="unknown_host").response()(scope, receive, send)
 
     def knows(self, host: str) -> bool:
-        """Whether a Host header is one of the server's names or an address, with any port."""
+        """Return whether a Host header is one of the server's names or an address, with any port."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
         except ValueError:  # an unfinished IPv6 address

@@ -1,11 +1,11 @@
-"""What the server takes from its clients before it refuses."""
+"""The limits on requests beyond which the server refuses them."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Bounds on requests and connections."""
+    """Limits on requests and connections."""
 
     length: int  # tokens of a prompt and its answer together
     max_tokens: int  # tokens of an answer
@@ -15,5 +15,5 @@ class Limits:
     answer_seconds: float = 600.0  # for a whole answer, waiting included
     body_seconds: float = 30.0  # for a request's body to arrive
     head_seconds: float = 10.0  # for a request's head to arrive
-    read_seconds: float = 30.0  # that a client may read nothing of what was written to it
-    drain_seconds: float = 30.0  # for the answers that are being made when the server is asked to stop
+    read_seconds: float = 30.0  # that a client may go without reading what was written to it
+    drain_seconds: float = 30.0  # for the answers in progress when the server is asked to stop

@@ -1,4 +1,4 @@
-"""What ``/metrics`` reports to Prometheus."""
+"""The metrics that ``/metrics`` reports to Prometheus."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from based_jax.generate.engine.request import Stats
 
 _GAUGES = {
-    "waiting": "requests that nothing has been done for",
+    "waiting": "requests that have not been started",
     "prefilling": "requests whose prompt is being read",
     "running": "requests that have a slot",
     "free": "slots that a request could take",
@@ -19,15 +19,15 @@ _GAUGES = {
 _COUNTERS = {
     "made_tokens": "tokens made",
     "prefilled_tokens": "tokens of prompts that were read",
-    "cached_tokens": "tokens of prompts that were read before",
+    "cached_tokens": "tokens of prompts that the prefix cache supplied",
     "finished": "engine requests answered",
-    "cancelled": "engine requests taken back",
+    "cancelled": "engine requests cancelled",
 }
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 600)
 
 
 class Metrics:
-    """The numbers of one server, apart from any other's in the process, and its engine's."""
+    """The metrics of one server, separate from any other's in the process, and of its engine."""
 
     def __init__(self, stats: Callable[[], Stats]) -> None:
         self._stats = stats
@@ -35,7 +35,7 @@ class Metrics:
         own: Any = {"namespace": "based_jax", "registry": self._registry}
         self.responses = Counter("http_responses", "responses begun, by status", ["status"], **own)
         self.open = Gauge("open_completions", "completions being answered", **own)
-        meaning = "from a completion's request to the first piece of its answer"
+        meaning = "from a completion's request to the first chunk of its answer"
         self.first_chunk = Histogram("first_piece_seconds", meaning, buckets=_SECONDS, **own)
         meaning = "from a completion's request to the end of its answer"
         self.answer = Histogram("answer_seconds", meaning, buckets=_SECONDS, **own)
@@ -53,13 +53,13 @@ class Metrics:
 
 
 class Watch:
-    """The time of one completion, from its making to its chunks."""
+    """The duration of one completion, from its request to its chunks."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics, self._begin, self._waiting = metrics, time.perf_counter(), True
 
     def chunk(self) -> None:
-        """A chunk came; the first one counts."""
+        """Record a chunk; only the first one counts."""
         if self._waiting:
             self._metrics.first_chunk.observe(time.perf_counter() - self._begin)
             self._waiting = False

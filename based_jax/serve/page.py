@@ -1,4 +1,4 @@
-"""The page at ``/``: one file, and headers by which a browser runs nothing but what is in it."""
+"""The page at ``/``: one file, with headers that let a browser run only the code in it."""
 
 import base64
 import hashlib
@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse
 
 
 def page() -> HTMLResponse:
-    """The page, its script and its style named by their hashes in the policy that comes with it."""
+    """Return the page; its policy names its script and style by their hashes."""
     html = (resources.files("based_jax.serve") / "page.html").read_text("utf-8")
     policy = (
         f"default-src 'none'; script-src {_hash(html, 'script')}; style-src {_hash(html, 'style')}; "
@@ -25,7 +25,7 @@ def page() -> HTMLResponse:
 
 
 def _hash(html: str, element: str) -> str:
-    """The source expression that allows the one such element."""
+    """Return the source expression that allows the only such element."""
     found = re.search(rf"<{element}>(.*?)</{element}>", html, flags=re.S)
     assert found is not None
     digest = hashlib.sha256(found[1].encode("utf-8")).digest()

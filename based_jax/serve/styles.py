@@ -1,4 +1,4 @@
-"""How answers look to clients: as texts (completions) or as messages (chat completions)."""
+"""Format answers for clients: as texts (completions) or as messages (chat completions)."""
 
 from typing import Any, Protocol
 
@@ -7,23 +7,23 @@ from based_jax.serve.answers import Chunk, chat_logprobs_object, logprobs_object
 
 
 class Style(Protocol):
-    """One of OpenAI's forms of answers."""
+    """One of OpenAI's answer formats."""
 
-    prefix: str  # of an answer's id
-    name: str  # of a whole answer's object
-    chunk_name: str  # of one chunk's
+    prefix: str  # prefix of an answer's id
+    name: str  # `object` field of a whole answer
+    chunk_name: str  # `object` field of a chunk
 
     def choice(self, index: int, chunk: Chunk) -> dict[str, Any]:
-        """A whole answer, as one chunk."""
+        """Format a whole answer, given as one chunk."""
         ...
 
     def deltas(self, index: int, chunk: Chunk) -> list[dict[str, Any]]:
-        """What is sent of a chunk, an event each; chunks of an answer come in order."""
+        """Format a chunk as a list of events; chunks of an answer must come in order."""
         ...
 
 
 class TextStyle:
-    """Completions."""
+    """Format completions."""
 
     prefix, name, chunk_name = "cmpl", "text_completion", "text_completion"
 
@@ -39,13 +39,13 @@ class TextStyle:
 
 
 class ChatStyle:
-    """Chat completions: the role comes first, then the text, and last why it ended."""
+    """Format chat completions: the role comes first, then the text, and last the finish reason."""
 
     prefix, name, chunk_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def __init__(self, tokenizer: Tokenizer, *, logprobs: bool) -> None:
         self._tokenizer, self._logprobs = tokenizer, logprobs
-        self._begun: set[int] = set()  # answers whose role was sent
+        self._begun: set[int] = set()  # answers whose role has been sent
 
     def choice(self, index: int, chunk: Chunk) -> dict[str, Any]:
         message = {"role": "assistant", "content": chunk.text, "refusal": None}

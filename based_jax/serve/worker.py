@@ -1,7 +1,7 @@
-"""The engine in a thread of its own: the event loop hands in requests and receives what was made.
+"""Run the engine in its own thread: the event loop submits requests and receives their events.
 
-The engine computes for long stretches and knows no locks, so one thread alone touches it. It takes commands
-from a queue between two rounds; what it makes goes to the event loop in one call per round.
+The engine computes for long stretches and has no locks, so only this thread touches it. It takes commands
+from a queue between two rounds; it sends the events to the event loop in one call per round.
 """
 
 import asyncio
@@ -20,20 +20,20 @@ from based_jax.generate.engine.request import Event, Full, Request, Stats
 logger = logging.getLogger(__name__)
 
 CAPACITY = 1024
-"""Events of a request that may wait for whoever reads its job's; with more the job is given up."""
-_LAST_ROUND = 30.0  # seconds that the thread has to end
+"""most unread events per request of a job; with more the job is cancelled"""
+_LAST_ROUND = 30.0  # seconds for the thread to end
 
 
 class Failed(RuntimeError):
-    """The engine's thread has ended with an error: nothing is made any more."""
+    """The engine's thread has ended with an error: nothing is generated any more."""
 
 
 class SlowReader(RuntimeError):
-    """Events were not taken while many more of them came."""
+    """Events were not read while many more arrived."""
 
 
 class Job:
-    """Requests that belong together, as the event loop sees them; made by `Worker.submit`."""
+    """Requests that belong together, as the event loop uses them; made by `Worker.submit`."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self.requests = tuple(requests)
@@ -43,29 +43,29 @@ class Job:
         self._error: Exception | None = None
 
     async def next(self) -> tuple[int, Event]:
-        """The next event, with the number of its request; Failed or SlowReader when there are no more."""
+        """Return the next event, with its request's number; Failed or SlowReader if there are no more."""
         await self.ready()
         if not self._events and self._error is not None:
             raise self._error
         return self._events.popleft()
 
     async def ready(self) -> None:
-        """Wait until `next` need not."""
+        """Wait until `next` would not block."""
         while not self._events and self._error is None:
             self._news.clear()
             await self._news.wait()
 
     def put(self, number: int, event: Event) -> bool:
-        """Add an event; return False if there is no capacity for it."""
+        """Add an event; return False if too many are unread."""
         if len(self._events) >= CAPACITY * len(self.requests):
-            self.fail(SlowReader(f"the answer was not read: {len(self._events)} pieces of it were waiting"))
+            self.fail(SlowReader(f"the answer was not read: {len(self._events)} chunks of it were waiting"))
             return False
         self._events.append((number, event))
         self._news.set()
         return True
 
     def fail(self, error: Exception) -> None:
-        """End with an error, after the events that are there."""
+        """End with an error, after the events that are already queued."""
         self._error = self._error or error
         self._news.set()
         if not self.accepted.done():
@@ -77,7 +77,7 @@ class Job:
 
 
 class Worker:
-    """Runs an engine, which nothing else may call from now on.
+    """Run an engine, which nothing else may call from now on.
 
     All methods are called from one event loop, and none of them blocks it.
     """
@@ -85,27 +85,27 @@ class Worker:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._owners: dict[int, tuple[Job, int]] = {}  # by ticket; the thread's own
-        self._jobs: set[Job] = set()  # the event loop's own
+        self._owners: dict[int, tuple[Job, int]] = {}  # by ticket; used by the thread only
+        self._jobs: set[Job] = set()  # used by the event loop only
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: Any = None
-        self.stats: Stats = engine.stats()  # after its last round
+        self.stats: Stats = engine.stats()  # after the last round
         self.failure: Exception | None = None  # what ended the thread
 
     def start(self) -> None:
-        """Begin, in the running event loop."""
+        """Start, in the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the thread after the round that it is in; requests that are left are forgotten."""
+        """End the thread after its current round; drop the remaining requests."""
         self._commands.put(None)
         await asyncio.to_thread(self._thread.join, _LAST_ROUND)
 
     async def submit(self, requests: Sequence[Request]) -> Job:
-        """Hand in requests, all or none of them.
+        """Submit requests, all or none of them.
 
-        Full: too many are waiting. ValueError: not for this engine. Failed: the engine is no more.
+        Full: too many are waiting. ValueError: not for this engine. Failed: the engine has failed.
         """
         if self.failure is not None:
             raise Failed(str(self.failure))
@@ -120,7 +120,7 @@ class Worker:
         return job
 
     def cancel(self, job: Job, number: int | None = None) -> None:
-        """Take back one request of a job, or what is left of all of them; their slots are free at once."""
+        """Cancel one request of a job, or all its remaining ones; their slots are free at once."""
         if number is None:
             self._jobs.discard(job)
         self._commands.put(functools.partial(self._withdraw, job, number))
@@ -136,7 +136,7 @@ class Worker:
             self._call(self._fail, error)
 
     def _obey(self) -> bool:
-        """Do what was asked for since the last round; wait for it if there is nothing else to do."""
+        """Run the commands queued since the last round; wait for one if there is nothing else to do."""
         while True:
             try:
                 command = self._commands.get(block=self._engine.idle)
@@ -161,8 +161,8 @@ class Worker:
         self._call(job.accept)
 
     def _withdraw(self, job: Job, number: int | None) -> None:
-        for ticket, (owner, place) in list(self._owners.items()):
-            if owner is job and number in (None, place):
+        for ticket, (owner, index) in list(self._owners.items()):
+            if owner is job and number in (None, index):
                 self._engine.cancel(ticket)
                 del self._owners[ticket]
 
@@ -176,7 +176,7 @@ class Worker:
             self._call(self._deliver, news)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to receive it
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing receives it any more
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _deliver(self, news: Sequence[tuple[Job, int, Event]]) -> None:

@@ -1,7 +1,7 @@
-"""The papers' theory as code: constructions that run, are counted, and are compared with what they compute.
+"""Implement and check the papers' theory: constructions that run, are counted, and compared with references.
 
-`python -m based_jax.theory` prints what was checked; docs/theory.md walks through it, docs/errata.md lists
-what the papers print otherwise.
+`python -m based_jax.theory` prints the checks; docs/theory.md explains them, docs/errata.md lists the papers'
+errors.
 """
 
 from based_jax.theory.base_conv import Account, Layer, Stack, convolve

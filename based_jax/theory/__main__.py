@@ -28,7 +28,7 @@ GROUPS: dict[Group, tuple[str, ...]] = {
     "mqar": ("checks", "base_conv_checks"),
     "bounds": ("state_checks", "degree_checks"),
 }
-"""The modules of each folder that have rows. They are imported when their turn comes."""
+"""The modules of each group that have rows; imported when their group runs."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class Flags:
     only: tuple[Group, ...] = ()
     """groups of statements; default all"""
     seed: int = 0
-    """of the random instances"""
+    """seed of the random instances"""
     markdown: bool = False
     """print the table as Markdown"""
     json: Path | None = None
-    """a file for the rows"""
+    """JSON file for the rows"""
     figures: Path | None = None
     """draw the figures of docs/theory.md into this directory instead"""
     study: Path | None = None
-    """a directory of based_jax.experiments.mqar_tradeoff, whose models the last figure shows too"""
+    """a directory of based_jax.experiments.mqar_tradeoff, whose models are added to the last figure"""
 
     def __post_init__(self) -> None:
         expect(self.seed >= 0, "seed", self.seed, "at least 0")
@@ -87,7 +87,7 @@ def _draw(directory: Path, study: Path | None) -> int:
 
 
 def _rows(group: Group, seed: int) -> list[Check]:
-    """Return the rows of a group, and print a line on stderr once they are there."""
+    """Return the rows of a group, and print a line on stderr when they are ready."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     began = time.perf_counter()
     with console.status(f"{group} ..."):

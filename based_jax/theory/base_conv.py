@@ -1,13 +1,13 @@
-"""BaseConv as the theory has it: layers that can be written down, stacked and counted.
+"""BaseConv as in the theory: layers with explicit weights that are stacked and counted.
 
     y = (u W + b1) * (h conv u + b2)        u, y, b1, b2, h: N x D,  W: D x D
 
-(Zoology, definition 4.1; Based, definition F.2). Two things set it apart from the layer that is trained,
-`mixers.BaseConv`: its biases depend on the position, which makes them masks, and nothing is added after it.
-The convolution is causal, or circular, column by column.
+(Zoology, definition 4.1; Based, definition F.2). Two things distinguish it from the trained layer,
+`mixers.BaseConv`: its biases depend on the position, which makes them masks, and it has no residual sum. The
+convolution is causal, or circular, column by column.
 
-Everything here is NumPy in float64, whatever precision JAX is set to: the constructions are exact, so what
-they get wrong shows. Rows and columns count from 0, where the papers count from 1.
+Everything here is NumPy in float64, whatever JAX's precision: the constructions are exact, so errors show.
+Rows and columns count from 0; the papers count from 1.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ import numpy as np
 from based_jax.validate import expect, expect_array
 
 Matrix = np.ndarray
-"""Two axes, float64."""
+"""A float64 array with two axes."""
 
 Shape = tuple[int, int]
-"""(N, D) of the inner matrix, wherever an argument has the name `shape`."""
+"""(N, D) of the inner matrix, for every argument named `shape`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +47,12 @@ class Layer:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the layer has: D^2 + 3 N D."""
+        """Number of parameters: D^2 + 3 N D."""
         return self.weights.size + 3 * self.filters.size
 
     @property
     def nonzeros(self) -> int:
-        """How many of them are not zero."""
+        """Number of nonzero parameters."""
         arrays = (self.weights, self.bias_1, self.filters, self.bias_2)
         return sum(int(np.count_nonzero(array)) for array in arrays)
 
@@ -72,11 +72,11 @@ class Account:
 class Stack:
     """Layers applied in order to one inner matrix: an (N, L, D, N~, D~)-BaseConv.
 
-    The input fills the top left corner of a matrix of zeros, and the output is read there.
+    The input is placed in the top left corner of a matrix of zeros, and the output is read from there.
     """
 
     shape: Shape  # (N~, D~) of the inner matrix
-    layers: tuple[Layer, ...] = ()  # of that shape each; none is the identity
+    layers: tuple[Layer, ...] = ()  # each of that shape; no layer is the identity
 
     def __post_init__(self) -> None:
         for layer in self.layers:

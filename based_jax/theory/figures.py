@@ -1,4 +1,4 @@
-"""The figures of docs/theory.md: the induction head at work, the price of BaseConv, what a state can hold."""
+"""Draw the figures of docs/theory.md: the induction head, the cost of BaseConv, the capacity of a state."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,7 +20,7 @@ AXES = ("position that is read (its token; blank: filler)", "position that reads
 
 
 def induction_head(path: Path) -> None:
-    """Both maps of the induction head on one row of MQAR; the answers are framed."""
+    """Draw both maps of the induction head on one row of MQAR; the answers are framed."""
     from matplotlib.figure import Figure  # without pyplot: no windows, no global state
     from matplotlib.patches import Rectangle
 
@@ -49,7 +49,7 @@ def induction_head(path: Path) -> None:
 
 
 def base_conv(path: Path) -> None:
-    """Layers, and numbers in a layer, of solving MQAR by data-independent convolutions."""
+    """Draw layers, and numbers in a layer, for solving MQAR by data-independent convolutions."""
     rows = [growth(tokens) for tokens in TOKENS]
     layers = {
         "two look-ups (F.7)": [row.by_position for row in rows],
@@ -79,7 +79,7 @@ def _lines(values: dict[str, list[int]]) -> list[plot.Line]:
 
 
 def capacity(path: Path, study: Path | None) -> None:
-    """Recall against the size of the state: what theorem F.3 allows, and what was measured."""
+    """Draw recall against the size of the state: the bound of theorem F.3, and measurements."""
     panels = [_recall("the paper's models (Based, Figure 2)", published_curves())]
     if study is not None:
         panels.append(_recall("models trained here, small scale", curves(study)))
@@ -97,7 +97,7 @@ def _recall(title: str, lines: Sequence[plot.Line]) -> plot.Panel:
 def draw(directory: Path, study: Path | None = None) -> list[Path]:
     """Draw all figures as PNGs and return their paths.
 
-    The models of `study`, a directory of `experiments.mqar_tradeoff`, are shown beside the paper's.
+    The models of `study`, a directory of `experiments.mqar_tradeoff`, are drawn next to the paper's.
     """
     paths = [directory / f"theory_{name}.png" for name in ("induction_head", "base_conv", "capacity")]
     induction_head(paths[0])

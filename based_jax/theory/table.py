@@ -1,4 +1,4 @@
-"""The table of all checked statements: on a terminal, as Markdown, as JSON."""
+"""Format the table of all checked statements on a terminal, as Markdown and as JSON."""
 
 import math
 import re
@@ -17,7 +17,7 @@ Rows = Mapping[str, Sequence[Check]]
 """Checks by group."""
 
 MIN_WIDTH = 120
-"""Columns of a terminal that the table takes at least; where there are more it uses them."""
+"""Minimum width of the table on a terminal; wider terminals are used in full."""
 
 COLUMNS: tuple[tuple[str, Callable[[Check], str]], ...] = (
     ("statement", lambda check: check.statement),
@@ -31,11 +31,11 @@ COLUMNS: tuple[tuple[str, Callable[[Check], str]], ...] = (
     ("error", lambda check: _error(check)),
     ("holds", lambda check: "yes" if check.holds else "NO"),
 )
-"""Of the Markdown table."""
+"""Columns of the Markdown table."""
 
 
 def show(rows: Rows, console: Console | None = None) -> None:
-    """Print the table for reading: a statement over its source, what was compared over the sizes."""
+    """Print the table for reading: a statement over its source, the comparison over the sizes."""
     console = console or Console(highlight=False)
     console.width = max(console.width, MIN_WIDTH)
     table = Table(box=SIMPLE_HEAD, title="Statements of the papers, run", title_justify="left", expand=True)
@@ -73,7 +73,7 @@ def markdown(rows: Rows) -> str:
 def records(rows: Rows) -> list[dict[str, Any]]:
     """Return a record for each row, for JSON: the fields of `Check`, its group and whether it holds.
 
-    An error that is no finite number is None.
+    An error that is not finite is None.
     """
 
     def record(group: str, check: Check) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What `python -m benchmarks gpu` measures, a module per subject; importing one starts no GPU work."""
+"""The measurements of `python -m benchmarks gpu`, a module per subject; importing one starts no GPU work."""

@@ -1,4 +1,4 @@
-"""Who computes causal attention: our kernels, plain JAX, cuDNN, flash-linear-attention."""
+"""Implementations of causal attention: our kernels, plain JAX, cuDNN, flash-linear-attention."""
 
 import functools
 import math
@@ -19,14 +19,14 @@ from benchmarks.io_model import Sizes
 from pallas_kernels.taylor_attention.function import block_length
 
 MEMORY_FRACTION = 0.75
-"""Of the device's memory, for the scratch of one candidate."""
+"""Share of the device's memory for the scratch of one candidate."""
 
 FORWARD = "forward"
 FORWARD_BACKWARD = "forward_backward"
 
 
 def attention(session: Session, sizes: Sizes, direction: str, rates: Rates) -> list[Candidate]:
-    """All of them, ours first. Softmax queries and keys have V channels, as in a Transformer."""
+    """List all of them, ours first. Softmax queries and keys have V channels, as in a Transformer."""
     taylor = functools.lru_cache(None)(lambda: arrays(sizes, sizes.key_size))
     softmax = functools.lru_cache(None)(lambda: arrays(sizes, sizes.value_size))
     limit = memory_limit()
@@ -72,7 +72,7 @@ def _prepared(name: str, inputs: Callable[[], list[jax.Array]]) -> Prepared:
 
 
 def arrays(sizes: Sizes, key_size: int) -> list[jax.Array]:
-    """q, k, v and the gradient of y, made on the device."""
+    """Make q, k, v and the gradient of y on the device."""
     shape = (sizes.batch, sizes.length, sizes.heads)
     widths = (key_size, key_size, sizes.value_size, sizes.value_size)
     dtype = {2: jnp.bfloat16, 4: jnp.float32}[sizes.itemsize]
@@ -83,7 +83,7 @@ def arrays(sizes: Sizes, key_size: int) -> list[jax.Array]:
 
 
 def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
-    """(q, k, v, dy) to y and the gradients of q, k, v."""
+    """Turn (q, k, v, dy) into y and the gradients of q, k, v."""
 
     def run(q: Any, k: Any, v: Any, dy: Any) -> Any:
         y, pull_back = jax.vjp(function, q, k, v)
@@ -93,7 +93,7 @@ def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ours_cost(sizes: Sizes, direction: str) -> io_model.Cost:
-    """What our kernels move and compute, with the block length that a call gets."""
+    """Return the bytes that our kernels move and the operations, with the block length that a call gets."""
     block = block_length(sizes.batch * sizes.heads, sizes.length)
     blocks = io_model.Sizes(**{**vars(sizes), "block": None if block >= sizes.length else block})
     cost = io_model.forward(blocks)
@@ -101,13 +101,13 @@ def ours_cost(sizes: Sizes, direction: str) -> io_model.Cost:
 
 
 def memory_limit() -> float:
-    """Bytes of scratch memory that a candidate may need."""
+    """Return the bytes of scratch memory that a candidate may need."""
     stats = jax.devices()[0].memory_stats() or {}
     return MEMORY_FRACTION * stats.get("bytes_limit", math.inf)
 
 
 def cumulative_sum(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    """The framework's form (Based, Figure 5): mapped features, every prefix sum of phi(k) v^T in memory."""
+    """Compute the framework's form (Based, Figure 5): mapped features, all prefix sums of phi(k) v^T."""
     phi_q, phi_k = (ops.taylor_features(x) for x in (q, k))
     sums = jnp.cumsum(phi_k[..., None] * v[..., None, :], axis=1)
     normaliser = jnp.sum(phi_q * jnp.cumsum(phi_k.astype(jnp.float32), axis=1), axis=-1)
@@ -115,7 +115,7 @@ def cumulative_sum(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
 
 def softmax_for(session: Session, is_causal: bool = True) -> Callable[..., Any]:
-    """cuDNN's attention; JAX's own where there is no GPU."""
+    """Return cuDNN's attention; JAX's own without a GPU."""
     implementation: Any = "xla" if session.sizing.interpret else "cudnn"
     return functools.partial(jax.nn.dot_product_attention, is_causal=is_causal, implementation=implementation)
 
@@ -129,10 +129,10 @@ def _named(implementation: str) -> Callable[..., Any]:
 
 
 def require(op: str, implementation: str) -> None:
-    """Nothing, if the implementation can run here.
+    """Check that the implementation can run here.
 
     Raises:
-        UnavailableError: why not.
+        UnavailableError: it cannot; the message has the reason.
     """
     try:
         ops.implementation_for(op, implementation=implementation)

@@ -1,4 +1,4 @@
-"""Every kernel variant against float64: small problems with every option, for the command and the tests."""
+"""Check every kernel variant against float64: small problems with every option."""
 
 import abc
 import functools
@@ -31,24 +31,24 @@ BY_TOKEN = ("y", "dq", "dk", "dv")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a check found."""
+    """The result of a check."""
 
     errors: dict[str, float]
     """array -> largest difference over the largest value; inf where not finite"""
     tolerance: float
     deterministic: bool
-    """two runs gave the same bits"""
+    """whether two runs gave the same bits"""
 
     @property
     def problem(self) -> str:
-        """What is wrong, or an empty text."""
+        """Describe what is wrong, or return an empty text."""
         wrong = [f"{name} is off by {e:.2g}" for name, e in self.errors.items() if not e <= self.tolerance]
         return "; ".join(wrong + ([] if self.deterministic else ["two runs differ"]))
 
 
 @dataclass(frozen=True)
 class Program:
-    """A check that is traced and waits for its compilation, which may happen in a thread."""
+    """A traced check that has not been compiled yet; it may be compiled in a thread."""
 
     lowered: jax.stages.Lowered
     judge: Callable[[jax.stages.Compiled], Outcome]
@@ -56,7 +56,7 @@ class Program:
 
 
 class Check(abc.ABC):
-    """A problem of its own size."""
+    """A problem with its own sizes."""
 
     @property
     @abc.abstractmethod
@@ -65,7 +65,7 @@ class Check(abc.ABC):
 
     @abc.abstractmethod
     def tiny(self) -> "Check":
-        """Return the same options on sizes for the interpreter."""
+        """Return the same options with sizes for the interpreter."""
 
     @abc.abstractmethod
     def program(self) -> Program:
@@ -109,7 +109,7 @@ class Attention(Check):
         problem = self._problem()
         arrays = [jnp.asarray(x, self.dtype) for x in problem[:4]]
         state = [jnp.asarray(x, jnp.float32) for x in problem[4:8]] if self.packed else []
-        # The reference starts from what the kernel is given, not from what was rounded away before.
+        # The reference starts from the kernel's inputs, after rounding.
         rounded = problem._replace(
             **{
                 name: np.asarray(x.astype(jnp.float32), np.float64)
@@ -131,7 +131,7 @@ class Attention(Check):
 
     @property
     def tolerance(self) -> float:
-        """Of the largest error of an array over its largest value."""
+        """Bound on the largest error of an array over its largest value."""
         return TOLERANCES[self.dtype, self.precision]
 
     def _call(self, arrays: Any, state: Any, packing: Any) -> dict[str, jax.Array]:
@@ -176,7 +176,7 @@ class Attention(Check):
         return Problem(q, k, v, dy, *state, starts=starts, counts=counts)
 
     def _states(self, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """Sums over 50 tokens, as a state is; gradients that weigh about as much as those of y."""
+        """Return sums over 50 tokens, like a state, and gradients about as large as those of y."""
         rows = (self.batch, self.heads)
         phi = FeatureMap(self.key_size)(rng.standard_normal((*rows, 50, self.key_size)))
         kv = phi.swapaxes(-1, -2) @ rng.standard_normal((*rows, 50, self.value_size))
@@ -260,7 +260,7 @@ class Window(Check):
         return reference.window_step(q, k, v, k_ring, v_ring, length)
 
     def _turned(self, x: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """Pairs of channels as complex numbers."""
+        """Rotate pairs of channels, as complex numbers."""
         if self.rotary is None:
             return x
         pairs = math.ceil(self.rotary.dim / 2)
@@ -324,7 +324,7 @@ class WindowAttention(Check):
 
 
 def checks() -> list[Check]:
-    """What a wrong index or a race would show in, the most used first."""
+    """List checks that would reveal a wrong index or a race, the most used first."""
     attention: list[Check] = [
         Attention(),
         Attention(packed=True),
@@ -369,7 +369,7 @@ def checks() -> list[Check]:
 
 
 def triton_twins() -> list[Check]:
-    """The jax-triton twin, forward and backward: states, padding, float32, two value tiles, large K."""
+    """Check the jax-triton twin, forward and backward: states, padding, float32, two value tiles, large K."""
     shapes: list[dict[str, Any]] = [
         {},
         {"packed": True},
@@ -381,7 +381,7 @@ def triton_twins() -> list[Check]:
 
 
 def mosaic_twins() -> list[Check]:
-    """The forward pass of the twin for Hopper: one block and several, two value parts, states, padding."""
+    """Check the forward pass of the Hopper twin: one block and several, two value parts, states, padding."""
     shapes: list[dict[str, Any]] = [
         {},
         {"packed": True},
@@ -394,15 +394,15 @@ def mosaic_twins() -> list[Check]:
 
 
 def error(expected: np.ndarray, result: Any) -> float:
-    """Largest difference over the largest expected value; inf where the result is not finite."""
+    """Return the largest difference over the largest expected value; inf if the result is not finite."""
     result = np.asarray(result.astype(jnp.float32), np.float64)
     worst = float(np.abs(result - expected).max() / max(np.abs(expected).max(), 1e-30))
     return worst if math.isfinite(worst) else math.inf
 
 
 def error_by_part(expected: np.ndarray, result: Any, part: int = 64) -> float:
-    """The worst `error` of any `part` tokens (axis 1): the first ones, who see few keys, have gradients that
-    would hide what is wrong with later ones. Parts of next to nothing count against a hundredth of all."""
+    """Return the worst `error` of any `part` tokens (axis 1): the first tokens, which see few keys, have
+    large gradients that would hide errors of later ones. Tiny parts are compared with 1/100 of the whole."""
     least = 0.01 * np.abs(expected).max()
     parts = range(0, expected.shape[1], part)
     slices = [np.s_[:, i : i + part] for i in parts]
@@ -413,7 +413,7 @@ def error_by_part(expected: np.ndarray, result: Any, part: int = 64) -> float:
 
 
 def same_bits(one: Any, two: Any) -> bool:
-    """Whether two trees of arrays are equal to the last bit."""
+    """Return whether two trees of arrays are equal to the last bit."""
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True)
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
 
@@ -421,7 +421,7 @@ def same_bits(one: Any, two: Any) -> bool:
 def _in_place(
     function: Any, expected: Any, numbers: Any, dtypes: Any, donated: tuple[int, ...], tolerance: float
 ) -> Program:
-    """Trace a decoding step that runs twice from the same state, which it is given to overwrite."""
+    """Trace a decoding step that runs twice from the same state, overwriting its argument."""
 
     def arguments() -> list[jax.Array]:
         return [jnp.asarray(x, dtype) for x, dtype in zip(numbers, dtypes, strict=True)]

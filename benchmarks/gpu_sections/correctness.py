@@ -1,4 +1,4 @@
-"""Sections `correctness` and `mosaic`: every check of `checks`, errors and bits, none stopping the others."""
+"""Sections `correctness` and `mosaic`: run every check of `checks`; a failure does not stop the others."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,16 +12,16 @@ from benchmarks.gpu_sections.large_checks import large_checks
 from benchmarks.gpu_sections.session import Session, Step, UnavailableError
 
 QUICK = (2, 3, 4)
-"""Of the list of checks, those that the interpreter compiles in seconds: each op once."""
+"""The checks that the interpreter compiles in seconds: each op once."""
 
 HEADLINE = 5
 """Checks that come before the model: each op's most used variant."""
 
 AHEAD = 8
-"""Checks that are compiled in threads while an earlier one runs: compiling takes nearly all of the time."""
+"""Checks that are compiled in threads while an earlier one runs, as compiling takes most of the time."""
 
 TOGETHER = "all, while others compile"
-"""What a report names while it may have been another check's compilation that ended the process."""
+"""Reported where another check's compilation may have ended the process."""
 
 
 def steps(session: Session) -> list[Step]:
@@ -47,7 +47,7 @@ def _steps(session: Session, every: Sequence[Check]) -> list[Step]:
 
 
 class _Compiler:
-    """Compiles the next checks in threads; one by one with `ahead` 0."""
+    """Compile the next checks in threads; one by one with `ahead` 0."""
 
     def __init__(self, every: Sequence[Check], ahead: int):
         self.ahead = ahead
@@ -56,7 +56,7 @@ class _Compiler:
         self._begun: dict[str, tuple[Program, Future[Any]] | Exception] = {}
 
     def begun(self, check: Check) -> tuple[Program, Future[Any]]:
-        """Return a check's traced program and its compilation; raises what tracing it raised."""
+        """Return a check's traced program and its compilation; raise the error of tracing, if any."""
         first = self._every.index(check)
         for other in self._every[first : first + 1 + self.ahead]:
             if other.name not in self._begun:
@@ -70,7 +70,7 @@ class _Compiler:
         try:
             _expect_available(check)
             program = check.program()
-        except Exception as error:  # it belongs to that check's own row
+        except Exception as error:  # reported in that check's own row
             return error
         return program, self._pool.submit(program.lowered.compile)
 

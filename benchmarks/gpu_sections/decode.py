@@ -1,8 +1,8 @@
 """Sections `decode` and `window`: one token, by batch (Based, Figures 6 and 7).
 
-"calls" starts one step per call of the compiled function, as a framework's loop would; "loop" runs steps
-inside one program, as `generate` does, so that a step of some microseconds is not hidden by its start. The
-state is given away and updated in place.
+"call" starts one step per call of the compiled function, as a framework's loop would; "loop" runs steps
+inside one program, as `generate` does, so that a step of some microseconds does not wait for its launch. The
+state is donated and updated in place.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ from benchmarks.gpu_sections.stopwatch import Candidate, Prepared, compare, jitt
 KEY_SIZE, SIZE, HEADS, WINDOW = 16, 64, 16, 64
 
 LOOP_STEPS = 32
-"""Tokens of one "loop" call."""
+"""Number of tokens of one "loop" call."""
 
 POSITION = 750
-"""Tokens that every row has seen: the window is full. The paper's last position."""
+"""Number of tokens that every row has read: the window is full. The paper's last position."""
 
 BATCHES = (128, 1, 32, 512, 8, 64, 2, 4, 16, 256)
-"""Figures 6 and 7, what has a target first."""
+"""Batches of Figures 6 and 7, those with a target first."""
 
 NARROW = (32, 128, 512)
 """Batches that are also measured with a bfloat16 state."""
@@ -39,7 +39,7 @@ One = Callable[..., tuple[jax.Array, Any]]
 
 
 def decode_steps(session: Session) -> list[Step]:
-    """Batch by batch."""
+    """List a step per batch."""
     if session.sizing.quick:
         return [Step("B2", partial(_decode, 2, "float32"))]
     steps = [Step(f"B{batch}", partial(_decode, batch, "float32")) for batch in BATCHES]
@@ -48,7 +48,7 @@ def decode_steps(session: Session) -> list[Step]:
 
 
 def window_steps(session: Session) -> list[Step]:
-    """Batch by batch."""
+    """List a step per batch."""
     batches = (2,) if session.sizing.quick else BATCHES
     return [Step(f"B{batch}", partial(_window, batch)) for batch in batches]
 
@@ -90,7 +90,7 @@ def _window(batch: int, session: Session) -> None:
 
 
 def _dot_product_step(attend: Any, q: Any, k: Any, v: Any, cache: Any) -> tuple[jax.Array, Any]:
-    """Write into the ring, then attend to all of it: right once the window is full."""
+    """Write into the ring, then attend to all of it: correct once the window is full."""
     rows, slot = jnp.arange(len(q)), cache.stream.length % cache.slots
     keys, values = cache.k.at[rows, slot].set(k), cache.v.at[rows, slot].set(v)
     y = attend(q[:, None], keys, values)[:, 0]
@@ -107,7 +107,7 @@ def _rows(
     lead: tuple[int, int],
     bound: float,
 ) -> list[Candidate]:
-    """Every implementation, call by call and in a loop."""
+    """Time every implementation, call by call and in a loop."""
     steps = 2 if session.sizing.quick else LOOP_STEPS
     keys = jax.random.split(jax.random.key(0), len(widths))
     tokens = [

@@ -1,4 +1,4 @@
-"""Facts about the device, and the two rates that every bound is made of, measured."""
+"""Measure facts about the device, and the two rates from which every bound is computed."""
 
 import importlib.metadata
 import subprocess
@@ -18,7 +18,7 @@ PACKAGES = ("jax-cuda13-plugin", "jax-cuda12-plugin", "triton", "jax-triton", "f
 
 @dataclass(frozen=True)
 class Rates:
-    """What the device reaches."""
+    """Measured rates of the device."""
 
     bandwidth: float
     """bytes/s, read and written, of a copy"""
@@ -26,12 +26,12 @@ class Rates:
     """FLOP/s of a bfloat16 matmul"""
 
     def bound(self, cost: Cost) -> float:
-        """Least seconds for `cost`."""
+        """Return the least seconds for `cost`."""
         return cost.seconds(self.bandwidth, self.arithmetic)
 
 
 def facts() -> dict[str, Any]:
-    """JSON-ready; what is unknown or not installed is None."""
+    """Return JSON-ready facts; unknown or missing ones are None."""
     device = jax.devices()[0]
     versions = {}
     for package in PACKAGES:
@@ -52,19 +52,19 @@ def facts() -> dict[str, Any]:
 
 
 def _nvidia_smi() -> dict[str, Any]:
-    """Driver, clocks and power limit, as the driver's own tool tells them."""
+    """Return driver, clocks and power limit, as reported by nvidia-smi."""
     names = ("driver_version", "clocks.max.sm", "clocks.sm", "power.limit", "temperature.gpu")
     command = ["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-        values = told.splitlines()[0].split(",")
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+        values = output.splitlines()[0].split(",")
         return {name.replace(".", "_"): value.strip() for name, value in zip(names, values, strict=True)}
     except (OSError, subprocess.SubprocessError, IndexError, ValueError):
         return dict.fromkeys(name.replace(".", "_") for name in names)
 
 
 def rates(session: Session) -> Rates:
-    """The measured ones; until there are some, an H200's from the datasheet."""
+    """Return the measured rates; before they are measured, an H200's from the datasheet."""
     measured = {
         row["what"]: row["per_second"]
         for row in session.report["rows"]
@@ -75,7 +75,7 @@ def rates(session: Session) -> Rates:
 
 
 def steps(session: Session) -> list[Step]:
-    """Facts, copy bandwidth, matmul rate."""
+    """List the steps: facts, copy bandwidth, matmul rate."""
     return [Step("facts", _facts), Step("copy", _copy), Step("matmul", _matmul)]
 
 
@@ -85,17 +85,17 @@ def _facts(session: Session) -> None:
 
 
 def _copy(session: Session) -> None:
-    """1 GiB of float32 in, as much out: far beyond the 50 MiB of cache."""
+    """Copy 1 GiB of float32, far more than the 50 MiB of cache."""
     size = 2**10 if session.sizing.quick else 2**28
     x = jnp.ones((size,), jnp.float32)
-    # Scaled: the compiler removes a bare copy.
+    # Scaled, because the compiler removes a bare copy.
     times = compare(session, "copy", [Candidate("copy", lambda: jitted(lambda x: x * 1.5, [x]), ours=True)])
     _rate(session, times, "copy", 2 * 4 * size)
 
 
 def _matmul(session: Session) -> None:
     size = 64 if session.sizing.quick else 8192
-    # Random numbers: a device draws less power on zeros, and clocks higher.
+    # Random numbers, because a device draws less power on zeros, and clocks higher.
     a, b = (jax.random.normal(jax.random.key(i), (size, size), jnp.bfloat16) for i in range(2))
     times = compare(session, "matmul", [Candidate("matmul", lambda: jitted(jnp.matmul, [a, b]), ours=True)])
     _rate(session, times, "matmul", 2 * size**3)

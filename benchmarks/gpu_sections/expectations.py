@@ -1,4 +1,4 @@
-"""What was expected of the kernels before any measurement, from compiled code and arithmetic."""
+"""Predictions for the kernels before any measurement, from compiled code and arithmetic."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,17 +7,17 @@ from benchmarks.gpu_sections.targets import Rows, backward, measured, times
 
 
 class Expectation(NamedTuple):
-    """A number of the report, and what it was thought to be."""
+    """A number of the report, and its prediction."""
 
     what: str
     expected: str
     value: Callable[[Rows], float | None]
     unit: str = "ms"
     scale: float = 1e3
-    """units per second, or per what `value` returns"""
+    """units per second, or per unit of `value`'s result"""
 
     def row(self, rows: Rows) -> list[str | None]:
-        """What, expected, measured: as the tables of the documentation show it."""
+        """Return the quantity, the prediction and the measurement, as in the documentation's tables."""
         value = self.value(rows)
         return [
             self.what,
@@ -40,7 +40,7 @@ def _three_passes(rows: Rows) -> float | None:
 
 
 def _candidate(**fields: int) -> Callable[[Rows], float | None]:
-    """Time of `outputs` with these block sizes over that with those in use."""
+    """Return the time of `outputs` with these block sizes over that with the current ones."""
 
     def value(rows: Rows) -> float | None:
         found = measured(rows, "tuning", "outputs candidates")

@@ -22,31 +22,31 @@ SWEEP = (
     *((4, 1024 * 2**i) for i in (1, 2, 4, 5, 6)),
     *((batch, 1024) for batch in (2, 8, 32)),
 )
-"""Based, Figure 5: batch at 1,024 tokens, then length at batch 4; what tells least comes last."""
+"""Based, Figure 5: batch at 1,024 tokens, then length at batch 4; the least informative come last."""
 
 BLOCKS = (512, 1024, 2048, 4096, None)
 """Tokens per program at B = 1, N = 32768; None is the serial walk."""
 
 
 def forward_steps(session: Session) -> list[Step]:
-    """A step per size."""
+    """List a step per size."""
     return _steps(session, FORWARD)
 
 
 def backward_steps(session: Session) -> list[Step]:
-    """The same with gradients."""
+    """List a step per size, with gradients."""
     return _steps(session, FORWARD_BACKWARD)
 
 
 def mosaic_steps(session: Session) -> list[Step]:
-    """List a step per size for the portable forward pass beside that of Hopper's own instructions."""
+    """List a step per size: the portable forward pass against that of Hopper's own instructions."""
     if pallas_kernels.is_interpreted():
         raise UnavailableError("the interpreter takes minutes; tests/kernels/test_mosaic_taylor.py runs it")
     return [Step(_name(*size), partial(_compare_backends, *size)) for size in (*TARGETS, *SWEEP)]
 
 
 def block_steps(session: Session) -> list[Step]:
-    """Block lengths, all against each other."""
+    """Compare block lengths with each other."""
     sizes = ((1, 32768), (4, 32768)) if not session.sizing.quick else ((1, 130),)
     return [Step(_name(*size), partial(_blocks, *size)) for size in sizes]
 

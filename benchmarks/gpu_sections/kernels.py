@@ -1,7 +1,7 @@
 """Sections `kernels` and `tuning`: each kernel of Taylor attention alone, and its block sizes.
 
-The calls are those of the kernels' catalogue, on the reference case; the states that a kernel reads are made
-up, since its time does not depend on them.
+The calls are those of the kernels' catalogue, on the reference case; the states that a kernel reads are
+synthetic, since its time does not depend on them.
 """
 
 from collections.abc import Sequence
@@ -33,18 +33,18 @@ COSTS = {
 }
 
 WALKS = ("outputs", "dq", "dk", "dv")
-"""Kernels that can do with one block per row and head, and whose block sizes matter most."""
+"""Kernels that can run with one block per row and head, and whose block sizes matter most."""
 
 
 def steps(session: Session) -> list[Step]:
-    """Each kernel with one block per row and head, where it can, and with blocks of `BLOCK`."""
+    """List each kernel with one block per row and head, if it can, and with blocks of `BLOCK`."""
     names = ("key_sums", "dv", "scan") if session.sizing.quick else tuple(COSTS)
     pairs = [(name, block) for name in names for block in (None, BLOCK) if block or name in WALKS]
     return [Step(_step_name(*pair), partial(_kernel, *pair)) for pair in pairs]
 
 
 def tuning_steps(session: Session) -> list[Step]:
-    """The candidates of each kernel, all against each other."""
+    """List the candidates of each kernel, compared with each other."""
     names = WALKS[:1] if session.sizing.quick else WALKS
     return [Step(f"{name} candidates", partial(_tune, name)) for name in names]
 
@@ -61,7 +61,7 @@ def _sizes(session: Session, block: int | None) -> Sizes:
 
 
 def catalogue(name: str, sizes: Sizes) -> Sequence[Case]:
-    """The kernel's case of the catalogue on these sizes instead of its own, then its other block sizes."""
+    """Return the kernel's case of the catalogue with these sizes, then with its other block sizes."""
     own = cases.Sizes(sizes.batch, sizes.length, sizes.heads, sizes.block or sizes.length)
     shape = (sizes.key_size, sizes.value_size, "bfloat16")
     found = next(case for case in cases.cases([shape], own) if case.kernel == name)

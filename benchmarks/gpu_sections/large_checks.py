@@ -15,7 +15,7 @@ from benchmarks.gpu_sections.checks import TOLERANCES, Check, Outcome, Program, 
 
 @dataclass(frozen=True)
 class Addresses(Check):
-    """The last row of arrays of more than 2^31 elements has the numbers that it has alone."""
+    """The last row of arrays of more than 2^31 elements must equal the row computed alone."""
 
     rows: int = 33
     length: int = 65536
@@ -46,7 +46,7 @@ class Addresses(Check):
 
 @dataclass(frozen=True)
 class Model(Check):
-    """based-tiny, trained for three steps on packed rows and then decoding: the numbers of plain JAX."""
+    """based-tiny, trained for three steps on packed rows and then decoding, must match plain JAX."""
 
     schedule: str | None = None
     length: int = 300
@@ -72,13 +72,13 @@ class Model(Check):
             expected = [np.asarray(x.astype(jnp.float32), np.float64) for x in plain]
             losses, logits = (error(x, y) for x, y in zip(expected, ours, strict=True))
             fell = {} if ours[0][-1] < ours[0][0] or self.steps < 2 else {"loss does not fall": float("inf")}
-            # Gradients of TF32 operands; the logits have been through a whole model again.
+            # Gradients have TF32 operands; the logits pass through a whole model in addition.
             return Outcome({"losses": losses, "logits": logits, **fell}, TOLERANCES["bfloat16", None], True)
 
         return Program(jax.jit(both).lower(tokens), judge)
 
     def _trained(self, tokens: jax.Array, implementation: str | None) -> tuple[jax.Array, jax.Array]:
-        """Losses of the training steps, and the logits of decoding with what came out."""
+        """Return losses of the training steps, and the logits of decoding with the trained model."""
         import based_jax as bj
         from benchmarks.gpu_sections.model import with_implementation
 

@@ -1,4 +1,4 @@
-"""Section `model`: tokens per second of a whole Based model, with the kernels and without.
+"""Section `model`: tokens per second of a whole Based model, with and without the kernels.
 
 Prefill reads a prompt and keeps the state; decoding makes tokens one by one, greedily, in one program.
 Weights are random, and stored as for decoding (`generate.weights`): a step reads bfloat16, not float32.
@@ -25,7 +25,7 @@ NEW_TOKENS = 16
 
 
 def with_implementation(config: ModelConfig, name: str | None) -> ModelConfig:
-    """The model with every op that has kernels asked for implementation `name`; None picks the best."""
+    """Return the model with implementation `name` for every op that has kernels; None picks the best."""
     options = {"linear_attention": "implementation", "sliding_window": "step_implementation"}
     mixers = {
         letter: MixerSpec(spec.mixer, {**spec.options, options[spec.mixer]: name})
@@ -37,9 +37,9 @@ def with_implementation(config: ModelConfig, name: str | None) -> ModelConfig:
 
 
 def steps(session: Session) -> list[Step]:
-    """Prefill and decoding."""
+    """List prefill and decoding."""
     quick = session.sizing.quick
-    # One after another: the second finds the parameters that the first has made.
+    # In this order: the second uses the parameters that the first has made.
     load = cache(partial(_load, quick))
     prefill, decode = (((1, 24),), (1,)) if quick else (PREFILL, DECODE)
     return [
@@ -49,7 +49,7 @@ def steps(session: Session) -> list[Step]:
 
 
 def _load(quick: bool) -> tuple[dict[str, Any], Any]:
-    """The models by name of the implementation, and their parameters."""
+    """Return the models by name of the implementation, and their parameters."""
     config = model_config(BASED, "tiny" if quick else "360m", "bfloat16")
     if quick:
         config = config.replace(schedule="LS")

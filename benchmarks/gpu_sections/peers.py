@@ -1,7 +1,7 @@
-"""flash-linear-attention's Triton kernels of Based in torch, where torch, a GPU and `fla` are there.
+"""Run flash-linear-attention's Triton kernels of Based in torch, if torch, a GPU and `fla` are available.
 
 Both scale queries by K^(-1/2) and add 1e-6 to the normaliser. Their layout has changed between releases, so
-it is found out: the one in which a small problem comes out right.
+it is detected: the one in which a small problem comes out right.
 """
 
 import functools
@@ -26,11 +26,11 @@ AGREEMENT = 0.05
 
 
 def prepare(name: str, sizes: Sizes, gradients: bool) -> Prepared:
-    """One of `NAMES` on its own random inputs, with the gradients of q, k and v if asked.
+    """Prepare one of `NAMES` on its own random inputs, with the gradients of q, k and v if `gradients`.
 
     Raises:
         UnavailableError: torch, a GPU for it, or the package is missing.
-        ValueError: its numbers are not those of Taylor attention in any layout.
+        ValueError: its results are not those of Taylor attention in any layout.
     """
     torch = _torch()
     function, sequence_first = _checked(name)
@@ -54,7 +54,7 @@ def prepare(name: str, sizes: Sizes, gradients: bool) -> Prepared:
 
 
 def _torch() -> Any:
-    """torch with a GPU."""
+    """Import torch; it must have a GPU."""
     try:
         import torch
     except ImportError:
@@ -66,7 +66,7 @@ def _torch() -> Any:
 
 @functools.cache
 def _checked(name: str) -> tuple[Callable[..., Any], bool]:
-    """The function, and whether it takes (B, N, H, dim) rather than (B, H, N, dim)."""
+    """Return the function, and whether it takes (B, N, H, dim) rather than (B, H, N, dim)."""
     torch = _torch()
     try:
         function = getattr(importlib.import_module("fla.ops.based"), name.removeprefix("fla_"))
@@ -86,7 +86,7 @@ def _checked(name: str) -> tuple[Callable[..., Any], bool]:
 
 
 def _small() -> Problem:
-    """128 tokens of 2 rows and 4 heads, rounded to bfloat16's 8 bits."""
+    """Make 128 tokens of 2 rows and 4 heads, rounded to bfloat16's 8 bits."""
     rng = np.random.default_rng(0)
     batch, length, heads = 2, 128, 4
     q, k, v = (np.round(rng.standard_normal((batch, length, heads, n)) * 8) / 8 for n in (16, 16, 64))

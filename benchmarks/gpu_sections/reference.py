@@ -1,7 +1,7 @@
-"""Taylor attention, its gradients, and the decoding steps in NumPy float64: what the device is held to.
+"""Reference for the device: Taylor attention, its gradients, and the decoding steps in NumPy float64.
 
-The quadratic form and its derivative by hand, rows and heads one after another; nothing is shared with the
-kernels but the order of the features in a state.
+The quadratic form and its derivative by hand, one row and head at a time; nothing is shared with the kernels
+but the order of the features in a state.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Problem(NamedTuple):
-    """Arrays of one call, float64 (B, N, H, dim), and the gradients that come in."""
+    """Arrays of one call, float64 (B, N, H, dim), and the incoming gradients."""
 
     q: np.ndarray
     k: np.ndarray
@@ -24,9 +24,9 @@ class Problem(NamedTuple):
     """gradients of the final state"""
     dz: np.ndarray
     starts: np.ndarray
-    """(B, N) first token that each token sees, negative: the initial state too"""
+    """(B, N) first token that each token sees; negative: it sees the initial state, too"""
     counts: np.ndarray
-    """(B,) real tokens"""
+    """(B,) number of real tokens"""
 
 
 class Solution(NamedTuple):
@@ -56,12 +56,12 @@ class FeatureMap:
         )
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """(..., K) to (..., F)."""
+        """Map (..., K) to (..., F)."""
         x = self._with_one(x)
         return self._weight * (x @ self._a) * (x @ self._b)
 
     def gradient(self, x: np.ndarray, dphi: np.ndarray) -> np.ndarray:
-        """(..., K) of x for a gradient (..., F) of the features."""
+        """Return the gradient (..., K) of x for a gradient (..., F) of the features."""
         x, dphi = self._with_one(x), dphi * self._weight
         return ((dphi * (x @ self._b)) @ self._a.T + (dphi * (x @ self._a)) @ self._b.T)[..., :-1]
 
@@ -71,7 +71,7 @@ class FeatureMap:
 
 
 def taylor_attention(problem: Problem, eps: float = 1e-12) -> Solution:
-    """Everything that `pallas_kernels.taylor_attention` and its gradient return."""
+    """Return everything that `pallas_kernels.taylor_attention` and its gradient return."""
     batch, length, heads, width = problem.q.shape
     phi = FeatureMap(width)
     arrays = [problem.v, problem.kv, problem.z, problem.q, problem.k, problem.v, problem.kv, problem.z]
@@ -111,7 +111,7 @@ def taylor_attention(problem: Problem, eps: float = 1e-12) -> Solution:
 def taylor_step(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, kv: np.ndarray, z: np.ndarray, eps: float = 1e-12
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One token: q, k, v (B, H, dim) and the state to y and the new state."""
+    """Compute one token: q, k, v (B, H, dim) and the state to y and the new state."""
     phi = FeatureMap(q.shape[-1])
     kv, z = kv + phi(k)[..., None] * v[..., None, :], z + phi(k)
     denominator = np.einsum("bhf,bhf->bh", phi(q), z) + eps
@@ -127,7 +127,7 @@ def window_attention(
     counts: np.ndarray,
     left: int,
 ) -> tuple[np.ndarray, ...]:
-    """y and the gradients of q, k, v, head by head with all pairs of tokens; 0 at padding.
+    """Return y and the gradients of q, k, v, head by head with all pairs of tokens; 0 at padding.
 
     Args:
         q, dy: (B, N, H, D); k, v: (B, N, G, D).
@@ -138,10 +138,10 @@ def window_attention(
     token, scale = np.arange(q.shape[1]), q.shape[-1] ** -0.5
     for row, head in np.ndindex(q.shape[0], q.shape[2]):
         oldest = np.maximum(starts[row], token - left)[:, None]
-        seen = (token <= token[:, None]) & (token >= oldest) & (token[:, None] < counts[row])
+        visible = (token <= token[:, None]) & (token >= oldest) & (token[:, None] < counts[row])
         at, key = (row, slice(None), head), (row, slice(None), head // shared)
-        scores = np.where(seen, scale * q[at] @ k[key].T, -np.inf)
-        weights = np.where(seen, np.exp(scores - np.maximum(scores.max(1, keepdims=True), -1e300)), 0)
+        scores = np.where(visible, scale * q[at] @ k[key].T, -np.inf)
+        weights = np.where(visible, np.exp(scores - np.maximum(scores.max(1, keepdims=True), -1e300)), 0)
         weights /= np.maximum(weights.sum(1, keepdims=True), 1e-300)
         y[at] = weights @ v[key]
         slopes = weights * (dy[at] @ v[key].T - (dy[at] * y[at]).sum(1, keepdims=True)) * scale
@@ -154,13 +154,13 @@ def window_attention(
 def window_step(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, k_ring: np.ndarray, v_ring: np.ndarray, length: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One token, without rotation: q (B, H, K), rings (B, W, G, dim), tokens before it (B,)."""
+    """Compute one token without rotation: q (B, H, K), rings (B, W, G, dim), tokens before it (B,)."""
     slots, shared = k_ring.shape[1], q.shape[1] // k.shape[1]
     k_ring, v_ring = k_ring.copy(), v_ring.copy()
     y = np.zeros((*q.shape[:2], v.shape[-1]))
     for b, n in enumerate(length):
         k_ring[b, n % slots], v_ring[b, n % slots] = k[b], v[b]
-        filled = np.arange(min(n + 1, slots))  # slots fill up from the front
+        filled = np.arange(min(n + 1, slots))  # slots fill from the first one on
         for h in range(q.shape[1]):
             scores = k_ring[b, filled, h // shared] @ q[b, h] / np.sqrt(q.shape[-1])
             weights = np.exp(scores - scores.max())

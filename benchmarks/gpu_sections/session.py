@@ -1,8 +1,8 @@
-"""One run on the GPU: its clock, its report on disk after every step, and what survives a crash.
+"""Manage one run on the GPU: its clock, its report on disk after every step, and recovery from a crash.
 
-A kernel that never ran before may end the process, or the device's context. So a step says in the report
-what it is about to run (`running`); a later process that finds this line knows who broke the last one,
-leaves it out with that reason, and goes on (`resume`).
+A kernel that never ran before may end the process, or the device's context. So a step records in the report
+what it is about to run (`running`); a later process that finds this entry knows what broke the last one,
+skips it with that reason, and continues (`resume`).
 """
 
 import json
@@ -20,31 +20,31 @@ from pallas_kernels.flags import one_line
 from pallas_kernels.journal import BROKE, DeviceLostError, check_device, finite
 
 NEWS_SECONDS = 20.0
-"""While nothing but compilers works, the report is written this often."""
+"""While only compilers work, the report is written this often."""
 
 COMPILE_SECONDS = 300.0
-"""After so long a compiler counts as hanging, and who watches hears nothing more."""
+"""A compiler that takes longer counts as hanging, and the watching process gets no more signals."""
 
 
 class UnavailableError(RuntimeError):
-    """Something that need not be there is not: no failure."""
+    """An optional dependency is missing: not a failure."""
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """How large and how long."""
+    """Sizes and duration of the measurements."""
 
     quick: bool = False
-    """sizes of a second, on the CPU"""
+    """sizes that take a second on a CPU"""
     interpret: bool = False
     """kernels run in the interpreter"""
     samples: int = 10
-    """at least so many samples per median"""
+    """least number of samples per median"""
 
 
 @dataclass
 class Session:
-    """The state of one run. Rows are dicts; each names its section, step and what ran."""
+    """The state of one run. Rows are dicts; each names its section, step and candidate."""
 
     report: dict[str, Any]
     path: Path | None
@@ -63,19 +63,19 @@ class Session:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since this process began."""
+        """Return the seconds since this process began."""
         return self.clock() - self.begun
 
     def left(self) -> float:
-        """Seconds until this section must end."""
+        """Return the seconds until this section must end."""
         return min(self.section_ends, 60 * self.minutes) - self.elapsed
 
     def say(self, text: str) -> None:
-        """A line of progress with the seconds since the start."""
+        """Print a line of progress with the seconds since the start."""
         self.tell(f"[{self.elapsed:6.1f} s] {self.section}: {text}" if self.section else text)
 
     def save(self) -> None:
-        """Bring the file up to date."""
+        """Write the current report."""
         self.report |= {
             "elapsed_seconds": round(self.spent + self.elapsed, 1),
             "summary": summary(self.report["rows"]),
@@ -84,7 +84,7 @@ class Session:
             journal.save(self.report, self.path)
 
     def add(self, **row: Any) -> None:
-        """Keep a row and save. Numbers that are not finite become None: JSON has no word for them."""
+        """Keep a row and save. Numbers that are not finite become None, as JSON has none."""
         self.report["rows"].append({"section": self.section, **{k: finite(v) for k, v in row.items()}})
         self.save()
 
@@ -95,16 +95,16 @@ class Session:
 
     @contextmanager
     def guarded(self, step: str, what: str, ours: bool = True) -> Iterator[None]:
-        """Errors inside become a row, and if `ours` a reason for exit status 1; a lost device raises.
+        """Turn errors inside into a row, and if `ours` into exit status 1; a lost device raises.
 
         Raises:
-            DeviceLostError: nothing works on the device any more.
+            DeviceLostError: the device has stopped working.
         """
         before = self.report["running"]
         self.running(step, what)
         try:
             yield
-        except Exception as error:  # compilers and devices raise all kinds, and the others are worth running
+        except Exception as error:  # compilers and devices raise all kinds; other cases still run
             if isinstance(error, DeviceLostError):
                 raise
             if isinstance(error, UnavailableError):
@@ -116,25 +116,25 @@ class Session:
         self.report["running"] = before
 
     def running(self, step: str, what: str) -> None:
-        """Write down what is about to run."""
+        """Record what is about to run."""
         self.report["running"] = [self.section, step, what]
         self.save()
 
     def wait(self, futures: Iterable[Future[Any]]) -> None:
-        """Wait for compilations; a whole model compiles for longer than a kernel may be silent."""
+        """Wait for compilations, signalling progress: a model may compile longer than a kernel may run."""
         ends, futures = self.clock() + COMPILE_SECONDS, list(futures)
         while wait(futures, NEWS_SECONDS).not_done:
             if self.clock() < ends:
                 self.save()
 
     def broken(self, step: str, what: str) -> bool:
-        """Whether this ended an earlier process."""
+        """Return whether this ended an earlier process."""
         return [self.section, step, what] in self.report["broken"]
 
     def run_section(self, name: str, steps: Iterator["Step"] | Sequence["Step"], seconds: float) -> None:
         """Run the steps that no earlier process has run, until `seconds` are spent.
 
-        The first step always runs: a section without a number tells nothing.
+        The first step always runs: a section without numbers would be useless.
         """
         self.section, self.section_ends = name, self.elapsed + seconds
         self.say(f"up to {seconds:.0f} s")
@@ -163,14 +163,14 @@ class Session:
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a section that is run as a whole; a later process does not run it again."""
+    """A part of a section that runs as a whole; a later process does not run it again."""
 
     name: str
     run: Callable[[Session], None]
 
 
 def resume(path: Path, fresh: dict[str, Any]) -> dict[str, Any]:
-    """The report of an earlier process of the same run, or `fresh`; who ended it is named `broken`."""
+    """Return the report of an earlier process, or `fresh`; the case that ended the process is `broken`."""
     try:
         old = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -179,6 +179,6 @@ def resume(path: Path, fresh: dict[str, Any]) -> dict[str, Any]:
         return fresh
     if old["running"]:
         old["broken"].append(old["running"])
-    # What is not done runs again from its beginning.
+    # Unfinished steps run again from their beginning.
     old["rows"] = [row for row in old["rows"] if [row["section"], row["step"]] in old["done"]]
     return old | {"running": None, "complete": False}

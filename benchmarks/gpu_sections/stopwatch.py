@@ -1,4 +1,4 @@
-"""Medians of calls on a device: compiled side by side, warmed up, in turns, each sample ended by a wait."""
+"""Time calls on a device: compiled side by side, warmed up, in turns, each sample ended by a wait."""
 
 import math
 import statistics
@@ -15,7 +15,7 @@ from pallas_kernels.flags import one_line
 from pallas_kernels.journal import BROKE
 
 LONGEST_SECONDS = 4.0
-"""All samples of one candidate together; a slow one gets fewer than asked, never fewer than 3."""
+"""Seconds of all samples of one candidate; a slow one gets fewer than requested, at least 3."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Candidate:
 
     name: str
     prepare: Callable[[], "Prepared"]
-    """cheap: traces, allocates; whatever it raises is the reason why this one does not take part"""
+    """cheap: traces, allocates; an error it raises is the reason why this candidate is left out"""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """further columns of its row"""
     bound: float | None = None
-    """seconds that the device's bandwidth and arithmetic allow"""
+    """least seconds by the device's bandwidth and arithmetic"""
     ours: bool = False
     """whether it must work"""
 
@@ -41,9 +41,9 @@ class Prepared:
     """starts it; does not wait"""
     wait: Callable[[Any], Any] = jax.block_until_ready
     compile: Callable[[], Any] | None = None
-    """may run in a thread beside others"""
+    """whether it may run in a thread with others"""
     per_call: int = 1
-    """operations that one call makes; the times are per operation"""
+    """operations per call; the times are per operation"""
     free: Callable[[], None] = lambda: None
 
 
@@ -54,12 +54,12 @@ def jitted(
     memory_limit: float = math.inf,
     per_call: int = 1,
 ) -> Prepared:
-    """A jitted function on arrays; `carried` arguments are donated and replaced by a result.
+    """Prepare a jitted function on arrays; `carried` arguments are donated and replaced by a result.
 
     Traced here, in the caller's context; compiled later.
 
     Raises:
-        MemoryError: on `compile`, where it would need more than `memory_limit` bytes.
+        MemoryError: on `compile`, if it would need more than `memory_limit` bytes.
     """
     carried = dict(carried or {})
     lowered = jax.jit(function, donate_argnums=tuple(carried)).lower(*arguments)
@@ -83,7 +83,7 @@ def jitted(
 
 
 def compare(session: Session, step: str, candidates: Sequence[Candidate], **facts: Any) -> dict[str, float]:
-    """Time candidates against each other; a row for each, with its time over the first one's.
+    """Time candidates against each other; add a row for each, with the ratio to the first one's time.
 
     Returns:
         Median seconds of those that ran.
@@ -139,7 +139,7 @@ def compare(session: Session, step: str, candidates: Sequence[Candidate], **fact
 
 
 def _compile(session: Session, step: str, ready: dict[str, Prepared], ours: set[str]) -> None:
-    """All at once in threads, or one by one if that ended an earlier process; failures leave `ready`."""
+    """Compile all in threads, or one by one if that ended an earlier process; drop failures from `ready`."""
 
     def attempt(name: str) -> str | None:
         compile_it = ready[name].compile
@@ -175,12 +175,12 @@ def _compile(session: Session, step: str, ready: dict[str, Prepared], ours: set[
 
 
 def _timed(prepared: Prepared, calls: int) -> float:
-    """Seconds per operation."""
+    """Return the seconds per operation."""
     return seconds_per_call(prepared.call, prepared.wait, calls) / prepared.per_call
 
 
 def _turns(seconds: float, sizing: Sizing) -> tuple[int, int]:
-    """Samples, and calls per sample, for a call of so many seconds."""
+    """Return samples, and calls per sample, for a call of so many seconds."""
     if sizing.quick:
         return 1, 1
     calls = calls_per_sample(seconds, most=200)

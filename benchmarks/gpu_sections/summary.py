@@ -1,4 +1,4 @@
-"""What a report says in short: how many rows there are, the targets, and tables for the documentation."""
+"""Summarize a report: number of rows, targets, and tables for the documentation."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the kernels are meant to reach, held against the rows of a run."""
+"""Compare the kernels' performance targets with the rows of a run."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ WIDE_WINDOW_BATCH = 32
 
 @dataclass(frozen=True)
 class Target:
-    """A number to reach: at least `least`, or at most `most`."""
+    """A target number: at least `least`, or at most `most`."""
 
     name: str
     value: float | None
-    """measured; None where a candidate did not run"""
+    """measured; None if a candidate did not run"""
     least: float | None = None
     most: float | None = None
     unit: str = ""
 
     @property
     def met(self) -> bool | None:
-        """None if not measured."""
+        """Whether it is met; None if not measured."""
         if self.value is None:
             return None
         return (self.least is None or self.value >= self.least) and (
@@ -32,17 +32,17 @@ class Target:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return it JSON-ready."""
         return {"target": self.name, "wanted": self.wanted, "measured": self.value, "met": self.met}
 
     @property
     def wanted(self) -> str:
-        """In words."""
+        """Describe the target in words."""
         bound = f"at least {self.least:g}" if self.least is not None else f"at most {self.most:g}"
         return f"{bound} {self.unit}".strip()
 
     def row(self) -> list[str | None]:
-        """What, wanted, measured: as the tables of the documentation show it."""
+        """Return what, wanted, measured, as in the documentation's tables."""
         if self.value is None:
             return [self.name, self.wanted, None]
         value = f"{self.value:.3g} {self.unit}".strip()
@@ -50,7 +50,7 @@ class Target:
 
 
 def targets(rows: Rows) -> list[Target]:
-    """Every target, measured or not."""
+    """List every target, measured or not."""
     at_8k = times(rows, "forward", "B4 N8192")
     large, alone = times(rows, "forward", "B16 N32768"), times(rows, "forward", "B1 N32768")
     decode = [
@@ -85,19 +85,19 @@ def targets(rows: Rows) -> list[Target]:
 
 
 def backward(rows: Rows) -> float | None:
-    """Seconds of the backward pass alone on the reference case."""
+    """Return the seconds of the backward pass alone on the reference case."""
     both, forward = (times(rows, name, "B16 N32768").get("pallas") for name in ("backward", "forward"))
     return None if both is None or forward is None else both - forward
 
 
 def measured(rows: Rows, section: str, step: str) -> list[dict[str, Any]]:
-    """Rows of a step that have a time."""
+    """Return the rows of a step that have a time."""
     wanted = (section, step, "measured")
     return [r for r in rows if (r["section"], r.get("step"), r["status"]) == wanted and r["seconds"]]
 
 
 def times(rows: Rows, section: str, step: str) -> dict[str, float]:
-    """Seconds of a step by what ran."""
+    """Return the seconds of a step by candidate."""
     return {row["what"]: row["seconds"] for row in measured(rows, section, step)}
 
 
@@ -110,7 +110,7 @@ def _over(times: dict[str, float], one: str, other: str) -> float | None:
 
 
 def quotient(one: float | None, other: float | None) -> float | None:
-    """One over the other, if both were measured."""
+    """Divide one by the other, if both were measured."""
     return None if one is None or other is None else one / other
 
 

@@ -1,1 +1,1 @@
-"""What kernels and whole models take of GPUs that are not there: compiled by XLA for them, never run."""
+"""Measure the resources of kernels and whole models for absent GPUs: compiled by XLA, never run."""

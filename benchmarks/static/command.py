@@ -1,4 +1,4 @@
-"""`static`: what whole models take of a GPU that is not there, part by part, from compiled programs."""
+"""`static`: measure the resources of whole models on an absent GPU, part by part, from compiled programs."""
 
 import json
 import tempfile
@@ -32,8 +32,8 @@ class Static:
     """Compile training steps, prompts and decoding steps of language models for a GPU, without one.
 
     For each part of a model: bytes and FLOPs, launches, and the least time that the GPU's datasheet allows.
-    Nothing runs, and no time is measured. cuDNN cannot be compiled for a GPU that is not there, so where
-    full attention would take it, its cost is computed by formula. Needs the extra `inspect`.
+    Nothing runs, and no time is measured. cuDNN cannot be compiled for an absent GPU, so where full attention
+    would use it, its cost is computed by formula. Needs the extra `inspect`.
     """
 
     presets: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = (
@@ -43,36 +43,36 @@ class Static:
     )
     """Models."""
     schedule: str = ""
-    """Layers instead of the models' own, as CLS."""
+    """Number of layers instead of the models' own, as CLS."""
     programs: Annotated[tuple[str, ...], comma_list(str, "NAME,NAME,...")] = ("train", "decode")
-    """train, prefill, decode."""
+    """Programs: train, prefill, decode."""
     gpu: str = "H200"
     """H200, H100, A100, RTX 4090 or B200."""
     batch: int = 16
     """Rows of a training step and of a prompt."""
     length: int = 2048
-    """Tokens per row there."""
+    """Tokens per row of a training step and of a prompt."""
     decode_batches: Annotated[tuple[int, ...], comma_list(int, "B,B,...")] = (1, 128)
     """Rows of decoding steps."""
     behind: int = 1024
     """Tokens per row before a decoding step."""
     dtype: str = "bfloat16"
-    """In which the models compute."""
+    """Dtype in which the models compute."""
     json: Path | None = None
-    """Write every number here."""
+    """Write every number into this file."""
     plot: Path | None = None
-    """Draw the parts here (.png, .svg or .pdf; needs matplotlib)."""
+    """Draw the parts into this file (.png, .svg or .pdf; needs matplotlib)."""
     markdown: Path | None = None
     """Put tables into this file, between the lines `<!-- static -->` and `<!-- /static -->`."""
     compare: tuple[Path, ...] = ()
     """Compile nothing: show what changed between two reports, written by --json."""
 
     def run(self, command: str) -> int:
-        """Compile, show, write; 0.
+        """Compile, print and write; return 0.
 
         Raises:
             ImportError: a wheel of the extra `inspect` is missing.
-            ValueError: a flag that makes no sense, or a file that cannot be read or written.
+            ValueError: a flag with a wrong value, or a file that cannot be read or written.
         """
         self._check()
         if self.compare:
@@ -108,7 +108,7 @@ class Static:
         return 0
 
     def _programs(self) -> list[tuple[str, int, int]]:
-        """(program, rows, tokens)."""
+        """Return (program, rows, tokens)."""
         decode = [("decode", batch, self.behind) for batch in self.decode_batches]
         return [
             case
@@ -164,7 +164,7 @@ class Static:
 
 
 def by_part(works: list[Work], config: ModelConfig, gpu: Rates) -> list[dict[str, Any]]:
-    """A row per part of the model, the longest first; `unknown` counts kernels without a formula."""
+    """Return a row per part of the model, the longest first; `unknown` counts kernels without a formula."""
     parts: dict[str, dict[str, float]] = defaultdict(
         lambda: {"bytes": 0, "flops": 0, "launches": 0, "floor_seconds": 0, "unknown": 0}
     )
@@ -182,7 +182,7 @@ def by_part(works: list[Work], config: ModelConfig, gpu: Rates) -> list[dict[str
 def with_cudnn(
     rows: list[dict[str, Any]], config: ModelConfig, batch: int, length: int, trains: bool, gpu: Rates
 ) -> list[dict[str, Any]]:
-    """The rows with full attention's softmax by formula; empty for a model without it."""
+    """Return the rows with full attention's softmax by formula; empty for a model without it."""
     part = f"{FULL_ATTENTION}{SOFTMAX}"
     layers = [config.layer(i) for i in range(config.num_layers) if config.layer(i).mixer == FULL_ATTENTION]
     if not layers:

@@ -1,9 +1,9 @@
-"""Compile kernels for an H200 on a machine without one, and read from the machine code what they need.
+"""Compile kernels for an H200 on a machine without one, and read their resources from the machine code.
 
-The lowered program holds the Triton IR of every kernel. XLA's own Triton compiles it where jax still offers
-that (0.10); from 0.11 on only XLA's whole compiler does (`xla_report`). The `triton` package takes it, too,
-but is not the same: registers and spills may differ. Needs the wheels of the extra `inspect`, no GPU and no
-driver; times nothing. A missing wheel is an ImportError, a refusal of a compiler a RuntimeError.
+The lowered program holds the Triton IR of every kernel. XLA's own Triton compiles it if jax still offers
+that (0.10); from 0.11 on only XLA's whole compiler does (`xla_report`). The `triton` package also compiles
+it, but is not the same: registers and spills may differ. Needs the wheels of the extra `inspect`, no GPU and
+no driver; times nothing. A missing wheel is an ImportError, a compiler's refusal a RuntimeError.
 """
 
 import functools
@@ -45,15 +45,15 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one program (thread block) of a compiled kernel takes."""
+    """Resources of one program (thread block) of a compiled kernel."""
 
     kernel: str
     warps: int
     stages: int
     registers: int
-    """per thread; 255 is the most there are"""
+    """per thread; at most 255"""
     stack: int
-    """bytes of local memory per thread; other than zero where registers did not suffice"""
+    """bytes of local memory per thread; nonzero if there are too few registers"""
     spill_stores: int
     """bytes per thread, each instruction counted once"""
     spill_loads: int
@@ -64,15 +64,15 @@ class Resources:
     wgmma: int
     """tensor-core instructions of a warp group (four warps)"""
     mma: int
-    """the older ones of single warps, slower on this GPU"""
+    """older instructions of single warps, slower on this GPU"""
     loop: sass.Loop | None
     """the main loop; None for a kernel without one, without `nvdisasm`, or not for Hopper"""
     ptxas: str
-    """release of the assembler, which decides the registers"""
+    """release of the assembler, which allocates the registers"""
 
 
 def custom_calls(lowered: jax.stages.Lowered, target: str, read: Callable[[Any], Found]) -> list[Found]:
-    """What `read` makes of each call of `target` in a lowered program, in order of appearance.
+    """Apply `read` to each call of `target` in a lowered program, in order of appearance.
 
     Raises:
         LookupError: there are none.
@@ -95,7 +95,7 @@ def custom_calls(lowered: jax.stages.Lowered, target: str, read: Callable[[Any],
 
 
 def kernels(lowered: jax.stages.Lowered) -> list[Kernel]:
-    """The Triton kernels of a program from `offline.lower`."""
+    """Return the Triton kernels of a program from `offline.lower`."""
     return custom_calls(lowered, "__gpu$xla.gpu.triton", _kernel)
 
 
@@ -114,7 +114,7 @@ def _kernel(operation: Any) -> Kernel:
 
 
 def compiler() -> Compiler:
-    """Which compiler `compile_kernel` uses by default."""
+    """Return the default compiler of `compile_kernel`."""
     if any(map(importlib.util.find_spec, PLUGINS)):
         return "xla"
     if importlib.util.find_spec("triton"):
@@ -123,7 +123,7 @@ def compiler() -> Compiler:
 
 
 def toolchain(used: Compiler) -> dict[str, str]:
-    """Names and versions of what decides the numbers of a report, besides the assembler."""
+    """Return names and versions of the tools that determine a report's numbers, besides the assembler."""
     packages = ["jax", "jaxlib", *(name.replace("_", "-") for name in PLUGINS), "triton"]
     installed = {package.name: package.version for package in importlib.metadata.distributions()}
     versions = {name: installed[name] for name in packages if name in installed}
@@ -132,7 +132,7 @@ def toolchain(used: Compiler) -> dict[str, str]:
 
 
 def offers_kernels() -> bool:
-    """Whether jax compiles single kernels with XLA's Triton, as 0.10 does."""
+    """Return whether jax compiles single kernels with XLA's Triton, as 0.10 does."""
     return _xla_triton() is not None
 
 
@@ -143,10 +143,10 @@ def compile_kernel(kernel: Kernel, used: Compiler) -> Resources:
 
 
 def assemble(name: str, ptx: str, warps: int, stages: int, shared: int, used: Compiler) -> Resources:
-    """Turn PTX into machine code for the architecture that it names, and read what it takes.
+    """Assemble PTX for the architecture that it names, and read the resources of the machine code.
 
     Args:
-        shared: bytes of dynamic shared memory, which PTX does not say.
+        shared: bytes of dynamic shared memory, which PTX does not contain.
         used: the compiler whose assembler is tried first.
     """
     target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
@@ -159,7 +159,7 @@ def assemble(name: str, ptx: str, warps: int, stages: int, shared: int, used: Co
         loop = sass.main_loop(_run(disassembler, "-c", binary), warps) if disassembler else None
     registers = _number(r"Used (\d+) registers", report)
     if not registers:
-        raise RuntimeError(f"ptxas {_release(assembler)} did not say how many registers it used")
+        raise RuntimeError(f"ptxas {_release(assembler)} did not report how many registers it used")
     kinds = ("stack frame", "spill stores", "spill loads", "smem")
     *local, own_shared = (_number(rf"(\d+) bytes {kind}", report) for kind in kinds)
     shared += own_shared
@@ -170,13 +170,13 @@ def assemble(name: str, ptx: str, warps: int, stages: int, shared: int, used: Co
 
 
 def blocks_per_sm(registers: int, warps: int, shared: int, architecture: str = ARCHITECTURE) -> int:
-    """Programs that one multiprocessor holds at a time.
+    """Return how many programs one multiprocessor holds at a time.
 
     Args:
-        registers: per thread; given out to warps in units of 256 from four files of 16384.
-        shared: bytes, besides the system's, which takes 1024 of each program's.
+        registers: per thread; allocated to warps in units of 256 from four files of 16384.
+        shared: bytes, without the 1024 per program that the system takes.
     """
-    number = re.sub(r"\D", "", architecture)  # "sm_90a" is of capability 9.0
+    number = re.sub(r"\D", "", architecture)  # "sm_90a" has capability 9.0
     have = next(x for x in devices.FAMILIES if x.capability == f"{number[:-1]}.{number[-1]}")
     per_warp = -(-registers * 32 // 256) * 256
     by_registers = 4 * (16384 // per_warp) // warps
@@ -185,7 +185,7 @@ def blocks_per_sm(registers: int, warps: int, shared: int, architecture: str = A
 
 
 def _xla_triton() -> Any:
-    """XLA's Triton as jax offers it (private; gone in 0.11), or None."""
+    """Return XLA's Triton as jax offers it (private; removed in 0.11), or None."""
     if not any(map(importlib.util.find_spec, PLUGINS)):
         return None
     try:
@@ -199,7 +199,7 @@ def _xla_triton() -> Any:
 
 
 def _ptx_of_xla(kernel: Kernel) -> tuple[str, int]:
-    """PTX text and bytes of dynamic shared memory."""
+    """Return PTX text and bytes of dynamic shared memory."""
     triton = _xla_triton()
     if triton is None:
         raise ImportError(f"XLA's Triton needs jax 0.10 with its CUDA plugin ({INSTALL})")
@@ -209,7 +209,7 @@ def _ptx_of_xla(kernel: Kernel) -> tuple[str, int]:
 
 
 def _ptx_of_triton(kernel: Kernel) -> tuple[str, int]:
-    """PTX text and bytes of dynamic shared memory."""
+    """Return PTX text and bytes of dynamic shared memory."""
     try:
         import triton
         from triton.backends.compiler import GPUTarget
@@ -218,14 +218,14 @@ def _ptx_of_triton(kernel: Kernel) -> tuple[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ttir")
         source.write_text(_text(kernel.code))
-        # XLA's Triton keeps products and sums apart, and it is the one that runs these kernels.
+        # XLA's Triton does not fuse products and sums, and it is the one that runs these kernels.
         options = {"num_warps": kernel.warps, "num_stages": kernel.stages, "enable_fp_fusion": False}
         result: Any = triton.compile(str(source), target=GPUTarget("cuda", 90, 32), options=options)
     return result.asm["ptx"], result.metadata.shared
 
 
 def _text(code: bytes) -> str:
-    """Triton IR as text: bytecode belongs to one version of MLIR, and the two Tritons have different ones."""
+    """Return Triton IR as text: bytecode depends on the MLIR version, which differs between the Tritons."""
     from jaxlib.mlir import ir
     from jaxlib.triton import dialect
 
@@ -238,7 +238,7 @@ def _text(code: bytes) -> str:
 def _assemble(
     source: Path, binary: Path, used: Compiler, architecture: str = ARCHITECTURE
 ) -> tuple[str, str]:
-    """What `ptxas -v` said, by the first assembler that knows this version of PTX, and that assembler."""
+    """Return the output of `ptxas -v` and the assembler, the first that supports the PTX version."""
     refusals = []
     for tool in _programs("ptxas", used):
         words = [tool, "-v", f"-arch={architecture}", source, "-o", binary]
@@ -252,21 +252,21 @@ def _assemble(
 
 
 def assembler(used: Compiler) -> str:
-    """Path of the `ptxas` that belongs to a compiler."""
+    """Return the path of the `ptxas` that belongs to a compiler."""
     for tool in _programs("ptxas", used):
         return tool
     raise ImportError(f"no ptxas ({INSTALL})")
 
 
 def _programs(name: str, used: Compiler) -> Iterator[str]:
-    """Where the program is: first the one that belongs to the compiler, last the one on the path."""
-    places = {"xla": ["nvidia/*/bin", "nvidia/*/*/bin"], "triton": ["triton/backends/nvidia/bin"]}
-    for pattern in [*places.pop(used), *(pattern for others in places.values() for pattern in others)]:
+    """Yield paths of the program: first the one that belongs to the compiler, last the one on PATH."""
+    patterns = {"xla": ["nvidia/*/bin", "nvidia/*/*/bin"], "triton": ["triton/backends/nvidia/bin"]}
+    for pattern in [*patterns.pop(used), *(pattern for others in patterns.values() for pattern in others)]:
         package, below = pattern.split("/", 1)
         spec = importlib.util.find_spec(package)
-        for place in (spec.submodule_search_locations or []) if spec else []:
-            # A second assembler of the triton wheel is called ptxas-blackwell; it knows Hopper too.
-            found = Path(place).glob(f"{below}/{name}*")
+        for folder in (spec.submodule_search_locations or []) if spec else []:
+            # The triton wheel has a second assembler, ptxas-blackwell, which also supports Hopper.
+            found = Path(folder).glob(f"{below}/{name}*")
             yield from sorted(str(tool) for tool in found if os.access(tool, os.X_OK))
     if on_path := shutil.which(name):
         yield on_path
@@ -274,7 +274,7 @@ def _programs(name: str, used: Compiler) -> Iterator[str]:
 
 @functools.cache
 def _release(tool: str) -> str:
-    """As "12.9.86"."""
+    """Return the release, such as "12.9.86"."""
     found = re.search(r"V(\d+(\.\d+)+)", _run(tool, "--version"))
     return found[1] if found else "0"
 

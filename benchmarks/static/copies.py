@@ -1,4 +1,4 @@
-"""Copies in a compiled program: arrays that are moved and not changed, which donation and layouts avoid."""
+"""Find copies in a compiled program: arrays moved without change, which donation and layouts avoid."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ MOVES = frozenset({"parameter", "bitcast", "reshape", "copy", "tuple"})
 
 
 def copies(program: Program, least: float) -> list[Instruction]:
-    """The launches of a program, in loops and branches too, that only copy at least so many bytes."""
+    """Return the launches of a program, also in loops and branches, that only copy at least so many bytes."""
     return [x for x in _launches(program, program.computations[program.entry]) if _copies(program, x, least)]
 
 

@@ -1,9 +1,9 @@
-"""Bytes, FLOPs and launches of a compiled program, instruction by instruction, as the GPU would meet them.
+"""Count bytes, FLOPs and launches of a compiled program, instruction by instruction, as the GPU runs them.
 
-A fusion is one launch that reads its operands and writes its results. Of an operand that is only sliced the
-slices count, of a result that is updated in place the update. FLOPs are those of matrix products, and of
-kernels by the formulas of `io_model`; other arithmetic hides behind the memory. A loop counts as often as it
-turns. Caches are not modelled: what is read twice counts twice.
+A fusion is one launch that reads its operands and writes its results. If an operand is only sliced, the
+slices count; if a result is updated in place, the update counts. FLOPs are those of matrix products, and of
+kernels by the formulas in `io_model`; other arithmetic is hidden by memory access. A loop counts once per
+iteration. Caches are not modelled: what is read twice counts twice.
 """
 
 import math
@@ -22,7 +22,7 @@ FREE = frozenset(
 FUSIONS = frozenset({"fusion", "fusion-start"})
 
 UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
-"""Opcodes that write into their first operand, and the number of the operand with what is written."""
+"""Opcodes that write into their first operand, and the index of the operand with the written values."""
 
 SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 
@@ -32,7 +32,7 @@ WIDE = frozenset({"f32", "f64"})
 
 @dataclass(frozen=True)
 class Work:
-    """What one instruction takes, in all its runs."""
+    """The cost of one instruction, over all its runs."""
 
     scope: str
     """see `hlo.Instruction.scope`"""
@@ -46,21 +46,21 @@ class Work:
     """False for a kernel without a formula: its FLOPs are not counted"""
 
     def seconds(self, gpu: Rates) -> float:
-        """The least time on a GPU: its memory and its tensor cores work side by side."""
+        """Return the least time on a GPU: its memory and its tensor cores work in parallel."""
         return max(self.bytes / gpu.bandwidth, self.flops / (gpu.wide if self.is_wide else gpu.products))
 
 
 Formula = Callable[[str, list[Shape]], Cost | None]
-"""(scope of a kernel's call, its arguments) -> what it takes; None if that is not known."""
+"""(scope of a kernel's call, its arguments) -> its cost; None if unknown."""
 
 
 def work(program: Program, formula: Formula = lambda scope, arguments: None) -> list[Work]:
-    """What each launch of a program takes. A loop whose turns the compiler does not know counts once."""
+    """Return the cost of each launch. A loop with an unknown number of iterations counts once."""
     return list(_walk(program, program.computations[program.entry], 1, "", formula))
 
 
 def turn(program: Program, formula: Formula = lambda scope, arguments: None) -> list[Work]:
-    """What each launch in one turn of the program's longest loop takes, as the loop that makes tokens.
+    """Return the cost of each launch in one iteration of the longest loop, such as the decoding loop.
 
     Raises:
         LookupError: the program has no loop.
@@ -74,7 +74,7 @@ def turn(program: Program, formula: Formula = lambda scope, arguments: None) -> 
 
 
 def _walk(program: Program, where: Computation, times: int, scope: str, formula: Formula) -> Iterator[Work]:
-    """`scope` is that of the loop around these instructions: some have none of their own."""
+    """`scope` is that of the loop around these instructions, as some have none of their own."""
     for x in where.instructions:
         if x.opcode in FREE or x.opcode.endswith("-done"):
             continue
@@ -83,7 +83,7 @@ def _walk(program: Program, where: Computation, times: int, scope: str, formula:
             turns = times * (x.trip_count or 1)
             bodies = (program.computations[name] for name in x.called)
             found = [list(_walk(program, body, turns, inside, formula)) for body in bodies]
-            # Of branches one runs: the largest stands for all.
+            # Only one branch runs: the largest stands for all.
             yield from max(found, key=lambda works: sum(each.bytes for each in works), default=[])
             continue
         flops, is_wide = _flops(program, where, x)
@@ -92,7 +92,7 @@ def _walk(program: Program, where: Computation, times: int, scope: str, formula:
         if x.opcode == "custom-call":
             known = formula(inside, [shape for each in where.operands(x) for shape in each.shapes])
         if known is not None:
-            # The shapes do not say how much of a result that is written into an argument is new.
+            # The shapes do not show how much of a result that is written into an argument is new.
             size = known.bytes if "output_to_operand_aliasing" in x.attributes else size
             flops = known.flops
         is_known = x.opcode != "custom-call" or known is not None
@@ -100,7 +100,7 @@ def _walk(program: Program, where: Computation, times: int, scope: str, formula:
 
 
 def _bytes(program: Program, where: Computation, x: Instruction) -> int:
-    """Bytes that a launch moves."""
+    """Return the bytes that a launch moves."""
     if x.opcode in SLICES:
         return 2 * x.bytes
     if x.opcode in UPDATES:
@@ -114,13 +114,13 @@ def _bytes(program: Program, where: Computation, x: Instruction) -> int:
 
 
 def _read(inside: Computation, x: Instruction, full: int) -> int:
-    """Bytes that a fusion reads of one of its operands."""
+    """Return the bytes that a fusion reads of one of its operands."""
     total = 0
     for user in inside.users(x):
         if user.opcode in SLICES and user.operands[0] == x.name:
             total += user.bytes
         elif user.opcode in UPDATES and user.operands[0] == x.name:
-            continue  # in place: the rest of it stays where it is
+            continue  # in place: the rest is not moved
         elif user.opcode in ("bitcast", "reshape", "copy"):
             total += _read(inside, user, full)
         else:
@@ -129,7 +129,7 @@ def _read(inside: Computation, x: Instruction, full: int) -> int:
 
 
 def _written(inside: Computation, root: Instruction) -> int:
-    """Bytes that a fusion writes."""
+    """Return the bytes that a fusion writes."""
     if root.opcode == "tuple":
         return sum(_written(inside, each) for each in inside.operands(root))
     if root.opcode in UPDATES and _is_argument(inside, inside.by_name[root.operands[0]]):
@@ -140,14 +140,14 @@ def _written(inside: Computation, root: Instruction) -> int:
 
 
 def _is_argument(inside: Computation, x: Instruction) -> bool:
-    """Whether an array comes from outside of a fusion as it is: what is made inside is written whole."""
+    """Return whether an array enters a fusion unchanged; arrays made inside are written whole."""
     while x.opcode in ("bitcast", "reshape", "copy"):
         x = inside.by_name[x.operands[0]]
     return x.opcode == "parameter"
 
 
 def _flops(program: Program, where: Computation, x: Instruction) -> tuple[float, bool]:
-    """FLOPs of the products in an instruction and in what it calls, and whether they are of float32."""
+    """Return FLOPs of the products in an instruction and its callees, and whether they are of float32."""
     if x.opcode == "dot":
         left = where.by_name[x.operands[0]].shapes[0]
         contracted = math.prod(left.sizes[axis] for axis in x.sizes("lhs_contracting_dims"))

@@ -1,4 +1,4 @@
-"""The `static` report as a figure: a bar per program, stacked of its parts' floors."""
+"""Draw the `static` report: a bar per program, stacked from its parts' least times."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ KINDS = {
     "optimizer": "#6A3D9A",
     "the rest": "#BBBBBB",
 }
-"""What parts are drawn as, from the left, and its colour."""
+"""Kinds of parts in a bar, from the left, and their colours."""
 
 _OTHERS = {
     "MLP": "MLPs",
@@ -31,7 +31,7 @@ _OTHERS = {
 
 
 def kind_of(part: str) -> str:
-    """What a part is drawn as: all mixers alike."""
+    """Return the kind of a part; all mixers share one."""
     if SOFTMAX in part:
         return "softmax"
     if part.endswith("products with weights"):
@@ -40,7 +40,7 @@ def kind_of(part: str) -> str:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Draw the report into `path`; works on a report read back from JSON, too."""
+    """Draw the report into `path`; also works on a report read from JSON."""
     from matplotlib.figure import Figure  # without pyplot: no windows, no global state
 
     bars = stacks(report)
@@ -68,7 +68,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
 
 
 def stacks(report: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Program -> kind -> seconds, with cuDNN by its formula where there is one."""
+    """Return program -> kind -> seconds, with cuDNN by its formula if there is one."""
     found: dict[str, dict[str, float]] = {}
     for name in report["summary"]:
         bar = found.setdefault(name.replace(", ", "\n"), {})

@@ -1,8 +1,8 @@
-"""`fit`: how much shared memory the kernels take on each family of GPUs.
+"""`fit`: measure how much shared memory the kernels take on each family of GPUs.
 
-Compiles what a call gets on each of `KINDS`, without any of them, and writes `shared_memory.json`, from which
-tests prove that the tuning tables choose nothing that does not fit, and docs/kernels.md its table of GPUs.
-Needs jax 0.11 or newer with its CUDA plugin (extra `inspect`).
+Compiles the kernels of calls on each of `KINDS`, without such a GPU, and writes `shared_memory.json`. From it
+tests prove that the tuning tables choose nothing that does not fit, and docs/kernels.md gets its table of
+GPUs. Needs jax 0.11 or newer with its CUDA plugin (extra `inspect`).
 """
 
 import json
@@ -28,7 +28,7 @@ KINDS = {
     "NVIDIA H200": "H100, H200",
     "NVIDIA B200": "B200",
 }
-"""A GPU of each family, and how a table calls the family."""
+"""A GPU of each family, and the family's name in tables."""
 
 CALLS = {
     "bfloat16, K = 16": (16, "bfloat16"),
@@ -37,7 +37,7 @@ CALLS = {
     "float32, K = 16": (16, "float32"),
     "float32, K = 24": (24, "float32"),
 }
-"""Calls of `taylor_attention` with V = 64, in the table's words."""
+"""Calls of `taylor_attention` with V = 64, as named in the table."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Fit:
     """Compile the kernels for every family of GPUs and write how much shared memory they take."""
 
     def run(self, command: str) -> int:
-        """Compile everything, write the numbers and print the table; 0."""
+        """Compile everything, write the numbers and print the table; return 0."""
         use_cpu()
         found: dict[str, dict[str, int]] = {}
         for kind in KINDS:
@@ -58,33 +58,33 @@ class Fit:
 
 
 def as_json(found: dict[str, dict[str, int]]) -> str:
-    """What is `recorded`, one case per line."""
+    """Format `recorded`, one case per line."""
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(counts)}" for name, counts in found.items())
     return f'{{\n "jax": "{jax.__version__}",\n "bytes": {{\n{lines}\n }}\n}}\n'
 
 
 def recorded() -> dict[str, dict[str, int]]:
-    """Name of a case, as a GPU gets it -> compute capability -> bytes of shared memory per program."""
+    """Return name of a case on a GPU -> compute capability -> bytes of shared memory per program."""
     return record()["bytes"]
 
 
 def measured(kind: str, match: str = "") -> dict[str, int]:
-    """Name of a case, as this GPU gets it -> bytes of shared memory that a program of it needs."""
+    """Return name of a case on this GPU -> bytes of shared memory per program."""
     found = cases(kind, match)
     return {case.name: shared_memory(kind, case.function, *case.arguments) for case in found}
 
 
 def cases(kind: str, match: str = "") -> list[Case]:
-    """The catalogue with the variants that this GPU gets, and what needs more than its cases do."""
+    """Return the catalogue with this GPU's variants, and variants that need more than its cases."""
     with lowering_for(kind):
         more = at_highest_precision()
         return [*catalog.cases(match), *(case for case in more if match in case.name)]
 
 
 def shared_memory(kind: str, function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> int:
-    """Bytes of shared memory that a program of the one kernel in `function` needs on this GPU.
+    """Return the bytes of shared memory that a program of the one kernel in `function` needs on this GPU.
 
-    The compiler reports them where they are not there, so it compiles for a GPU with a single byte.
+    The compiler reports them if they are not available, so it compiles for a GPU with a single byte.
     """
     try:
         compile_program(function, *placed(arguments, kind, shared=1))
@@ -97,7 +97,7 @@ def shared_memory(kind: str, function: Callable[..., Any], *arguments: jax.Shape
 
 
 def table() -> list[str]:
-    """Lines of markdown: which kernel runs on which GPU, and the most shared memory that it takes there."""
+    """Return lines of markdown: the kernels of each GPU, and the most shared memory that they take there."""
     headings = ["GPUs", "compute capability", "kB per program", *CALLS, "decoding steps"]
     rows = []
     for kind, names in KINDS.items():
@@ -111,7 +111,7 @@ def table() -> list[str]:
 
 
 def _cell(capability: str, key_size: int, dtype: str) -> str:
-    """The most that a kernel of the call takes, in brackets if it runs on request only."""
+    """Format the most that a kernel of the call takes, in brackets if it runs on request only."""
     q, v = (jax.ShapeDtypeStruct((1, 1, 1, size), jnp.dtype(dtype)) for size in (key_size, 64))
     if pallas_kernels.supports_taylor_attention(q, q, v):
         return "xla"
@@ -125,7 +125,7 @@ def _cell(capability: str, key_size: int, dtype: str) -> str:
 
 
 def record() -> dict[str, Any]:
-    """What is `recorded`, and the release of jax that compiled it."""
+    """Return `recorded`, and the release of jax that compiled it."""
     return json.loads(tuning.path("", "shared_memory.json").read_text())
 
 

@@ -1,4 +1,4 @@
-"""What compiled text does not say, by formula: our kernels' FLOPs, and attention as cuDNN computes it."""
+"""Compute what compiled text lacks by formula: our kernels' FLOPs, and the cost of cuDNN's attention."""
 
 import re
 
@@ -14,19 +14,19 @@ TAYLOR = {
     "taylor_dk": io_model.dk,
     "taylor_dv": io_model.dv,
 }
-"""Name of a kernel -> what a call takes."""
+"""Name of a kernel -> cost of a call."""
 
 WINDOW = {"outputs": io_model.window_outputs, "dq": io_model.window_dq, "dkv": io_model.window_dkv}
-"""Of window attention, whose kernels have their window in the name: `window_dq_left63`."""
+"""Formulas of window attention, whose kernels have their window in the name: `window_dq_left63`."""
 
 
 def kernel(scope: str, arguments: list[Shape]) -> Cost | None:
-    """What a call of one of our kernels takes; `scope` ends in its name."""
+    """Return the cost of a call of one of our kernels; `scope` ends in its name."""
     found = re.search(r"(\w+)/pallas_call$", scope)
     name = found[1] if found else ""
     floats = [x for x in arguments if x.dtype in ("bf16", "f16", "f32") and len(x.sizes) >= 3]
     if name == "taylor_scan":
-        return Cost(0, 0)  # sums of states, no products; its bytes are those of its operands
+        return Cost(0, 0)  # sums of states, no products; its bytes are its operands'
     if name == "taylor_step":
         q, _, v, state = floats[:4]
         (batch, heads, key_size), value_size = q.sizes, v.sizes[-1]
@@ -61,11 +61,11 @@ def _itemsize(shape: Shape) -> int:
 
 
 def fused_attention(batch: int, length: int, heads: int, kv_heads: int, width: int, *, trains: bool) -> Cost:
-    """Causal softmax attention whose scores never reach memory, in bfloat16, gradients too if it trains.
+    """Return the cost of fused causal softmax attention in bfloat16, with gradients if `trains`.
 
-    Forward q, k, v are read, y and a float32 log-sum are written; a query meets (N + 1) / 2 keys on average,
-    4 FLOPs a channel each. Backward q, k, v, y, dy and the log-sum are read, dq, dk, dv written; five
-    products of that size instead of two.
+    Scores never reach memory. Forward q, k, v are read, y and a float32 log-sum are written; a query meets
+    (N + 1) / 2 keys on average, 4 FLOPs a channel each. Backward q, k, v, y, dy and the log-sum are read, dq,
+    dk, dv written; five products of that size instead of two.
     """
     queries, keys = (2 * batch * length * count * width for count in (heads, kv_heads))
     log_sum = 4 * batch * length * heads

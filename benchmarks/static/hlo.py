@@ -1,4 +1,4 @@
-"""A compiled program as XLA prints it: computations and their instructions, with what costs depend on."""
+"""Parse a compiled program as XLA prints it: computations and instructions, with what costs depend on."""
 
 import math
 import re
@@ -14,7 +14,7 @@ _CALLED = re.compile(r"\b(?:calls|body|to_apply|branch_computations)=(\{[^}]*\}|
 
 @dataclass(frozen=True)
 class Shape:
-    """An array."""
+    """Shape and dtype of an array."""
 
     dtype: str
     """as XLA writes it: f32, bf16, pred"""
@@ -22,12 +22,12 @@ class Shape:
 
     @property
     def count(self) -> int:
-        """Numbers in the array."""
+        """Number of elements."""
         return math.prod(self.sizes)
 
     @property
     def bytes(self) -> int:
-        """Bytes that they take; 0 for what is no array (tokens)."""
+        """Number of bytes; 0 if it is not an array (tokens)."""
         bits = re.search(r"\d+", self.dtype)
         return math.ceil(self.count * int(bits[0]) / 8) if bits else self.count * (self.dtype == "pred")
 
@@ -39,10 +39,10 @@ class Instruction:
     name: str
     opcode: str
     shapes: tuple[Shape, ...]
-    """of the result: several for a tuple"""
+    """shapes of the result: several for a tuple"""
     operands: tuple[str, ...]
     attributes: str
-    """all that follows the operands"""
+    """the text after the operands"""
     is_root: bool
 
     @property
@@ -58,18 +58,18 @@ class Instruction:
 
     @cached_property
     def scope(self) -> str:
-        """Where the line comes from in the traced program: names of functions, modules and scopes."""
+        """Origin of the line in the traced program: names of functions, modules and scopes."""
         found = re.search(r'op_name="([^"]*)"', self.attributes)
         return found[1] if found else ""
 
     @cached_property
     def trip_count(self) -> int | None:
-        """Turns of a loop; None if the compiler does not know them."""
+        """Iterations of a loop; None if the compiler does not know them."""
         found = re.search(r'"known_trip_count":\{"n":"(\d+)"', self.attributes)
         return int(found[1]) if found else None
 
     def sizes(self, attribute: str) -> tuple[int, ...]:
-        """A list of numbers among the attributes, as ``lhs_contracting_dims={1,2}``."""
+        """Return a list of numbers in the attributes, such as ``lhs_contracting_dims={1,2}``."""
         found = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.attributes)
         return tuple(map(int, filter(None, found[1].split(",")))) if found else ()
 
@@ -97,24 +97,24 @@ class Computation:
         return sorted(found, key=lambda x: int(x.operands[0]))
 
     def operands(self, instruction: Instruction) -> Iterator[Instruction]:
-        """The instructions whose results it takes."""
+        """Yield the instructions whose results it takes."""
         return (self.by_name[name] for name in instruction.operands if name in self.by_name)
 
     def users(self, instruction: Instruction) -> list[Instruction]:
-        """The instructions that take its result."""
+        """Return the instructions that take its result."""
         return [x for x in self.instructions if instruction.name in x.operands]
 
 
 @dataclass(frozen=True)
 class Program:
-    """Name -> computation, and the name of the one that runs first."""
+    """Name -> computation, and the name of the entry computation."""
 
     computations: dict[str, Computation]
     entry: str
 
 
 def read(text: str) -> Program:
-    """Read what `jax.stages.Compiled.as_text` returns.
+    """Parse the text of `jax.stages.Compiled.as_text`.
 
     Raises:
         ValueError: the text has no entry computation.
@@ -135,7 +135,7 @@ def read(text: str) -> Program:
 
 
 def _instruction(name: str, text: str, is_root: bool) -> Instruction:
-    """`text` is ``SHAPE OPCODE(OPERANDS), ATTRIBUTES``; the shape of a tuple is in parentheses."""
+    """Parse ``SHAPE OPCODE(OPERANDS), ATTRIBUTES``; the shape of a tuple is in parentheses."""
     end = _closing(text, 0) + 1 if text.startswith("(") else text.index(" ")
     opcode, rest = text[end:].strip().split("(", 1)
     close = _closing("(" + rest, 0) - 1
@@ -149,7 +149,7 @@ def _instruction(name: str, text: str, is_root: bool) -> Instruction:
 
 
 def _closing(text: str, start: int) -> int:
-    """Position of the parenthesis that closes the one at `start`."""
+    """Return the position of the parenthesis that closes the one at `start`."""
     depth = 0
     for at in range(start, len(text)):
         depth += (text[at] == "(") - (text[at] == ")")

@@ -1,8 +1,8 @@
-"""`inspect`: what every kernel takes of an H200, found without a GPU.
+"""`inspect`: measure the resources that every kernel needs on an H200, without a GPU.
 
 Compiles the kernels of the catalogue down to machine code and shows registers, spills, shared memory, how
-many programs share a multiprocessor, tensor-core instructions and the length of the main loop. It cannot
-time anything: the loop's issue slots and tensor cycles are lower bounds of a round. Reports of several
+many programs share a multiprocessor, tensor-core instructions and the length of the main loop. It measures
+no times: the loop's issue slots and tensor cycles are lower bounds of an iteration. Reports of several
 versions of jax make one page:
 
     python -m benchmarks inspect --explain --json 0.11.json                   # in each environment
@@ -36,7 +36,7 @@ from pallas_kernels.flags import one_line
 
 @dataclass(frozen=True)
 class Inspect:
-    """Compile the kernels for an H200 without one and report what they take of it."""
+    """Compile the kernels for an H200 without one and report the resources that they need."""
 
     match: str = ""
     """Only cases whose name contains this."""
@@ -45,24 +45,24 @@ class Inspect:
     all: tyro.conf.FlagCreatePairsOff[bool] = False
     """Also the other variants that `pallas_kernels.tune` would measure on each shape."""
     explain: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Where the variant that a call gets spills registers also others, to find what it costs not to."""
+    """If the variant of a call spills registers, also compile others, to measure the cost of not spilling."""
     spill: int = 0
-    """Bytes of stack per thread that a default variant may take for want of registers."""
+    """Bytes of stack per thread that a default variant may take for lack of registers."""
     json: Path | None = None
-    """Write the report here, for programs."""
+    """Write the report as JSON into this file."""
     markdown: Path | None = None
-    """Write the report here, for people."""
+    """Write the report as Markdown into this file."""
     compare: tuple[Path, ...] = ()
-    """Compile nothing: take these reports, written by --json with different versions of jax, side by side."""
+    """Compile nothing: compare these reports, written by --json with different versions of jax."""
     update: tuple[Path, ...] = ()
     """Pages in which to rewrite the tables between markers, as `<!-- expected -->`."""
     devices: int = 1
     """More than 1: instead compile the sharded calls for so many H200s and report their collectives."""
     compiler: Compiler | None = None
-    """Default: XLA where jax's CUDA plugin is installed, else the triton package."""
+    """Default: XLA if jax's CUDA plugin is installed, else the triton package."""
 
     def run(self, command: str) -> int:
-        """Compile and report; returns 1 if a default variant does not compile, or spills without a reason.
+        """Compile and report; return 1 if a default variant does not compile, or spills without a reason.
 
         A reason is that every variant without spills issues more instructions (`--explain` compiles them).
         Kernels that run on request only may spill; the report says which do.
@@ -98,7 +98,7 @@ class Inspect:
 
 @dataclass(frozen=True)
 class Entry:
-    """A case and what its kernels take, or why it does not compile."""
+    """A case and its kernels' resources, or why it does not compile."""
 
     case: Case
     kernels: tuple[Resources, ...] = ()
@@ -106,7 +106,7 @@ class Entry:
 
 
 def compile_report(options: Inspect, stderr: Console) -> pages.Report:
-    """Compile the cases that the flags ask for and print their table."""
+    """Compile the cases that the flags select and print their table."""
     used = options.compiler or compile_offline.compiler()
 
     def compile_all(cases: Sequence[Case]) -> list[dict[str, Any]]:
@@ -130,11 +130,11 @@ def compile_report(options: Inspect, stderr: Console) -> pages.Report:
 
 
 def choose(options: Inspect) -> list[Case]:
-    """The cases that the flags ask for."""
+    """Return the cases that the flags select."""
     if options.all and options.defaults:
         raise ValueError("--all and --defaults: expected one of them")
     cases = [case for case in catalog.cases(options.match) if case.default or not options.defaults]
-    if any(map(importlib.util.find_spec, PLUGINS)):  # no other compiler knows them
+    if any(map(importlib.util.find_spec, PLUGINS)):  # no other compiler has them
         cases += catalog.on_hopper(options.match)
     if not cases:
         raise ValueError(f"--match {options.match!r}: no such case")
@@ -144,17 +144,17 @@ def choose(options: Inspect) -> list[Case]:
 
 
 def inspect(case: Case, used: Compiler) -> Entry:
-    """Lower and compile one case; what the compilers refuse is an entry, too."""
+    """Lower and compile one case; a refusal by the compilers is an entry, too."""
     try:
         return Entry(case, tuple(resources(case, used)))
     except ImportError:
         raise
-    except Exception as error:  # compilers raise all kinds, and the other cases are worth reporting
+    except Exception as error:  # compilers raise all kinds; the other cases still count
         return Entry(case, error=one_line(error))
 
 
 def resources(case: Case, used: Compiler) -> list[Resources]:
-    """What the kernels of one case take."""
+    """Return the resources of the kernels of one case."""
     if case.backend == "mosaic":
         return mosaic_report.report(case.function, *case.arguments)
     if used == "xla" and not compile_offline.offers_kernels():
@@ -182,7 +182,7 @@ def inspect_sharded(devices: int) -> int:
 
 
 def as_dict(entry: Entry) -> dict[str, Any]:
-    """The entry as JSON holds it."""
+    """Return the entry as JSON holds it."""
     fields = ("op", "kernel", "shape", "variant", "default", "on_request", "rounds")
     found = {name: getattr(entry.case, name) for name in fields}
     kernels = [dataclasses.asdict(kernel) for kernel in entry.kernels]

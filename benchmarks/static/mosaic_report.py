@@ -1,7 +1,7 @@
-"""What Mosaic GPU kernels take of an H200: as `inspect` says it of the portable kernels, without a GPU.
+"""Measure the resources that Mosaic GPU kernels need on an H200, as `inspect` does for the portable ones.
 
-Mosaic GPU makes PTX when XLA compiles the program, and writes it to files where the environment asks for
-that. Needs jax's CUDA plugin and an assembler (extra `inspect`).
+Mosaic GPU makes PTX when XLA compiles the program, and writes it to files if the environment requests that.
+Needs jax's CUDA plugin and an assembler (extra `inspect`).
 """
 
 import os
@@ -42,6 +42,6 @@ def _assemble(path: Path) -> Resources:
     shared = re.search(r"dynamic_shared_memory_size %c(\d+)_i32", log)
     if shared is None:
         raise LookupError(f"{path.stem}: no size of the shared memory in what the compiler logged")
-    # The file ends with the number of the kernel in this process.
+    # The file's name ends with the number of the kernel in this process.
     name = re.sub(r"_\d+$", "", path.stem)
     return assemble(name, path.read_text(), WARPS, STAGES, int(shared[1]), "triton")

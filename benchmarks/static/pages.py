@@ -1,4 +1,4 @@
-"""Reports of `inspect`, one per version of jax, side by side: pages and tables for people.
+"""Format reports of `inspect`, one per version of jax, side by side as pages and tables.
 
 A report is ``{"toolchain": {name: version}, "cases": [...]}``, as `inspect --json` writes it; its cases are
 those of `inspect.as_dict`.
@@ -29,13 +29,13 @@ COLUMNS = (
 """Heading, meaning, format of one kernel."""
 
 COMPARED = ("registers", "stack B", "spill B", "shared kB", "per SM", "issue", "tensor")
-"""Columns that each version has in a page of several."""
+"""Columns for each version in a page of several."""
 
 SHARED_LIMIT = 232448
 """Bytes of shared memory that one program may have on an H200."""
 
 PEAK_SHARE = 0.55
-"""Of the bound that kernels of this kind reach."""
+"""Share of the bound that kernels of this kind reach."""
 
 
 def _cell(text: str, kernel: dict[str, Any]) -> str:
@@ -44,12 +44,12 @@ def _cell(text: str, kernel: dict[str, Any]) -> str:
 
 
 def version(report: Report) -> str:
-    """The release of jax that a report is about."""
+    """Return the release of jax of a report."""
     return report["toolchain"]["jax"]
 
 
 def title(case: dict[str, Any]) -> str:
-    """The case without its variant."""
+    """Return the case without its variant."""
     return f"{case['op']}/{case['kernel']} {case['shape']}"
 
 
@@ -58,12 +58,12 @@ def variant_text(variant: dict[str, Any]) -> str:
 
 
 def is_picked(case: dict[str, Any]) -> bool:
-    """Whether calls that name no implementation run this variant."""
+    """Return whether calls that name no implementation run this variant."""
     return case["default"] and not case["on_request"]
 
 
 def rows_of(case: dict[str, Any], columns: Sequence[str]) -> list[list[str]]:
-    """Name and cells of each kernel; the kernel's own name where a case runs several."""
+    """Return name and cells of each kernel; the kernel's own name if a case runs several."""
     texts = [text for heading, _, text in COLUMNS if heading in columns]
     if case["error"]:
         return [[title(case), "fails", *[""] * (len(texts) - 1)]]
@@ -75,18 +75,18 @@ def rows_of(case: dict[str, Any], columns: Sequence[str]) -> list[list[str]]:
 
 
 def slots(case: dict[str, Any]) -> float | None:
-    """Issue slots of the main loops for 64 tokens and all their values; None without loops."""
+    """Return the issue slots of the main loops for 64 tokens and all their values; None without loops."""
     loops = [kernel["loop"] for kernel in case["kernels"] if kernel["loop"]]
     return sum(loop["issue_slots"] for loop in loops) * case["rounds"] if loops else None
 
 
 def stack(case: dict[str, Any]) -> int:
-    """Bytes per thread that the worst of the kernels takes for registers that did not suffice."""
+    """Return bytes of stack per thread of the worst kernel, used for lack of registers."""
     return max((kernel["stack"] for kernel in case["kernels"]), default=0)
 
 
 def problem(case: dict[str, Any], spill: int = 0) -> str:
-    """Why this must not be a default, or an empty text; `spill` bytes of stack are allowed."""
+    """Describe why this must not be a default, or return ""; `spill` bytes of stack are allowed."""
     if case["error"]:
         return case["error"]
     if stack(case) > spill:
@@ -97,7 +97,7 @@ def problem(case: dict[str, Any], spill: int = 0) -> str:
 
 
 def reason(case: dict[str, Any], report: Report) -> str:
-    """Why a variant that spills is the default all the same; empty where nothing speaks for it.
+    """Explain why a variant that spills is the default nevertheless; empty if there is no reason.
 
     Needs other variants in the report (`inspect --explain`). Loads and stores of spilled registers are among
     the issue slots that are compared.
@@ -122,7 +122,7 @@ def reason(case: dict[str, Any], report: Report) -> str:
 
 
 def unexplained(report: Report, spill: int = 0) -> list[dict[str, Any]]:
-    """The cases that do not compile, and those that calls get with a `problem` and without a `reason`."""
+    """Return the cases that do not compile, and default variants with a `problem` but no `reason`."""
     return [
         case
         for case in report["cases"]
@@ -131,7 +131,7 @@ def unexplained(report: Report, spill: int = 0) -> list[dict[str, Any]]:
 
 
 def problems(report: Report, spill: int = 0) -> list[str]:
-    """The `unexplained` cases, one line each."""
+    """Describe the `unexplained` cases, one line each."""
     return [
         f"{title(case)} {variant_text(case['variant'])}, jax {version(report)}: {problem(case, spill)}"
         for case in unexplained(report, spill)
@@ -139,7 +139,7 @@ def problems(report: Report, spill: int = 0) -> list[str]:
 
 
 def as_markdown(reports: Sequence[Report], spill: int = 0) -> str:
-    """One page: what was compiled with what, the columns' meaning, and a row per kernel that calls get."""
+    """Return one page: the toolchains, the columns' meaning, and a row per kernel that calls get."""
     columns = COMPARED if len(reports) > 1 else [heading for heading, _, _ in COLUMNS]
     lines = [
         "# What the kernels take of an H200",
@@ -176,7 +176,7 @@ def as_markdown(reports: Sequence[Report], spill: int = 0) -> str:
 
 
 def _table(reports: Sequence[Report], columns: Sequence[str]) -> list[str]:
-    """Lines of a table with the columns of each report side by side."""
+    """Return lines of a table with the columns of each report side by side."""
     several = len(reports) > 1
     cells: dict[tuple[str, str], dict[int, list[str]]] = {}
     reasons: dict[tuple[str, str], list[str]] = {}
@@ -198,14 +198,14 @@ def _table(reports: Sequence[Report], columns: Sequence[str]) -> list[str]:
 
 
 CHUNKS = 131_072
-"""Of 64 tokens, in 16 rows of 32,768 tokens and 16 heads."""
+"""Work units: 64 tokens each, in 16 rows of 32,768 tokens and 16 heads."""
 
 SLOTS_PER_MILLISECOND = 132 * 1.7e6
-"""Of an H200: one a cycle and multiprocessor, as `Loop.issue_slots` counts them, at 1.7 GHz."""
+"""Issue slots of an H200: one per cycle and multiprocessor (see `Loop.issue_slots`), at 1.7 GHz."""
 
 
 def expected(reports: Sequence[Report]) -> list[str]:
-    """What to expect of the passes of Taylor attention at K 16, V 64 in bfloat16."""
+    """Predict the passes of Taylor attention at K 16, V 64 in bfloat16."""
     headings = ["registers", "stack B", "programs per SM", "issue slots", "tensor cycles", "bound, ms"]
     rows = []
     for name in ("key_sums", "outputs", "query_sums", "dq", "dk", "dv"):
@@ -220,7 +220,7 @@ def expected(reports: Sequence[Report]) -> list[str]:
 
 
 def hopper(reports: Sequence[Report]) -> list[str]:
-    """The forward pass on Hopper's own instructions beside the portable one, for 128 tokens."""
+    """Compare the forward pass on Hopper's own instructions with the portable one, for 128 tokens."""
     rows = []
     for packed in ("", " packed"):
         for name, words in (("outputs", "portable"), ("outputs_mosaic", "Mosaic GPU")):
@@ -234,7 +234,7 @@ def hopper(reports: Sequence[Report]) -> list[str]:
 
 
 def _picked(report: Report, name: str) -> tuple[dict[str, Any], float, float]:
-    """The one kernel of a case; its main loop's issue slots and tensor cycles for 64 tokens, all values."""
+    """Return the one kernel of a case; its main loop's issue slots and tensor cycles for 64 tokens."""
     for case in report["cases"]:
         if case["default"] and title(case) == name and not case["error"]:
             (kernel,) = case["kernels"]
@@ -251,7 +251,7 @@ def update(page: Path, reports: Sequence[Report]) -> None:
     """Rewrite the tables between their markers.
 
     Raises:
-        ValueError: the page has no such markers, or a report lacks what the table shows.
+        ValueError: the page lacks the markers, or a report lacks the table's numbers.
     """
     text = page.read_text()
     found = [name for name in TABLES if markdown.between_markers(text, name, "") is not None]

@@ -1,4 +1,4 @@
-"""Which part of a language model a compiled instruction belongs to, from its scope."""
+"""Map a compiled instruction to its part of a language model, by its scope."""
 
 import re
 
@@ -7,13 +7,13 @@ from based_jax.models import ModelConfig
 OTHER = "other"
 
 SOFTMAX = ", softmax"
-"""After the name of a mixer: its `ops.softmax_attention`."""
+"""Suffix of a mixer's name for its `ops.softmax_attention`."""
 
 PRODUCTS = re.compile(
     r"/mixer\.mix/(?:[\w.]+/)*(?:(?:q|k|v|out|in_proj|\w*_proj|gate\w*)/(?:dot_general|transpose)"
     r"|row_products/pallas_call)$"
 )
-"""Products with the weights of a mixer, and of their gradients."""
+"""Scopes of products with the weights of a mixer, and of their gradients."""
 
 PLACES = (
     ("cross_entropy", "cross-entropy"),
@@ -22,11 +22,11 @@ PLACES = (
     ("unembed", "output embedding"),
     ("LanguageModel.hidden", "embedding"),
 )
-"""A word in the scope -> the part, of what is outside of the layers; the first that is found counts."""
+"""A word in the scope -> the part, for scopes outside of the layers; the first match counts."""
 
 
 def part_of(scope: str, config: ModelConfig) -> str:
-    """The part's name: mixers are told apart by name, their products with weights from the rest."""
+    """Return the part's name: each mixer by its name, with its weight products separate from the rest."""
     if layer := re.search(r"\blayers_(\d+)/(mixer|mlp)\b", scope):
         if layer[2] == "mlp":
             return "MLP"

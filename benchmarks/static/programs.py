@@ -1,6 +1,6 @@
-"""The programs of a language model that run on a GPU for hours: a training step, a prompt, a token.
+"""Compile the programs that language models run on a GPU for hours: a training step, a prompt, a token.
 
-Each is compiled as users' runs are, from shapes alone, for a GPU that is not there.
+Each is compiled like users' runs, from shapes alone, for an absent GPU.
 """
 
 import functools
@@ -21,14 +21,14 @@ from benchmarks.decode_models import abstract_weights
 from benchmarks.static.topology import compile_for
 
 STEPS = 1000
-"""Of the learning-rate schedule: in the program it is two constants."""
+"""Steps of the learning-rate schedule: in the program they are two constants."""
 
 TOKENS = 64
-"""For which the loop that makes tokens has room; the program does not depend on it."""
+"""Capacity of the decoding loop, in tokens; the program does not depend on it."""
 
 
 def train(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "") -> jax.stages.Compiled:
-    """A step of AdamW on whole rows: parameters and moments in float32, the rest in the model's dtype."""
+    """Compile an AdamW step on whole rows: parameters and moments in float32, the rest in `config.dtype`."""
     model, how = LanguageModel(config), OptimizerConfig()
     optimizer = make_optimizer(how, STEPS)
 
@@ -43,7 +43,7 @@ def train(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "
 
 
 def prefill(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "") -> jax.stages.Compiled:
-    """Reading prompts of `length` tokens into an empty state."""
+    """Compile reading prompts of `length` tokens into an empty state."""
     model, progress = _begin(config, batch, length)
     read = functools.partial(loop.read_chunk, model)
     tokens = jax.ShapeDtypeStruct((batch, length), jnp.int32)
@@ -55,7 +55,7 @@ def prefill(config: ModelConfig, batch: int, length: int, kind: str, dump: str =
 
 
 def decode(config: ModelConfig, batch: int, length: int, kind: str, dump: str = "") -> jax.stages.Compiled:
-    """The loop that makes tokens after `length` others, greedily; its turns are unknown, one is a token."""
+    """Compile the greedy decoding loop after `length` tokens; its iterations are unknown, one is a token."""
     model, progress = _begin(config, batch, length + TOKENS)
     settings = jax.eval_shape(lambda: row_settings([Sampler()] * batch, None))
     number: Any = jax.ShapeDtypeStruct((), jnp.int32)
@@ -73,7 +73,7 @@ PROGRAMS: dict[str, Callable[..., jax.stages.Compiled]] = {
 
 
 def _begin(config: ModelConfig, batch: int, length: int) -> tuple[LanguageModel, Any]:
-    """A model, and where reading begins with room for `length` tokens."""
+    """Return a model, and its initial progress with capacity for `length` tokens."""
     model = LanguageModel(config)
     capacity = capacity_for(model, length)
     return model, jax.eval_shape(functools.partial(loop.begin, model, batch, capacity))

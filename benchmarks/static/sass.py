@@ -1,4 +1,4 @@
-"""Read disassembled machine code of a kernel: what its main loop issues."""
+"""Read disassembled machine code of a kernel: the instructions of its main loop."""
 
 import re
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ class Loop:
     """The instructions between the label and the branch back of one loop."""
 
     instructions: int
-    """per warp and round"""
+    """per warp and iteration"""
     issue_slots: int
-    """cycles to issue one round for all warps of a program, on the four schedulers of a multiprocessor"""
+    """cycles to issue one iteration for all warps of a program, on the four schedulers of a multiprocessor"""
     tensor_cycles: int
-    """cycles that the tensor cores need for one round of a program"""
+    """cycles that the tensor cores need for one iteration of a program"""
     local: int
-    """loads from and stores to local memory (spilled registers), per warp and round"""
+    """loads from and stores to local memory (spilled registers), per warp and iteration"""
     barriers: int
     """waits for all warps of the program"""
 
 
 def main_loop(text: str, warps: int) -> Loop | None:
-    """The loop with the most tensor-core work in `nvdisasm -c` output, or the longest; None without loops."""
+    """Return the loop with the most tensor-core work in `nvdisasm -c` output, or the longest, or None."""
     addresses, instructions, labels = _parse(text)
     loops = []
     for index, instruction in enumerate(instructions):
@@ -40,7 +40,7 @@ def main_loop(text: str, warps: int) -> Loop | None:
 
 
 def _parse(text: str) -> tuple[list[int], list[str], dict[str, int]]:
-    """Addresses and instructions in order, and label -> address."""
+    """Return addresses and instructions in order, and label -> address."""
     addresses: list[int] = []
     instructions: list[str] = []
     labels: dict[str, int] = {}
@@ -57,7 +57,7 @@ def _parse(text: str) -> tuple[list[int], list[str], dict[str, int]]:
 
 
 def _tensor_cycles(body: list[str]) -> float:
-    """Per warp group: a 64 x n x 16 product takes n/2 cycles, the 16 x 8 x 16 one of each of its warps 4."""
+    """Count per warp group: 64 x n x 16 products take n/2 cycles, 16 x 8 x 16 ones of each of its warps 4."""
     widths = re.findall(r"\bHGMMA\.\d+x(\d+)x\d+", "\n".join(body))
     return sum(int(n) / 2 for n in widths) + 4 * _count(r"\bHMMA\.16816\b", body)
 

@@ -1,4 +1,4 @@
-"""The report of `static` on a terminal and in Markdown, and what changed between two of them."""
+"""Format the report of `static` on a terminal and in Markdown, and the changes between two reports."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from benchmarks.tables import show_markdown
 Report = dict[str, Any]
 
 NAME = "static"
-"""Of the markers in a page."""
+"""Name of the markers in a page."""
 
 
 def show(report: Report) -> None:
@@ -19,12 +19,12 @@ def show(report: Report) -> None:
 
 
 def insert(page: str, report: Report | None) -> str:
-    """The page with the tables between its markers; None only looks for them."""
+    """Insert the tables between the page's markers; with None only check for them."""
     return pages.insert(page, NAME, None if report is None else text(report))
 
 
 def text(report: Report) -> str:
-    """A table of the programs, then one for each with its parts."""
+    """Return a table of the programs, then one for each with its parts."""
     settings = report["settings"]
     rates = settings["rates"]
     tools = ", ".join(f"{name} {version}" for name, version in settings["toolchain"].items())
@@ -54,7 +54,7 @@ def text(report: Report) -> str:
 
 
 def name_of(row: dict[str, Any]) -> str:
-    """A row's program in words, its key in the summary."""
+    """Describe a row's program, its key in the summary."""
     size = f"{row['batch']} {'after' if row['program'] == 'decode' else 'x'} {row['length']}"
     return f"{row['preset']}, {row['program']} {size}"
 
@@ -80,7 +80,7 @@ def _part(row: dict[str, Any], total: float) -> list[str]:
 
 
 def show_changes(before: Report, after: Report) -> None:
-    """Print what became of each part, for the programs that both reports have."""
+    """Print the changes of each part, for the programs that both reports have."""
     for name in before["summary"]:
         if name in after["summary"]:
             columns = ("part", "floor, ms", "then", "GB", "then", "launches", "then")
@@ -88,7 +88,7 @@ def show_changes(before: Report, after: Report) -> None:
 
 
 def changes(name: str, before: Report, after: Report) -> Iterator[list[str]]:
-    """Rows of the table of one program, the largest change first; the last is the sum."""
+    """Yield the rows of one program's table, the largest change first; the last is the sum."""
     sides = [
         {row["part"]: row for row in x["rows"] if name_of(row) == name and not row["cudnn"]}
         for x in (before, after)

@@ -1,4 +1,4 @@
-"""What the host of a compiled program starts: kernels in a command buffer (a CUDA graph) start together."""
+"""Count what the host of a compiled program launches; a command buffer (a CUDA graph) is one launch."""
 
 import re
 from dataclasses import dataclass, field
@@ -11,11 +11,11 @@ _LINE = re.compile(r"( *)(?:\d+: k(\w+)|\w+_branch:)")
 class _Node:
     indent: int
     kind: str
-    """of XLA's thunk, or "branch" """
+    """kind of XLA's thunk, or "branch" """
     children: list["_Node"] = field(default_factory=list)
 
     def starts(self) -> int:
-        """Starts by the host, with loops turning once and of branches the larger one."""
+        """Launches by the host, with one iteration per loop and the larger of the branches."""
         if self.kind == "CommandBuffer":
             return 1
         inside = [child.starts() for child in self.children]
@@ -25,12 +25,12 @@ class _Node:
 
 
 def of_dump(folder: Path) -> int:
-    """Starts per turn of the loop of a program that was compiled with ``xla_dump_to`` this folder.
+    """Return launches per iteration of the loop of a program compiled with ``xla_dump_to`` this folder.
 
     Raises:
         LookupError: XLA wrote no such file, or the program has no loop.
     """
-    # The second file is written only if a pass changed what the first one has.
+    # The second file is written only if a pass changed the content of the first one.
     found = sorted(folder.glob("*thunk_sequence_after_thunk_passes.txt"))
     found = found or sorted(folder.glob("*thunk_sequence.txt"))
     if not found:
@@ -39,7 +39,7 @@ def of_dump(folder: Path) -> int:
 
 
 def starts_per_turn(text: str) -> int:
-    """Starts by the host per turn of the first loop in a list of thunks.
+    """Return launches by the host per iteration of the first loop in a list of thunks.
 
     Raises:
         LookupError: the program has no loop.

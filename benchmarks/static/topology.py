@@ -1,6 +1,6 @@
-"""Virtual GPUs: XLA's whole GPU compiler on a machine without one.
+"""Make virtual GPUs: XLA's whole GPU compiler on a machine without one.
 
-Needs jax's CUDA plugin (extra `inspect`), no GPU and no driver. Set the platform to "cpu" before.
+Needs jax's CUDA plugin (extra `inspect`), no GPU and no driver. Set the platform to "cpu" first.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ from pallas_kernels import devices as gpus
 from pallas_kernels.offline import H200, lowering_for
 
 INSTALL = "pip install 'based-jax[inspect]'"
-"""What a message about a missing wheel tells to run."""
+"""The command in messages about a missing wheel."""
 
 PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
 def use_cpu() -> None:
-    """Nothing here runs on a GPU, and with another platform the plugin insists on a driver."""
+    """Use the CPU platform: nothing here runs on a GPU, and the plugin otherwise needs a driver."""
     if not os.environ.get("JAX_PLATFORMS"):
         jax.config.update("jax_platforms", "cpu")
 
@@ -37,7 +37,7 @@ def use_cpu() -> None:
 def load_plugins() -> None:
     """Make jax's CUDA plugin available for compiling.
 
-    It first looks for a GPU and reports at length that there is none: that is no news here.
+    It first looks for a GPU and reports at length that there is none; that report is discarded.
     """
     with _muted():
         jax.devices("cpu")
@@ -45,12 +45,12 @@ def load_plugins() -> None:
 
 @functools.cache
 def topology(devices: int = 1, kind: str = H200, shared: int | None = None) -> tuple[Any, ...]:
-    """GPUs that exist for the compiler only; programs whose arguments are sharded over them compile.
+    """Return GPUs that exist for the compiler only; programs with arguments sharded over them compile.
 
     Args:
-        devices: how many.
+        devices: number of GPUs.
         kind: name of a GPU in `devices.FAMILIES`.
-        shared: bytes of shared memory that a program may have, instead of what the GPU offers.
+        shared: bytes of shared memory that a program may have, instead of the GPU's own.
 
     Raises:
         ImportError: jax's CUDA plugin is missing.
@@ -68,14 +68,14 @@ def topology(devices: int = 1, kind: str = H200, shared: int | None = None) -> t
 
 
 def target_config(kind: str, shared: int | None = None) -> str:
-    """XLA's description of a GPU: what decides how kernels compile is its own, the rest an H200's."""
+    """Return XLA's description of a GPU: its own values for compiling kernels, otherwise an H200's."""
     family = gpus.family(kind)
     if family is None:
         raise ValueError(f"kind = {kind!r}: expected the name of a GPU in devices.FAMILIES")
     major, minor = family.capability.split(".")
     template = resources.files("benchmarks.static").joinpath("gpu.txtpb").read_text()
     return string.Template(template).substitute(
-        kind=family.names[0],  # jax lowers for it
+        kind=family.names[0],  # the name that jax lowers for
         major=major,
         minor=minor,
         features="feature_extension: ACCELERATED_FEATURES" if int(major) >= 9 else "",
@@ -85,7 +85,7 @@ def target_config(kind: str, shared: int | None = None) -> str:
 
 
 def placed(arguments: Any, kind: str = H200, shared: int | None = None) -> list[Any]:
-    """The arguments, trees of arrays or shapes, whole on one virtual GPU, see `topology`."""
+    """Put the arguments, trees of arrays or shapes, whole on one virtual GPU, see `topology`."""
     mesh = Mesh(np.array(topology(1, kind, shared)), ("device",))
     whole = NamedSharding(mesh, PartitionSpec())
     shape = functools.partial(jax.ShapeDtypeStruct, sharding=whole)
@@ -95,10 +95,10 @@ def placed(arguments: Any, kind: str = H200, shared: int | None = None) -> list[
 def lower_program(
     function: Callable[..., Any], *arguments: Any, donate: tuple[int, ...] = ()
 ) -> jax.stages.Lowered:
-    """`function` lowered for virtual GPUs; `arguments` say by their shardings on which `topology`.
+    """Lower `function` for virtual GPUs; the shardings of `arguments` determine the `topology`.
 
     Args:
-        donate: numbers of the arguments whose memory the results may take.
+        donate: indices of the arguments whose memory the results may reuse.
     """
     with _on_mesh_of(arguments), _muted():
         program = jax.jit(function, donate_argnums=donate)
@@ -106,13 +106,13 @@ def lower_program(
 
 
 def compile_lowered(lowered: jax.stages.Lowered, **options: Any) -> jax.stages.Compiled:
-    """Compile what `lower_program` returned as on a GPU: the compiler knows the limits and partitions."""
+    """Compile the result of `lower_program` as on a GPU: the compiler knows the limits and partitions."""
     with _muted():
         return lowered.compile(compiler_options=options)
 
 
 def compile_program(function: Callable[..., Any], *arguments: Any) -> jax.stages.Compiled:
-    """`lower_program` and `compile_lowered` in one."""
+    """Call `lower_program` and `compile_lowered`."""
     with _on_mesh_of(arguments):  # the partitioner lowers kernels again
         return compile_lowered(lower_program(function, *arguments))
 
@@ -124,7 +124,7 @@ def compile_for(
     donate: tuple[int, ...] = (),
     dump: str = "",
 ) -> jax.stages.Compiled:
-    """What a GPU of this kind would run, with the ops' choice of kernels for it.
+    """Compile what a GPU of this kind would run, with the ops' choice of kernels for it.
 
     Args:
         donate: see `lower_program`.
@@ -143,7 +143,7 @@ def _on_mesh_of(arguments: Any) -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def uncached() -> Iterator[None]:
-    """Compile inside without jax's cache on disk: a program found there makes no files."""
+    """Within the block, compile without jax's disk cache: a cached program writes no files."""
     config: Any = jax.config
     before = config.jax_enable_compilation_cache
     config.update("jax_enable_compilation_cache", False)
@@ -154,14 +154,14 @@ def uncached() -> Iterator[None]:
 
 
 def collectives(program: str) -> list[str]:
-    """Names of the operations in compiled text that move data between devices, with repetitions."""
+    """Return names of the operations in compiled text that move data between devices, with repetitions."""
     names = "all-gather|all-reduce|all-to-all|collective-broadcast|collective-permute|reduce-scatter"
     return re.findall(rf"\b({names})(?:-start)?\(", program)
 
 
 @contextlib.contextmanager
 def _muted() -> Iterator[None]:
-    """The process's standard error goes nowhere: compiled libraries write to it past Python."""
+    """Discard the process's standard error: compiled libraries bypass Python to write to it."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

@@ -1,7 +1,7 @@
-"""What the jax-triton twins take of a GPU: as `inspect` says it of the Pallas kernels, without one.
+"""Measure the resources that the jax-triton twins need on a GPU, as `inspect` does for the Pallas kernels.
 
 jax-triton compiles a kernel to PTX when it is lowered, so the lowered program holds what will run; only the
-assembler is left. Needs `triton`, `jax_triton`, jax's CUDA plugin and an assembler (extra `inspect`).
+assembler has to run. Needs `triton`, `jax_triton`, jax's CUDA plugin and an assembler (extra `inspect`).
 """
 
 import functools
@@ -32,7 +32,7 @@ def report(
 
     Args:
         arguments: arrays or `jax.ShapeDtypeStruct`s.
-        stages: of the kernels; copied into the result, since the program does not say.
+        stages: pipeline stages of the kernels; copied into the result, since the program lacks them.
         device_kind: the GPU, as in `offline.lowering_for`.
 
     Raises:
@@ -40,29 +40,29 @@ def report(
         LookupError: `function` launches no kernel through jax-triton.
     """
     found = kernels(offline.lower(function, *arguments, device_kind=device_kind))
-    # XLA's assembler comes first: it is the one that a GPU's process uses, for these kernels too.
+    # XLA's assembler comes first: a GPU's process uses it for these kernels too.
     once = functools.cache(assemble)  # a pass may launch one kernel several times
     return [once(k.name, k.ptx, k.warps, stages, k.shared, "xla") for k in found]
 
 
 def kernels(lowered: jax.stages.Lowered) -> list[Compiled]:
-    """The kernels of a program from `offline.lower` that are launched through jax-triton, in order."""
+    """Return the kernels of a program from `offline.lower` that are launched through jax-triton, in order."""
     return custom_calls(lowered, "triton_kernel_call", _decode)
 
 
 def _decode(operation: Any) -> Compiled:
-    """jaxlib's TritonAnyKernelCall: field 1 is the call, its field 1 the kernel."""
+    """Decode jaxlib's TritonAnyKernelCall: field 1 is the call, its field 1 the kernel."""
     from jaxlib.mlir import ir
 
     config = ir.StringAttr(operation.attributes["backend_config"]).value_bytes
     call = dict(_fields(zlib.decompress(config)))[1]
     kernel = dict(_fields(dict(_fields(call))[1]))
-    # A field that is 0 is left out.
+    # Fields that are 0 are omitted.
     return Compiled(kernel[1].decode(), kernel[4].decode(), warps=kernel[2], shared=kernel.get(3, 0))
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """(number, value) of a protocol-buffer message: integers, or bytes that may be messages themselves."""
+    """Yield (number, value) of a protocol-buffer message: integers, or bytes that may be messages."""
     at = 0
 
     def integer() -> int:
@@ -79,7 +79,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     while at < len(message):
         key = integer()
         value: Any = integer()
-        if key & 7 == 2:  # the integer was a length
+        if key & 7 == 2:  # the integer is a length
             value, at = message[at : at + value], at + value
         elif key & 7 != 0:
             raise ValueError(f"wire type {key & 7} in the description of a kernel")

@@ -1,7 +1,7 @@
-"""`twins`: what the jax-triton twins take of each family of GPUs.
+"""`twins`: measure the resources that the jax-triton twins need on each family of GPUs.
 
-Compiles them with the block sizes that a call gets and prints Markdown; runs nothing. Needs what
-`triton_report` needs.
+Compiles them with the block sizes of real calls and prints Markdown; runs nothing. Has the requirements of
+`triton_report`.
 """
 
 import functools
@@ -25,7 +25,7 @@ DEVICES = ("NVIDIA A100", "NVIDIA L40S", "NVIDIA H200", "NVIDIA B200")
 
 
 def gradients(q: jax.Array, k: jax.Array, v: jax.Array, dy: jax.Array) -> Any:
-    """The outputs of `taylor_attention` and the gradients for `dy`."""
+    """Return the outputs of `taylor_attention` and the gradients for `dy`."""
     y, pull_back = jax.vjp(functools.partial(taylor_attention, backend="triton"), q, k, v)
     return y, pull_back(dy)
 
@@ -33,16 +33,16 @@ def gradients(q: jax.Array, k: jax.Array, v: jax.Array, dy: jax.Array) -> Any:
 def attention(
     key_size: int, value_size: int, dtype: str, device_kind: str, batch: int = 4, length: int = 8192
 ) -> list[Resources]:
-    """Each kernel of `taylor_attention`, forward and backward, with several blocks of tokens."""
+    """Compile each kernel of `taylor_attention`, forward and backward, with several blocks of tokens."""
     sizes = (key_size, key_size, value_size, value_size)
     arrays = [jax.ShapeDtypeStruct((batch, length, 16, size), dtype) for size in sizes]
     found = triton_report.report(gradients, *arrays, device_kind=device_kind)
-    # The backward pass launches some of the forward's once more.
+    # The backward pass launches some of the forward pass's again.
     return list({kernel.kernel: kernel for kernel in found}.values())
 
 
 def step(key_size: int, value_size: int, dtype: str, device_kind: str) -> list[Resources]:
-    """The kernel of `taylor_step`, with a float32 state."""
+    """Compile the kernel of `taylor_step`, with a float32 state."""
     features = symmetric_size(key_size)
     shapes = [(key_size,), (key_size,), (value_size,), (features, value_size), (features,)]
     dtypes = [dtype] * 3 + ["float32"] * 2
@@ -52,7 +52,7 @@ def step(key_size: int, value_size: int, dtype: str, device_kind: str) -> list[R
 
 
 def table(key_sizes: Sequence[int]) -> str:
-    """A row per key size and kernel, a column per GPU: registers / bytes spilled per thread / kB shared."""
+    """Return a row per key size and kernel, a column per GPU: registers / spilled bytes / kB shared."""
     rows = []
     for key_size in key_sizes:
         columns = [_column(key_size, device) for device in DEVICES]
@@ -62,7 +62,7 @@ def table(key_sizes: Sequence[int]) -> str:
 
 
 def _column(key_size: int, device: str) -> dict[str, str]:
-    """Kernel -> cell, for V = 64 in bfloat16; of a compiler's refusal, its message."""
+    """Return kernel -> cell, for V = 64 in bfloat16; the message if a compiler refuses."""
     cells = {}
     for name, function in (("attention", attention), ("step", step)):
         try:
@@ -71,20 +71,20 @@ def _column(key_size: int, device: str) -> dict[str, str]:
                 cells[kernel.kernel] = " / ".join(map(str, numbers))
         except ImportError:
             raise
-        except Exception as error:  # compilers raise all kinds, and the other cells are worth having
+        except Exception as error:  # compilers raise all kinds; the other cells still count
             cells[name] = one_line(error)
     return cells
 
 
 @dataclass(frozen=True)
 class Twins:
-    """Compile the jax-triton twins of the kernels for every family of GPUs and print what they take."""
+    """Compile the jax-triton twins of the kernels for every family of GPUs and print their resources."""
 
     key_sizes: tuple[int, ...] = (16,)
     """Channels per head of q and k."""
 
     def run(self, command: str) -> int:
-        """Print the table and the versions that decide it; 0."""
+        """Print the table and the versions that determine it; return 0."""
         topology.use_cpu()
         print(table(self.key_sizes))
         versions = [f"{name} {importlib.metadata.version(name)}" for name in ("triton", "jax-triton", "jax")]

@@ -1,8 +1,8 @@
-"""What kernels take of an H200 as XLA's whole GPU compiler makes them: the machine code that users run.
+"""Measure the resources of kernels on an H200 as compiled by XLA's whole GPU compiler, as users run them.
 
 From jax 0.11 on nothing in Python compiles a single kernel with XLA's Triton. So the program is compiled as
-on a GPU, and a script that keeps a copy of what it is given takes the place of `ptxas`, the assembler. Needs
-jax's CUDA plugin and an assembler (extra `inspect`), no GPU and no driver.
+on a GPU, and a script that keeps a copy of its input replaces `ptxas`, the assembler. Needs jax's CUDA plugin
+and an assembler (extra `inspect`), no GPU and no driver.
 """
 
 import re
@@ -21,7 +21,7 @@ _ASSEMBLER = """#!/bin/sh
 case "$1" in --*) ;; *) cp "$1" {folder}/$$.ptx ;; esac
 exec {ptxas} "$@"
 """
-"""XLA names the source first, and asks for the version before."""
+"""XLA passes the source first, and queries the version before."""
 
 _LAUNCH = re.compile(r" (\S+) grid: .* shared_memory: (\d+) bytes")
 
@@ -39,7 +39,7 @@ def report(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> li
         with uncached():
             compile_lowered(lowered, xla_gpu_cuda_data_dir=name, xla_dump_to=f"{name}/dump")
         sources, shared = _sources(folder), _shared(folder / "dump")
-    # The program may hold kernels that XLA made itself, too.
+    # The program may also hold kernels that XLA made itself.
     found = {kernel.name: kernel for kernel in kernels(lowered)}
     if missing := found.keys() - (sources.keys() & shared.keys()):
         raise LookupError(f"jax {jax.__version__}: no {', '.join(missing)} among what XLA assembled")
@@ -48,7 +48,7 @@ def report(function: Callable[..., Any], *arguments: jax.ShapeDtypeStruct) -> li
 
 
 def _write_assembler(folder: Path, ptxas: str) -> Path:
-    """`ptxas` where XLA looks for it in a CUDA installation, which keeps its input in `folder`."""
+    """Write a `ptxas` that keeps its input in `folder`, where XLA looks for one in a CUDA installation."""
     tool = folder / "bin" / "ptxas"
     tool.parent.mkdir()
     tool.write_text(_ASSEMBLER.format(folder=shlex.quote(str(folder)), ptxas=shlex.quote(ptxas)))
@@ -57,12 +57,12 @@ def _write_assembler(folder: Path, ptxas: str) -> Path:
 
 
 def _sources(folder: Path) -> dict[str, str]:
-    """Name of a kernel -> PTX of its module; XLA also assembles one of the program's constants alone."""
+    """Return name of a kernel -> PTX of its module; XLA also assembles a module with only constants."""
     texts = [path.read_text() for path in folder.glob("*.ptx")]
     return {name: text for text in texts for name in re.findall(r"\.entry (\w+)\(", text)}
 
 
 def _shared(dump: Path) -> dict[str, int]:
-    """Name of a kernel -> bytes of dynamic shared memory with which the program launches it."""
+    """Return name of a kernel -> bytes of dynamic shared memory with which the program launches it."""
     texts = [path.read_text() for path in dump.glob("*thunk_sequence.txt")]
     return {name: int(size) for text in texts for name, size in _LAUNCH.findall(text)}

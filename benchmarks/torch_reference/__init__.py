@@ -1,5 +1,5 @@
-"""Based and Transformer++ once more, in torch, for side-by-side timings. Needs torch, on a CPU.
+"""Implement Based and Transformer++ again in torch, for side-by-side timings. Needs torch, on a CPU.
 
-Our own statement of the equations in the docstrings of `based_jax.mixers`, with the parameters' names of the
-authors' code, so that `based_jax.convert` carries weights over.
+It implements the equations in the docstrings of `based_jax.mixers`, with the parameter names of the authors'
+code, so that `based_jax.convert` can transfer weights.
 """

@@ -1,4 +1,4 @@
-"""The language model around the layers, and how its parameters come from ours."""
+"""The language model around the layers, and the transfer of our parameters to it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -43,7 +43,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens to the final norm's output."""
+    """Map tokens to the final norm's output."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -61,7 +61,7 @@ class Transformer(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Logits by the tied embedding."""
+    """Compute logits with the tied embedding."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -72,7 +72,7 @@ class LanguageModel(nn.Module):
         return self.transformer(tokens) @ self.transformer.embeddings["word_embeddings"].weight.T
 
     def start(self, params: Params) -> "LanguageModel":
-        """Take over JAX's parameters."""
+        """Copy JAX's parameters."""
         tensors = to_tensors(self.rules, flatten(params["params"]))
         self.load_state_dict({key: torch.from_numpy(np.array(x)) for key, x in tensors.items()})
         return self

@@ -59,7 +59,7 @@ class GatedConv(nn.Module):
 class TaylorAttention(nn.Module):
     """Based's linear attention in its quadratic view: weights 1 + s + s^2 / 2, normalised over the past.
 
-    At the lengths of these timings it is quicker than features and a scan, which torch has no kernel for.
+    At the lengths of these timings it is faster than features and a scan, for which torch has no kernel.
     """
 
     def __init__(self, width: int, heads: int, feature_dim: int):
@@ -83,7 +83,7 @@ def taylor_attention(q, k, v):
 
 
 class Attention(nn.Module):
-    """Softmax attention with rotary positions, over all of the past or over `left` keys and the own one."""
+    """Softmax attention with rotary positions, over the whole past or over `left` keys and the own one."""
 
     def __init__(self, width: int, heads: int, rotary_fraction: float, left: int | None):
         super().__init__()
@@ -103,7 +103,7 @@ class Attention(nn.Module):
 
 
 def rotary(x, dim: int):
-    """Halves of the first `dim` channels turned by position * base^(-2 i / dim)."""
+    """Rotate halves of the first `dim` channels by position * base^(-2 i / dim)."""
     frequencies = ROTARY_BASE ** (-torch.arange(0, dim, 2) / dim)
     angles = torch.arange(x.shape[-2])[:, None] * frequencies
     cos, sin = angles.cos(), angles.sin()
@@ -123,7 +123,7 @@ def window_attention(q, k, v, window: int):
         F.pad(x, (0, 0, window, 0)).unfold(2, 2 * window, window).transpose(-1, -2).flatten(0, 1)
         for x in (k, v)
     )
-    ahead = torch.arange(2 * window) - window - torch.arange(window)[:, None]  # key's place minus query's
+    ahead = torch.arange(2 * window) - window - torch.arange(window)[:, None]  # key's position minus query's
     is_real = torch.arange(2 * window) + window * torch.arange(blocks)[:, None] >= window
     allowed = ((ahead <= 0) & (ahead > -window)) & is_real[:, None]
     return F.scaled_dot_product_attention(queries, keys, values, attn_mask=allowed).view(q.shape)

@@ -1,4 +1,4 @@
-"""The step of `based_jax.training.step` in torch: cross-entropy, clipping, AdamW with the same groups."""
+"""Implement the step of `based_jax.training.step` in torch: cross-entropy, clipping, AdamW, same groups."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,11 +14,11 @@ from benchmarks.machine import cores
 def make_step(
     model: nn.Module, config: OptimizerConfig, batches: Mapping[str, np.ndarray], compiled: bool
 ) -> Callable[[int], float]:
-    """`step(index)` trains on batch `index` at the peak learning rate; its loss in nats per token.
+    """Return `step(index)`: train on batch `index` at the peak learning rate; return nats per token.
 
     Args:
         model: tokens (B, N) to logits (B, N, vocabulary).
-        config: of the optimizer; no warm-up and no decay of the rate.
+        config: optimizer settings; no warm-up and no decay of the rate.
         batches: inputs and targets (batches, B, N).
         compiled: whether the model goes through `torch.compile`.
     """

@@ -295,5 +295,5 @@ def test_errors(simple, options, message):
 
 def test_a_draft_of_other_tokens(simple):
     other = LanguageModel(simple.model.config.replace(vocab_size=49))
-    with pytest.raises(ValueError, match=r"^draft_model = '49 tokens': expected 50, as the model"):
+    with pytest.raises(ValueError, match=r"^draft_model = '49 tokens': expected 50, as in the model"):
         speculate(simple.model, simple.params, other, simple.params, PROMPTS)

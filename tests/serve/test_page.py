@@ -58,7 +58,7 @@ def test_a_text_is_continued(tab, client):
     tab.click("go")
     tab.until(f"{IDLE} && {SPEED}.startsWith('40 tokens: first after')")
     assert tab.run(MADE) == client.text(prompt="def main():", max_tokens=40)
-    assert re.search(r"then [\d.]+ tokens/s; as long as asked for$", tab.run(SPEED))
+    assert re.search(r"then [\d.]+ tokens/s; as long as requested$", tab.run(SPEED))
     assert tab.run("document.getElementById('given').textContent") == "def main():"
 
 

@@ -118,7 +118,7 @@ def test_a_reader_that_is_too_slow(monkeypatch):
         while not engine.cancelled:
             await asyncio.sleep(0.001)
         assert [(await job.next())[1].tokens for _ in range(3)] == [(0,), (1,), (2,)]
-        with pytest.raises(SlowReader, match="3 pieces"):
+        with pytest.raises(SlowReader, match="3 chunks"):
             await job.next()
 
     run(engine, check)

@@ -1,18 +1,18 @@
-"""How few convolutions the scores of attention are (Gu et al., "Conv-Basis"), measured.
+"""Measure how few convolutions the scores of attention are (Gu et al., "Conv-Basis").
 
-The paper's attention is exact where the scores' columns are equal, lag by lag, within few segments. It has no
-experiment on how close that is to attention elsewhere; this is one.
+The paper's attention is exact if the scores' columns are equal, lag by lag, within few segments. It has no
+experiment on how close that is to attention on other inputs; this is one.
 
     settings            sizes
     inputs              queries and keys with few segments, and without
-    approximations      dense: scores of few segments, their outputs' errors, how many segments it takes
+    approximations      dense: scores of few segments, their outputs' errors, the number of segments needed
     structured          the paper's inputs: are segments found, is attention exact, do the bounds hold
     drawn               errors against the number of segments for random inputs
     training            a small language model, trained by ``train.lm``
     heads               the same for its heads, on held-out text
-    replaced            its loss with other attention in the place of its own
-    figures, report     pictures; a page of all
+    replaced            its loss with other attention in place of its own
+    figures, report     pictures; a page with all results
 
-``python -m based_jax.experiments.conv_basis --scale cpu --out DIR`` runs all. What came out is in
+``python -m based_jax.experiments.conv_basis --scale cpu --out DIR`` runs all of them. The results are in
 ``docs/conv_basis.md``.
 """

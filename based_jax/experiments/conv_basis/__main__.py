@@ -33,8 +33,8 @@ class Flags:
     out: Path | None = None
     """directory of the study; default runs/conv_basis-SCALE"""
     only: str | None = None
-    """parts, with commas between: structured, curves, trained, pictures; the others stay as they are.
-    pictures draws again what the directory has numbers for (heads.png needs the model: trained)"""
+    """comma-separated parts to run: structured, curves, trained, pictures; the others are left unchanged.
+    pictures redraws the figures from stored numbers (heads.png needs the model: trained)"""
 
     def __post_init__(self) -> None:
         for part in self.parts:
@@ -42,17 +42,17 @@ class Flags:
 
     @property
     def parts(self) -> list[str]:
-        """What is to be done."""
+        """The chosen parts."""
         return list(PARTS) if self.only is None else [part.strip() for part in self.only.split(",")]
 
 
 def main(argv: Sequence[str] | None = None, trainer: Sequence[str] = TRAINER) -> int:
-    """Run the command; only training is kept, all else is done anew. `trainer` is its process's first words.
+    """Run the command; only training is resumed, all else is recomputed. `trainer` starts its command line.
 
     The exit status is 128 + n after signal n.
     """
     flags = command.parse(Flags, argv, prog=PROG)
-    jax.config.update("jax_platforms", "cpu")  # accelerators belong to the trainer; all else is float64
+    jax.config.update("jax_platforms", "cpu")  # the trainer uses the accelerators; all else is float64
     out = flags.out or Path("runs") / f"{NAME}-{flags.scale}"
     with sole_writer(out):
         return _run(flags, out, trainer)
@@ -96,7 +96,7 @@ def _look_at(setting: Setting, export: Path, out: Path, console: Console, is_dra
 
 
 def _draw(setting: Setting, parts: Sequence[str], out: Path) -> None:
-    """Draw the curves of the parts; for `pictures` those of all that has been computed, and illustrations."""
+    """Draw the curves of the parts; for `pictures` draw all stored curves, and illustrations."""
     title = "Error of attention through k segments"
     ends = (
         "Starts of segments: equally spaced, geometric, or recovered from the scores. All columns of a "

@@ -1,8 +1,8 @@
-"""Scores replaced by few segments of columns, and what that does to the outputs: dense, in float64.
+"""Replace scores by few segments of columns and measure the effect on the outputs: dense, in float64.
 
-Two choices for a segment with given starts. Its anchor, the segment's first column, is what conv-basis
-attention takes: no other score has to be computed. The mean of the segment's columns, lag by lag, is the
-closest in the sum of squares; it takes all N^2 scores, and so is no algorithm but a yardstick.
+There are two choices for a segment with given starts. Its anchor, the segment's first column, is what
+conv-basis attention takes: it needs no other scores. The mean of the segment's columns, lag by lag, is the
+least-squares choice; it needs all N^2 scores, so it is a reference, not an algorithm.
 """
 
 import functools
@@ -19,7 +19,7 @@ from based_jax.typing import Array, Float, Int
 WINDOW = 8
 """Lags T at which recovery compares columns"""
 THRESHOLDS = 256
-"""Tried for the starts of `recovered_starts`"""
+"""Number of thresholds tried by `recovered_starts`"""
 
 
 def by_lag(scores: Float[np.ndarray, "N N"]) -> Float[np.ndarray, "N N"]:
@@ -35,7 +35,7 @@ def anchored(scores: Float[np.ndarray, "N N"], starts: Int[np.ndarray, " k"]) ->
 
 
 def averaged(scores: Float[np.ndarray, "N N"], starts: Int[np.ndarray, " k"]) -> Float[np.ndarray, "N N"]:
-    """The scores with each diagonal replaced by its mean within a segment: the nearest k-conv matrix."""
+    """Replace each diagonal by its mean within a segment: the nearest k-conv matrix."""
     length = len(scores)
     inside = by_lag(np.ones_like(scores))
     sums, counts = (np.add.reduceat(x, starts, axis=1) for x in (by_lag(scores), inside))
@@ -43,7 +43,7 @@ def averaged(scores: Float[np.ndarray, "N N"], starts: Int[np.ndarray, " k"]) ->
 
 
 def attend(scores: Float[np.ndarray, "N N"], v: Float[np.ndarray, "N V"]) -> Float[np.ndarray, "N V"]:
-    """Causal softmax attention with these scores."""
+    """Return causal softmax attention with these scores."""
     visible = np.tril(np.ones_like(scores, bool))
     scores = np.where(visible, scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -51,27 +51,27 @@ def attend(scores: Float[np.ndarray, "N N"], v: Float[np.ndarray, "N V"]) -> Flo
 
 
 def relative_error(y: np.ndarray, exact: np.ndarray) -> float:
-    """In the Frobenius norm."""
+    """Return the relative error in the Frobenius norm."""
     return float(np.linalg.norm(y - exact) / np.linalg.norm(exact))
 
 
 def equal_starts(length: int, terms: int) -> Int[np.ndarray, " k"]:
-    """Segments of equal size."""
+    """Return the starts of segments of equal size."""
     return np.arange(terms) * length // terms
 
 
 def geometric_starts(length: int, terms: int) -> Int[np.ndarray, " k"]:
-    """0, 1, 2, 4, ... if `terms` is log2 N + 1: ratios are equal. Fewer where neighbours are the same."""
+    """Return starts 0, 1, 2, 4, ... for `terms` = log2 N + 1, with equal ratios; duplicates are dropped."""
     return np.unique([0, *np.rint(np.geomspace(1, max(length / 2, 1), terms - 1)).astype(int)])
 
 
 def recovered_starts(
     q: Float[np.ndarray, "N K"], k: Float[np.ndarray, "N K"], terms: Sequence[int]
 ) -> dict[int, Int[np.ndarray, " k"]]:
-    """For each number of segments, those of the smallest threshold that makes no more.
+    """Return for each number of segments the starts of the smallest threshold that makes no more.
 
-    They are found column after column: where no columns are alike, the binary search only ever finds the
-    next column. The threshold is one of `THRESHOLDS`, from 0 up in equal steps.
+    Starts are found column by column: where no columns are alike, the binary search only ever finds the next
+    column. The threshold is one of `THRESHOLDS`, spaced equally from 0.
     """
     length = len(q)
     most = 2 * float(np.abs(by_lag(q @ k.T)[:WINDOW]).sum(axis=0).max())
@@ -83,7 +83,7 @@ def recovered_starts(
 
 
 class Head(NamedTuple):
-    """One text's queries, scaled as the scores are to be, keys and values."""
+    """One text's queries (with the scale of the scores), keys and values."""
 
     q: Float[np.ndarray, "N K"]
     k: Float[np.ndarray, "N K"]
@@ -100,23 +100,24 @@ LINES: Mapping[str, tuple[str, Kernel]] = {
     "equal, means": ("equal", averaged),
     "recovered, means": ("recovered", averaged),
 }
-"""Title: where segments start, and what stands for their columns"""
+"""Title: positions of the starts, and the replacement of a segment's columns"""
 
 
 def curves(heads: Sequence[Head], terms: Sequence[int]) -> dict[str, list[tuple[float, float, float]]]:
-    """Errors against the number of segments, for each of `LINES`, and of uniform averages.
+    """Return errors against the number of segments, for each of `LINES` and for uniform averages.
 
-    Means over the heads, which are of one length: for each title, in the order of `terms`, the segments that
-    there really are, the relative error of the outputs, and the largest error of a score.
+    They are means over the heads, which have one length: for each title, in the order of `terms`, the actual
+    number of segments, the relative error of the outputs, and the largest error of a score.
     """
     each = [_curves(head, terms) for head in heads]
     return {line: np.mean([lines[line] for lines in each], axis=0).tolist() for line in each[0]}
 
 
 def minimal_terms(scores: Float[np.ndarray, "N N"], tolerance: float) -> int:
-    """Segments, the first of them from column 0 on, so that no score of theirs is off by more.
+    """Return the number of segments, the first from column 0, for scores that err by at most `tolerance`.
 
-    Found greedily: the first column of a segment, or zeros at the beginning, for as many as it will do.
+    Segments are found greedily: each uses its first column, or zeros for the first segment, as long as it
+    can.
     """
     scores = np.tril(scores)
     if np.abs(scores).max() <= tolerance:
@@ -126,7 +127,7 @@ def minimal_terms(scores: Float[np.ndarray, "N N"], tolerance: float) -> int:
 
 
 def toeplitz_share(scores: Float[np.ndarray, "N N"]) -> float:
-    """Of the variance of the lower triangle, the share that the mean of each diagonal explains."""
+    """Return the share of the lower triangle's variance that the means of the diagonals explain."""
     lower = np.tril_indices(len(scores))
     near = averaged(np.tril(scores), np.zeros(1, int))
     return 1 - float(((scores - near)[lower] ** 2).sum() / (scores[lower].var() * len(lower[0])))
@@ -155,7 +156,7 @@ def _curves(head: Head, terms: Sequence[int]) -> dict[str, list[tuple[float, flo
 
 @jax.jit
 def _scan(q: Array, k: Array, thresholds: Array) -> Array:
-    """Starts for each threshold, (thresholds, N); q and k: (1, N, 1, K)."""
+    """Return starts for each threshold, (thresholds, N); q and k: (1, N, 1, K)."""
     length = q.shape[1]
     recover = functools.partial(ops.conv_recover, terms=length, width=min(WINDOW, length), search="scan")
 

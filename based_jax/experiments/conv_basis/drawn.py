@@ -1,4 +1,4 @@
-"""Error against the number of segments for drawn inputs: none to find, slowly changing tokens, noise."""
+"""Measure errors against the number of segments for drawn inputs: few segments, slow changes, noise."""
 
 from collections.abc import Mapping
 from statistics import fmean
@@ -11,7 +11,7 @@ from based_jax.experiments.conv_basis.settings import Setting
 from based_jax.experiments.results import Row
 
 TOLERANCE = 0.1
-"""Of scores: outputs are then off by at most 2 tanh(0.05) = 0.1 times the largest value"""
+"""Error of the scores: outputs then err by at most 2 tanh(0.05) = 0.1 times the largest value"""
 
 
 def _eight_segments(noise: float) -> inputs.Draw:
@@ -26,7 +26,7 @@ DRAWN: Mapping[str, inputs.Draw] = {
 
 
 def rows(setting: Setting) -> list[Row]:
-    """One record per input and line, with `points` of (segments, output error, score error), means of draws.
+    """Return a record per input and line, with `points` (segments, output error, score error): means.
 
     The draws' seeds are 0, 1, ...
     """

@@ -1,4 +1,4 @@
-"""The study's pictures: matrices, masks, and errors against the number of segments."""
+"""Draw the study's pictures: matrices, masks, and errors against the number of segments."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,11 +14,11 @@ from based_jax.experiments.results import Rows
 from based_jax.typing import Float
 
 SIZE = 16
-"""Rows of the matrices that illustrate"""
+"""Number of rows of the illustrated matrices"""
 
 
 def draw_sum(path: Path) -> None:
-    """Three sub-convolution matrices and their sum, a matrix with a 3-conv basis (the paper's figure 2)."""
+    """Draw three sub-convolution matrices and their sum with a 3-conv basis (the paper's figure 2)."""
     lag = np.arange(SIZE)
     kernels = np.stack([1.0 - 0.05 * lag, 1.2 * 0.8**lag, 0.8 + 0.3 * np.cos(lag)])
     sizes = np.array([SIZE, 11, 5])
@@ -37,7 +37,7 @@ def draw_sum(path: Path) -> None:
 
 
 def draw_masks(path: Path) -> None:
-    """Masks that `ops.masked_low_rank` is fast for (the paper's figure 3); green is visible."""
+    """Draw masks for which `ops.masked_low_rank` is fast (the paper's figure 3); green is visible."""
     from matplotlib.colors import ListedColormap
 
     @jax.jit
@@ -54,7 +54,7 @@ def draw_masks(path: Path) -> None:
 
 
 def draw_heads(scores: Mapping[str, Float[np.ndarray, "N N"]], path: Path) -> None:
-    """Heat maps of q k^T (as the paper's figure 1b), over the diagonals' means of their lower triangles."""
+    """Draw heat maps of q k^T (as in the paper's figure 1b), over the means of their lower diagonals."""
     means = {}
     for title, matrix in scores.items():
         near = averaged(np.tril(matrix), np.zeros(1, int))
@@ -67,13 +67,13 @@ def draw_heads(scores: Mapping[str, Float[np.ndarray, "N N"]], path: Path) -> No
 
 
 def draw_curves(rows: Rows, title: str, facts: str, path: Path) -> None:
-    """Relative errors of outputs against the number of segments, one panel for each input."""
+    """Draw relative errors of outputs against the number of segments, one panel for each input."""
     panels = []
     for name in dict.fromkeys(row["input"] for row in rows):
         lines = {row["line"]: row["points"] for row in rows if row["input"] == name}
         counts = [point[0] for points in lines.values() for point in points if point[0]]
         points = {line: [(x, y) for x, y, _ in found] for line, found in lines.items()}
-        uniform = lines[UNIFORM][0][1]  # of no number of segments
+        uniform = lines[UNIFORM][0][1]  # independent of the number of segments
         points[UNIFORM] = [(min(counts), uniform), (max(counts), uniform)]
         drawn = [Line(line, found) for line, found in points.items()]
         look: dict[str, Any] = {"y_label": "relative error of the outputs", "y_limits": (0, 1.25)}
@@ -84,7 +84,7 @@ def draw_curves(rows: Rows, title: str, facts: str, path: Path) -> None:
 def _matrices(
     title: str, facts: str, made: Sequence[Mapping[str, np.ndarray]], path: Path, bar: str, **look: Any
 ) -> None:
-    """Rows of matrices by title; without a look, red is positive and blue negative."""
+    """Draw rows of matrices by title; by default red is positive and blue negative."""
     from matplotlib.figure import Figure  # without pyplot: no windows, no global state
 
     columns = max(len(row) for row in made)

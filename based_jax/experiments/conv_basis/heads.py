@@ -1,4 +1,4 @@
-"""The trained model's heads: how few segments their scores are, on held-out text."""
+"""Measure how few segments the scores of the trained model's heads need, on held-out text."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -19,13 +19,13 @@ from based_jax.typing import Array, Float, Int, Params
 from based_jax.validate import expect
 
 FIGURE_TOKENS = 47
-"""Of the paper's figure 1b"""
+"""Number of tokens in the paper's figure 1b"""
 TOLERANCES = (0.01, 0.1, 0.5, 1.0, 2.0)
-"""Of scores"""
+"""Errors of the scores"""
 
 
 class Heads(NamedTuple):
-    """Queries, with the scale of the scores and positions in them, keys and values of all heads."""
+    """Queries (with positions and the scale of the scores), keys and values of all heads."""
 
     q: Float[np.ndarray, "layers B N H K"]
     k: Float[np.ndarray, "layers B N H K"]
@@ -33,14 +33,14 @@ class Heads(NamedTuple):
 
 
 def held_out(setting: Setting) -> PackedTokens:
-    """Return the text that the trainer kept aside."""
+    """Return the text that the trainer held out."""
     loaded, most = load_documents("stdlib").documents, setting.held_out_bytes
     _, documents = split_documents(loaded, fraction=FRACTION, max_bytes=most)
     return PackedTokens.from_documents(documents, ByteTokenizer())
 
 
 def texts(packed: PackedTokens, count: int, length: int) -> Int[np.ndarray, "B N"]:
-    """Windows within a document each, spread evenly over those that there are."""
+    """Choose windows within one document each, spread evenly over the text."""
     windows = [packed.window(i, length) for i in range(packed.num_windows(length, drop_last=True))]
     whole = [w["inputs"] for w in windows if (w["segment_ids"] == w["segment_ids"][0]).all()]
     expect(len(whole) >= count, "texts", count, f"at most {len(whole)}, the held-out windows in one document")
@@ -48,7 +48,7 @@ def texts(packed: PackedTokens, count: int, length: int) -> Int[np.ndarray, "B N
 
 
 def look(model: LanguageModel, params: Params, tokens: Int[np.ndarray, "B N"]) -> Heads:
-    """Run the model, and keep what its attention sees."""
+    """Run the model and capture the inputs of its attention."""
 
     rotated = SoftmaxHeads.rotated.__name__
 
@@ -68,7 +68,7 @@ def look(model: LanguageModel, params: Params, tokens: Int[np.ndarray, "B N"]) -
 
 
 def rows(setting: Setting, model: LanguageModel, params: Params, packed: PackedTokens) -> list[Row]:
-    """Records of each head, the means over the texts: one of its scores, and one per line of errors."""
+    """Return records of each head, means over the texts: one of its scores, and one per line of errors."""
     tokens = texts(packed, setting.texts, setting.window)
     found = []
     for title, inputs in by_head(look(model, params, tokens)).items():
@@ -80,7 +80,7 @@ def rows(setting: Setting, model: LanguageModel, params: Params, packed: PackedT
 
 
 def by_head(heads: Heads) -> dict[str, list[Head]]:
-    """Each text's queries, keys and values, by the head's title."""
+    """Return each text's queries, keys and values, by the head's title."""
     layers, count, _, number, _ = heads.q.shape
     found = {}
     for layer, head in np.ndindex(layers, number):
@@ -90,7 +90,7 @@ def by_head(heads: Heads) -> dict[str, list[Head]]:
 
 
 def first_scores(heads: Heads) -> dict[str, Float[np.ndarray, "N N"]]:
-    """q k^T of each head for the first `FIGURE_TOKENS` tokens of the first text."""
+    """Return q k^T of each head for the first `FIGURE_TOKENS` tokens of the first text."""
     first = {title: texts[0] for title, texts in by_head(heads).items()}
     return {title: q[:FIGURE_TOKENS] @ k[:FIGURE_TOKENS].T for title, (q, k, _) in first.items()}
 

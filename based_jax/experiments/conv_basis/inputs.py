@@ -1,6 +1,6 @@
-"""Queries and keys with scores of known structure, and without any, in float64 NumPy.
+"""Make queries and keys with scores of known structure, and without any, in float64 NumPy.
 
-Most structured ones are turning vectors. With M frequencies theta and complex vectors u and w of length M,
+Most structured ones are rotating vectors. With M frequencies theta and complex vectors u and w of length M,
 
     q_i = e^{i theta} u,  k_j = e^{j theta} w_seg(j)      q_i . k_j = Re sum_m e^{(i-j) theta_m} u_m conj(w_m)
 
@@ -24,21 +24,21 @@ class Inputs:
 
     q: Float[np.ndarray, "N K"]
     k: Float[np.ndarray, "N K"]
-    starts: Int[np.ndarray, " k"] | None = None  # of the scores' segments without noise; None: none to find
-    noise: float = 0.0  # by how much scores may be off those of the segments
+    starts: Int[np.ndarray, " k"] | None = None  # starts of the segments without noise; None: there are none
+    noise: float = 0.0  # largest error of a score
 
 
 def turning(
     frequencies: Float[np.ndarray, " M"], u: np.ndarray, w: np.ndarray, starts: Sequence[int], length: int
 ) -> Inputs:
-    """Return the module's formula; u (M,) and w (segments, M) are complex."""
+    """Apply the module's formula; u (M,) and w (segments, M) are complex."""
     waves = np.exp(1j * np.arange(length)[:, None] * frequencies)
     segment = np.searchsorted(starts, np.arange(length), side="right") - 1
     return Inputs(_real(waves * u), _real(waves * w[segment]), np.asarray(starts, np.int32))
 
 
 def rotary_segments(rng: np.random.Generator, length: int, width: int, segments: int = 4) -> Inputs:
-    """One query and one key per segment, at random starts at least 8 apart, under rotary embeddings."""
+    """Draw one query and one key per segment, at random starts at least 8 apart, under rotary embeddings."""
     frequencies = 10000.0 ** (-np.arange(0, width, 2) / width)
     least = 8 * np.arange(1, segments)
     others = least + np.sort(rng.choice(length - 8 * segments, segments - 1, replace=False))
@@ -49,7 +49,7 @@ def rotary_segments(rng: np.random.Generator, length: int, width: int, segments:
 def noisy_rotary_segments(
     rng: np.random.Generator, length: int, width: int, noise: float = 0.01, segments: int = 4
 ) -> Inputs:
-    """Return the same with random queries added, so that the largest error of a score is `noise`."""
+    """Add random queries to `rotary_segments`, so that the largest error of a score is `noise`."""
     clean = rotary_segments(rng, length, width, segments)
     more = rng.normal(size=clean.q.shape)
     more *= noise / np.abs(np.tril(more @ clean.k.T)).max()
@@ -57,7 +57,7 @@ def noisy_rotary_segments(
 
 
 def loud_rotary_segments(rng: np.random.Generator, length: int, width: int, factor: float = 20.0) -> Inputs:
-    """`rotary_segments` with scores times `factor`: sums of exponentials differ by powers of ten."""
+    """Multiply the scores of `rotary_segments` by `factor`: sums of exponentials differ by powers of ten."""
     quiet = rotary_segments(rng, length, width)
     return Inputs(factor * quiet.q, quiet.k, quiet.starts)
 
@@ -69,38 +69,38 @@ def complex_exponential(rng: np.random.Generator, length: int, width: int) -> In
 
 
 def cos_and_sin(rng: np.random.Generator, length: int, width: int) -> Inputs:
-    """x_i = 2 (cos i theta, sin i theta), whatever the width; q = k = x (lemma A.19)."""
+    """x_i = 2 (cos i theta, sin i theta), for any width; q = k = x (lemma A.19)."""
     return _same(rng.uniform(0.1, 3.0, 1), np.full(1, 2.0 + 0j), length)
 
 
 def orthonormal(rng: np.random.Generator, length: int, width: int) -> Inputs:
     """Cosines and sines of several amplitudes along the axes of a random basis; q = k (lemma A.20).
 
-    An odd width has a constant besides.
+    An odd width also has a constant.
     """
     amplitudes = rng.uniform(0.5, 1.5, (width + 1) // 2)
     amplitudes *= 2 / np.linalg.norm(amplitudes)
     frequencies = rng.uniform(0.1, 3.0, len(amplitudes))
     if width % 2:
         frequencies[-1] = 0
-    x = _same(frequencies, amplitudes + 0j, length).q[:, :width]  # without the constant's sine, which is 0
+    x = _same(frequencies, amplitudes + 0j, length).q[:, :width]  # drop the constant's sine, which is 0
     basis, _ = np.linalg.qr(rng.normal(size=(width, width)))
     return Inputs(x @ basis, x @ basis, np.zeros(1, np.int32))
 
 
 def orthonormal_odd(rng: np.random.Generator, length: int, width: int) -> Inputs:
-    """`orthonormal` of one dimension less."""
+    """`orthonormal` with one dimension less."""
     return orthonormal(rng, length, width - 1)
 
 
 def toeplitz(rng: np.random.Generator, length: int, width: int) -> Inputs:
-    """Queries and keys that are not the same: scores are Toeplitz but not symmetric (lemma A.22)."""
+    """Draw different queries and keys: scores are Toeplitz but not symmetric (lemma A.22)."""
     u, w = _complex(rng, 2, width // 2) * width**-0.25
     return turning(rng.uniform(0.1, 3.0, width // 2), u, w[None], [0], length)
 
 
 def circulant(rng: np.random.Generator, length: int, width: int) -> Inputs:
-    """The frequencies are harmonics of the length: scores are circulant, of rank `width` (lemma A.21)."""
+    """Use harmonics of the length as frequencies: scores are circulant, of rank `width` (lemma A.21)."""
     harmonics = rng.choice(np.arange(1, length // 2), width // 2, replace=False)
     u, w = _complex(rng, 2, width // 2) * width**-0.25
     return turning(2 * np.pi * harmonics / length, u, w[None], [0], length)
@@ -116,20 +116,20 @@ def positive_semidefinite(rng: np.random.Generator, length: int, width: int) -> 
 
 
 def linear_bias(rng: np.random.Generator, length: int, width: int) -> Inputs:
-    """Scores (j - i) / 16 of two dimensions, with nothing random: ALiBi's bias without its content."""
+    """Scores (j - i) / 16 from two dimensions, without randomness: ALiBi's bias without content."""
     position, one = np.arange(length) / 16, np.ones(length)
     q, k = np.stack([-position, one], axis=1), np.stack([one, position], axis=1)
     return Inputs(q, k, np.zeros(1, np.int32))
 
 
 def gaussian(rng: np.random.Generator, length: int, width: int) -> Inputs:
-    """Independent, scores of variance 1: nothing to find."""
+    """Draw independent tokens with scores of variance 1: no structure to find."""
     q, k = rng.normal(size=(2, length, width)) * width**-0.25
     return Inputs(q, k)
 
 
 def autoregressive(rng: np.random.Generator, length: int, width: int, rho: float = 0.95) -> Inputs:
-    """As `gaussian`, but each token like the one before it: x_i = rho x_{i-1} + noise."""
+    """Like `gaussian`, but each token resembles the one before it: x_i = rho x_{i-1} + noise."""
     q, k = rng.normal(size=(2, length, width)) * width**-0.25
     for i in range(1, length):
         for x in (q, k):
@@ -152,7 +152,7 @@ STRUCTURED: Mapping[str, Draw] = {
     "W_Q W_K^T p.s.d. (A.23-25)": positive_semidefinite,
     "linear bias by distance": linear_bias,
 }
-"""With segments to be found, by title"""
+"""Inputs with segments to find, by title"""
 
 
 def _same(frequencies: np.ndarray, x: np.ndarray, length: int) -> Inputs:
@@ -164,5 +164,5 @@ def _complex(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def _real(x: np.ndarray) -> np.ndarray:
-    """(N, M) complex to (N, 2 M): real parts, then imaginary parts."""
+    """Convert (N, M) complex to (N, 2 M) real: real parts, then imaginary parts."""
     return np.concatenate([np.real(x), np.imag(x)], axis=1)

@@ -1,4 +1,4 @@
-"""The trained model with conv-basis attention in the place of softmax attention, its weights as they are."""
+"""Evaluate the trained model with conv-basis instead of softmax attention and unchanged weights."""
 
 import math
 from typing import Any
@@ -17,11 +17,11 @@ from based_jax.typing import Params
 
 EXACT = "softmax attention"
 WINDOW_LINE = "softmax over the last k keys"
-"""As many scores as k segments take, at most"""
+"""Takes at most as many scores as k segments"""
 
 
 def rows(setting: Setting, model: LanguageModel, params: Params, packed: PackedTokens) -> list[Row]:
-    """One record per kind of attention, with `points` of (k, bits per byte of the held-out text)."""
+    """Return one record per kind of attention, with `points` of (k, bits per byte of the held-out text)."""
 
     def bits(model: LanguageModel, params: Params) -> float:
         scores = score_windows(model, params, packed, length=setting.window, batch_size=setting.batch_size)

@@ -1,4 +1,4 @@
-"""The study's page: tables of all records, and the figures that there are."""
+"""Write the study's page: tables of all records, and the figures that exist."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +16,12 @@ SOURCE = "Gu et al., Conv-Basis"
 
 
 def error_curves(rows: Rows) -> list[Mapping[str, Any]]:
-    """Those records whose points are (segments, output error, score error)."""
+    """Return the records whose points are (segments, output error, score error)."""
     return [row for row in rows if "line" in row and len(row["points"][0]) == 3]
 
 
 def write(scale: str, out: Path) -> Path:
-    """Write README.md from what the directory holds."""
+    """Write README.md from the files in the directory."""
     parts = [f"# {TITLE}", f"{SOURCE}. {SETTINGS[scale].about}."]
     parts.append(f"```\npython -m based_jax.experiments.conv_basis --scale {scale} --out {out}\n```")
     structured, drawn, trained = (read(out / f"{name}.jsonl") for name in ("structured", "curves", "trained"))
@@ -50,7 +50,7 @@ FIGURES = {
     "sum.png": "A sum of three sub-convolution matrices",
     "masks.png": "Masks with structure",
 }
-"""By file"""
+"""Captions by file"""
 
 _STRUCTURED = f"""Segments are found by binary search with T = {WINDOW} lags and half the separation as its
 threshold. Errors of outputs are the largest, over the largest value, against exact attention in float64;
@@ -104,7 +104,7 @@ def _curves(rows: Rows) -> str:
 
 
 def _by_count(head: str, lines: Mapping[str, Sequence[Sequence[float]]]) -> str:
-    """A row for each line: the second number of its points, and the first where it is not the column's."""
+    """Format a row per line: its points' second numbers, and the first where it is not the column's."""
     counts = [round(point[0]) for point in next(iter(lines.values()))]
 
     def cell(point: Sequence[float], count: int) -> str:

@@ -1,4 +1,4 @@
-"""How large each scale of the study is."""
+"""Define how large each scale of the study is."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from typing import Any
 class Setting:
     """Sizes of all parts."""
 
-    about: str  # in a sentence
+    about: str  # description, one sentence
     length: int  # tokens N of the drawn inputs
     width: int  # of their queries and keys, a multiple of 4
-    draws: int  # of each kind of input, over which means are taken
-    terms: Sequence[int]  # numbers k of segments that the curves have
+    draws: int  # draws per kind of input, averaged
+    terms: Sequence[int]  # numbers k of segments of the curves
     steps: int  # of training
     batch_size: int
-    window: int  # tokens of a training sequence, and of the texts that the trained heads are looked at with
+    window: int  # tokens of a training sequence, and of the texts for the trained heads
     d_model: int  # of the language model, which has two layers of two heads
     texts: int  # held-out texts
     window_terms: Sequence[int]  # numbers k of segments of the texts
-    held_out_bytes: int  # from which the texts are taken, and on which the model is evaluated
+    held_out_bytes: int  # held-out bytes: source of the texts, and evaluation data
 
 
 _DRAWN: Mapping[str, Mapping[str, Any]] = {

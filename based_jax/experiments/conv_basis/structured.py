@@ -1,4 +1,4 @@
-"""Inputs whose scores have a known basis: what is recovered, and what attention through it is off by."""
+"""Test inputs whose scores have a known basis: is it recovered, and how large are attention's errors?"""
 
 import functools
 from typing import Any
@@ -15,11 +15,11 @@ from based_jax.experiments.results import Row
 from based_jax.typing import Array
 
 ROUNDING = 1e-9
-"""Of the largest score: columns that differ by less count as equal"""
+"""Share of the largest score: columns that differ by less count as equal"""
 
 
 def rows(setting: Setting, seed: int = 0) -> list[Row]:
-    """One record per input of `inputs.STRUCTURED`; all are drawn with the same seed."""
+    """Return one record per input of `inputs.STRUCTURED`; all are drawn with the same seed."""
     found = []
     for title, draw in STRUCTURED.items():
         rng = np.random.default_rng(seed)
@@ -43,7 +43,7 @@ def _record(inputs: Inputs, v: np.ndarray) -> dict[str, Any]:
         "minimal_terms": minimal_terms(scores, ROUNDING * largest),
         "noise": inputs.noise,
     }
-    # Zeros to one width change no score, and make one program of all.
+    # Zero-padding to one width changes no score and shares one program.
     q, k = (np.pad(x, ((0, 0), (0, v.shape[1] - x.shape[1]))) for x in (inputs.q, inputs.k))
     for dtype in ("float64", "float32"):
         with jax.enable_x64(dtype == "float64"):
@@ -62,6 +62,6 @@ def _record(inputs: Inputs, v: np.ndarray) -> dict[str, Any]:
 
 @functools.partial(jax.jit, static_argnames="terms")
 def _attend(q: Array, k: Array, v: Array, threshold: float, terms: int) -> tuple[ops.ConvFit, Array]:
-    """What is recovered of the scores q . k, and attention through it."""
+    """Recover a basis of the scores q . k, and attend through it."""
     fit = ops.conv_fit(q, k, terms=terms, width=WINDOW, threshold=threshold)
     return fit, ops.conv_attention(q, k, v, starts=fit.starts, scale=1.0)

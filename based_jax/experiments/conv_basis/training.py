@@ -1,4 +1,4 @@
-"""The language model whose heads are looked at, trained by `train.lm` once per directory."""
+"""Train the language model whose heads are examined, with `train.lm`, once per directory."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ from based_jax.experiments.slots import find_slots
 from based_jax.models import MixerSpec, ModelConfig, presets
 
 RECORD = "training.jsonl"
-"""File of a study's directory with what `train.lm` reported"""
+"""File in a study's directory with `train.lm`'s results"""
 FRACTION = 0.02
-"""Of the documents, held out from training"""
+"""Share of the documents held out from training"""
 
 
 def model_config(setting: Setting) -> ModelConfig:
@@ -42,15 +42,15 @@ def job(setting: Setting) -> LMJob:
 def train(
     setting: Setting, out: Path, report: Callable[[str], None], trainer: Sequence[str] = TRAINER
 ) -> Path | signal.Signals:
-    """Train the model if the study's directory does not have it, with a sentence before and after.
+    """Train the model unless the study's directory has it; report before and after.
 
-    Returns the model's directory, or the signal that stopped the training, which the next call continues. An
-    OSError says how it failed.
+    Returns the model's directory, or the signal that stopped the training, which the next call resumes.
+    Raises an OSError with the reason if training failed.
     """
     run = job(setting)
     export = out / "runs" / run.name / "model"
     if not export.exists():
-        (out / RECORD).unlink(missing_ok=True)  # of a model that is not here, or of a failure
+        (out / RECORD).unlink(missing_ok=True)  # it belongs to a missing model, or to a failure
     results = Results(out / RECORD)
     if results.has(run):
         return export

@@ -1,4 +1,4 @@
-"""Language models with self-attention, HyperFeatureAttention and HyperAttention in their place, compared.
+"""Compare language models with self-attention, HyperFeatureAttention and HyperAttention.
 
 ``python -m based_jax.experiments.hyper_lm --scale smoke|cpu|paper --out DIR``
 

@@ -20,7 +20,7 @@ NAME = "hyper_lm"
 
 
 def main(argv: Sequence[str] | None = None, trainer: Sequence[str] = TRAINER) -> int:
-    """Run the command; `trainer` is the words of the processes before their flags.
+    """Run the command; `trainer` starts the command line of the training processes.
 
     The exit status is 1 if a run failed, 128 + n after signal n.
     """
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None, trainer: Sequence[str] = TRAINER) ->
 
 
 def _run(flags: Flags, chosen: Sequence[Job], out: Path, trainer: Sequence[str]) -> int:
-    # Shapes are all that is computed here: the accelerators belong to the trainers.
+    # This process only computes shapes: the trainers use the accelerators.
     jax.config.update("jax_platforms", "cpu")
     prepare(out, flags.scale)
     runner, write = partial(LMRunner, trainer=trainer), partial(report.write, flags.scale, out=out)

@@ -1,4 +1,4 @@
-"""The paper's Table 3 beside what the mixers do: operations, parameters, state.
+"""Compare the paper's Table 3 with the mixers' operations, parameters and states.
 
 ``python -m based_jax.experiments.hyper_lm.accounting`` prints the table of docs/hyper_lm.md.
 
@@ -20,18 +20,18 @@ from based_jax.profile import count_operations
 from pallas_kernels import markdown
 
 WIDTH, HEADS = 64, 4
-"""d and H of the layers that are counted; heads of 16 channels."""
+"""d and H of the counted layers; heads of 16 channels."""
 
 LENGTHS = (256, 512)
-"""N, the last of them for operations and state"""
+"""N; operations and state are those of the last one."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """A row: a model of Table 3, and a mixer that is it."""
+    """A row: a model of Table 3, and the mixer that implements it."""
 
     model: str
-    captures: str  # the paper's words
+    captures: str  # in the paper's words
     exponent: int  # the paper's operations are Theta(L^exponent)
     mixer: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Account:
-    """What a form's mixer has, at `WIDTH` and the last of `LENGTHS`."""
+    """Measurements of a form's mixer, at `WIDTH` and the last of `LENGTHS`."""
 
     operations: float  # of matrix products, without projections
     growth: float  # exponent of N in the operations
@@ -85,7 +85,7 @@ def account(form: Form) -> Account:
 
 
 def table(accounts: Sequence[Account]) -> str:
-    """Return the rows of `FORMS` as Markdown, of their accounts in this order."""
+    """Return the rows of `FORMS` as Markdown, from their accounts in this order."""
     head = ["model", "captures", "paper: operations", "parameters", "our mixer"]
     numbers = ["operations, SA = 1", "growth", "parameters", "state, floats", "held, bytes"]
     rows = []

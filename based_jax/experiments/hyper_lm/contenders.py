@@ -1,4 +1,4 @@
-"""What is compared: models that differ in their mixer alone, with the perplexities of the paper's tables."""
+"""List the compared models, which differ only in their mixer, with the perplexities of the paper's tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ BASELINE = "SA"
 class Contender:
     """A model of one of the paper's tables, or another reading of its row."""
 
-    key: str  # of its files
+    key: str  # name of its files
     family: str  # its line in the figure
     mixer: str
     options: Any  # of the mixer
-    order: str  # the paper's word for it; - if the table has no such row
+    order: str  # in the paper's words; - if the table has no such row
     perplexity: float | None  # the paper's; None if the table has no such row
 
 
@@ -64,9 +64,9 @@ _TABLE_2 = (
     _features("b-hfa-v2", "HFAv2", 4, (1, 1, 2, 2), "2 and 3", 27.75),
 )
 BENCHMARKS = (Benchmark("A", "Table 1", 1, _TABLE_1), Benchmark("B", "Table 2", 3, _TABLE_2))
-"""Table 1 has one row of HFA, of "order 4". Table 2 calls ordinary attention "order 2", by which order 4 is
-A = 3; by the paper's definition, where ordinary attention has A = 1, it is A = 4. Both are here, and A = 2,
-which Table 2 has by the first reading; by the second, its A = 3 would not divide a head's 256 channels."""
+"""Table 1 has one row of HFA, of "order 4". Table 2 calls ordinary attention "order 2", so order 4 is A = 3;
+by the paper's definition, where ordinary attention has A = 1, it is A = 4. Both are listed, and A = 2, the
+one that Table 2 has by the first reading; by the second, its A = 3 would not divide a head's 256 channels."""
 
 
 def model(

@@ -1,4 +1,4 @@
-"""The grid: every contender of both benchmarks, by learning rate and seed, as lines of `train.lm`."""
+"""Define the grid: every contender of both benchmarks, by learning rate and seed, as lines of `train.lm`."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ from based_jax.models import ModelConfig
 
 TRAINER = (sys.executable, "-m", "based_jax", "train", "lm")
 MODELS = "models"
-"""Folder of a study's directory with the models as JSON files, which the trainer takes."""
+"""Folder of a study's directory with the models as JSON files for the trainer."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the models are, and how they are trained: all of a benchmark on the same batches."""
+    """The models' size and training; all models of a benchmark see the same batches."""
 
-    about: str  # in a sentence
+    about: str  # description, one sentence
     d_model: int
     vocab_size: int
     lengths: Mapping[str, int]  # tokens of a window, by benchmark
@@ -27,7 +27,7 @@ class Scale:
     steps: int
     learning_rate: float  # its peak, the same for all models
     flags: Mapping[str, Any]  # further flags of the trainer
-    swept: Sequence[float] = ()  # other learning rates, which every model is also trained with, first seed
+    swept: Sequence[float] = ()  # other learning rates for every model, first seed only
     seeds: Sequence[int] = (0,)
 
     @property
@@ -78,10 +78,10 @@ SCALES = {
         flags={**_TEXT, "warmup": 0.08, **_often(1000, 1000)},
     ),
 }
-"""The paper prints the width, the vocabulary, the windows, 28k steps of 0.16 M tokens, and a cosine with
-warm-up from 6e-4 to 6e-5. Not printed: 640 x 256 and 160 x 1024 tokens a step, and what is GPT-3's here, a
-warm-up of 375 M tokens, AdamW with 0.9, 0.95 and a weight decay of 0.1, clipping at 1. The trainer's defaults
-are the same but for the rate and the warm-up."""
+"""From the paper: the width, the vocabulary, the windows, 28k steps of 0.16 M tokens, and a cosine with
+warm-up from 6e-4 to 6e-5. Not in the paper: 640 x 256 and 160 x 1024 tokens per step, and the values taken
+from GPT-3: a warm-up of 375 M tokens, AdamW with 0.9, 0.95 and a weight decay of 0.1, clipping at 1. These
+are the trainer's defaults except for the rate and the warm-up."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,11 @@ class LMJob(Job):
 
     @property
     def arguments(self) -> list[str]:
-        """Flags of the trainer, without the run directory; the file is named from the study's directory."""
+        """Flags of the trainer, without the run directory; the file's path is relative to the study's."""
         return ["--preset", f"{MODELS}/{self.model}.json", *super().arguments[2:]]
 
     def command(self, workdir: Path, trainer: Sequence[str] = TRAINER) -> list[str]:
-        """Return the process's words; one that was stopped is continued."""
+        """Return the process's command line; a stopped run is resumed."""
         if any((workdir / "checkpoints").glob("[0-9]*")):
             return [*trainer, "--resume", "--workdir", str(workdir)]
         file = workdir.parents[1] / MODELS / f"{self.model}.json"
@@ -104,7 +104,7 @@ class LMJob(Job):
 
 
 def models(scale: Scale) -> dict[str, ModelConfig]:
-    """Every contender's model by its key."""
+    """Return every contender's model by its key."""
     return {
         one.key: model(part, one, scale.d_model, scale.lengths[part.name], scale.vocab_size)
         for part in BENCHMARKS
@@ -113,7 +113,7 @@ def models(scale: Scale) -> dict[str, ModelConfig]:
 
 
 def jobs(scale: Scale) -> list[LMJob]:
-    """Return the grid, seed by seed, so that an early look sees every model."""
+    """Return the grid, seed by seed, so that partial results include every model."""
     return [
         _job(scale, benchmark, contender, rate, seed)
         for rate, seed in scale.runs

@@ -1,4 +1,4 @@
-"""What came out: tables of perplexities beside the paper's, loss curves as one figure, a page with both."""
+"""Write the results: tables of perplexities next to the paper's, loss curves as a figure, and a page."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ SOURCE = "Ustaomeroglu and Qu, Tables 1 and 2"
 
 
 def write(scale: str, rows: Rows, out: Path) -> list[Path]:
-    """Write figure.png, unless matplotlib is missing, and README.md, which then says so."""
+    """Write README.md and figure.png; without matplotlib there is no figure, and README.md says so."""
     parts = [f"# {TITLE}", f"{SOURCE}. {SCALES[scale].about}; {_facts(rows)}."]
     command = f"python -m based_jax.experiments.hyper_lm --scale {scale} --out {out}"
     parts.append(f"```\n{command}\n```")
@@ -57,7 +57,7 @@ number of factors of a score."""
 
 
 def table(scale: str, benchmark: Benchmark, rows: Rows) -> str:
-    """Every contender of a benchmark that was trained, at the scale's own learning rate, as Markdown."""
+    """Return every trained contender of a benchmark, at the scale's own learning rate, as Markdown."""
     theirs = ("the paper's order", "parameters", "the paper's perplexity", "over SA")
     ours = ("perplexity", "over SA, same seed", "seeds", "seconds a step", "GFLOP a step")
     baseline, *_ = benchmark.contenders
@@ -83,9 +83,10 @@ def table(scale: str, benchmark: Benchmark, rows: Rows) -> str:
 
 @functools.cache
 def _size(scale: str, key: str) -> tuple[int, float]:
-    """Parameters of a model, and the operations of a training step's matrix products, in 10^9.
+    """Return a model's parameters and the operations of a training step's matrix products, in 10^9.
 
-    All by tracing: `profile.model_flops` would take the papers' formula for attention and not for the others.
+    All are counted by tracing: `profile.model_flops` uses the papers' formula, which exists for attention
+    only.
     """
     settings = SCALES[scale]
     config = models(settings)[key]
@@ -95,7 +96,7 @@ def _size(scale: str, key: str) -> tuple[int, float]:
 
 
 def sweep(scale: str, rows: Rows) -> str:
-    """Perplexity by learning rate, with the seed that all of them have, as Markdown."""
+    """Return perplexity by learning rate, for the seed that all of them have, as Markdown."""
     settings = SCALES[scale]
     rates = sorted({settings.learning_rate, *settings.swept})
     seed, *_ = settings.seeds
@@ -118,13 +119,13 @@ def of(rows: Rows, contender: Contender, rate: float) -> dict[int, Mapping[str, 
 
 
 def over(rows: Rows, contender: Contender, baseline: Contender, rate: float) -> list[float]:
-    """Perplexities of one contender over another's, seed by seed."""
+    """Return the perplexities of one contender divided by another's, seed by seed."""
     theirs, ours = of(rows, baseline, rate), of(rows, contender, rate)
     return [run["perplexity"] / theirs[seed]["perplexity"] for seed, run in ours.items() if seed in theirs]
 
 
 def panels(scale: str, rows: Rows) -> list[Panel]:
-    """Two for each benchmark, means over seeds: training losses, and what they are above self-attention's."""
+    """Return two panels per benchmark, means over seeds: training losses, and their difference from SA's."""
     settings, drawn = SCALES[scale], []
 
     def panel(title: str, curves: Mapping[str, Mapping[int, float]], y_label: str) -> Panel:
@@ -150,14 +151,14 @@ def panels(scale: str, rows: Rows) -> list[Panel]:
 def _above(
     runs: Mapping[int, Mapping[str, Any]], others: Mapping[int, Mapping[str, Any]]
 ) -> dict[int, float]:
-    """Mean loss by step above that of others, over the seeds that both have."""
+    """Return the mean loss by step minus that of others, over the seeds that both have."""
     seeds = runs.keys() & others.keys()
     ours, theirs = (_curve({seed: part[seed] for seed in seeds}) for part in (runs, others))
     return {step: loss - theirs[step] for step, loss in ours.items()}
 
 
 def _curve(runs: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
-    """Mean loss by step over the seeds, which all have the same steps."""
+    """Return the mean loss by step over the seeds, which all have the same steps."""
     by_step: dict[int, list[float]] = {}
     for run in runs.values():
         for step, loss in run["curve"]:
@@ -166,9 +167,9 @@ def _curve(runs: Mapping[int, Mapping[str, Any]]) -> dict[int, float]:
 
 
 def _range(values: Sequence[float], form: Callable[[float], str]) -> str:
-    """Their mean, and the least and greatest of several."""
+    """Format the mean, and the range if there are several values."""
     if not values:
-        return ""  # self-attention failed with these seeds
+        return ""  # self-attention failed for these seeds
     mean = form(fmean(values))
     return mean if len(values) == 1 else f"{mean} ({form(min(values))} to {form(max(values))})"
 

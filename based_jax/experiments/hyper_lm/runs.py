@@ -1,4 +1,4 @@
-"""A study's processes: `train.lm` writes metrics, and each run becomes one record."""
+"""Run a study's processes: `train.lm` writes metrics, and each run becomes one record."""
 
 import json
 import math
@@ -12,11 +12,11 @@ from based_jax.experiments.runner import Runner
 from based_jax.experiments.slots import Slot
 
 POINTS = 12
-"""Of a loss curve at most, evenly in the logarithm of the step, a factor of sqrt(2) apart."""
+"""Most points of a loss curve, evenly spaced in the logarithm of the step, a factor of sqrt(2) apart."""
 
 
 class LMRunner(Runner):
-    """As `Runner`, for a trainer that writes metrics.jsonl instead of results.jsonl."""
+    """A `Runner` for a trainer that writes metrics.jsonl instead of results.jsonl."""
 
     def _process(self, job: Job, workdir: Path, slot: Slot) -> int:
         status = super()._process(job, workdir, slot)
@@ -29,7 +29,7 @@ class LMRunner(Runner):
 
 
 def summary(lines: list[Row], tokens: int) -> dict[str, Any]:
-    """Return what a study keeps of a run, from the lines of metrics.jsonl and the tokens of a step.
+    """Summarize a run from the lines of metrics.jsonl and the number of tokens per step.
 
     `eval_loss` (nats per token, of the last line), `perplexity`, `steps`, `seconds_per_step` (the median of
     the logged steps) and `curve`, pairs of a step and the mean training loss since the point before.
@@ -46,9 +46,9 @@ def summary(lines: list[Row], tokens: int) -> dict[str, Any]:
 
 
 def curve(steps: list[int], losses: list[float]) -> list[tuple[int, float]]:
-    """At most `POINTS` ends of stretches of steps with the stretches' mean losses.
+    """Return at most `POINTS` ends of ranges of steps with the ranges' mean losses.
 
-    Runs with the same steps have the same stretches, so that their curves can be subtracted.
+    Runs with the same steps have the same ranges, so that their curves can be subtracted.
     """
     points, begin = [], 0
     for end in sorted({round(steps[-1] * 2 ** (-i / 2)) for i in range(POINTS)}):

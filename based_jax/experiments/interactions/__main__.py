@@ -28,14 +28,14 @@ class Flags:
     out: Path | None = None
     """directory of the study; default runs/interactions-SCALE"""
     seed: int = 0
-    """of data and starts"""
+    """seed of the data and of the initial weights"""
 
     def __post_init__(self) -> None:
         expect(self.seed >= 0, "seed", self.seed, "at least 0")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; what the directory holds already is not done again."""
+    """Run the command; results that the directory holds are not recomputed."""
     flags = command.parse(Flags, argv, prog=PROG)
     out = flags.out or Path("runs") / f"interactions-{flags.scale}"
     with sole_writer(out):

@@ -1,11 +1,11 @@
-"""Self-attention trained on colliding agents, and tested at lengths it has not seen.
+"""Train self-attention on colliding agents, and test it at other lengths than those of training.
 
 The experiment of Ustaomeroglu & Qu 2025, section 4 and appendix B: agents on a circle of N cells, -1 for each
-agent within reach, linear self-attention from C = 0 and <x_a, W> = a positive number. Training is full-batch
-gradient descent on the squared error in float64: Euler steps of the theorems' gradient flow.
+agent within reach, linear self-attention that starts from C = 0 and <x_a, W> = a positive number. Training is
+full-batch gradient descent on the squared error in float64: Euler steps of the theorems' gradient flow.
 
-A run is one of the embeddings with one start. Its weights are kept at each checkpoint, so that a run that was
-stopped continues.
+A run has one of the embeddings and one start. Its weights are saved at each checkpoint, so that a stopped run
+can be resumed.
 """
 
 import json
@@ -29,7 +29,7 @@ from based_jax.experiments.interactions.transform import gap, transform
 from based_jax.typing import Float, Int
 
 LENGTHS = (2, 5, 10, 20, 30, 40)
-"""Of the tests, the paper's."""
+"""Lengths of the tests, the paper's."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Setting:
     """A scale of the experiment."""
 
     size: int  # cells N of the circle, which are the symbols and the width of the embeddings
-    radius: int  # of the agents, R cells
+    radius: int  # radius of the agents, R cells
     length: int  # agents L in a training sequence
     sequences: int  # training sequences B
     step: float  # learning rate
@@ -60,7 +60,7 @@ class Run:
     name: str
     title: str
     table: Callable[[int], Float[np.ndarray, "N N"]]
-    devised: Callable[[int, int], Weights]  # weights by construction, of the radius and the size
+    devised: Callable[[int, int], Weights]  # constructed weights, from the radius and the size
     least: float = 1.0
     most: float = 1.0
 
@@ -88,7 +88,7 @@ class Data:
 
 
 def training_data(setting: Setting, seed: int) -> Data:
-    """Positions are uniform and independent."""
+    """Draw uniform and independent positions."""
     rng = np.random.default_rng([seed, 0])
     x = sample(rng, setting.size, setting.length, setting.sequences)
     y = collisions(setting.radius, setting.size).targets(x)[..., 0]
@@ -101,8 +101,8 @@ def train(
     """Train from the start, drawn from `seed`, or from the file `kept`, which is written at each checkpoint.
 
     Returns:
-        The trained weights, and facts of the path: `history` of the training loss beside the theorem's bound,
-        `drift` of the conservation law, `smallest_value` of w on the way, and `seconds`.
+        The trained weights, and facts of the path: `history` of the training loss and the theorem's bound,
+        `drift` of the conservation law, `smallest_value` of w on the path, and `seconds`.
     """
     table = run.table(setting.size)
     rng = np.random.default_rng([seed, 1])
@@ -167,7 +167,7 @@ def record(run: Run, setting: Setting, path: Mapping[str, Any], found: Mapping[s
 
 
 def load_weights(kept: Path) -> Weights:
-    """What `train` kept last."""
+    """Load the weights that `train` saved last."""
     weights = _load(kept)[1]
     if weights is None:
         raise FileNotFoundError(f"{kept} is not there: expected the weights of a run")
@@ -175,7 +175,7 @@ def load_weights(kept: Path) -> Weights:
 
 
 def _training_loss(weights: Weights, table: np.ndarray, data: Data) -> float:
-    """From symbols: the same as the layer's on vectors, without S floats for each entity."""
+    """Compute it from symbols: equal to the layer's on vectors, without S floats for each entity."""
     c, w = exact_entities(weights, table)
     return squared_error(Interactions(c, w[:, None]).targets(data.x)[..., 0], data.y)
 

@@ -1,8 +1,8 @@
-"""Weights that represent given interactions: exactly, of low rank, and for the worlds of `environments`.
+"""Construct weights that represent given interactions: exactly, of low rank, and for `environments`.
 
 Embeddings are tables (S, d). With weights C and W a layer computes the table of interactions
 (B C B^T) * (B W)^T for the table B, so linearly independent rows (d >= S) suffice for any interactions
-(Ustaomeroglu & Qu 2025, theorem 3.1), and some need them: `rank_bound`.
+(Ustaomeroglu & Qu 2025, theorem 3.1), and some interactions need them: `rank_bound`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from based_jax.validate import expect, expect_array
 
 
 class Weights(NamedTuple):
-    """Of a layer: the scores' C and the values' W, (d, d) and (d, d2) for self-attention."""
+    """Weights of a layer: C of the scores and W of the values, (d, d) and (d, d2) for self-attention."""
 
     c: np.ndarray
     w: np.ndarray
@@ -27,12 +27,12 @@ class Weights(NamedTuple):
 def exact(
     f: Float[np.ndarray, "S *entities"], w: Float[np.ndarray, "*entities d2"], table: Float[np.ndarray, "S d"]
 ) -> Weights:
-    """Weights that represent y = sum f(x_i, x_j, ...) w(x_j, ...) without error, at any length.
+    """Return weights that represent y = sum f(x_i, x_j, ...) w(x_j, ...) without error, at any length.
 
-    With f (S, S) and w (S, d2) for self-attention (theorem 3.1). With n axes and n - 1 for HyperAttention of
-    order n, in the mode whose tuples the sum runs over; theorem G.4 sums over "all". The rows of `table` are
-    linearly independent. C[x_a, x_b, ...] = f[a, b, ...] and W[x_b, ...] = w[b, ...] as multilinear forms:
-    C = B^T F B for orthonormal rows.
+    For self-attention f is (S, S) and w (S, d2) (theorem 3.1). For HyperAttention of order n they have n and
+    n - 1 axes of symbols, in the mode whose tuples the sum runs over; theorem G.4 sums over "all". The rows
+    of `table` must be linearly independent. C[x_a, x_b, ...] = f[a, b, ...] and W[x_b, ...] = w[b, ...] as
+    multilinear forms: C = B^T F B for orthonormal rows.
     """
     expect_array("table", table, ("S", "d"), "floating")
     size = len(table)
@@ -44,20 +44,20 @@ def exact(
 
 
 def change_basis(weights: Weights, q: Float[np.ndarray, "d d"]) -> Weights:
-    """Weights of the same function for embeddings x' = Q x with an orthogonal Q (corollary B.1)."""
+    """Return weights of the same function for embeddings x' = Q x with an orthogonal Q (corollary B.1)."""
     return Weights(q @ weights.c @ q.T, q @ weights.w)
 
 
 class Approximation(NamedTuple):
-    """A narrow embedding, its weights, and what they may be wrong by."""
+    """A narrow embedding, its weights, and a bound of their error."""
 
     table: Float[np.ndarray, "S d"]
     weights: Weights
-    error_per_entity: float  # outputs are at most L times this from the targets, in the Euclidean norm
+    error_per_entity: float  # outputs err by at most L times this, in the Euclidean norm
 
 
 def low_rank(interactions: Interactions, rank: int) -> Approximation:
-    """Self-attention narrower than the number of symbols, from the `rank` leading singular vectors of f.
+    """Construct self-attention narrower than S from the `rank` leading singular vectors of f.
 
     The paper bounds the error at width d by the singular value of f after the d-th (theorem B.2). That is
     false: scores and values share the columns of one embedding (`printed_counter_example`). The bound holds
@@ -75,27 +75,27 @@ def low_rank(interactions: Interactions, rank: int) -> Approximation:
 
 
 def printed_counter_example() -> Interactions:
-    """Interactions of rank 1 that no embedding of width 1 represents, against theorem B.2 as printed.
+    """Return interactions of rank 1 that no embedding of width 1 represents, against theorem B.2 as printed.
 
-    The table that a layer of width 1 computes is k [[p^3, p q^2], [q p^2, q^3]]: an entry off the diagonal is
-    never larger than both on it, so none is closer than 1/2 to [[0, 1], [0, 0]] everywhere.
+    The table that a layer of width 1 computes is k [[p^3, p q^2], [q p^2, q^3]]: an off-diagonal entry never
+    exceeds both diagonal entries, so none is closer than 1/2 to [[0, 1], [0, 0]] everywhere.
     """
     return Interactions(np.array([[0.0, 1.0], [0.0, 0.0]]), np.ones((2, 1)))
 
 
 def rank_bound(interactions: Interactions, width: int) -> float:
-    """A lower bound of the Frobenius norm of what every self-attention of a width misses of the transform.
+    """Return a lower bound of the error, in the Frobenius norm, of any self-attention of this width.
 
-    For each output the table that a layer computes has rank <= width, so its distance from the wanted one is
-    at least that of the best such table (Eckart & Young): for f = identity and w = 1 sqrt(S - width), the
-    necessity of d >= S in theorem 3.1.
+    For each output the table that a layer computes has rank <= width, so its distance from the target is at
+    least that of the best such table (Eckart & Young): for f = identity and w = 1 sqrt(S - width), which
+    shows that theorem 3.1 needs d >= S.
     """
     tables = np.moveaxis(interactions.f[..., None] * interactions.w, -1, 0)
     return float(np.linalg.norm(np.linalg.svd(tables, compute_uv=False)[:, width:]))
 
 
 def parameters(size: int, outputs: int, length: int) -> tuple[int, int]:
-    """Weights that represent any interactions: of self-attention, and of a dense linear layer at least.
+    """Count the weights that represent any interactions: of self-attention, and at least of a dense layer.
 
     S^2 + S d2 for self-attention at every length. Without shared weights each of the L outputs has the S^2
     values of f for each of its L summands, L^2 S^2 (theorem 3.2, a count: the paper leaves open how the dense
@@ -105,9 +105,9 @@ def parameters(size: int, outputs: int, length: int) -> tuple[int, int]:
 
 
 def heads(table: Float[np.ndarray, "S S d2"]) -> Weights:
-    """Self-attention for any transform T[a, b, k], with the fewest heads that can, for one-hot embeddings.
+    """Construct self-attention for any transform T[a, b, k] and one-hot embeddings with the fewest heads.
 
-    What b does to all others is the matrix T[:, b, :]; a head adds a matrix of rank 1 to each of them. So
+    The effect of b on all others is the matrix T[:, b, :]; a head adds a matrix of rank 1 to each of them. So
     their largest rank is necessary, and by their singular vectors sufficient: c (H, S, S) and w (H, S, d2),
     for `layers.multi_head`.
     """
@@ -120,9 +120,9 @@ def heads(table: Float[np.ndarray, "S S d2"]) -> Weights:
 
 
 def skip_trigrams() -> tuple[Weights, Float[np.ndarray, "S S d2"]]:
-    """One head of HyperAttention for "keep ... in" -> "mind" and "keep ... at" -> "bay".
+    """Construct one head of HyperAttention for "keep ... in" -> "mind" and "keep ... at" -> "bay".
 
-    In a head of self-attention "keep" acts along one vector: what raises "mind" after "in" raises it
+    In a head of self-attention "keep" acts along one vector: whatever raises "mind" after "in" raises it
     after "at" (section 5). The pairs' transform has rank 2 at "keep". Here (keep, in) has its own vector.
     Returns weights of order 3 for one-hot symbols keep, in, at, other, the outputs mind and bay, and ordered
     tuples; and the pairs' transform T[a, b, k] that self-attention needs, see `heads`.
@@ -157,7 +157,7 @@ def relative(values: Float[np.ndarray, " N"], orthonormal: bool = True) -> Float
 
 
 def sinusoidal_collisions(radius: int, size: int, orthonormal: bool = True) -> Weights:
-    """Weights of `environments.collisions` for sinusoidal embeddings: a diagonal C (section 3, appendix B).
+    """Return weights of `environments.collisions` for sinusoidal embeddings: a diagonal C (appendix B).
 
     The window |i - j| <= 2 radius has the spectrum sin(2 pi (2 radius + 1/2) k / N) / sin(pi k / N), and
     the constant column of the embedding carries W. N = `size` is even and more than 4 `radius`.
@@ -176,7 +176,7 @@ def sinusoidal_collisions(radius: int, size: int, orthonormal: bool = True) -> W
 def relative_on_grid(
     values: Float[np.ndarray, "N M"], orthonormal: bool = True
 ) -> Float[np.ndarray, "N*M N*M"]:
-    """The bilinear form of a function of both differences of positions on a torus (section 3, appendix B).
+    """Return the bilinear form of a function of both differences of positions on a torus (section 3, app. B).
 
     p_i^T C p_j = values[(x_i - x_j) mod N, (y_i - y_j) mod M] for p = p^x (x) p^y, the Kronecker products of
     sinusoidal embeddings, coded as by `embeddings.product`: a two-dimensional Fourier series, so C is a sum
@@ -191,11 +191,11 @@ def relative_on_grid(
 def sinusoidal_collisions_on_grid(
     radius: int, neighbourhood: float, size: int
 ) -> tuple[Float[np.ndarray, "S d"], Weights]:
-    """Orthonormal embeddings, and weights of `environments.collisions_on_grid` for them: a diagonal C.
+    """Return orthonormal embeddings, and weights of `environments.collisions_on_grid` for them: a diagonal C.
 
-    The embeddings are products of sinusoidal ones. The paper's p^x (x) p^y has width N^2, and both axes wrap
-    around. There y does and x does not, so x is embedded on a circle of 2 N cells, half of them empty, where
-    no two differences coincide: d = 2 N^2.
+    The embeddings are products of sinusoidal ones. The paper's p^x (x) p^y has width N^2 and wraps both axes.
+    In this environment only y wraps, so x is embedded on a circle of 2 N cells, half of them empty, where no
+    two differences coincide: d = 2 N^2.
     """
     expect(size >= 2 and size % 2 == 0, "size", size, "an even number, at least 2")
     table = embeddings.product(embeddings.sinusoidal(2 * size)[:size], embeddings.sinusoidal(size))
@@ -207,9 +207,9 @@ def sinusoidal_collisions_on_grid(
 
 
 def embed_agents(agents: environments.Agents, size: int) -> Float[np.ndarray, "... L d"]:
-    """One-hot features side by side: species, policy, x, y and the diagonal x - y; d = 3 + 4 size.
+    """Concatenate one-hot features: species, policy, x, y and the diagonal x - y; d = 3 + 4 size.
 
-    The paper has no diagonal; without it no product of forms of x and of y says whether dx = dy.
+    The paper has no diagonal; without it no product of forms of x and of y can test whether dx = dy.
     """
     diagonal = agents.x - agents.y + size - 1
     values = (agents.species, agents.policy, agents.x, agents.y, diagonal)
@@ -217,13 +217,13 @@ def embed_agents(agents: environments.Agents, size: int) -> Float[np.ndarray, ".
 
 
 def hunt(radius: int, size: int) -> Weights:
-    """HyperFeatureAttention for `environments.predators_and_prey`: three heads of three factors (appendix F).
+    """Construct HyperFeatureAttention for `environments.predators_and_prey`: three heads, three factors.
 
-    Species differ, the policies are those of the head (different, both right, both up), and the positions
-    meet; the gain is a value of the species, and other factors of the values are 1. On a grid of size 6 the
-    width is 27. Self-attention takes 144 by theorem 3.1, one dimension for each kind of agent, and cannot do
-    with less than 64: that is the rank of their interactions, see `rank_bound`. The weights, c (3, 3, d, d)
-    and w (3, 3, d, 1), are for embeddings of `embed_agents` and `layers.multi_head`.
+    See appendix F. A head's factors test that the species differ, that the policies are the head's
+    (different, both right, both up), and that the paths meet; the values give the gain by species. On a grid
+    of size 6 the width is 27. Self-attention takes 144 by theorem 3.1, one dimension for each kind of agent,
+    and needs at least 64, the rank of their interactions, see `rank_bound`. The weights, c (3, 3, d, d) and w
+    (3, 3, d, 1), are for embeddings of `embed_agents` and `layers.multi_head`.
     """
     expect(radius >= 0, "radius", radius, "at least 0")
     expect(size >= 1, "size", size, "at least 1")
@@ -248,9 +248,9 @@ def hunt(radius: int, size: int) -> Weights:
 def pattern_detector(
     height: int, width: int, offsets: Sequence[tuple[int, int]]
 ) -> tuple[Float[np.ndarray, "S d"], Weights]:
-    """Embeddings [black, one-hot position] of `environments.pixels`, and self-attention for `black_at`.
+    """Return [black, one-hot position] embeddings of `environments.pixels`, and weights for `black_at`.
 
-    One layer does for a pattern of any size: C relates positions, W reads whether a pixel is black.
+    One layer suffices for a pattern of any size: C relates positions, W reads whether a pixel is black.
     """
     expect(height >= 1 and width >= 1, "(height, width)", (height, width), "at least 1 each")
     table = embeddings.concatenated(np.array([[0.0], [1.0]]), embeddings.one_hot(height * width))
@@ -262,12 +262,12 @@ def pattern_detector(
 
 
 def embed_series(series: Float[np.ndarray, "T m"]) -> Float[np.ndarray, "T+1 m+T+1"]:
-    """[value, one-hot time] for each value of a series, and a last entity [0, T] that asks for the next."""
+    """Embed each value of a series as [value, one-hot time], and a query [0, T] for the next one."""
     return np.concatenate([np.pad(series, ((0, 1), (0, 0))), np.eye(len(series) + 1)], axis=-1)
 
 
 def autoregression(weights: Mapping[int, float], matrix: Float[np.ndarray, "m m"], length: int) -> Weights:
-    """Self-attention for `environments.time_series` of T = `length` values: m_t from the values before.
+    """Construct self-attention for `environments.time_series` of T = `length` values: m_t from values before.
 
     Embeddings are those of `embed_series`.
     """
@@ -282,7 +282,7 @@ def _agent_sizes(size: int) -> tuple[int, ...]:
 
 
 def _block(sizes: Sequence[int], feature: int, form: Float[np.ndarray, "n n"]) -> Float[np.ndarray, "d d"]:
-    """Return a bilinear form of one feature as one of the whole embedding."""
+    """Embed a bilinear form of one feature into one of the whole embedding."""
     start = sum(sizes[:feature])
     c = np.zeros((sum(sizes), sum(sizes)))
     c[start : start + len(form), start : start + len(form)] = form

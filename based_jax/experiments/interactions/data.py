@@ -1,9 +1,9 @@
-"""Sequences of symbols, and sums of pairwise interactions as their targets.
+"""Sample sequences of symbols, and compute sums of pairwise interactions as their targets.
 
-    y_i = sum_j f(x_i, x_j) w(x_j)          over all j of the sequence, i among them
+    y_i = sum_j f(x_i, x_j) w(x_j)          over all j of the sequence, j = i included
 
-f(a, b) is how strongly b acts on a, w(b) what the action does (Ustaomeroglu & Qu 2025, equation 2). Each y_i
-depends on its own symbol and on the counts of the symbols only: y(a) = sum_b f(a, b) s(b) w(b).
+f(a, b) is how strongly b acts on a, w(b) the effect of the action (Ustaomeroglu & Qu 2025, equation 2). Each
+y_i depends on its own symbol and on the counts of the symbols only: y(a) = sum_b f(a, b) s(b) w(b).
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from based_jax.validate import expect, expect_array
 
 @dataclass(frozen=True)
 class Interactions:
-    """A pairwise interaction and how it is expressed, as float64 tables over S symbols."""
+    """A pairwise interaction as float64 tables over S symbols."""
 
     f: Float[np.ndarray, "S S"]  # f[a, b] is how strongly b acts on a
-    w: Float[np.ndarray, "S d2"]  # w[b] is what the action of b does to the outputs
+    w: Float[np.ndarray, "S d2"]  # w[b] is the effect of b's action on the outputs
 
     def __post_init__(self) -> None:
         expect_array("f", self.f, ("S", "S"), "floating")

@@ -1,8 +1,8 @@
-"""Tables of embeddings: row a is the vector of symbol a (Ustaomeroglu & Qu 2025, section 3 and appendix B).
+"""Make tables of embeddings: row a is the vector of symbol a (Ustaomeroglu & Qu 2025, section 3, appendix B).
 
-All are float64. `one_hot`, `random_orthogonal` and `sinusoidal` have orthonormal rows, and what has
-orthonormal rows keeps them under `product`; `concatenated` keeps the features apart instead, in a width that
-is the sum of theirs rather than the product.
+All are float64. `one_hot`, `random_orthogonal` and `sinusoidal` have orthonormal rows, and `product`
+preserves orthonormal rows; `concatenated` instead keeps the features apart, with the sum of their widths
+rather than the product.
 """
 
 from functools import reduce
@@ -27,7 +27,7 @@ def random_orthogonal(rng: np.random.Generator, size: int) -> Float[np.ndarray, 
 
 
 def sinusoidal(size: int, orthonormal: bool = True) -> Float[np.ndarray, "S S"]:
-    """Fourier features of the position a on a circle of N = `size` cells (appendix B, equation 16).
+    """Return Fourier features of the position a on a circle of N = `size` cells (appendix B, equation 16).
 
     The columns are 1/sqrt(2), then sin(2 pi k a / N) and cos(2 pi k a / N) for k = 1..N/2-1, then
     cos(pi a) / sqrt(2). The paper prints another 1/sqrt(2) on the last cosine of the middle part; with it the
@@ -46,17 +46,17 @@ def sinusoidal(size: int, orthonormal: bool = True) -> Float[np.ndarray, "S S"]:
 def product(
     first: Float[np.ndarray, "S d"], second: Float[np.ndarray, "T e"]
 ) -> Float[np.ndarray, "S*T d*e"]:
-    """Embeddings of pairs (a, b), coded as the symbol a T + b: Kronecker products of the vectors."""
+    """Embed pairs (a, b), coded as the symbol a T + b, as Kronecker products of the vectors."""
     expect_array("first", first, ("S", "d"), "floating")
     expect_array("second", second, ("T", "e"), "floating")
     return np.kron(first, second)
 
 
 def concatenated(*tables: Float[np.ndarray, "S d"]) -> Float[np.ndarray, "symbols width"]:
-    """Embeddings of tuples of features, one feature for each table: the vectors side by side.
+    """Embed tuples of features, one feature per table, as the concatenation of their vectors.
 
     Tables (S_1, d_1), ..., (S_M, d_M) make one of (S_1 ... S_M, d_1 + ... + d_M). Tuples are coded as by
-    `product`: the last feature counts fastest, as in ``np.ravel_multi_index``.
+    `product`: the last feature varies fastest, as in ``np.ravel_multi_index``.
     """
     expect(len(tables) >= 1, "tables", tables, "at least one table")
     for number, table in enumerate(tables):

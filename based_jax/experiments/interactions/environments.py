@@ -1,6 +1,8 @@
-"""Small worlds whose targets are sums of interactions (Ustaomeroglu & Qu 2025, sections 3 and 5, appendix F).
+"""Define environments whose targets are sums of interactions.
 
-Each says what is to be computed; `constructions` has weights that compute it. A sum over j counts j = i too.
+From Ustaomeroglu & Qu 2025, sections 3 and 5, appendix F.
+
+Each defines targets; `constructions` has weights that compute them. A sum over j includes j = i.
 Positions are cells of a grid, 0..N-1.
 """
 
@@ -21,14 +23,14 @@ PREDATOR, PREY = 0, 1
 
 
 def circular_distance(size: int) -> Int[np.ndarray, "N N"]:
-    """Cells between positions on a circle of `size` cells."""
+    """Return the distance in cells between positions on a circle of `size` cells."""
     expect(size >= 1, "size", size, "at least 1")
     distance = np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
     return np.minimum(distance, size - distance)
 
 
 def collisions(radius: int, size: int) -> Interactions:
-    """Agents on a cylinder that all walk right, seen by their y: -1 for each agent in the way.
+    """Model agents on a cylinder that all walk right, identified by their y: -1 for each agent in the way.
 
     Discs of one radius collide if their centres are at most 2 `radius` cells apart; an agent is in its own
     way, which adds a constant -1. Symbols are the cells around the cylinder.
@@ -39,7 +41,7 @@ def collisions(radius: int, size: int) -> Interactions:
 
 
 def collisions_on_grid(radius: int, neighbourhood: float, size: int) -> Interactions:
-    """As `collisions`, and a collision counts ten times between agents that start close to each other.
+    """Extend `collisions`: a collision counts ten times between agents that start close to each other.
 
     f = 1{|dy| <= 2 radius} (1 + 9 1{distance <= neighbourhood}) with the Euclidean distance of the starts, in
     cells; y is a circle, x is not. Symbols are cells of the N x N grid, coded x N + y.
@@ -58,15 +60,15 @@ class Agents:
 
     species: Int[np.ndarray, "... L"]  # `PREDATOR` or `PREY`
     policy: Int[np.ndarray, "... L"]  # `RIGHT` or `UP`
-    x: Int[np.ndarray, "... L"]  # where they start, as `y`
+    x: Int[np.ndarray, "... L"]  # where they start; so is `y`
     y: Int[np.ndarray, "... L"]
 
 
 def meet(agents: Agents, radius: int) -> Bool[np.ndarray, "... L L"]:
-    """Whose paths come within two radii of each other.
+    """Return whose paths come within two radii of each other.
 
-    Agents on parallel paths by the distance between the paths: |dy| of two that walk right, |dx| of two that
-    walk up. A path to the right meets one that goes up in its diagonal x - y: by |dx - dy|.
+    Parallel paths meet by the distance between them: |dy| of two that walk right, |dx| of two that walk up. A
+    path to the right meets one that goes up by the difference of their diagonals x - y: |dx - dy|.
     """
     expect(radius >= 0, "radius", radius, "at least 0")
     dx, dy = (np.subtract(c[..., :, None], c[..., None, :]) for c in (agents.x, agents.y))
@@ -76,14 +78,14 @@ def meet(agents: Agents, radius: int) -> Bool[np.ndarray, "... L L"]:
 
 
 def collisions_of_two_policies(radius: int, size: int) -> Interactions:
-    """Agents that walk right or up: -1 for each that is met; (policy, x, y) is coded (policy N + x) N + y."""
+    """Model agents that walk right or up: -1 for each one met; the code is (policy N + x) N + y."""
     policy, x, y = np.unravel_index(np.arange(2 * size**2), (2, size, size))
     met = meet(Agents(np.zeros_like(x), policy, x, y), radius)
     return Interactions(met.astype(float), -np.ones((2 * size**2, 1)))
 
 
 def predators_and_prey(agents: Agents, radius: int) -> Int[np.ndarray, "... L"]:
-    """What each agent gains from the other species: +1 for each prey that it meets, -1 for each predator."""
+    """Return each agent's gain from the other species: +1 for each prey it meets, -1 for each predator."""
     species = agents.species
     caught = meet(agents, radius) & (species[..., :, None] != species[..., None, :])
     gain = np.where(species == PREY, 1, -1)
@@ -91,11 +93,11 @@ def predators_and_prey(agents: Agents, radius: int) -> Int[np.ndarray, "... L"]:
 
 
 def genotype(activators: Mapping[int, Sequence[int]], size: int, length: int) -> Interactions:
-    """Alleles that others activate: 1 for an active allele, else 0.
+    """Model alleles that others activate: 1 for an active allele, else 0.
 
-    An allele is active to the extent that its `activators` are there (all: 1), one without activators always,
-    one that is not listed never. "Always" is a sum of 1 / `length` over the genome, right at that length
-    only; as the alleles of a genome are distinct, nothing in data of one length shows it (section 4.3).
+    An allele is active to the extent that its `activators` are present (all: 1), always if it has none, never
+    if it is not listed. "Always" is a sum of 1 / `length` over the genome, correct at that length only; as
+    the alleles of a genome are distinct, data of one length cannot show it (section 4.3).
     """
     expect(length >= 1, "length", length, "at least 1")
     alleles = {*activators, *(allele for needed in activators.values() for allele in needed)}
@@ -110,7 +112,7 @@ def genotype(activators: Mapping[int, Sequence[int]], size: int, length: int) ->
 
 
 def pixels(image: Bool[np.ndarray, "... height width"]) -> Int[np.ndarray, "... pixels"]:
-    """A black and white image as a sequence of its P pixels: (black, position), coded black P + position.
+    """Encode a black and white image as its P pixels (black, position), coded black P + position.
 
     Positions run along the rows, 0..P-1.
     """
@@ -123,9 +125,9 @@ def pixels(image: Bool[np.ndarray, "... height width"]) -> Int[np.ndarray, "... 
 def black_at(
     image: Bool[np.ndarray, "... height width"], offsets: Sequence[tuple[int, int]]
 ) -> Int[np.ndarray, "... height width"]:
-    """For each pixel, how many of the pixels at `offsets` (rows, columns) from it are black.
+    """Count for each pixel how many of the pixels at `offsets` (rows, columns) from it are black.
 
-    A pattern is where the number is that of its offsets. Beyond the edge nothing is black.
+    A pattern is present where all its offsets are black. Pixels beyond the edge are white.
     """
     height, width = image.shape[-2:]
     margin = max([1, *(abs(step) for offset in offsets for step in offset)])
@@ -145,7 +147,7 @@ def time_series(
 ) -> Float[np.ndarray, "length m"]:
     """Return an autoregressive series, m_t = sum_k weights[k] A m_{t-k} for lags k >= 1 and A = `matrix`.
 
-    Of `length` values in all; the first are `start`, as many as the largest lag or more.
+    It has `length` values; the first are `start`, at least as many as the largest lag.
     """
     expect_array("start", start, ("T", "m"), "floating")
     expect_array("matrix", matrix, (start.shape[1],) * 2, "floating")

@@ -1,4 +1,4 @@
-"""The study's figure: weights and transforms, learned and devised, and errors by length and in training."""
+"""Draw the study's figure: learned and constructed weights and transforms, and errors."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,7 +78,7 @@ def _matrices(axes: Sequence[Any], run: Run, setting: Setting, learned: Weights)
         most = float(np.abs(matrix).max())
         look: dict[str, Any] = {"vmin": -most, "vmax": most}
         ticks, bar = (-most, 0, most), "entry"
-        if " C" in name:  # off the diagonal it is small
+        if " C" in name:  # off-diagonal entries are small
             look = {"norm": SymLogNorm(most / 1000, vmin=-most, vmax=most)}
             ticks, bar = (-most, -most / 30, 0, most / 30, most), "entry (log scale)"
         plot.matrix(ax, matrix, name, names, bar, ticks, cmap="RdBu_r", **look)

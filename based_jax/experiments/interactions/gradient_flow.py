@@ -1,12 +1,12 @@
-"""Gradient flow of linear self-attention and HyperAttention, with what the theorems promise about it.
+"""Follow the gradient flow of linear self-attention and HyperAttention, with the theorems' bounds.
 
     dC/dt = -dL/dC,     dW/dt = -dL/dW,     L = 1/B sum_n |layer(X_n) - Y_n|^2
 
 In one-hot coordinates the weights are c(a, b) = x_a^T C x_b and w(b) = <x_b, W>; for HyperAttention b is a
 tuple of symbols. From C(0) = 0 and w(0) >= b0 > 0, with orthonormal embeddings, versatile data and one
-output, the flow ends with zero error (Ustaomeroglu & Qu 2025, theorems 4.4 and G.7). On the way
+output, the flow ends with zero error (Ustaomeroglu & Qu 2025, theorems 4.4 and G.7). Along the path
 
-    w(b)^2 - sum_a c(a, b)^2 stays what it was (lemmas C.2 and G.9), so w >= b0,
+    w(b)^2 - sum_a c(a, b)^2 is constant (lemmas C.2 and G.9), so w >= b0,
     L(t) <= L(0) exp(-4 b0^2 lambda t / B), lambda the smallest eigenvalue of the data's `Moments`.
 
 The rate follows from |dL/dC|^2 >= 4 b0^2 lambda L / B; lambda is at least the paper's zeta^2, so the bound
@@ -32,7 +32,7 @@ Method = Literal["rk4", "euler"]
 
 
 class Point(NamedTuple):
-    """Of a path of the flow."""
+    """A point of a path of the flow."""
 
     time: float
     weights: Weights
@@ -41,7 +41,7 @@ class Point(NamedTuple):
 def start(
     initial: float | Float[np.ndarray, "*keys"], table: Float[np.ndarray, "S S"], keys: int = 1
 ) -> Weights:
-    """The theorems' start: C = 0, and W with <x_b, W> = `initial`, a positive number or one for each b."""
+    """Return the theorems' start: C = 0, and W with <x_b, W> = `initial`, positive, a number or one per b."""
     size = len(table)
     values = np.broadcast_to(np.asarray(initial, float), (size,) * keys)
     expect(bool((values > 0).all()), "initial", float(values.min()), "positive values")
@@ -59,18 +59,18 @@ def flow(
     method: Method = "rk4",
     time: float = 0.0,
 ) -> Iterator[Point]:
-    """Follow the flow in float64; a point at each checkpoint, the start not among them.
+    """Follow the flow in float64; return a point at each checkpoint, excluding the start.
 
     Args:
-        weights: where it starts, of the layer with embeddings `table`.
+        weights: start of the path, for the layer with embeddings `table`.
         moments: of the training data.
         table: orthonormal embeddings.
-        step: of time; a ValueError says if it is so long that the weights grow without bound.
-        steps: how many, a multiple of `checkpoints`.
-        checkpoints: how many points, evenly spaced.
+        step: time step; a ValueError reports that it is so long that the weights diverge.
+        steps: number of steps, a multiple of `checkpoints`.
+        checkpoints: number of points, evenly spaced.
         method: "rk4", the classical Runge-Kutta method; "euler" is full-batch gradient descent with the
             learning rate `step`.
-        time: of the start.
+        time: time of the start.
     """
     _expect(weights, moments, table)
     expect(step > 0, "step", step, "a positive number")
@@ -92,7 +92,7 @@ def flow(
 def in_entities(
     weights: Weights, table: Float[np.ndarray, "S S"] | None = None
 ) -> tuple[Float[Array, "S F"], Float[Array, " F"]]:
-    """The weights in one-hot coordinates, c(a, b) and w(b), with an axis of all b; under jit and grad too."""
+    """Return the weights in one-hot coordinates, c(a, b) and w(b), with one axis for all b; jit works."""
     c, w = jnp.asarray(weights.c), jnp.asarray(weights.w)[..., 0]
     if table is not None:
         c, w = (on_axes(jnp.asarray(table), form, form.ndim, jnp) for form in (c, w))
@@ -100,7 +100,7 @@ def in_entities(
 
 
 def exact_entities(weights: Weights, table: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """`in_entities` in float64, as NumPy arrays."""
+    """Return `in_entities` in float64, as NumPy arrays."""
     with jax.enable_x64(True):
         c, w = in_entities(weights, table)
         return np.asarray(c), np.asarray(w)
@@ -109,9 +109,9 @@ def exact_entities(weights: Weights, table: np.ndarray | None = None) -> tuple[n
 def limit(
     target: Float[np.ndarray, "S F"], initial: float | Float[np.ndarray, " F"]
 ) -> tuple[Float[np.ndarray, "S F"], Float[np.ndarray, " F"]]:
-    """Where the flow ends, in closed form: c and w of `in_entities`.
+    """Return the limit of the flow in closed form: c and w of `in_entities`.
 
-    At the end c(a, b) w(b) is the data's transform, and w^2 - |c|^2 is what it was: with tau the norm of the
+    In the limit c(a, b) w(b) is the data's transform, and w^2 - |c|^2 is conserved: with tau the norm of the
     transform's column b, w(b)^2 = (w0^2 + sqrt(w0^4 + 4 tau^2)) / 2, for the data's transform `target` and
     w0 = `initial`. (Not in the paper; it follows from theorem 4.4, lemma C.2 and theorem 4.6.)
     """
@@ -121,7 +121,7 @@ def limit(
 
 
 class Promise(NamedTuple):
-    """What the theorems say of the path from one start."""
+    """The theorems' bounds along the path from one start."""
 
     values: Float[np.ndarray, " F"]  # w(0)
     loss: float  # L(0)
@@ -129,15 +129,15 @@ class Promise(NamedTuple):
 
     @property
     def smallest(self) -> float:
-        """b0: w never gets below."""
+        """b0: the lower bound of w."""
         return float(self.values.min())
 
     def bound(self, time: float) -> float:
-        """What the loss is at most."""
+        """Return the upper bound of the loss."""
         return float(self.loss * np.exp(-self.rate * time))
 
     def drift(self, weights: Weights, table: Float[np.ndarray, "S S"] | None = None) -> float:
-        """Largest change of w(b)^2 - sum_a c(a, b)^2 since the start: 0 but for the steps' errors."""
+        """Return the largest change of w(b)^2 - sum_a c(a, b)^2 since the start: 0 up to step errors."""
         c, w = exact_entities(weights, table)
         return float(np.abs(w**2 - (c**2).sum(axis=0) - self.values**2).max())
 
@@ -145,12 +145,12 @@ class Promise(NamedTuple):
 def promise(
     weights: Weights, loss: float, moments: Moments, table: Float[np.ndarray, "S S"] | None = None
 ) -> Promise:
-    """What holds on the path from `weights`, see `start`, where `loss` is that of the training data."""
+    """Return the bounds along the path from `weights`, see `start`; `loss` is that of the training data."""
     _expect(weights, moments, table)
     c, w = exact_entities(weights, table)
     expect(not c.any(), "weights.c", "not 0", "0, where the theorems start")
     expect(bool((w > 0).all()), "the smallest <x_b, W>", float(w.min()), "a positive number")
-    eigenvalue = max(0.0, moments.smallest)  # rounding makes some below 0 of data that are not versatile
+    eigenvalue = max(0.0, moments.smallest)  # of data that are not versatile rounding may make it negative
     return Promise(w, loss, 4 * float(w.min()) ** 2 * eigenvalue / moments.sequences)
 
 

@@ -1,12 +1,14 @@
-"""Linear attention layers of the theory: free weights, no mask, no normalizer (Ustaomeroglu & Qu 2025).
+"""Define linear attention layers of the theory: free weights, no mask, no normalizer.
+
+From Ustaomeroglu & Qu 2025:
 
     self-attention            y_i = sum_j (x_i^T C x_j) W^T x_j                           section 3
     HyperFeatureAttention     y_i = sum_j (prod_a x_i^T C_a x_j) (prod_a W_a^T x_j)       definition 5.1
     HyperAttention, order 3   y_i = sum_{j <= k} C[x_i, x_j, x_k] W[x_j, x_k]             definition 6.1
 
-Products of values are taken for each output; C[x_i, x_j, x_k] is the multilinear form C applied to vectors.
+Products of values are taken per output; C[x_i, x_j, x_k] is the multilinear form C applied to vectors.
 HyperFeatureAttention with one factor is self-attention, and so is HyperAttention of order 2. The layers of
-models, causal and with factored weights, are in `based_jax.ops`; tuples run downwards there, j >= k.
+models, causal and with factored weights, are in `based_jax.ops`; their tuples are ordered j >= k.
 """
 
 from collections.abc import Callable
@@ -27,7 +29,7 @@ Order = Literal["ordered", "strict", "all"]
 def linear_self_attention(
     x: Float[Array, "... L d"], c: Float[Array, "d d"], w: Float[Array, "d d2"]
 ) -> Float[Array, "... L d2"]:
-    """(X C X^T) X W for embedded sequences X, with C = W_Q W_K^T / sqrt(d_k) of a factored layer."""
+    """Compute (X C X^T) X W for embedded sequences X, with C = W_Q W_K^T / sqrt(d_k) of a factored layer."""
     x, width = _sequences(x)
     expect_array("c", c, (width, width), "floating")
     expect_array("w", w, (width, "d2"), "floating")
@@ -37,7 +39,7 @@ def linear_self_attention(
 def linear_hfa(
     x: Float[Array, "... L d"], cs: Float[Array, "A d d"], ws: Float[Array, "A d d2"]
 ) -> Float[Array, "... L d2"]:
-    """HyperFeatureAttention, one head of A factors: scores multiply, and so do values (definition 5.1)."""
+    """Compute HyperFeatureAttention, a head of A factors: scores and values multiply (definition 5.1)."""
     x, width = _sequences(x)
     expect_array("cs", cs, ("A", width, width), "floating")
     expect_array("ws", ws, (len(cs), width, "d2"), "floating")
@@ -51,9 +53,9 @@ def hyper_attention(
     w: Float[Array, "*keys d2"],
     order: Order = "ordered",
 ) -> Float[Array, "... L d2"]:
-    """HyperAttention with full tensors: interactions of n entities at a time (definition 6.1).
+    """Compute HyperAttention with full tensors: interactions of n entities at a time (definition 6.1).
 
-    Time and memory grow as L^n and d^n: for small sizes.
+    Time and memory grow as L^n and d^n, so sizes must be small.
 
     Args:
         x: embedded sequences.
@@ -76,7 +78,7 @@ def hyper_attention(
 
 
 def tuples(length: int, keys: int, order: Order) -> Bool[np.ndarray, "L *L"]:
-    """Which tuples (j_1, ..., j_keys) of entities HyperAttention sums: `keys` axes of size `length`."""
+    """Return which tuples (j_1, ..., j_keys) HyperAttention sums: `keys` axes of size `length`."""
     expect_choice("order", order, ("ordered", "strict", "all"))
     summed = np.ones((length,) * keys, bool)
     if order == "all":
@@ -93,7 +95,7 @@ def multi_head(
     cs: Float[Array, "H *c"],
     ws: Float[Array, "H *w"],
 ) -> Float[Array, "... L d2"]:
-    """The sum over heads of one of the layers; the output projection of each head is part of its `ws`."""
+    """Sum a layer over heads; the output projection of each head is part of its `ws`."""
     expect(len(cs) == len(ws), "ws", ws.shape, f"as many heads as cs has, {len(cs)}")
     return jax.vmap(lambda c, w: layer(x, c, w))(jnp.asarray(cs), jnp.asarray(ws)).sum(axis=0)
 

@@ -1,11 +1,10 @@
-"""Squared errors of sequences, and the moments of the data that their gradients need.
+"""Compute squared errors of sequences, and the moments of the data that their gradients need.
 
     loss = 1/B sum_n sum_i (y_i - sum_b T[x_i, b] z_n[b])^2
 
 with z the counts of a sequence's symbols, or of tuples of symbols for HyperAttention. As a function of the
 transform T the loss is one quadratic for each symbol a, whose matrix G_a = sum z z^T and vector sum y z run
-over all entities that are a: a gradient costs S products of a matrix with a vector, however many sequences
-there are.
+over all entities equal to a: a gradient costs S matrix-vector products, for any number of sequences.
 """
 
 from typing import NamedTuple
@@ -20,10 +19,10 @@ from based_jax.validate import expect, expect_array
 
 
 class Moments(NamedTuple):
-    """Of the counts z and the targets y; F = S for self-attention, S^(n-1) for HyperAttention of order n."""
+    """Moments of counts z and targets y; F = S for self-attention, S^(n-1) for HyperAttention of order n."""
 
-    gram: Float[np.ndarray, "S F F"]  # G_a, sum of z z^T over the entities that are a: integers, so exact
-    cross: Float[np.ndarray, "S F"]  # sum of y z over the entities that are a
+    gram: Float[np.ndarray, "S F F"]  # G_a, sum of z z^T over the entities equal to a: integers, so exact
+    cross: Float[np.ndarray, "S F"]  # sum of y z over the entities equal to a
     sequences: int  # B
 
     @property
@@ -35,7 +34,7 @@ class Moments(NamedTuple):
 def moments(
     x: Int[np.ndarray, "B L"], y: Float[np.ndarray, "B L"], size: int, keys: int = 1, order: Order = "ordered"
 ) -> Moments:
-    """Moments of sequences `x` of symbols and a target `y` for each entity; float64."""
+    """Return moments of sequences `x` of symbols and a target `y` for each entity; float64."""
     expect(x.ndim == 2, "x.shape", x.shape, "(B, L)")
     expect_array("y", y, x.shape, "floating")
     held = counts(x, size)

@@ -1,14 +1,14 @@
-"""What weights compute, whatever their embedding: the transform that decides functional equivalence.
+"""Compute the transform of weights, which decides functional equivalence for any embedding.
 
     T[a, b, k] = (x_a^T C x_b) (x_b^T W)_k,      y_k at an entity a = sum_b s(b) T[a, b, k]
 
 Two layers agree on all sequences of all lengths if and only if their T agree (Ustaomeroglu & Qu 2025,
 corollary D.3). The sum of T over b, which corollary 4.9 prints, is not enough: it forgets which entity acts.
-For HyperAttention the same holds with ordered or strict tuples; a sum over all tuples sees of T[a, b, c, k]
-only what is symmetric in b and c.
+For HyperAttention the same holds with ordered or strict tuples; a sum over all tuples determines only the
+part of T[a, b, c, k] that is symmetric in b and c.
 
-Where the data hold no entity twice, a length is visible to the layer only through what it was trained at:
-`length_bias` is invisible there and nowhere else (section 4.3).
+If no sequence of the data has an entity twice, a layer cannot tell the length from one length of training
+data: `length_bias` is invisible at that length and only there (section 4.3).
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from based_jax.validate import expect, expect_array
 
 
 class Gap(NamedTuple):
-    """How far two transforms are from each other."""
+    """The distance between two transforms."""
 
     mean_square: float
     largest: float
@@ -29,7 +29,7 @@ class Gap(NamedTuple):
 def transform(
     table: Float[np.ndarray, "S d"], c: Float[np.ndarray, "d *keys"], w: Float[np.ndarray, "*keys d2"]
 ) -> Float[np.ndarray, "S *entities d2"]:
-    """T of self-attention, or of HyperAttention of any order n, in float64: n axes of size S and the outputs.
+    """Return T of self-attention, or of HyperAttention of order n, in float64: n axes of size S and outputs.
 
     T[a, b, ..., k] = C[x_a, x_b, ...] W[x_b, ...]_k for `c` of n axes of width d and `w` of n - 1 and d2.
     """
@@ -40,7 +40,7 @@ def transform(
 
 
 def expect_forms(width: int, **forms: np.ndarray) -> None:
-    """Check the scores' multilinear form, two or more axes of `width`, and the values', of one axis less."""
+    """Check the scores' multilinear form, at least two axes of `width`, and the values', with one less."""
     (name, scores), (values_name, values) = forms.items()
     expect(scores.ndim >= 2, f"{name}.ndim", scores.ndim, "at least 2")
     expect_array(name, scores, (width,) * scores.ndim, "floating")
@@ -48,9 +48,9 @@ def expect_forms(width: int, **forms: np.ndarray) -> None:
 
 
 def on_axes(matrix: Any, tensor: Any, axes: int, xp: Any = np) -> Any:
-    """`matrix` on each of the first `axes` axes of `tensor`: (n, ..., n, *rest) -> (m, ..., m, *rest).
+    """Apply `matrix` to each of the first `axes` axes of `tensor`: (n, ..., n, *rest) -> (m, ..., m, *rest).
 
-    In float64 with NumPy, in the arguments' dtype with ``xp=jax.numpy``.
+    Computes in float64 with NumPy, in the arguments' dtype with ``xp=jax.numpy``.
     """
     result = np.asarray(tensor, np.float64) if xp is np else tensor
     for axis in range(axes):
@@ -59,23 +59,23 @@ def on_axes(matrix: Any, tensor: Any, axes: int, xp: Any = np) -> Any:
 
 
 def gap(first: Float[np.ndarray, "*T"], second: Float[np.ndarray, "*T"]) -> Gap:
-    """Mean square and largest absolute difference of two transforms of one shape."""
+    """Return the mean square and largest absolute difference of two transforms of one shape."""
     expect_array("second", second, first.shape)
     difference = np.abs(np.asarray(first, np.float64) - np.asarray(second, np.float64))
     return Gap(float((difference**2).mean()), float(difference.max()))
 
 
 def length_bias(size: int, length: int, strength: float) -> Float[np.ndarray, "S S"]:
-    """A change of f that sequences of `length` distinct entities cannot show, where w is the same for all.
+    """Return a change of f that sequences of `length` distinct entities cannot show if w is constant.
 
-    `strength` on the diagonal and -strength / (length - 1) elsewhere: a row's entries at `length` distinct
-    entities, its own among them, sum to 0.
+    `strength` on the diagonal and -strength / (length - 1) elsewhere: the entries of a row at `length`
+    distinct entities, the row's own included, sum to 0.
     """
     expect(2 <= length <= size, "length", length, f"2 to size = {size}: that many distinct entities")
     return np.where(np.eye(size, dtype=bool), strength, -strength / (length - 1))
 
 
 def length_bias_effect(strength: float, trained: int, length: int) -> float:
-    """What `length_bias` adds to outputs at another length: strength (trained - length) / (trained - 1)."""
+    """Return its effect on outputs at another length: strength (trained - length) / (trained - 1)."""
     expect(trained >= 2, "trained", trained, "at least 2")
     return strength * (trained - length) / (trained - 1)

@@ -1,9 +1,9 @@
-"""Whether data can identify interactions: ranks of the symbols' counts (Ustaomeroglu & Qu 2025, section 4).
+"""Test whether data can identify interactions: ranks of counts (Ustaomeroglu & Qu 2025, section 4).
 
 For a symbol a, S_a has a row of counts s for each sequence that holds a. Data are versatile if every S_a has
-full column rank (assumption 4.2). Where the truth is a sum of interactions, what fits versatile data then has
-its transform, and is right for sequences of every length (theorems 4.6 and 4.8). For HyperAttention the
-counts are those of tuples of symbols, and the matrices are called Z_a (assumption G.10).
+full column rank (assumption 4.2). If the targets are sums of interactions, a layer that fits versatile data
+has their transform, and is right for sequences of every length (theorems 4.6 and 4.8). For HyperAttention
+the counts are those of tuples of symbols, and the matrices are called Z_a (assumption G.10).
 """
 
 from string import ascii_lowercase
@@ -21,7 +21,7 @@ class Versatility(NamedTuple):
     """Ranks of the count matrices of each symbol."""
 
     ranks: Int[np.ndarray, " S"]  # of S_a or Z_a; 0 for a symbol that no sequence holds
-    columns: int  # what they must be: S, or the number of tuples of symbols
+    columns: int  # full rank: S, or the number of tuples of symbols
     squared_gap: float  # zeta^2, the smallest squared singular value of all; 0 if data are not versatile
 
     @property
@@ -33,10 +33,10 @@ class Versatility(NamedTuple):
 def versatility(
     x: Int[np.ndarray, "count L"], size: int, keys: int = 1, order: Order = "ordered"
 ) -> Versatility:
-    """Ranks of the counts in sequences `x`, for each of `size` symbols, and the gap.
+    """Return the ranks of the counts in sequences `x`, for each of `size` symbols, and the gap.
 
     They come from eigenvalues of Gram matrices, which hold integers and so are exact. With the order "all",
-    tuples in another order have the same count: for two symbols or more no data are versatile.
+    permuted tuples have equal counts: for two symbols or more no data are versatile.
     """
     expect(x.ndim == 2, "x.shape", x.shape, "(count, L)")
     present = counts(x, size) > 0
@@ -52,7 +52,7 @@ def versatility(
 def tuple_counts(
     x: Int[np.ndarray, "... L"], size: int, keys: int = 2, order: Order = "ordered"
 ) -> Int[np.ndarray, "..."]:
-    """Gamma[a, b, ...]: how many tuples (j, k, ...) of entities are the symbols (a, b, ...) (lemma G.8).
+    """Count how many tuples (j, k, ...) of entities are the symbols (a, b, ...) (Gamma of lemma G.8).
 
     Returns `keys` axes of `size` after the leading axes of `x`; with 1 it is `data.counts`.
     """
@@ -70,10 +70,10 @@ def tuple_counts(
 def second_moment(
     size: int, length: int, probabilities: Float[np.ndarray, " S"] | None = None
 ) -> Float[np.ndarray, "S S"]:
-    """E[s s^T] of the counts s of `length` independent symbols: L diag(p) + L (L - 1) p p^T.
+    """Return E[s s^T] of the counts s of `length` independent symbols: L diag(p) + L (L - 1) p p^T.
 
-    Theorem E.2 asks for a covariance with positive eigenvalues. At one length there is none: counts sum to L,
-    so the covariance L (diag(p) - p p^T) is singular. The second moment is what the argument needs.
+    Theorem E.2 asks for a covariance with positive eigenvalues. No single length has one: counts sum to L, so
+    the covariance L (diag(p) - p p^T) is singular. The argument only needs the second moment.
     """
     expect(length >= 1, "length", length, "at least 1")
     p = np.full(size, 1 / size) if probabilities is None else np.asarray(probabilities, float)

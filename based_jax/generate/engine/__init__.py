@@ -1,4 +1,4 @@
-"""Continuous batching: an engine that answers many requests at once, and states of prefixes to begin with."""
+"""Continuous batching: an engine that answers many requests at once and reuses the states of prefixes."""
 
 from based_jax.generate.engine.engine import Engine
 

@@ -1,9 +1,9 @@
-"""Many requests at once: they come and go while others are being answered (continuous batching).
+"""Answer many requests at once; requests arrive and finish at any time (continuous batching).
 
     waiting  --a free slot-->  reading, a chunk of the prompt per round  -->  a row of the pool  -->  answered
 
 A round (`Engine.step`) reads a chunk of a few prompts, then makes a chunk of tokens for all rows of the pool
-in one compiled call. Because a recurrent state has a fixed size, a row costs the same whatever it has read,
+in one compiled call. A recurrent state has a fixed size, so a row costs the same however much it has read,
 and rows of any lengths share a pool without pages or padding.
 """
 
@@ -30,30 +30,30 @@ from based_jax.models.language_model import LanguageModel
 from based_jax.typing import Params, State
 from based_jax.validate import expect, expect_array, expect_integer
 
-_PROMPTS = 8  # read at the same time at most: running rows wait for one chunk of each per round
+_PROMPTS = 8  # most prompts read at a time: running rows wait for one chunk of each per round
 
 
 @dataclasses.dataclass(eq=False)
 class _Work:
-    """A request on its way."""
+    """A request and its progress."""
 
     ticket: int
     request: Request
     state: State = None
     hidden: Any = None
     read: int = 0
-    """tokens of the prompt that the state has read"""
+    """number of prompt tokens that the state has read"""
     made: int = 0
-    """tokens delivered, a stop token included"""
+    """number of tokens delivered, a stop token included"""
     done: bool = False
     scores: list[tuple[Choice, int]] = dataclasses.field(default_factory=list)
-    """log-probabilities of the chunks that were read, and how many of each are tokens of the prompt"""
+    """log-probabilities of the chunks that were read, and how many of each belong to prompt tokens"""
 
 
 class Engine:
-    """Answers requests with one model.
+    """Answer requests with one model.
 
-    Single-threaded: call it from one thread. All work is done in `step`, which takes about as long as
+    Not thread-safe: call it from one thread. All work is done in `step`, which takes about as long as
     `decode_chunk` tokens and a chunk of up to 8 prompts.
 
     Examples:
@@ -69,18 +69,18 @@ class Engine:
     Args:
         model: any model whose mixers can continue from a state.
         params: its variables.
-        slots: requests decoded together at most.
+        slots: most requests decoded together.
         max_length: tokens that a row's state can hold. It limits a request (prompt and new tokens but the
-            last) only if the model has a cache that grows with the text; `limit` says which it is.
-        prefill_chunk: tokens of a chunk of a prompt. A rest of up to a quarter of it is read by a smaller
+            last) only if the model has a cache that grows with the text; see the attribute `limit`.
+        prefill_chunk: tokens of a prompt chunk. A remainder of up to a quarter of it is read by a smaller
             program; these two are all that is compiled for prompts.
         decode_chunk: tokens per round and row.
-        max_waiting: requests that may wait for a slot; None is any number.
+        max_waiting: most requests that may wait for a slot; None is any number.
         top_logprobs: how many of the most likely tokens a request may ask for.
-        prefix_cache: of this model, these weights and this `max_length`, to read shared beginnings of prompts
-            once.
-        prefixes: texts that were read before, such as `Snapshot`s: a prompt that begins with one goes on
-            after it.
+        prefix_cache: a cache for this model, these weights and this `max_length`; prefixes that prompts share
+            are then read once.
+        prefixes: texts that were read before, such as `Snapshot`s: a prompt that begins with one continues
+            from its state.
 
     Raises:
         ValueError: an argument out of its range, or a model that cannot continue from a state.
@@ -106,7 +106,7 @@ class Engine:
                 expect_integer(name, size, 1)
         expect_integer("top_logprobs", top_logprobs, 0, model.config.vocab_size)
         self.limit = token_limit(model, max_length)
-        """tokens that a request may have in all, less its last; None is any number"""
+        """most tokens of a request, less its last; None is any number"""
         self.slots, self.max_waiting, self.top_logprobs = slots, max_waiting, top_logprobs
         self._model, self._params, self._chunk = model, params, decode_chunk
         self._sizes = (max(1, prefill_chunk // 4), prefill_chunk)
@@ -122,10 +122,10 @@ class Engine:
         self._events: list[Event] = []
         self._total: collections.Counter[str] = collections.Counter()
 
-    # Requests come and go.
+    # Submitting and cancelling.
 
     def submit(self, request: Request) -> int:
-        """Take a request in.
+        """Queue a request.
 
         Returns:
             Its ticket, which its events carry.
@@ -143,9 +143,9 @@ class Engine:
         return ticket
 
     def cancel(self, ticket: int) -> bool:
-        """Take a request back, wherever it is.
+        """Cancel a request, whether it waits, reads its prompt or runs.
 
-        Its slot is free at once; its last event comes with the next round.
+        Its slot is free at once; its last event is returned by the next round.
 
         Returns:
             False if there is no such request, or it is finished.
@@ -163,25 +163,25 @@ class Engine:
 
     @property
     def full(self) -> bool:
-        """Whether `submit` would raise `Full`."""
+        """Return whether `submit` would raise `Full`."""
         return self.max_waiting is not None and len(self._waiting) >= self.max_waiting
 
     @property
     def idle(self) -> bool:
-        """Nothing to do and nothing to report."""
+        """Return whether there is nothing to do and nothing to report."""
         return not (self._waiting or self._reading or self._slots.running or self._events)
 
     def stats(self) -> Stats:
-        """What the engine holds and what it has done."""
+        """Return what the engine holds now and has done so far."""
         now = len(self._waiting), len(self._reading), len(self._slots.running), self._free
         total = (self._total[kind] for kind in ("made", "prefilled", "cached", "finished", "cancelled"))
         return Stats(*now, len(self._slots.owners), *total)
 
     def run(self, requests: Iterable[Request]) -> list[Completion]:
-        """Answer requests, in their order; the engine must be idle.
+        """Answer requests and return the completions in their order; the engine must be idle.
 
         Raises:
-            TypeError, ValueError: a request that this engine can never answer; none is begun then.
+            TypeError, ValueError: a request that this engine can never answer; no request is started then.
         """
         expect(self.idle, "engine", self.stats(), "an idle one: run would lose the others' events")
         todo = collections.deque(requests)
@@ -201,7 +201,7 @@ class Engine:
         return [_join(events) for events in answers.values()]
 
     def warm_up(self) -> None:
-        """Compile now what requests would wait for; the engine must be idle."""
+        """Compile now the programs that requests would wait for; the engine must be idle."""
         expect(self.idle, "engine", self.stats(), "an idle one to warm up")
         states = [read(*self._prompt_chunk(size)) for size in self._sizes]
         state, hidden = states[0]
@@ -210,11 +210,11 @@ class Engine:
             score(*self._prompt_chunk(size), **self._scored(size))
 
     def warm_up_first(self) -> list[Callable[[], object]]:
-        """Compile now what a short request alone needs; the engine must be idle.
+        """Compile now only what a short request needs; the engine must be idle.
 
         Returns:
-            Functions that compile the rest of what `warm_up` does, one program each and the most needed
-            first. They may be called in any other thread, while the engine answers.
+            Functions that compile the other programs of `warm_up`, one each, most needed first. They may be
+            called in any other thread, while the engine answers.
         """
         expect(self.idle, "engine", self.stats(), "an idle one to warm up")
         short, *longer = self._sizes
@@ -226,31 +226,31 @@ class Engine:
         return [*(compiled(read, *chunk) for chunk in chunks), *later, *scoring]
 
     def _prompt_chunk(self, size: int) -> tuple[Any, ...]:
-        """Arguments of `read` and `score` for a chunk of `size` tokens."""
+        """Return the arguments of `read` and `score` for a chunk of `size` tokens."""
         tokens = np.zeros((1, size), np.int32)
         return self._model, self._params, self._nothing.state, tokens, np.int32(1)
 
     def _scored(self, size: int) -> dict[str, Any]:
-        """More arguments of `score`."""
+        """Return the additional arguments of `score`."""
         return {"following": np.zeros(size, np.int32), "top_logprobs": self.top_logprobs}
 
     # A round.
 
     def step(self) -> list[Event]:
-        """Work for one round.
+        """Run one round.
 
         Returns:
-            What was made for whom; a request's last event says why it is the last. Empty when idle, and in
-            rounds that only read prompts.
+            The events of the round; a request's last event gives the reason for its end. Empty when idle, and
+            in rounds that only read prompts.
         """
         self._read_prompts()
         events, self._events = self._events, []
         if not (self._waiting or self._reading):
             self._slots.shrink()
-        if self._slots.running:  # the device begins a chunk
+        if self._slots.running:  # start a chunk on the device
             self._pending.append(self._slots.decode(self._chunk))
-        # While the caller looks at a chunk's tokens the device makes the next one. Not if someone waits for a
-        # row: that one has become free would be known a chunk later.
+        # The device makes the next chunk while the caller reads this one, except when a request waits for a
+        # row: then a row's end would be noticed a chunk later.
         while len(self._pending) > (bool(self._slots.running) and not self._waiting):
             events += self._collect()
         return events
@@ -260,7 +260,7 @@ class Engine:
         return self.slots - len(self._slots.running) - len(self._reading)
 
     def _read_prompts(self) -> None:
-        """Admit requests, and read one chunk of each prompt; those that have been read become rows."""
+        """Admit requests and read a chunk of each prompt; move those whose prompt is read to the pool."""
         while self._waiting and self._free and len(self._reading) < _PROMPTS:
             work = self._waiting.pop(next(iter(self._waiting)))
             self._begin(work)
@@ -276,7 +276,7 @@ class Engine:
                 work.state = work.hidden = None
 
     def _begin(self, work: _Work) -> None:
-        """Put a request after the longest beginning of its prompt that was read before."""
+        """Start a request from the longest known prefix of its prompt."""
         prompt, known = work.request.prompt, []
         if not work.request.prompt_logprobs:
             known = [hit for text, hit in self._prefixes if prompt[: hit.count] == text]
@@ -301,11 +301,11 @@ class Engine:
             work.state, work.hidden = read(*chunk)
         work.read = end
         self._total["prefilled"] += count
-        if self._cache is not None:  # which takes what ends where it keeps prefixes
+        if self._cache is not None:  # which keeps only the lengths it is made for
             self._cache.put(prompt[:end], work.state, work.hidden)
 
     def _report_prompt(self, work: _Work) -> bool:
-        """Report a prompt's log-probabilities, if asked for; return whether tokens are to be made."""
+        """Report a prompt's log-probabilities if requested; return whether tokens are to be generated."""
         request, finish = work.request, None if work.request.max_new_tokens else "length"
         chunks = [(choice, count) for choice, count in jax.device_get(work.scores)]
         work.scores.clear()
@@ -320,7 +320,7 @@ class Engine:
         return finish is None
 
     def _collect(self) -> list[Event]:
-        """Wait for the oldest chunk and report what it made."""
+        """Wait for the oldest chunk and return its events."""
         owners, made = self._pending.popleft()
         choice, count = jax.device_get(made)
         return [
@@ -330,7 +330,7 @@ class Engine:
         ]
 
     def _report(self, work: _Work, choice: Choice) -> Event:
-        """One request's event; with the last one it leaves its row."""
+        """Return one request's event; free its row if it is the last one."""
         request, tokens = work.request, choice.token.tolist()
         work.made += len(tokens)
         finish: Finish | None = None
@@ -361,7 +361,7 @@ class Engine:
         read_tokens("stop_tokens", request.stop_tokens, vocab_size)
         expect_known(request.sampler.logit_bias, vocab_size)
         if self.limit is not None:
-            most = f"at most {self.limit}, what a row has room for, less a prompt of {length} tokens, plus 1"
+            most = f"at most {self.limit}, the capacity of a row, less a prompt of {length} tokens, plus 1"
             expect(length + max(new, 1) - 1 <= self.limit, "max_new_tokens", new, most)
         if request.logprobs is not None:
             most = f"at most {self.top_logprobs} = top_logprobs of the engine"
@@ -369,7 +369,7 @@ class Engine:
 
 
 def _known(model: LanguageModel, prefix: Prefix, max_length: int) -> tuple[tuple[int, ...], Hit]:
-    """A prefix's tokens, and what to go on with after them."""
+    """Return a prefix's tokens, and the state and hidden vector to continue from."""
     expect_array("prefix.hidden", prefix.hidden, (1, model.config.embed_width), "floating")
     expect(row_count(prefix.state) == 1, "prefix.state", row_count(prefix.state), "one row")
     state = with_capacity(model, prefix.state, max_length)
@@ -377,7 +377,7 @@ def _known(model: LanguageModel, prefix: Prefix, max_length: int) -> tuple[tuple
 
 
 def _logprobs(choice: Choice, count: int, top: int | None) -> tuple[TokenLogprob, ...]:
-    """Those of the first `count` tokens of a row."""
+    """Return the log-probabilities of the first `count` tokens of a row."""
     if top is None:
         return ()
     columns = choice.token, choice.logprob, choice.top_ids[:, :top], choice.top_logprobs[:, :top]

@@ -1,4 +1,4 @@
-"""Which model made a state: short texts that differ when the config or any weight does."""
+"""Fingerprint the model that made a state: short texts that differ when the config or any weight does."""
 
 import hashlib
 import json
@@ -15,22 +15,21 @@ _TRAINING_ONLY = (
     *("embed_dropout", "residual_dropout", "drop_path", "embed_init", "freeze_embedding", "init_std"),
     *("max_length", "remat", "scan_layers"),
 )
-"""fields of a config that no state depends on"""
+"""fields of a config that do not change a state"""
 
 
 def config_fingerprint(config: ModelConfig) -> str:
-    """SHA-256 of the fields that decide what a model computes from its weights, its dtype included."""
+    """Return the SHA-256 of the fields that decide what a model computes from its weights, dtype included."""
     fields = {name: value for name, value in config.to_dict().items() if name not in _TRAINING_ONLY}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def weights_fingerprint(params: Params) -> str:
-    """SHA-256 of the names, shapes and dtypes of all weights, and of a 32-bit checksum of each one's bits.
+    """Return the SHA-256 of all weights' names, shapes, dtypes and 32-bit checksums of their bits.
 
-    A sample of the weights would miss a change of a few rows, a cryptographic hash of all would bring them
-    to the host; the checksums are made where the weights are, in the time of reading them once. Any change
-    of a single number is found, any other but for a chance of 2^-32. They distinguish models by mistake, not
-    forgers.
+    A sample of the weights would miss a change of a few rows; a cryptographic hash of all would bring them
+    to the host. The checksums are computed on the device in one pass over the weights. Any change of a single
+    number is found, any other with probability 1 - 2^-32. They detect mistakes, not forgeries.
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(nn.meta.unbox(params))
     sums = jax.device_get(_checksums([leaf for _, leaf in leaves]))
@@ -47,7 +46,7 @@ def _checksums(leaves: list[Array]) -> Int[Array, " leaves"]:
 
 
 def _checksum(leaf: Array) -> Int[Array, ""]:
-    """The sum of all words, each scrambled together with its place by MurmurHash3's bijection of words."""
+    """Sum all words, each mixed with its position by MurmurHash3's bijection of words."""
     itemsize = leaf.dtype.itemsize
     word = jnp.dtype(f"uint{8 * min(itemsize, 4)}")
     x = lax.bitcast_convert_type(leaf, word).reshape(-1).astype(jnp.uint32)

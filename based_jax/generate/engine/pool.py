@@ -1,11 +1,12 @@
 """The pool of an engine: requests as rows of one batch on the device, decoded together.
 
-    row     a request after its prompt: state, last hidden vector, settings, how far it may go
-    pool    rows of them; a free row costs its share of the arithmetic, and nobody reads what it makes
+    row     a request after its prompt: state, last hidden vector, settings and limits
+    pool    a batch of rows; a free row costs its share of the arithmetic, and its output is ignored
 
 Every leaf of a pool has the rows as its first axis, so a row is a pool of one, a new request is one copy
-(`put_rows`), and a pool of another size is one gather (`take_rows`). What changes from request to request
-is data: stops, limits and sampling live on the device, and a chunk of tokens needs no host synchronisation.
+(`put_rows`), and a pool of another size is one gather (`take_rows`). All that differs between requests is
+data: stops, limits and sampling settings are on the device, and a chunk of tokens needs no host
+synchronisation.
 """
 
 import functools
@@ -31,16 +32,16 @@ class Pool(NamedTuple):
     """the final norm's output at each row's last token"""
     settings: RowSettings
     counts: Counts
-    """what penalties look at; only of rows that have penalties"""
+    """token counts for the penalties; only used in rows that have penalties"""
     biases: Biases
     top: Bool[Array, " B"]
-    """whether the most likely tokens are reported beside each token"""
+    """whether to report the most likely tokens along with each token"""
     step: Int[Array, " B"]
-    """tokens made so far"""
+    """number of tokens made so far"""
     limit: Int[Array, " B"]
-    """tokens to make at most"""
+    """most tokens to make"""
     stops: Int[Array, "B S"]
-    """tokens that end a row, then -1"""
+    """tokens that end a row, padded with -1"""
     active: Bool[Array, " B"]
 
 
@@ -48,16 +49,16 @@ class Made(NamedTuple):
     """The tokens of one chunk; row r has count[r] of them, a stop token included."""
 
     choice: Choice
-    """its arrays with an axis of C tokens after that of the rows"""
+    """arrays of `Choice`, with an axis of C tokens after that of the rows"""
     count: Int[Array, " B"]
 
 
 @functools.partial(jax.jit, static_argnames=("model", "capacity", "stops"))
 def empty(model: LanguageModel, params: Params, capacity: int, stops: int = 8) -> Pool:
-    """A pool of one free row."""
+    """Return a pool of one free row."""
     none = jnp.zeros((1,), jnp.int32)
     state = model.init_state(1, capacity)
-    # A masked token changes nothing but dtypes: a float64 model's sums begin as float32 and grow wider.
+    # A masked token changes nothing but dtypes: a float64 model's sums start as float32 and become wider.
     apply = functools.partial(model.apply, method="hidden")
     hidden, later = jax.eval_shape(apply, params, none[:, None], state, mask=none[:, None] > 0)
     return Pool(
@@ -85,7 +86,7 @@ def read(
     Args:
         state: one row.
         tokens: the chunk, padded on the right.
-        count: its real tokens, at least one.
+        count: the number of its real tokens, at least one.
 
     Returns:
         The state after the chunk, and the final norm's output at its last token.
@@ -106,13 +107,13 @@ def score(
     following: Int[Array, " N"],
     top_logprobs: int,
 ) -> tuple[State, Float[Array, "1 D"], Choice]:
-    """Read a chunk of one prompt as `read` does, and report how likely each following token was.
+    """Read a chunk of one prompt as `read` does, and score the token that follows each of its tokens.
 
     Args:
         following: the token after each of `tokens`.
 
     Returns:
-        What `read` returns, and the log-probabilities of `following`, whose last ones are of padding.
+        What `read` returns, and the log-probabilities of `following`; the last ones belong to padding.
     """
     mask = jnp.arange(tokens.shape[1])[None] < count
     hidden, state = model.apply(params, tokens, state, mask=mask, method="hidden")
@@ -123,19 +124,19 @@ def score(
 
 @functools.partial(jax.jit, donate_argnames=("pool",))
 def insert(pool: Pool, row: Pool, slot: Int[Array, ""]) -> Pool:
-    """The pool with a pool of one in place of its row `slot`."""
+    """Return the pool with row `slot` replaced by a pool of one."""
     return put_rows(pool, row, slot[None])
 
 
 @functools.partial(jax.jit, donate_argnames=("pool",))
 def release(pool: Pool, slot: Int[Array, ""]) -> Pool:
-    """The pool with row `slot` free."""
+    """Return the pool with row `slot` free."""
     return pool._replace(active=pool.active.at[slot].set(False))
 
 
 @jax.jit
 def regroup(pool: Pool, rows: Int[Array, " R"], count: Int[Array, ""]) -> Pool:
-    """A pool of R rows: the first `count` are these, the others free."""
+    """Return a pool of R rows: the first `count` are `rows`, the others free."""
     pool = take_rows(pool, rows)
     return pool._replace(active=pool.active & (jnp.arange(len(rows)) < count))
 
@@ -144,7 +145,7 @@ def regroup(pool: Pool, rows: Int[Array, " R"], count: Int[Array, ""]) -> Pool:
 def decode(
     model: LanguageModel, params: Params, pool: Pool, *, chunk: int, top_logprobs: int
 ) -> tuple[Pool, Made]:
-    """Make up to `chunk` tokens per active row; ends earlier when no row is active.
+    """Make up to `chunk` tokens per active row; end earlier when no row is active.
 
     Args:
         top_logprobs: how many of the most likely tokens to report for each, where a row asks for them.
@@ -184,11 +185,11 @@ def decode(
 
 
 def _advance(model: LanguageModel, params: Params, pool: Pool, token: Int[Array, " B"]) -> Pool:
-    """The pool after one more token of every active row."""
+    """Return the pool after one more token of every active row."""
     step = pool.step + pool.active
     stopped = (token[:, None] == pool.stops).any(axis=1)
     active = pool.active & ~stopped & (step < pool.limit)
-    # Free rows go on too, whatever becomes of them: nobody reads them, and kernels of a step take no mask.
+    # Free rows are advanced too, as kernels of a single step take no mask; their output is ignored.
     hidden, state = model.apply(params, token[:, None], pool.state, method="hidden")
     counts = pool.counts.add(token, pool.active)
     return pool._replace(state=state, hidden=hidden[:, 0], counts=counts, step=step, active=active)

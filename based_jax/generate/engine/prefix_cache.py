@@ -1,8 +1,8 @@
-"""Prefixes that many prompts share, read once: the states after them, in memory.
+"""Keep the states after prefixes that many prompts share in memory, so that each is read once.
 
-What is kept after a prefix of a recurrent model does not grow with it, so long prefixes are as cheap to
-keep as short ones. Caches of keys and values are kept whole, with the capacity that they were made for. Where
-the memory ends, prefixes that were not used for the longest time go first.
+The state of a recurrent model does not grow with the prefix, so long prefixes cost as little to keep as
+short ones. KV caches are kept whole, with the capacity that they were made for. When the memory is full,
+the least recently used prefixes are dropped first.
 """
 
 import hashlib
@@ -18,28 +18,28 @@ from based_jax.validate import expect
 
 
 class Hit(NamedTuple):
-    """A prefix that needs not be read."""
+    """A prefix whose state is known."""
 
     count: int
     """its tokens"""
     state: State
-    """one row, after them"""
+    """one row, after the tokens"""
     hidden: Float[Array, "1 D"]
-    """the final norm's output at the last of them"""
+    """(1, D), the final norm's output at the last token"""
 
 
 class PrefixCache:
-    """States after prefixes, found by the SHA-256 of their tokens: no two texts that share one are known.
+    """States after prefixes, found by the SHA-256 of their tokens (no two texts with one hash are known).
 
-    For one model, its weights and one capacity: nothing here distinguishes them. The arrays are kept, not
-    copied, so they must not be donated. Not for use by several threads at once.
+    A cache belongs to one model, its weights and one capacity, which it does not check. The arrays are kept,
+    not copied, so they must not be donated. Not thread-safe.
 
     Args:
-        max_bytes: what the kept states may take together; an entry that is larger alone is not kept.
-        every: prefixes whose length is a multiple of this are kept: as many states per prompt as there are.
+        max_bytes: most bytes that the kept states may take together; a larger single entry is not kept.
+        every: keep prefixes whose length is a multiple of this: as many states per prompt as there are.
 
     Raises:
-        ValueError: no positive integers.
+        ValueError: an argument is not a positive integer.
     """
 
     def __init__(self, max_bytes: int, every: int = 128) -> None:
@@ -47,19 +47,19 @@ class PrefixCache:
             expect(isinstance(value, int) and value >= 1, name, value, "an integer, at least 1")
         self.max_bytes, self.every = max_bytes, every
         self.bytes = 0
-        """what the kept entries take"""
+        """bytes of the kept entries"""
         self.hits = 0
-        """searches that found a prefix"""
+        """lookups that found a prefix"""
         self.misses = 0
-        """searches that found none"""
-        self._entries: OrderedDict[bytes, tuple[Hit, int]] = OrderedDict()  # with their bytes
+        """lookups that found none"""
+        self._entries: OrderedDict[bytes, tuple[Hit, int]] = OrderedDict()  # and their sizes in bytes
 
     def __len__(self) -> int:
-        """Prefixes that are kept."""
+        """Return the number of kept prefixes."""
         return len(self._entries)
 
     def find(self, tokens: Sequence[int]) -> Hit | None:
-        """The longest kept prefix of `tokens`, all of them included; it becomes the one used last."""
+        """Return the longest kept prefix of `tokens` (possibly all) and mark it as most recently used."""
         for key in reversed(self._keys(tokens)):
             if key in self._entries:
                 self._entries.move_to_end(key)
@@ -69,11 +69,11 @@ class PrefixCache:
         return None
 
     def put(self, tokens: Sequence[int], state: State, hidden: Float[Array, "1 D"]) -> bool:
-        """Keep the state after `tokens`, in place of those that were not used for the longest time.
+        """Keep the state after `tokens`, dropping the least recently used entries if needed.
 
         Args:
-            tokens: all that the state has seen.
-            hidden: the final norm's output at the last of them.
+            tokens: all tokens that the state has read.
+            hidden: the final norm's output at the last token.
 
         Returns:
             False if nothing was kept: the length is not a multiple of `every`, or the entry too large.
@@ -94,7 +94,7 @@ class PrefixCache:
         return True
 
     def clear(self) -> None:
-        """Forget every prefix; `hits` and `misses` go on counting."""
+        """Drop every prefix; `hits` and `misses` keep their counts."""
         self._entries.clear()
         self.bytes = 0
 
@@ -103,7 +103,7 @@ class PrefixCache:
         self.bytes -= size
 
     def _keys(self, tokens: Sequence[int]) -> list[bytes]:
-        """Digests of the prefixes that could be kept, shortest first, in one pass over the tokens."""
+        """Digest the prefixes that could be kept, shortest first, in one pass over the tokens."""
         array = np.asarray(tokens, np.int32)
         digest, keys = hashlib.sha256(), []
         for end in range(self.every, len(array) + 1, self.every):

@@ -1,4 +1,4 @@
-"""What an engine is asked and what it answers: plain values, no arrays."""
+"""Requests to an engine and its answers: plain values, no arrays."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class Request:
     """A prompt and how to continue it.
 
     Its tokens are those of `generate(model, params, [prompt], max_new_tokens, ...)` with the sampler's
-    settings and `rng=jax.random.key(seed)[None]`, whatever else the engine does meanwhile.
+    settings and `rng=jax.random.key(seed)[None]`, whatever other requests the engine answers.
 
     Raises:
         TypeError, ValueError: a field of the wrong type or out of its range.
@@ -27,18 +27,18 @@ class Request:
     prompt: Sequence[int]
     """tokens, at least one; kept as a tuple"""
     max_new_tokens: int = 64
-    """tokens to make at most, a stop token included; 0 only reads the prompt"""
+    """most tokens to generate, a stop token included; 0 only reads the prompt"""
     sampler: Sampler = dataclasses.field(default_factory=Sampler)
     """how tokens are chosen"""
     seed: int = 0
-    """of the sampling, in [0, 2^32): the request's key is `jax.random.key(seed)`"""
+    """seed of the sampling, in [0, 2^32): the request's key is `jax.random.key(seed)`"""
     stop_tokens: Sequence[int] = ()
-    """tokens that end the continuation; they are no part of it"""
+    """tokens that end the continuation; they are not part of it"""
     logprobs: int | None = None
-    """report each token's log-probability, and this many of the most likely tokens; None is neither"""
+    """report each token's log-probability, and this many of the most likely tokens; None reports neither"""
     prompt_logprobs: bool = False
-    """report the same for the prompt's tokens but the first; the whole prompt is then read for it, whatever
-    was read before"""
+    """also report the prompt's tokens but the first; the whole prompt is then read again, even if a prefix of
+    it is known"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prompt", _integers("prompt", self.prompt))
@@ -51,44 +51,44 @@ class Request:
         if self.logprobs is not None:
             expect_integer("logprobs", self.logprobs, 0)
         else:
-            expected = "False, or logprobs to be given too"
+            expected = "False, or logprobs set as well"
             expect(not self.prompt_logprobs, "prompt_logprobs", self.prompt_logprobs, expected)
 
 
 class TokenLogprob(NamedTuple):
-    """How likely a token was by the model itself, before biases, penalties, temperature and candidates."""
+    """How likely a token was under the model itself, before biases, penalties, temperature and truncation."""
 
     token: int
     logprob: float
     """natural logarithm"""
     top: tuple[tuple[int, float], ...]
-    """the most likely tokens and theirs, most likely first; as many as the request asked for"""
+    """(token, log-probability) of the most likely tokens, most likely first; as many as requested"""
 
 
 class Event(NamedTuple):
-    """What a round made for one request."""
+    """The output of one round for one request."""
 
     ticket: int
     tokens: tuple[int, ...]
     """new tokens, without the stop token"""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """one per token if the request asked for them, else none"""
+    """one per token if requested, else none"""
     finish: Finish | None = None
-    """why this is the request's last event; None if it is not"""
+    """why this is the request's last event; None if more events follow"""
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    """of the prompt's tokens but the first, in the first event, if the request asked for them"""
+    """of the prompt's tokens but the first, in the first event, if requested"""
     end: TokenLogprob | None = None
-    """the stop token's, if there was one and the request asked for log-probabilities"""
+    """the stop token's, if there was one and log-probabilities were requested"""
 
 
 class Completion(NamedTuple):
-    """A whole answer."""
+    """The complete answer to a request."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
     finish: Finish
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    """see `Event`, as of the next"""
+    """see `Event`, also for the next field"""
     end: TokenLogprob | None = None
 
 
@@ -96,7 +96,7 @@ class Stats(NamedTuple):
     """What an engine holds now, and what it has done since it was made."""
 
     waiting: int
-    """requests that nothing has been done for"""
+    """requests that have not been started"""
     prefilling: int
     """requests whose prompt is being read"""
     running: int
@@ -108,22 +108,22 @@ class Stats(NamedTuple):
     made_tokens: int
     """tokens delivered"""
     prefilled_tokens: int
-    """tokens of prompts that were read"""
+    """prompt tokens that were read"""
     cached_tokens: int
-    """tokens of prompts that the prefix cache knew"""
+    """prompt tokens that the prefix cache supplied"""
     finished: int
     """requests answered"""
     cancelled: int
-    """requests taken back"""
+    """requests cancelled"""
 
 
 class Full(RuntimeError):
-    """As many requests wait as may: try again later."""
+    """`max_waiting` requests wait already: try again later."""
 
 
 def _integers(argument: str, tokens: Any) -> tuple[int, ...]:
     array = np.asarray(tokens)
-    array = array if array.size or array.ndim != 1 else np.zeros(0, np.int32)  # [] is of floats for NumPy
+    array = array if array.size or array.ndim != 1 else np.zeros(0, np.int32)  # NumPy: [] is of floats
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise TypeError(f"{argument} = {tokens!r}: expected a row of integers")
     return tuple(array.tolist())

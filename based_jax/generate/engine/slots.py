@@ -1,9 +1,9 @@
-"""The host's side of a pool: which request sits in which row, and how many rows there are.
+"""The host's view of a pool: which request has which row, and how many rows there are.
 
-The pool has 1, 2, 4, ... rows, as many as there are requests for, because decoding costs by the row. It grows
-when a row is needed and shrinks by one size at a time, so few programs are compiled: one for decoding at each
+The pool has 1, 2, 4, ... rows, as many as there are requests for, because each row costs time. It grows when
+a row is needed and shrinks by one size at a time, so few programs are compiled: one for decoding at each
 size, one for inserting, and one for each step up or down. Penalties, biases and log-probabilities are data of
-the rows: no request needs a program of its own.
+the rows, so no request needs its own program.
 """
 
 import functools
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 
 class Slots(Generic[T]):
-    """Rows of a pool and their owners.
+    """The rows of a pool and their owners.
 
     Args:
         capacity: tokens that a state must hold.
-        top_logprobs: how many of the most likely tokens are reported to requests that ask for any.
+        top_logprobs: how many of the most likely tokens are reported to requests that ask for them.
     """
 
     def __init__(
@@ -43,15 +43,15 @@ class Slots(Generic[T]):
         self._sizes = [*(1 << power for power in range((most - 1).bit_length())), most]
         self._pool = empty(model, params, capacity)
         self.owners: list[T | None] = [None]
-        """of each row; None is free"""
+        """the owner of each row; None for a free row"""
 
     @property
     def running(self) -> list[T]:
-        """Owners of rows."""
+        """Return the owners of rows."""
         return [owner for owner in self.owners if owner is not None]
 
     def insert(self, owner: T, request: Request, state: State, hidden: Float[Array, "1 D"]) -> None:
-        """Make a row of a request, growing the pool if all are taken.
+        """Give a request a row, growing the pool if all are taken.
 
         Args:
             state, hidden: one row each, after the prompt.
@@ -64,29 +64,29 @@ class Slots(Generic[T]):
         self.owners[slot] = owner
 
     def remove(self, owner: T, *, ended: bool) -> None:
-        """Free an owner's row; `ended` says that it has already come to its end on the device."""
+        """Free an owner's row; `ended` means that its row has already ended on the device."""
         slot = self.owners.index(owner)
         self.owners[slot] = None
         if not ended:
             self._pool = release(self._pool, np.int32(slot))
 
     def decode(self, chunk: int) -> tuple[list[T | None], Made]:
-        """Begin to make up to `chunk` tokens per row.
+        """Start making up to `chunk` tokens per row.
 
         Returns:
-            The owners of the rows at this time, and what will be made for them.
+            The owners of the rows at this time, and the tokens being made for them.
         """
         self._pool, made = decode(self._model, self._params, self._pool, chunk=chunk, top_logprobs=self._top)
         return list(self.owners), made
 
     def shrink(self) -> None:
-        """Take the next smaller pool if all that run fit into it."""
+        """Switch to the next smaller pool if all running rows fit into it."""
         index = self._sizes.index(len(self.owners))
         if index and len(self.running) <= self._sizes[index - 1]:
             self._regroup(self._sizes[index - 1])
 
     def warm_up(self, request: Request, state: State, hidden: Float[Array, "1 D"], chunk: int) -> None:
-        """Compile what a free pool will run at every size."""
+        """Compile the programs of every pool size, using a pool without requests."""
         row = self._row(request, state, hidden)
         for size in (*self._sizes, *self._sizes[-2::-1]):
             if size != len(self.owners):
@@ -96,7 +96,7 @@ class Slots(Generic[T]):
     def warm_up_first(
         self, request: Request, state: State, hidden: Float[Array, "1 D"], chunk: int
     ) -> list[Callable[[], object]]:
-        """Compile what one request alone will run.
+        """Compile the programs that a single request runs.
 
         Returns:
             For each other program of `warm_up` a function that compiles it without running it. They hold no
@@ -124,7 +124,7 @@ class Slots(Generic[T]):
         self.decode(chunk)
 
     def _regroup(self, size: int) -> None:
-        """Make a pool of `size` rows, those that run in front."""
+        """Make a pool of `size` rows that begins with the running ones."""
         kept = [slot for slot, owner in enumerate(self.owners) if owner is not None]
         index = np.zeros(size, np.int32)
         index[: len(kept)] = kept
@@ -139,7 +139,7 @@ class Slots(Generic[T]):
             self._pool = self._pool._replace(stops=jnp.pad(stops, more, constant_values=-1))
 
     def _row(self, request: Request, state: State, hidden: Float[Array, "1 D"]) -> Pool:
-        """A pool of one."""
+        """Return a pool of one row for a request."""
         pool, vocab_size = self._pool, self._model.config.vocab_size
         array: Any = np.array
         counts = self._uncounted
@@ -147,7 +147,7 @@ class Slots(Generic[T]):
             prompt = array([np.bincount(request.prompt, minlength=vocab_size)], np.int32)
             counts = counts._replace(prompt=jax.device_put(prompt))
         settings, biases = _settings(request.sampler)
-        places = pool.stops.shape[1] - len(request.stop_tokens)
+        unused = pool.stops.shape[1] - len(request.stop_tokens)
         return Pool(
             state=state,
             hidden=hidden,
@@ -157,27 +157,27 @@ class Slots(Generic[T]):
             top=array([bool(request.logprobs)]),
             step=array([0], np.int32),
             limit=array([request.max_new_tokens], np.int32),
-            stops=array([[*request.stop_tokens, *[-1] * places]], np.int32),
+            stops=array([[*request.stop_tokens, *[-1] * unused]], np.int32),
             active=array([True]),
         )
 
 
 def compile_program(program: Any, *args: Any, **options: Any) -> None:
-    """Compile a jitted function for arguments, some of which may be shapes; a call then finds it compiled."""
+    """Compile a jitted function for arguments, some of which may be shapes, so calls need not compile."""
     program.lower(*args, **options).compile()
 
 
 def _shapes(pool: Pool, size: int) -> Pool:
-    """A pool's arrays with `size` rows, as shapes."""
+    """Return the shapes of a pool's arrays with `size` rows."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype, weak_type=leaf.weak_type),
         jax.eval_shape(lambda pool: pool, pool),
     )
 
 
-@functools.lru_cache(maxsize=256)  # most requests share a few; ten small transfers each take their time
+@functools.lru_cache(maxsize=256)  # most requests share a few samplers; each costs ten small transfers
 def _settings(sampler: Sampler) -> tuple[RowSettings, Biases]:
-    """A sampler's settings with a key to be replaced, and its biases."""
+    """Return a sampler's settings, with a placeholder key, and its biases."""
     return row_settings([sampler], _keys(np.uint32(0))), Biases.of([sampler.logit_bias])
 
 

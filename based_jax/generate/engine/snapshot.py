@@ -1,16 +1,16 @@
-"""Snapshots: the state after a prefix, in one file, so that the prefix is never read again.
+"""Save the state after a prefix in one file, so that the prefix is never read again.
 
-States are values, so keeping one is a snapshot. On disk it is a safetensors file, written whole or not at
+On disk a snapshot is a safetensors file, written whole or not at all:
 all:
 
     tokens        int32 (N,), the prefix
     hidden        (1, D), the final norm's output at its last token
-    state/PATH    the state's arrays by their places in it, one row; the filled part of caches
+    state/PATH    the state's arrays by their paths in it, one row; only the filled slots of caches
     metadata      format "based_jax.snapshot", version "2", config and weights: fingerprints of the model,
                   sha256: of all of the above
 
-The checksum finds damaged files, not forged ones: whoever can write the file can write its checksum.
-A state is of use after the very weights that made it, so a file of another model is refused.
+The checksum finds damaged files, not forged ones: whoever can write the file can also write its checksum.
+A state is useful only with the weights that made it, so a file of another model is refused.
 """
 
 import functools
@@ -40,7 +40,7 @@ VERSION = "2"
 
 
 class Snapshot(NamedTuple):
-    """A prefix and what a model keeps of it."""
+    """A prefix and the model's state after it."""
 
     tokens: np.ndarray
     """(N,) int32"""
@@ -53,17 +53,17 @@ class Snapshot(NamedTuple):
 def snapshot(
     model: LanguageModel, params: Params, tokens: Sequence[int], *, max_length: int | None = None
 ) -> Snapshot:
-    """Read a prefix.
+    """Read a prefix and return its snapshot.
 
     Args:
         model: any model whose mixers can continue from a state.
         params: its variables.
-        max_length: tokens that the state must hold, those to come included; needed by caches of keys and
-            values only, which by default hold N. `with_capacity` gives them more.
+        max_length: tokens that the state must hold, later ones included; only KV caches need it. Defaults to
+            N. `with_capacity` enlarges a state later.
 
     Raises:
-        TypeError, ValueError: tokens that are none, or outside of the vocabulary, or more than `max_length`
-            or the model's positions.
+        TypeError, ValueError: `tokens` is empty, holds values outside of the vocabulary, or has more than
+            `max_length` tokens or the model's positions.
     """
     row = np.asarray(read_prompt([tokens], None, model.config.vocab_size).tokens[0])
     most = model.config.max_positions or len(row)
@@ -93,12 +93,12 @@ def save_snapshot(
 
     Args:
         path: the file to create or replace; its directory must exist.
-        model, params: what made the state.
+        model, params: the model and weights that made the state.
         tokens, state, hidden: see `Snapshot`.
 
     Raises:
-        ValueError: not one row of this model's state, or one that cannot be after these tokens: NaN in it,
-            or a length beyond theirs.
+        ValueError: not one row of this model's state, or a state that cannot follow these tokens: it has
+            NaNs, or a length beyond theirs.
         FileNotFoundError: no such directory.
     """
     expect(row_count(state) == 1, "state", f"{row_count(state)} rows", "one row")
@@ -118,12 +118,12 @@ def load_snapshot(
 
     Args:
         path: a file of `save_snapshot`.
-        model, params: what it must have been made by.
+        model, params: the model and weights that must have made it.
         max_length: see `snapshot`.
 
     Raises:
-        ValueError: no snapshot, a damaged one, or one of another model, other weights or another version; or
-            a `max_length` below its tokens.
+        ValueError: not a snapshot, or a damaged one, or one of another model, other weights or another
+            version; or a `max_length` below its tokens.
         FileNotFoundError: no such file.
     """
     from safetensors import SafetensorError
@@ -152,10 +152,10 @@ def _notes(model: LanguageModel, params: Params) -> dict[str, str]:
 def _read(
     path: str | os.PathLike[str], model: LanguageModel, notes: Mapping[str, str]
 ) -> dict[str, np.ndarray]:
-    """The arrays of a file; none is read before the header is known to fit."""
+    """Read the arrays of a file, after checking that its header fits."""
     from safetensors import safe_open
 
-    if os.path.exists(path):  # a pipe would be waited for
+    if os.path.exists(path):  # opening a pipe would block
         expect(os.path.isfile(path), "file", "no regular file", "one")
     with safe_open(os.fspath(path), framework="numpy") as file:
         found = file.metadata() or {}
@@ -183,7 +183,7 @@ def _digest(tensors: Mapping[str, np.ndarray]) -> str:
 
 
 def _expect_values(tensors: Mapping[str, np.ndarray], vocab_size: int) -> None:
-    """Check what a model would take without complaint: tokens, positions, NaN."""
+    """Check values that a model would accept silently: token ids, lengths, NaN."""
     tokens = tensors["tokens"]
     for name, tensor in tensors.items():
         kind = name.rpartition("/")[2]
@@ -201,26 +201,26 @@ def _expect_values(tensors: Mapping[str, np.ndarray], vocab_size: int) -> None:
 
 
 def _wanted(model: LanguageModel, count: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """What a file must hold after `count` tokens, beside them."""
+    """Return the arrays that a file must hold after `count` tokens, besides the tokens."""
     return {name: _on_disk(leaf) for name, leaf in _named(*_empty(model.config, count)).items()}
 
 
 @functools.lru_cache(maxsize=32)  # tracing takes longer than reading a small file
 def _empty(config: ModelConfig, count: int) -> tuple[State, Any]:
-    """Shapes and dtypes of a state of one row and of its hidden vector."""
+    """Return shapes and dtypes of a state of one row and of its hidden vector."""
     hidden = jax.ShapeDtypeStruct((1, config.embed_width), config.jnp_dtype)
     return jax.eval_shape(lambda: LanguageModel(config).init_state(1, count)), hidden
 
 
 def _named(state: State, hidden: Any) -> dict[str, Any]:
-    """The leaves of (state, hidden), in that tree's order, by their names in a file."""
+    """Return the leaves of (state, hidden), in that tree's order, by their names in a file."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     paths = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
     return {**{f"state/{path}": leaf for path, leaf in paths.items()}, "hidden": hidden}
 
 
 def _on_disk(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape and dtype in a file, where a complex number is two real ones."""
+    """Return shape and dtype in a file, where a complex number is stored as two real ones."""
     if not jnp.issubdtype(leaf.dtype, jnp.complexfloating):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
     return jax.ShapeDtypeStruct((*leaf.shape[:-1], 2 * leaf.shape[-1]), jnp.finfo(leaf.dtype).dtype)

@@ -1,1 +1,1 @@
-"""What no model of a kind can do, as experiments."""
+"""Lower bounds: experiments on what no model of a kind can compute."""

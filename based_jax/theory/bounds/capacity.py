@@ -1,4 +1,4 @@
-"""How much a linear state recalls when keys and values are random: by trial, and by a formula.
+"""Measure how much a linear state recalls with random keys and values: by trial, and by a formula.
 
 The state is d_k x d_v numbers, S = sum_i k_i v_i^T over P pairs with keys and values of length 1. The answer
 to a key is the value, of V known ones, whose product with w = S^T k is the largest. Here w = v + z with the
@@ -9,9 +9,9 @@ random vectors of length 1 in d dimensions overlap by x with a density of (1 - x
     one that is not stored                     |w| y,  |w|^2 = 1 + 2 sqrt(rho) x + rho,  y another one
     one that is stored with another key        a + |w| y,  a an overlap in d_k dimensions
 
-and the recall is about E_x[F(..)^(V - P) G(..)^(P - 1)]: F and G are how likely those two score less than the
-right one. It takes scores to be independent and z to have that length, and came out at most 0.11 too low in
-198 settings of 1 to 256 pairs, 256 to 4096 values, states of 3 x 3 to 128 x 32; 0.07 from 16 x 32 on.
+and the recall is about E_x[F(..)^(V - P) G(..)^(P - 1)]: F and G are the probabilities that those two score
+less than the right one. The formula assumes independent scores and that length of z; it was at most 0.11 too
+low in 198 settings of 1 to 256 pairs, 256 to 4096 values, states of 3 x 3 to 128 x 32; 0.07 from 16 x 32 on.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from based_jax.theory.bounds.linear_state import outer_products
 from based_jax.validate import expect
 
 NODES = 401
-"""Of the grid over an overlap."""
+"""Points of the grid over an overlap."""
 
 
 def simulated_recall(
@@ -37,7 +37,7 @@ def simulated_recall(
 ) -> float:
     """Return the fraction of P = `pairs` keys that are answered with their values, over all trials.
 
-    The state, of `shape` (d_k, d_v), is what `write` makes of keys and values, which are P different ones of
+    `write` makes the state, of `shape` (d_k, d_v), from keys and values, which are P different ones of
     V = `values` known values.
     """
     expect(0 < pairs <= values, "pairs", pairs, f"1 to values = {values}")
@@ -64,7 +64,7 @@ def expected_recall(pairs: int, shape: tuple[int, int], values: int) -> float:
 
 
 def _overlaps(width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a grid from -1 to 1 and the probabilities that vectors of length 1 overlap so much."""
+    """Return a grid from -1 to 1 and the probabilities of these overlaps of random unit vectors."""
     x = np.linspace(-1, 1, NODES)
     density = (1 - x**2) ** ((width - 3) / 2)
     return x, density / density.sum()

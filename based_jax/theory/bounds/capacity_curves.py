@@ -1,6 +1,6 @@
-"""Recall against the size of the state, bound and measured: data for a figure beside Based's figure 2.
+"""Compute recall against the size of the state, bound and measured, for a figure next to Based's figure 2.
 
-Three lines that know nothing of training: the bound of theorem F.3 (`recall_bound`), a table of values that
+Three lines are independent of training: the bound of theorem F.3 (`recall_bound`), a table of values that
 fills its bits, and a linear state of random keys in float32 (`capacity`). The points are trained models, ours
 or the paper's. All are means over the tests of a study's scale, each with its number of pairs.
 """
@@ -24,7 +24,7 @@ BOUND, TABLE, LINEAR = "bound (F.3)", "table of values", "linear state, random k
 """Names of the lines."""
 
 FLOAT_BITS = 32
-"""Of a number in the linear states."""
+"""Bytes of a number in the linear states."""
 
 WIDTHS = tuple(2**n for n in range(2, 9))
 """d_k = d_v of the linear states."""

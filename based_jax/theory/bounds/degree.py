@@ -1,13 +1,13 @@
-"""Degrees: what L layers of BaseConv cannot compute (Based, F.4.4: lemmas F.1 and F.2, theorem F.5).
+"""Compute degrees: what L layers of BaseConv cannot compute (Based, F.4.4: lemmas F.1, F.2, theorem F.5).
 
 A function on {0, 1}^n is exactly one multilinear polynomial, and its coefficients are the differences of the
 values along every axis (the Moebius transform). A layer at most doubles the degree, so a function of degree
 D takes ceil(log2 D) layers. MQAR's answer to a query of d bits has degree 2 d + 1.
 
-That is so for one pair, or if the values of all keys that match are added. If a key may be repeated and the
-value of one match is the answer, i pairs have a degree of d i at least, whichever match it is: let all values
-and the query be ones, and the answer is an OR of i ANDs. For the first match it is 2 d ceil(i / 2) + 1. So
-layers grow with log2 N then, which the paper does not say. Theorem F.7 has fewer as no key of its inputs
+That holds for one pair, or if the values of all matching keys are added. If a key may be repeated and the
+value of one match is the answer, i pairs have a degree of at least d i, whichever match it is: if all values
+and the query are ones, the answer is an OR of i ANDs. For the first match it is 2 d ceil(i / 2) + 1. So the
+layers then grow with log2 N, which the paper does not state. Theorem F.7 has fewer as no key of its inputs
 matches twice.
 """
 
@@ -20,14 +20,14 @@ from based_jax.validate import expect
 
 
 def points(variables: int) -> Matrix:
-    """{0, 1}^n, (2^n, n), in lexicographic order."""
+    """Return {0, 1}^n, (2^n, n), in lexicographic order."""
     return np.indices((2,) * variables).reshape(variables, 2**variables).T.astype(np.float64)
 
 
 def coefficients(values: np.ndarray) -> np.ndarray:
     """Return the coefficients of multilinear polynomials with values (2^n, ...) in the order of `points`.
 
-    Row i belongs to the product of the variables that are 1 in row i of `points`. Of integers exact.
+    Row i belongs to the product of the variables that are 1 in row i of `points`. Exact for integers.
     """
     count = len(values)
     expect(count > 0 and count & (count - 1) == 0, "len(values)", count, "a power of two")
@@ -64,7 +64,7 @@ def product(layers: int) -> Stack:
 
 
 def layers_for(degree: int) -> int:
-    """Return the smallest L with 2^L >= degree; theorem F.5 has it for the degree 2 d + 1.
+    """Return the smallest L with 2^L >= degree; theorem F.5 applies it to the degree 2 d + 1.
 
     The paper states log2(2 d), one less where d is a power of two; its proof excludes L = log2(2 d) as well.
     """
@@ -73,7 +73,7 @@ def layers_for(degree: int) -> int:
 
 
 def recall(bits: int, pairs: int, first: bool = False) -> np.ndarray:
-    """One bit of MQAR's answer to one query after i = `pairs` pairs, on all Boolean inputs.
+    """Return one bit of MQAR's answer to one query after i = `pairs` pairs, on all Boolean inputs.
 
     Keys have d = `bits` bits and values one. If `first`, the first key that matches counts; else the values
     of all that match are added. Returns (2^n,) integers, n = d + i (d + 1), in the order of `points` of

@@ -1,4 +1,4 @@
-"""The rows for degrees, of binary and of p-hot tokens, and for the length of a message."""
+"""Check degrees, of binary and of p-hot tokens, and the length of a message."""
 
 from collections.abc import Iterator
 
@@ -11,10 +11,10 @@ from based_jax.theory.bounds.message import growth
 from based_jax.theory.check import Check, listed
 
 SMALL = ((1, 2), (1, 3), (1, 5), (2, 2), (2, 3))
-"""(p, b) for which polynomials over p-hot tokens are solved for."""
+"""(p, b) for which the polynomials over p-hot tokens are solved."""
 
 SIZES = (*SMALL, (3, 2), (3, 3), (4, 2))
-"""The others take differences."""
+"""Larger (p, b), checked by differences."""
 
 
 def checks(seed: int = 0) -> list[Check]:
@@ -105,7 +105,7 @@ def _p_hot(seed: int) -> list[Check]:
 
 
 def random_stack(rng: np.random.Generator, layers: int, shape: tuple[int, int]) -> Stack:
-    """Layers whose numbers are all normal."""
+    """Return layers with normally distributed parameters."""
     width = shape[1]
     drawn = (Layer(rng.normal(size=(width, width)), *rng.normal(size=(3, *shape))) for _ in range(layers))
     return Stack(shape, tuple(drawn))

@@ -1,11 +1,11 @@
-"""The index game: why what recalls n bits needs a state of n bits (Based, theorem F.3 = 3.1).
+"""Play the index game: a model that recalls n bits needs a state of n bits (Based, theorem F.3 = 3.1).
 
 Alice has n bits and runs a recurrent model on the pairs (j, x_j). Bob gets its state, asks for the value of
 one key and gets x_i. If the answers are right for every string and index, no two strings may end in one
-state: they differ at some i, and Bob would answer both the same. So there are 2^n states, and a state has n
-bits. The paper leaves it at Omega(n), for models that may err; here all strings and all indices are played.
+state: they differ at some i, and Bob would get the same answer for both. So there are 2^n states, and a state
+has n bits. The paper states Omega(n), for models that may err; here all strings and all indices are played.
 
-Needed are n different keys; with c < n tokens for keys only c bits can be asked for.
+It needs n different keys; with c < n tokens for keys only c bits can be queried.
 """
 
 from collections.abc import Callable, Hashable
@@ -40,10 +40,10 @@ class Collision:
 
 @dataclass(frozen=True)
 class Game:
-    """All strings of n bits played."""
+    """The result of playing all strings of n bits."""
 
-    states: int  # how many different ones Bob got
-    wrong: int  # answers, of 2^n n
+    states: int  # number of different states
+    wrong: int  # wrong answers, of 2^n n
     collision: Collision | None  # None if no two strings ended in one state
 
 
@@ -77,7 +77,7 @@ def bit_per_key(keys: int) -> Model:
 
 
 def last_pairs(slots: int) -> Model:
-    """Return a window: it keeps the last pairs as they are, and answers 0 for keys that it has not."""
+    """Return a window: it keeps the last pairs, and answers 0 for other keys."""
     return Model(
         initial=(),
         step=lambda state, key, value: (*state, (key, value))[-slots:],

@@ -1,9 +1,9 @@
-"""How many pairs a linear state holds exactly: its rank (Zoology, H.24, in numbers rather than bits).
+"""Test how many pairs a linear state holds exactly: its rank (Zoology, H.24, in numbers rather than bits).
 
-A state S, d x d_v, is read as S^T q. Whatever wrote it, the answers to P keys are K S, of rank at most d. If
-the values are P different one-hot rows, the squared errors add up to at least P - rank(K) >= P - d. For up to
-d orthonormal keys sums of outer products and the delta rule reach 0. Beyond, both stay above that floor; the
-delta rule keeps the newest pair exact, at the cost of the others.
+A state S, d x d_v, is read as S^T q. However it was written, the answers to P keys are K S, of rank at most
+d. If the values are P different one-hot rows, the squared errors add up to at least P - rank(K) >= P - d. For
+up to d orthonormal keys sums of outer products and the delta rule reach 0. Beyond, both stay above that
+bound; the delta rule keeps the newest pair exact, at the cost of the others.
 """
 
 import numpy as np
@@ -28,12 +28,12 @@ def delta_rule(keys: Matrix, values: Matrix) -> Matrix:
 
 
 def squared_error(state: Matrix, keys: Matrix, values: Matrix) -> float:
-    """Of the answers to all keys, summed."""
+    """Return the squared error of the answers to all keys, summed."""
     return float(np.square(keys @ state - values).sum())
 
 
 def orthonormal(rng: np.random.Generator, pairs: int, width: int) -> Matrix:
-    """Random keys, (P, d): orthonormal as far as there are d of them, the others of length 1."""
+    """Draw random keys, (P, d): the first d orthonormal, the others of length 1."""
     expect(pairs > 0, "pairs", pairs, "at least 1")
     expect(width > 0, "width", width, "at least 1")
     basis = np.linalg.qr(rng.normal(size=(width, width)))[0]

@@ -1,8 +1,8 @@
-"""Layers by the length of a message (Based, theorem F.4 = 3.3).
+"""Bound the layers by the length of a message (Based, theorem F.4 = 3.3).
 
-Alice has a string of n bits and runs L layers of BaseConv on the pairs (j, x_j). What Bob's query of d bits
-becomes is then a polynomial in d variables of degree 2^L, whose coefficients she sends, and he can look up
-every bit. So the coefficients must hold n bits: with few layers on narrow tokens there are too few of them.
+Alice has a string of n bits and runs L layers of BaseConv on the pairs (j, x_j). The output for Bob's query
+of d bits is then a polynomial in d variables of degree 2^L, whose coefficients she sends, and he can look up
+every bit. So the coefficients must hold n bits: few layers on narrow tokens have too few of them.
 
 The string has as many bits as there are different keys. The theorem is stated for c <= N tokens and keys
 0..N - 1, which takes c = N: for c tokens, N in the bound becomes c. With fewer tokens than pairs it does not
@@ -26,7 +26,7 @@ class Growth:
 
 
 def monomials(variables: int, degree: int) -> int:
-    """Return how many multilinear monomials of at most a degree there are.
+    """Return the number of multilinear monomials of at most a degree.
 
     The paper has d^D, which is too few for D = 1, by the constant.
     """
@@ -34,7 +34,7 @@ def monomials(variables: int, degree: int) -> int:
 
 
 def coefficient_bits(log_pairs: float, layers: int, alpha: float = 1.0) -> float:
-    """B = (alpha + 2) 2^L log2 N, for parameters of alpha log2 N bits and d <= N."""
+    """Return B = (alpha + 2) 2^L log2 N, for parameters of alpha log2 N bits and d <= N."""
     return (alpha + 2) * 2**layers * log_pairs
 
 

@@ -1,9 +1,9 @@
-"""The index game with the library's mixers: what their states hold of n bits (Based, theorem F.3).
+"""Play the index game with the library's mixers: how many of n bits their states hold (Based, theorem F.3).
 
 All 2^n strings run through a mixer with random parameters, a token for each pair (j, x_j), in float64. States
-that differ let Bob look up every bit, states that are equal do not. Then each number of the state is rounded
-to fewer and fewer bits: as long as all states differ, numbers times bits is at least n. That is why the bound
-is in bits: GLA of width 1 has a state of one number, which takes 9 bits for n = 4, 13 for 8 and 20 for 10.
+that differ let Bob look up every bit, equal states do not. Then each number of the state is rounded to fewer
+and fewer bits: while all states differ, numbers times bits is at least n. The bound counts bits for this
+reason: GLA of width 1 has a state of one number, which takes 9 bits for n = 4, 13 for 8 and 20 for 10.
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from based_jax.theory.bounds.index_game import Collision, collide
 from based_jax.validate import expect
 
 FINEST = 20
-"""Bits of a number that are compared at most: enough for all states, and coarse against rounding."""
+"""Most bits of a number that are compared: enough for all states, and coarse compared with rounding."""
 
 NOISE = 1e-9
-"""A number of the state whose values differ by less, relative to their size, does not count."""
+"""Numbers of the state whose values differ by less, relative to their size, do not count."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class States:
 
     mixer: str
     length: int  # n
-    numbers: int  # how many numbers of the state differ from string to string
-    distinct: int  # how many states differ, of 2^n, with `FINEST` bits a number
+    numbers: int  # numbers of the state that differ between strings
+    distinct: int  # different states, of 2^n, with `FINEST` bits a number
     bits: int | None  # the fewest bits a number, the same for all, with which all 2^n differ
     collision: Collision | None  # two strings with one state, and where they differ
 
@@ -55,7 +55,7 @@ def run(name: str, length: int, d_model: int = 8, seed: int = 0, **options: Any)
     with jax.enable_x64(True):
         mixer = mixers.make(name, d_model=d_model, dtype=jnp.float64, **options)
         numbers = _states(mixer, length, rng)
-    # Only those that differ from row to row count, from 0 to 1 each.
+    # Only numbers that differ between rows count, scaled to 0 to 1.
     low, high = numbers.min(axis=0), numbers.max(axis=0)
     varies = high - low > NOISE * np.abs(numbers).max(axis=0)
     numbers = (numbers[:, varies] - low[varies]) / (high - low)[varies]
@@ -67,7 +67,7 @@ def run(name: str, length: int, d_model: int = 8, seed: int = 0, **options: Any)
 
 
 def _states(mixer: Mixer, length: int, rng: np.random.Generator) -> np.ndarray:
-    """(2^n, everything in a state)."""
+    """Return (2^n, all numbers of a state)."""
     strings = points(length).astype(int)
     tokens = 2 * np.arange(length) + strings
     x = rng.normal(size=(2 * length, mixer.d_model))[tokens]
@@ -81,7 +81,7 @@ def _states(mixer: Mixer, length: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def distinct(numbers: np.ndarray, bits: int) -> tuple[int, np.ndarray]:
-    """How many rows differ in numbers of so many bits, and for each row the first one that equals it."""
+    """Count the rows that differ in numbers of so many bits; return each row's first equal row, too."""
     levels = np.rint(numbers * (2**bits - 1)).astype(np.int64)
     if levels.shape[1] == 0:
         return 1, np.zeros(len(levels), dtype=int)

@@ -1,10 +1,10 @@
-"""Degrees where a token is p one-hot blocks, from binary (b = 2) to one-hot (p = 1) (Based, F.5).
+"""Compute degrees for tokens of p one-hot blocks, from binary (b = 2) to one-hot (p = 1) (Based, F.5).
 
 A token of c = b^p is p digits in base b, each one-hot: p b bits; the almost p-hot encoding drops the last
 bit of each block (definition F.7). No two variables of a block are ever 1 together, so polynomials can be
-taken block-exclusive: no monomial has two of them (definition F.8). On the almost p-hot encoding a function
+block-exclusive: no monomial has two of them (definition F.8). On the almost p-hot encoding a function
 is exactly one of those (proposition F.4), with the coefficients below. On the p-hot one it is many, but none
-has a smaller degree (proposition F.5). Equality has degree 2 p (lemma F.4), so that it takes ceil(log2(2 p))
+has a smaller degree (proposition F.5). Equality has degree 2 p (lemma F.4), so it takes ceil(log2(2 p))
 layers (theorem F.6, which rounds down). MQAR, which multiplies by a value, has 2 p + 1.
 
 Functions are arrays with one axis of b digits for each block, of all tokens it depends on.
@@ -20,9 +20,9 @@ from based_jax.validate import expect
 
 
 def encode(tokens: np.ndarray, p: int, base: int, almost: bool = False) -> Matrix:
-    """The p blocks of each token from 0 to base^p - 1, most significant digit first: (m,) to (m, p * base).
+    """Encode tokens from 0 to base^p - 1 as p blocks, most significant digit first: (m,) to (m, p * base).
 
-    If `almost`, without the last bit of each block: (m, p * (base - 1)).
+    With `almost` the last bit of each block is dropped: (m, p * (base - 1)).
     """
     expect(p > 0, "p", p, "at least 1")
     expect(base > 1, "base", base, "at least 2")
@@ -34,10 +34,10 @@ def encode(tokens: np.ndarray, p: int, base: int, almost: bool = False) -> Matri
 
 
 def coefficients(values: np.ndarray) -> np.ndarray:
-    """The coefficients of the block-exclusive polynomial over the almost p-hot encoding with these values.
+    """Return coefficients of the block-exclusive polynomial over the almost p-hot encoding of `values`.
 
     They have an axis for each block: index k < b - 1 stands for the block's variable k and the last index for
-    none of them. Of integers exact.
+    none of them. Exact for integers.
     """
     result = values.copy()
     for axis in range(values.ndim):
@@ -89,7 +89,7 @@ def recall(p: int, base: int) -> np.ndarray:
 
 
 def product_of_blocks(first: Matrix, second: Matrix, p: int) -> np.ndarray:
-    """Lemma F.4's polynomial of almost p-hot tokens, (m, p (b - 1)): 1 where they are equal, else 0, (m,)."""
+    """Evaluate lemma F.4's polynomial of tokens (m, p (b - 1)): 1 if they are equal, else 0, (m,)."""
     first, second = (tokens.reshape(len(tokens), p, -1) for tokens in (first, second))
     both_last = (1 - first.sum(axis=2)) * (1 - second.sum(axis=2))
     return ((first * second).sum(axis=2) + both_last).prod(axis=1)

@@ -1,6 +1,6 @@
-"""The best recall that a state of some bits allows: theorem F.3 of Based, for models that may err.
+"""Bound the recall that a state of some bits allows: theorem F.3 of Based, for models that may err.
 
-P values out of V are recalled from b bits, the fraction a of them rightly. By Fano's inequality
+P values out of V are recalled from b bits, the fraction a of them correctly. By Fano's inequality
 
     b >= H - P (h(a) + (1 - a) log2(V - 1)),        h(a) = -a log2 a - (1 - a) log2(1 - a),
 
@@ -44,6 +44,6 @@ def best_recall(bits: float, pairs: int, values: int, distinct: bool = False) ->
 
 
 def table_recall(bits: float, pairs: int, values: int) -> float:
-    """What a table recalls: the values of the first pairs that fit, log2 V bits each, the others guessed."""
+    """Return a table's recall: the values of the first pairs that fit, log2 V bits each, others guessed."""
     slots = min(pairs, int(bits / log2(values)))
     return (slots + (pairs - slots) / values) / pairs

@@ -1,4 +1,4 @@
-"""The rows for states: the index game, mixers, recall that errs, linear states."""
+"""Check states: the index game, mixers, recall with errors, linear states."""
 
 from collections.abc import Iterator
 from math import log2
@@ -19,10 +19,10 @@ MIXERS: tuple[tuple[str, dict[str, int]], ...] = (
     ("short_conv", {}),
     ("sliding_window", {"left": 3}),
 )
-"""The first two, as narrow as they can be, keep all strings apart; the others do not."""
+"""The first two, as narrow as possible, distinguish all strings; the others do not."""
 
 FORMULA = 0.1
-"""How far `expected_recall` may be from trials: it is up to 0.07 too low, and the trials are 1024 answers."""
+"""Tolerance of `expected_recall`: it is up to 0.07 too low, and the trials are 1024 answers."""
 
 
 def checks(seed: int = 0) -> list[Check]:

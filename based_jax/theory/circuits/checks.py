@@ -1,4 +1,4 @@
-"""The table's rows for circuits: each is compiled, run, and compared with what it should compute."""
+"""Check circuits: each is compiled, run, and compared with the direct computation."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,42 +27,42 @@ Instance = tuple[Circuit, Matrix, Matrix]
 
 @dataclass(frozen=True)
 class Way:
-    """A circuit compiled in one of the ways, and what it may take."""
+    """A compiled circuit, and the bounds of its compilation."""
 
     name: str
     stack: Stack
-    formula: str  # of the layers that it may take
-    layers: int  # what comes of the formula
-    values: int  # the size that the inner matrix may have
+    formula: str  # formula of the bound on layers
+    layers: int  # value of the formula
+    values: int  # bound on the size of the inner matrix
 
 
 def by_level(circuit: Circuit) -> Way:
-    """Return a row of at most 2 w values."""
+    """Compile to a row of at most 2 w values."""
     stack = compile_circuit(circuit, merge=False)
     return Way("level by level, on a row", stack, "2 Delta", 2 * circuit.depth, 2 * circuit.width)
 
 
 def merged(circuit: Circuit) -> Way:
-    """Return a row of no more values than the circuit has."""
+    """Compile to a row of no more values than the circuit has."""
     layers = 2 * product_depth(circuit) + 1
     return Way("with sums merged, on a row", compile_circuit(circuit), "2 M + 1", layers, circuit.size)
 
 
 def on_a_column(circuit: Circuit) -> Way:
-    """9 columns of less than 2 w values."""
+    """Compile to 9 columns of less than 2 w values."""
     layers = 1 + circuit.depth * (10 * ceil(log2(circuit.width)) - 3)
     stack = compile_columns(circuit)
     return Way("level by level, on a column", stack, "1 + Delta (10 r - 3)", layers, 18 * circuit.width)
 
 
 def checks(seed: int = 0) -> list[Check]:
-    """Zoology, theorem H.21, and circuits that it is applied to."""
+    """Check Zoology, theorem H.21, and circuits that it is applied to."""
     rng = np.random.default_rng(seed)
     return [*theorem(rng), *applications(rng), *growth()]
 
 
 def theorem(rng: np.random.Generator) -> list[Check]:
-    """Random circuits, level by level and with sums merged; the counts are those of the last one."""
+    """Check random circuits, level by level and with sums merged; the counts are those of the last one."""
     circuits = [random_circuit(rng, variables=5, gates=40, outputs=3, reach=reach) for reach in (2, 4, 8, 16)]
     inputs = [rng.uniform(-1, 1, size=(3, circuit.variables)) for circuit in circuits]
     instances = [(circuit, u, circuit(u)) for circuit, u in zip(circuits, inputs, strict=True)]
@@ -113,7 +113,7 @@ def applications(rng: np.random.Generator) -> Iterator[Check]:
 def _row(
     statement: str, source: str, sizes: str, instances: list[Instance], way: Callable[[Circuit], Way] = merged
 ) -> Check:
-    """The largest error of all instances, and the counts of the last; to miss a bound is an error too."""
+    """Return the largest error of all instances, and the last one's counts; exceeding a bound is an error."""
     errors = []
     for circuit, u, expected in instances:
         compiled = way(circuit)

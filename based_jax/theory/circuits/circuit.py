@@ -1,4 +1,4 @@
-"""Arithmetic circuits: + and x over variables and constants, counted as the papers count them.
+"""Define arithmetic circuits: + and x over variables and constants, counted as in the papers.
 
 An (n, s, Delta, w)-circuit has n variables, s nodes, Delta gates on its longest path, and w wires that a
 horizontal cut meets (Zoology, definition H.1; Based, definition F.1). `trace` writes one down.
@@ -18,7 +18,7 @@ class Node:
     """One node of a circuit."""
 
     kind: Literal["variable", "constant", "+", "*"]  # "+" and "*" are the gates
-    operands: tuple[int, ...] = ()  # of a gate, the indices of two earlier nodes, which may be the same
+    operands: tuple[int, ...] = ()  # of a gate: indices of two earlier nodes, possibly equal
     value: float = 0.0  # of a constant
 
 
@@ -64,7 +64,7 @@ class Circuit:
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
-        """Of each node, the gates on the longest path to it: 0 for variables and constants."""
+        """For each node, the gates on the longest path to it: 0 for variables and constants."""
         levels: list[int] = []
         for node in self.nodes:
             levels.append(1 + max(levels[operand] for operand in node.operands) if node.operands else 0)
@@ -99,7 +99,7 @@ class Circuit:
 
 
 def last_uses(circuit: Circuit, stages: tuple[int, ...], last: int) -> list[int]:
-    """Of each node, the last of the `stages` with a gate that reads it: `last` for outputs, 0 for none."""
+    """Return for each node the last of `stages` with a gate that reads it: `last` for outputs, 0 for none."""
     uses = [0] * circuit.size
     for node, stage in zip(circuit.nodes, stages, strict=True):
         for operand in node.operands:

@@ -1,8 +1,8 @@
-"""Circuits as BaseConv layers on a column: the theorem with its own shapes (Zoology, theorem H.21).
+"""Compile circuits to BaseConv layers on a column: the theorem with its own shapes (Zoology, theorem H.21).
 
-The values of a circuit stand in the rows, where the projection W cannot bring one to another row. Shifts
-can: a move (`routing`) is a layer of three masked shifts, by 0, k and -k (around the end), each in a column
-of its own, and a layer that adds the three columns. Three blocks of three columns bring to the row of each
+The values of a circuit are in the rows, where the projection W cannot move a value to another row. Shifts
+can: a move (`routing`) is a layer of three masked shifts, by 0, k and -k (around the end), each in its own
+column, and a layer that adds the three columns. Three blocks of three columns move to the row of each
 value of the next level
 
     left        its first operand, or the value itself where it is there already
@@ -34,7 +34,7 @@ WIDTH = 9
 
 
 def compile_columns(circuit: Circuit) -> Stack:
-    """The stack that maps the variables, (n, 1), to the outputs: ``stack(u, (len(circuit.outputs), 1))``."""
+    """Return the stack from variables, (n, 1), to outputs: ``stack(u, (len(circuit.outputs), 1))``."""
     values = held(circuit, circuit.levels)
     rows = 2 ** max(1, (max(map(len, values)) - 1).bit_length())
     stack = linear((rows, WIDTH), np.outer(np.eye(WIDTH)[0], np.ones(WIDTH)))
@@ -46,7 +46,7 @@ def compile_columns(circuit: Circuit) -> Stack:
 def _level(
     circuit: Circuit, number: int, before: list[int], after: list[int], rows: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What each row holds after a level: scale * left + right + constant, times factor if there is one.
+    """Return the content of each row after a level: scale * left + right + constant, times factor if any.
 
     Returns the sources, of each operand and row the row before the level, or -1, scales and constants.
     """
@@ -54,7 +54,7 @@ def _level(
     sources, scales, constants = np.full((3, rows), -1), np.ones(rows), np.zeros(rows)
     for row, node in enumerate(after):
         kind = circuit.nodes[node].kind
-        # A value of an earlier level is the sum of itself.
+        # A value of an earlier level is the sum of itself and nothing.
         operands = circuit.nodes[node].operands if circuit.levels[node] == number else (node,)
         taken = [row_of[operand] for operand in operands if operand in row_of]
         fixed = [circuit.nodes[operand].value for operand in operands if operand not in row_of]
@@ -85,7 +85,7 @@ def _layers(sources: np.ndarray, scales: np.ndarray, constants: np.ndarray) -> l
 
 
 def _shift(moves: tuple[Move, ...], scales: np.ndarray) -> Stack:
-    """Each block's first column holds what stays in its row, the others what comes from above and below."""
+    """Move: each block's first column holds values that stay, the others those from rows above and below."""
     rows = len(scales)
     masks, filters = np.zeros((2, rows, WIDTH))
     for block, move in enumerate(moves):

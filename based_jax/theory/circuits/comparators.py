@@ -1,4 +1,4 @@
-"""Comparing and exchanging numbers bit by bit, with gates that are polynomials (Zoology, H.31 and H.32).
+"""Compare and exchange numbers bit by bit, with gates that are polynomials (Zoology, H.31 and H.32).
 
     AND = x y,   XOR = x + y - 2 x y,   NOT = 1 - x        for x, y in {0, 1}
 
@@ -16,7 +16,7 @@ Bits: TypeAlias = Sequence[Any]
 
 
 def to_bits(numbers: np.ndarray, bits: int) -> np.ndarray:
-    """Integers of any shape as bits, float64 on a new last axis."""
+    """Convert integers of any shape to bits, float64 on a new last axis."""
     return (numbers[..., None] >> np.arange(bits)[::-1] & 1).astype(np.float64)
 
 
@@ -49,12 +49,12 @@ def compare(x: Bits, y: Bits) -> tuple[Any, Any]:
 
 
 def select(condition: Any, x: Bits, y: Bits) -> list[Any]:
-    """x where the condition is 1, y where it is 0."""
+    """Return x where the condition is 1, y where it is 0."""
     return [b + condition * (a - b) for a, b in zip(x, y, strict=True)]
 
 
 def exchange(x: Bits, y: Bits, keys: int | None = None) -> tuple[list[Any], list[Any]]:
-    """The comparator: the smaller and the larger of two numbers, x first where they are equal.
+    """Return the smaller and the larger of two numbers (a comparator), x first if they are equal.
 
     Only the first `keys` bits are compared (default: all); the bits after them move along.
     """

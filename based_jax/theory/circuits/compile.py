@@ -1,15 +1,15 @@
-"""Arithmetic circuits as BaseConv layers (Zoology, theorem 4.2 = H.21; Based, theorem F.1).
+"""Compile arithmetic circuits to BaseConv layers (Zoology, theorem 4.2 = H.21; Based, theorem F.1).
 
-The values of a circuit stand in one row, in a column each: the inner matrix is 1 x D~. A stage is
+The values of a circuit are in one row, in a column each: the inner matrix is 1 x D~. A stage is
 
-    route      W brings the values that are needed to their columns, adding and scaling as it does so, with
+    route      W moves the values that are needed to their columns, adding and scaling them on the way, with
                constants in b1; the other half is 1
-    multiply   a * b in the column where b stands: W reads a, and the filter delta_0 keeps b
+    multiply   a * b in the column of b: W reads a, and the filter delta_0 keeps b
 
 and a stage without products of two values needs no second layer. Both factors of a product are data, so
 one comes from the projection and one from the convolution: b1, where the proof has the first factors, is the
-same for every input. A level of products takes two layers where factors are sums: (x0 + x1) * (x2 + x3) is
-not one layer, since what the filter makes of a column has one variable.
+same for every input. A level of products takes two layers if factors are sums: (x0 + x1) * (x2 + x3) is
+not one layer, since the filter's result in a column has only one variable.
 
     merge=False    a stage is a level: at most 2 Delta layers of at most 2 w columns, and W has at most two
                    entries a column: the theorem without its log w.
@@ -30,7 +30,7 @@ from based_jax.theory.circuits.stages import Stage, merged_levels, stages
 
 
 def compile_circuit(circuit: Circuit, merge: bool = True) -> Stack:
-    """The stack that maps the variables, (1, n), to the outputs: ``stack(u, (1, len(circuit.outputs)))``."""
+    """Return the stack from variables, (1, n), to outputs: ``stack(u, (1, len(circuit.outputs)))``."""
     levels = merged_levels(circuit) if merge else circuit.levels
     steps = stages(circuit, levels)
     width = max(circuit.variables, *(len(stage.seats) for stage in steps))
@@ -44,7 +44,7 @@ def compile_circuit(circuit: Circuit, merge: bool = True) -> Stack:
 
 
 def run(stack: Stack, u: Matrix, outputs: int) -> Matrix:
-    """What a compiled circuit, on a row or a column, makes of a batch of inputs: (B, n) to (B, outputs)."""
+    """Run a compiled circuit, on a row or a column, on a batch of inputs: (B, n) to (B, outputs)."""
     on_a_row = stack.shape[0] == 1
     inputs = u[:, None, :] if on_a_row else u[:, :, None]
     shape = (1, outputs) if on_a_row else (outputs, 1)
@@ -52,7 +52,7 @@ def run(stack: Stack, u: Matrix, outputs: int) -> Matrix:
 
 
 def _route(circuit: Circuit, stage: Stage, new: list[int], width: int) -> Stack:
-    """Every seat as an affine form of the columns before, whose last entry is the constant.
+    """Compute every column as an affine form of the columns before, whose last entry is the constant.
 
     The stage computes the sums and products with constants in `new`, operands first.
     """
@@ -74,7 +74,7 @@ def _route(circuit: Circuit, stage: Stage, new: list[int], width: int) -> Stack:
 
 
 def _multiply(stage: Stage, width: int) -> Stack:
-    """Products in their columns, what is read later as it is, and 0 in the columns of first factors."""
+    """Compute products in their columns; keep values that are read later; set first factors' columns to 0."""
     weights, bias_1 = np.zeros((width, width)), np.where(np.arange(width) < stage.kept, 1.0, 0.0)
     for column, first in stage.products.items():
         weights[first, column], bias_1[column] = 1, 0

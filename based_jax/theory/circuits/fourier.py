@@ -1,7 +1,7 @@
-"""The fast Fourier transform of 2^k points as a circuit: sums and products with constants only.
+"""Write the fast Fourier transform of 2^k points as a circuit: sums and products with constants only.
 
 Complex numbers are pairs of values. Merged, its levels are one dense layer; level by level they are at most
-4 log2 n sparse ones, with O(n log n) numbers other than 0 together: what depth buys.
+4 log2 n sparse ones, with O(n log n) nonzero numbers together: depth buys sparsity.
 """
 
 import cmath
@@ -31,7 +31,7 @@ def fourier(values: Sequence[Any]) -> list[Any]:
 
 
 def _turn(fraction: float, real: Any, imaginary: Any) -> tuple[Any, Any]:
-    """A complex number times exp(-2 pi i fraction); quarters of a turn are exact, and cost no gates."""
+    """Multiply a complex number by exp(-2 pi i fraction); quarter turns are exact, and cost no gates."""
     factor = (-1j) ** int(4 * fraction) * cmath.exp(-2j * cmath.pi * (fraction % 0.25))
     return factor.real * real - factor.imag * imaginary, factor.real * imaginary + factor.imag * real
 

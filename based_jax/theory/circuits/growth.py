@@ -1,4 +1,4 @@
-"""How size, depth and width of the circuits grow: the table's rows that are counts."""
+"""Count size, depth and width of growing circuits for the table."""
 
 from math import ceil, log2
 
@@ -11,7 +11,7 @@ from based_jax.theory.circuits.trace import trace
 
 
 def growth() -> list[Check]:
-    """Sizes, depths and widths, counted and held against formulas."""
+    """Compare sizes, depths and widths with formulas."""
     comparisons = [(comparing(d), d) for d in (1, 2, 3, 8, 33, 64)]
     networks = [(sorting_network(2**k, d), k, d) for k in (1, 2, 3, 4) for d in (1, 4)]
     recalls = [(recalling(2**k, d), 2**k, k + 1, 2 * d + k + 1) for k in (1, 2, 3) for d in (1, 3)]
@@ -44,7 +44,7 @@ def growth() -> list[Check]:
 
 
 def comparing(bits: int) -> Circuit:
-    """x < y for two numbers of d bits, first those of x."""
+    """Return the circuit of x < y for two numbers of d bits, x first."""
     return trace(lambda values: compare(values[:bits], values[bits:])[:1], 2 * bits)
 
 

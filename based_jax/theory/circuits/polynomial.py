@@ -1,4 +1,4 @@
-"""Polynomials in several variables, as nested sums.
+"""Write polynomials in several variables as nested sums.
 
     p(x) = c + sum_i x_i p_i(x_i, x_(i+1), ...)        (every p_i has a degree less)
 
@@ -14,13 +14,13 @@ import numpy as np
 from based_jax.theory.circuits.trace import total
 
 Coefficients = Mapping[tuple[int, ...], float]
-"""Of each monomial, by the indices of its variables in increasing order: (0, 0, 2) is x0^2 x2."""
+"""Coefficient of each monomial, by the indices of its variables in increasing order: (0, 0, 2) is x0^2 x2."""
 
 
 def polynomial(values: Sequence[Any], coefficients: Coefficients, above: tuple[int, ...] = ()) -> Any:
     """Return the value of a polynomial with all `monomials` up to its degree, at wires, numbers or arrays.
 
-    Only terms with the factors `above`, which stand before the brackets, are looked at.
+    Only terms with the factors `above`, those outside the brackets, are used.
     """
     if above not in coefficients:
         return 0.0
@@ -31,7 +31,7 @@ def polynomial(values: Sequence[Any], coefficients: Coefficients, above: tuple[i
 
 
 def monomials(variables: int, degree: int) -> list[tuple[int, ...]]:
-    """All monomials up to a degree."""
+    """Return all monomials up to a degree."""
     degrees = range(degree + 1)
     return [term for size in degrees for term in combinations_with_replacement(range(variables), size)]
 

@@ -1,4 +1,4 @@
-"""Random circuits, whose values stay in [-1, 1] if their variables do."""
+"""Draw random circuits, whose values stay in [-1, 1] if their variables do."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,11 +1,11 @@
-"""MQAR as a circuit: sort keys and queries together, and hand values on (Zoology, H.33 and H.36).
+"""Write MQAR as a circuit: sort keys and queries together, and pass values on (Zoology, H.33 and H.36).
 
 The paper's circuit searches sorted keys by recursion on slices whose ends are data, and wires cannot follow
 those. Sorting does the same search without them:
 
     1. records of every query q_i, with time 2 i, and every key k_i, with time 2 i + 1 and its value v_i
-    2. sort by token, then time: each query stands after the earlier keys with its token
-    3. a scan hands token and value of the last key on; a query takes the value if the token is its own
+    2. sort by token, then time: each query comes after the earlier keys with its token
+    3. a scan passes on token and value of the last key; a query takes the value if the token is its own
     4. sort by time: the queries are back in their positions
 
 For T triples of d-bit tokens, O(T (d + log T) log^2 T) gates on O(log^2 T log(d + log T)) levels, and no
@@ -23,7 +23,7 @@ from based_jax.validate import expect
 
 
 def recall(values: Sequence[Any], bits: int) -> list[Any]:
-    """For each query, the d = `bits` bits of the value of the last earlier triple with that key, or zeros.
+    """Return for each query the d = `bits` bits of the last earlier triple's value with that key, or zeros.
 
     Values are T = 2^k triples (k_i, v_i, q_i) of 3 d bits each: wires, numbers or arrays.
     """
@@ -62,7 +62,7 @@ def _take_last_key(records: list[Bits], bits: int, clock: int) -> list[Bits]:
 
 
 def scan(items: list[tuple[Any, Bits]]) -> list[tuple[Any, Bits]]:
-    """Of each item, the last one up to it whose first bit is 1, or zeros, in log2 of their number steps."""
+    """For each item return the last one up to it whose first bit is 1, or zeros, in log2(count) steps."""
 
     def later(first: tuple[Any, Bits], second: tuple[Any, Bits]) -> tuple[Any, Bits]:
         """Return the second, or the first where the second is not there and so all zeros."""

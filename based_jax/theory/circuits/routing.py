@@ -1,4 +1,4 @@
-"""Values brought from rows to rows by few moves, each by one distance up or down.
+"""Move values between rows by few moves, each by one distance up or down.
 
 A move of n = 2^r rows is an array: row i takes the value of row ``move[i]``, which is i, i - k or i + k for
 the move's k: a masked sum of three shifts. Those of a permutation are butterfly factors of entries 0 and 1.
@@ -31,7 +31,7 @@ def route(sources: Move) -> list[Move]:
 
 
 def permute(order: Move) -> list[Move]:
-    """The 2 r - 1 moves of a permutation of n = 2^r >= 2 rows: each takes the value of the row in `order`."""
+    """Return the 2 r - 1 moves of a permutation of n = 2^r >= 2 rows: row i takes ``order[i]``'s value."""
     size = len(order)
     half = size // 2
     if size == 2:
@@ -47,7 +47,7 @@ def permute(order: Move) -> list[Move]:
 
 
 def _sides(order: Move) -> np.ndarray:
-    """Of each row, the half in which its value travels: rows i and i + n/2 differ, and so do their values."""
+    """For each row, return its value's half: rows i and i + n/2 differ, as do their values."""
     size = len(order)
     reader = np.argsort(order)
     side = np.full(size, -1)

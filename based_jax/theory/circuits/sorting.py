@@ -1,4 +1,4 @@
-"""Sorting networks: comparators in an order that does not depend on the data (Zoology, H.34 and H.35).
+"""Build sorting networks: comparators in an order that does not depend on the data (Zoology, H.34, H.35).
 
 Batcher's bitonic network for n = 2^k numbers has k (k + 1) / 2 levels of n / 2 comparators. The lemma's
 O(log n) levels are those of the network of Ajtai, Komlos and Szemeredi, which is not built here.
@@ -22,7 +22,7 @@ def sort(numbers: Sequence[Bits], keys: int | None = None) -> list[Bits]:
 
 
 def merge(numbers: Sequence[Bits], keys: int | None = None) -> list[Bits]:
-    """Numbers that rise and then fall, sorted in k levels of comparators, see `sort`."""
+    """Sort numbers that rise and then fall, in k levels of comparators, see `sort`."""
     half = len(numbers) // 2
     if half == 0:
         return list(numbers)

@@ -1,4 +1,4 @@
-"""The stages of a compiled circuit: which values stand in which columns, and when.
+"""Divide a compiled circuit into stages: which values are in which columns, and when.
 
 A stage has one layer for sums and for moving values, and another for products of two values. Its values are
 those that are read after it, by later stages or as outputs.
@@ -14,10 +14,10 @@ from based_jax.theory.circuits.circuit import Circuit, last_uses
 class Stage:
     """One stage; values are indices of the circuit's nodes, and columns count from 0.
 
-    Between its two layers the stage's products are not there yet: the column of each has its second factor.
+    Between its two layers the stage's products do not exist yet: the column of each has its second factor.
     """
 
-    before: list[int]  # the values that it finds, in columns 0, 1, ...
+    before: list[int]  # the values before it, in columns 0, 1, ...
     seats: list[int]  # the values in the columns between its two layers
     products: dict[int, int]  # of each product's column, the column of its first factor
     kept: int  # how many columns are read after the stage; the others hold first factors
@@ -34,7 +34,7 @@ def stages(circuit: Circuit, levels: tuple[int, ...]) -> list[Stage]:
 
 
 def held(circuit: Circuit, levels: tuple[int, ...]) -> list[list[int]]:
-    """The values before the first stage and after each: the variables, what is read later, the outputs."""
+    """Return the values before the first stage and after each: variables, values read later, outputs."""
     last = max(1, *(levels[output] for output in circuit.outputs))
     uses = last_uses(circuit, levels, last)
     values = [list(range(circuit.variables))]
@@ -59,10 +59,10 @@ def _stage(circuit: Circuit, before: list[int], after: list[int], new: list[bool
 
 
 def merged_levels(circuit: Circuit) -> tuple[int, ...]:
-    """Of each node, the first stage that can have it, if one layer adds sums of sums of what it finds.
+    """Return for each node the first stage that can have it, if one layer adds sums of sums of its inputs.
 
-    A product of two values stands on the level that is the number of such products on the longest path to
-    it; a sum of them, one above.
+    The level of a product of two values is the number of such products on the longest path to it; a sum of
+    them is one level above.
     """
     levels: list[int] = []
     for node in circuit.nodes:

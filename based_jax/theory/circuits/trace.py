@@ -1,4 +1,4 @@
-"""Circuits from plain functions: what + - * do to wires is written down instead of computed.
+"""Trace circuits from plain functions: + - * on wires are recorded instead of computed.
 
     circuit = trace(lambda wires: [wires[0] * wires[1] + 3], variables=2)
 
@@ -23,14 +23,14 @@ class Wire:
     Two constants make a constant; x + 0 and x * 1 are x, and x * 0 is 0. A difference x - y is x + -1 * y.
     """
 
-    __array_ufunc__ = None  # NumPy's numbers leave their + and * with a wire to the wire
+    __array_ufunc__ = None  # NumPy's + and * with a wire call the wire's own
 
     def __init__(self, tape: Tape, index: int) -> None:
         self.tape, self.index = tape, index
 
     @property
     def constant(self) -> float | None:
-        """The number that the wire carries, if it carries one."""
+        """The number of a constant wire, else None."""
         node = self.tape[self.index]
         return node.value if node.kind == "constant" else None
 
@@ -79,7 +79,7 @@ def trace(function: Callable[[list[Any]], Sequence[Any]], variables: int) -> Cir
 
 
 def tree(combine: Callable[[T, T], T], items: Sequence[T]) -> T:
-    """The items combined in pairs, and these in pairs, in their order: ceil(log2 of their number) levels."""
+    """Combine items in pairs, and the results in pairs, in order: ceil(log2(number of items)) levels."""
     expect(len(items) > 0, "items", items, "at least one")
     while len(items) > 1:
         pairs = [combine(first, second) for first, second in zip(items[::2], items[1::2], strict=False)]

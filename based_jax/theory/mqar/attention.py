@@ -1,12 +1,12 @@
-"""MQAR by two layers of attention without softmax (Zoology, proposition H.27; 4.3 in the text).
+"""Solve MQAR by two layers of attention without softmax (Zoology, proposition H.27; 4.3 in the text).
 
     layer(u) = ((u W_Q) (u W_K)^T + B) u W_V, masked to the past; the second layer sees u + layer_1(u)
 
 Tokens are one-hot, keys, values and queries in a block of columns each (`triples.one_hot_blocks`). The first
-layer moves keys one row down, where their values stand; the second compares queries with keys. The paper
-moves values up to their keys instead, which looks at the next row, and has no mask on the second layer: there
-a query also finds its own key and later ones. Delaying the second layer by two rows is enough, as a query
-stands one row below its own key and value then.
+layer moves keys one row down, to their values; the second compares queries with keys. The paper moves values
+up to their keys instead, which reads the next row, and has no mask on the second layer: there a query also
+finds its own key and later ones. Delaying the second layer by two rows suffices, as a query is one row below
+its own key and value then.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from based_jax.validate import expect, expect_array
 
 @dataclass(frozen=True, eq=False)
 class AttentionLayer:
-    """Attention with a bias on its scores in the place of softmax."""
+    """Attention with a bias on its scores instead of softmax."""
 
-    w_q: Matrix  # (d, d), as the two below
+    w_q: Matrix  # (d, d), like the next two
     w_k: Matrix
     w_v: Matrix
     bias: Matrix  # B, (N, N), fixed as in ALiBi, not a parameter
@@ -31,17 +31,17 @@ class AttentionLayer:
         return self.weights(u) @ (u @ self.w_v)
 
     def weights(self, u: Matrix) -> Matrix:
-        """What row i takes of row j, (N, N)."""
+        """Return the weight of row j for row i, (N, N)."""
         return np.tril((u @ self.w_q) @ (u @ self.w_k).T + self.bias, -self.delay)
 
     @property
     def parameters(self) -> int:
-        """3 d^2."""
+        """Number of parameters, 3 d^2."""
         return self.w_q.size + self.w_k.size + self.w_v.size
 
 
 def layers(count: int, tokens: int) -> tuple[AttentionLayer, AttentionLayer]:
-    """The two layers for T = `count` triples of c tokens: W_Q, W_K, W_V are (3 c, 3 c), whatever T is."""
+    """Return both layers for T = `count` triples of c tokens: W_Q, W_K, W_V are (3 c, 3 c), for any T."""
     rows, none = 3 * count, np.zeros((3 * tokens, 3 * tokens))
     key, value, query = range(3)
 

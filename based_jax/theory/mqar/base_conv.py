@@ -1,7 +1,7 @@
-"""MQAR over one-hot tokens by O(log log N) BaseConv layers (Based, theorem F.7).
+"""Solve MQAR over one-hot tokens by O(log log N) BaseConv layers (Based, theorem F.7).
 
 The steps of `base_conv_steps`, as one stack on [Q | K | V]. What the proof moves between blocks of rows
-stands here in blocks of columns of one inner matrix, which a layer rewrites or carries
+is here in blocks of columns of one inner matrix, which a layer rewrites or keeps
 (`primitives.column_blocks`):
 
     layer                  columns become                                      steps of the proof
@@ -26,7 +26,7 @@ from based_jax.validate import expect
 
 
 def solver(length: int, tokens: int, strict: bool = False) -> Stack:
-    """The stack that maps [Q | K | V], (N, 3 d), to `base_conv_steps.attention`, in its first d columns.
+    """Return the stack from [Q | K | V], (N, 3 d), to `base_conv_steps.attention`, in its first d columns.
 
     Rows are one-hot or zero, and every query has at most one match: among the rows above its own if `strict`
     (MQAR's definition), else its own row's key counts too (theorem F.7).
@@ -58,7 +58,7 @@ def layers(length: int, tokens: int) -> int:
 
 
 def inner_shape(length: int, tokens: int) -> tuple[int, int]:
-    """(N~, D~) of `solver`: N rows; the values' bits take N b' columns, and the rest share the others."""
+    """Return (N~, D~) of `solver`: N rows; the values' bits take N b' columns; the rest share the others."""
     for name, size in (("length", length), ("tokens", tokens)):
         expect(size > 0, name, size, "at least 1")
     bits, value_bits = code_width(length), code_width(tokens)

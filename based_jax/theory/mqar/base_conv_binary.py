@@ -1,4 +1,4 @@
-"""MQAR over tokens in binary by 3 + ceil(log2(a + 1)) BaseConv layers, a = log2 c bits: two more than needed.
+"""Solve MQAR over tokens of a = log2 c bits by 3 + ceil(log2(a + 1)) BaseConv layers: 2 more than needed.
 
 The answer's bit t is the polynomial sum_j [q_i = k_j] v_jt of degree 2 a + 1 (Based, lemma F.2), which
 takes ceil(log2(2 a + 1)) = 1 + ceil(log2(a + 1)) layers (theorem F.5). It can be grouped by the token x,
@@ -13,10 +13,10 @@ products of a and of a + 1 factors, each affine in a bit, that two trees form si
     1                   running sums of [k = x] v_t * [q = x]
     1                   sum over x: the answer
 
-So the bound of theorem F.5 is met but for two layers: the first, which is affine, and the last, a sum. The
-upper bound that the paper sets beside it, theorem F.7, is for one-hot tokens. As there, a query should
-match at most one key: the values of several are added, as in the lemma. The price is a width of O(c log^2
-c).
+So the bound of theorem F.5 is met except for two layers: the first, which is affine, and the last, a sum. The
+upper bound that the paper compares it with, theorem F.7, is for one-hot tokens. As there, a query should
+match at most one key: the values of several are added, as in the lemma. The cost is a width of
+O(c log^2 c).
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ from based_jax.validate import expect
 
 
 def solver(length: int, bits: int, strict: bool = False) -> Stack:
-    """The stack that maps [Q | K | V], (N, 3 a), to `recall` of them, in its first a = `bits` columns."""
+    """Return the stack from [Q | K | V], (N, 3 a), to `recall` of them, in its first a = `bits` columns."""
     shape = inner_shape(length, bits)
     tokens = 2**bits
     queries = Run(shape[1] - bits * tokens, tokens, bits)
@@ -77,7 +77,7 @@ def layers_needed(bits: int) -> int:
 
 
 def inner_shape(length: int, bits: int) -> tuple[int, int]:
-    """(N~, D~) of `solver`: N rows, a c (a + 2) columns."""
+    """Return (N~, D~) of `solver`: N rows, a c (a + 2) columns."""
     expect(length > 0, "length", length, "at least 1")
     expect(bits > 0, "bits", bits, "at least 1")
     return length, bits * 2**bits * (bits + 2)

@@ -1,7 +1,7 @@
-"""MQAR over one-hot tokens with a single look-up: 4 + ceil(log2 p) BaseConv layers for any length.
+"""Solve MQAR over one-hot tokens with a single look-up: 4 + ceil(log2 p) BaseConv layers for any length.
 
-Theorem F.7 of Based looks twice, for the position and then for the value there. A key can as well write its
-value under its token at once, and the query reads it. The value stands there in p digits of base r, each
+Theorem F.7 of Based looks up twice, the position and then the value there. A key can also write its value
+under its token at once, where the query reads it. The value is stored there as p digits of base r, each
 one-hot (the p-hot encoding of definition F.7, r^p >= d), which costs d p r columns:
 
     layer          columns become
@@ -40,7 +40,7 @@ from based_jax.validate import expect
 
 
 def solver(length: int, tokens: int, base: int = 2, strict: bool = False) -> Stack:
-    """The same map as `base_conv.solver`, by digits of base r, at least 2.
+    """Return a stack with the same map as `base_conv.solver`, by digits of base r, at least 2.
 
     Rows are one-hot or zero, and every query has at most one match (any number of them if base >= d).
     """
@@ -66,19 +66,19 @@ def layers(tokens: int, base: int = 2) -> int:
 
 
 def inner_shape(length: int, tokens: int, base: int = 2) -> tuple[int, int]:
-    """(N~, D~) of `solver`: N rows, d (3 + p r) columns."""
+    """Return (N~, D~) of `solver`: N rows, d (3 + p r) columns."""
     expect(length > 0, "length", length, "at least 1")
     return length, tokens * (3 + digit_count(tokens, base) * base)
 
 
 def p_hot(tokens: int, base: int) -> np.ndarray:
-    """The p-hot encoding of tokens 0..d - 1: (d, p, r), one-hot over the last axis, lowest digit first."""
+    """Return the p-hot encoding of tokens 0..d - 1: (d, p, r), one-hot over r, lowest digit first."""
     powers = base ** np.arange(digit_count(tokens, base))
     return np.eye(base)[np.arange(tokens)[:, None] // powers % base]
 
 
 def digit_count(tokens: int, base: int) -> int:
-    """p, the digits that d numbers need in base r: the smallest p >= 1 with r^p >= d."""
+    """Return p, the digits that d numbers need in base r: the smallest p >= 1 with r^p >= d."""
     expect(tokens > 0, "tokens", tokens, "at least 1")
     expect(base > 1, "base", base, "at least 2")
     return next(digits for digits in count(1) if base**digits >= tokens)

@@ -1,4 +1,4 @@
-"""The table's rows for MQAR by BaseConv layers."""
+"""Check MQAR by BaseConv layers."""
 
 from collections.abc import Callable
 from math import ceil
@@ -13,16 +13,16 @@ from based_jax.theory.mqar.base_conv_steps import attention, instance, solve
 from based_jax.theory.primitives.one_hot import binary
 
 SIZES = ((1, 1), (5, 3), (8, 8), (7, 12), (16, 16))
-"""(N, d); the layers in the rows are those of the last."""
+"""(N, d); the layers in the rows are those of the last one."""
 
 
 def checks(seed: int = 0) -> list[Check]:
-    """Based, theorems F.5 and F.7 and proposition F.3."""
+    """Check Based, theorems F.5 and F.7 and proposition F.3."""
     return [*one_hot_tokens(seed), size(), *binary_tokens(seed)]
 
 
 def one_hot_tokens(seed: int) -> list[Check]:
-    """Theorem F.7: as matrices, as layers, and the shorter way."""
+    """Check theorem F.7: as matrices, as layers, and the shorter way."""
     rng = np.random.default_rng(seed)
     by_position, last = _by_size(base_conv.solver)
     by_key, last_by_key = _by_size(base_conv_by_key.solver)
@@ -90,7 +90,7 @@ def size() -> Check:
 
 
 def binary_tokens(seed: int) -> list[Check]:
-    """Theorem F.5's bound, reached but for two layers, and proposition F.3."""
+    """Check theorem F.5's bound, reached except for two layers, and proposition F.3."""
     rng = np.random.default_rng(seed)
     length, bits = 7, 3
     stack, pairs = base_conv_binary.solver(length, bits), base_conv_binary.solver(2, bits, strict=True)

@@ -1,6 +1,6 @@
-"""How the BaseConv solvers of MQAR grow: layers and widths by their formulas, N = d = c tokens.
+"""Count layers and widths of the BaseConv solvers of MQAR by their formulas, N = d = c tokens.
 
-The stacks that fit in memory have just these layers and shapes; the tests compare.
+Stacks that fit in memory have exactly these layers and shapes, as the tests check.
 """
 
 from math import log2
@@ -23,7 +23,7 @@ class Growth(NamedTuple):
 
 
 def growth(tokens: int) -> Growth:
-    """Layers and widths for N = d = c, a power of 2 from 2 on."""
+    """Return layers and widths for N = d = c, a power of 2 from 2 on."""
     bits = tokens.bit_length() - 1
     return Growth(
         tokens,

@@ -1,10 +1,10 @@
-"""MQAR over one-hot tokens by binary codes: the eight steps of Based, theorem F.7, as matrices.
+"""Solve MQAR over one-hot tokens by binary codes: the eight steps of Based, theorem F.7, as matrices.
 
     answer = (C * (Q K^T)) V        Q, K, V: N x d, rows one-hot or zero; C: lower triangle of 1s
 
 It is computed without a product of matrices, in O(N log N) numbers a row. Each key writes its position's
-code under its token, the query reads the code of the one key that matches, and a one-hot row takes the
-code's place. The same once more from positions to values. `base_conv.solver` turns this into layers.
+code under its token, the query reads the code of the one key that matches, and a one-hot row replaces the
+code. The same again from positions to values. `base_conv.solver` turns this into layers.
 
 Every query may have at most one match. The mask is on the diagonal too, as in F.6, so a row's query sees
 the row's own key.
@@ -17,12 +17,12 @@ from based_jax.theory.primitives.one_hot import code_width, codes, one_hot_rows
 
 
 def attention(q: Matrix, k: Matrix, v: Matrix, strict: bool = False) -> Matrix:
-    """The direct answer, (N, d); if `strict` a query sees only the rows above its own, as MQAR defines."""
+    """Compute the answer directly, (N, d); if `strict` a query sees only rows above its own, as in MQAR."""
     return np.tril(q @ k.T, -int(strict)) @ v
 
 
 def solve(q: Matrix, k: Matrix, v: Matrix) -> Matrix:
-    """`attention` by the eight steps, exact where every query has at most one match."""
+    """Compute `attention` by the eight steps, exact if every query has at most one match."""
     length, tokens = q.shape
     found = matches(q, positions_by_token(k))
     selected = one_hot_rows(numbers(found), length)  # step 3, L = C * (Q K^T)
@@ -71,15 +71,15 @@ def sum_blocks(u: Matrix, width: int) -> Matrix:
 
 
 def numbers(bits: Matrix) -> np.ndarray:
-    """Codes to numbers: (N, b) to (N,)."""
+    """Convert codes to numbers: (N, b) to (N,)."""
     return bits @ 2.0 ** np.arange(bits.shape[1])
 
 
 def instance(rng: np.random.Generator, length: int, tokens: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Random one-hot q, k, v, (N, d) each, without two equal keys.
+    """Draw one-hot q, k, v, (N, d) each, without two equal keys.
 
-    Some rows have no key (all do once the tokens are used up). Most queries ask for a key from no row below,
-    the others for any token or none, so some have no match.
+    Some rows have no key (all do once the tokens are used up). Most queries ask for a key of their own or an
+    earlier row, the others for any token or none, so some have no match.
     """
     tokens_once = np.append(rng.permutation(tokens) + 1, np.zeros(length, int))[:length]
     keys = rng.permutation(np.where(rng.random(length) < 0.8, tokens_once, 0))

@@ -1,4 +1,4 @@
-"""The table's rows for MQAR by attention, by algorithms and by filters made from the data."""
+"""Check MQAR by attention, by algorithms and by filters made from the data."""
 
 from collections.abc import Callable
 from math import log2
@@ -33,14 +33,14 @@ Answer = Callable[[Triples], np.ndarray]
 
 
 def checks(seed: int = 0) -> list[Check]:
-    """Zoology, H.27, H.28, H.30 and H.38; Based, proposition F.2; the library's task."""
+    """Check Zoology, H.27, H.28, H.30 and H.38; Based, proposition F.2; the library's task."""
     rng = np.random.default_rng(seed)
     first = [two_layers_of_attention(rng), relu_scores(rng), *dyadic_intervals(rng), filters_from_data(rng)]
     return [*first, *on_the_task(rng, seed)]
 
 
 def two_layers_of_attention(rng: np.random.Generator) -> Check:
-    """Proposition H.27."""
+    """Check proposition H.27."""
     instances = [draw(rng, COUNT, TOKENS) for _ in range(INSTANCES)]
     layers = attention.layers(COUNT, TOKENS)
     return Check(
@@ -57,7 +57,7 @@ def two_layers_of_attention(rng: np.random.Generator) -> Check:
 
 
 def relu_scores(rng: np.random.Generator) -> Check:
-    """Proposition F.2 of Based."""
+    """Check proposition F.2 of Based."""
     instances = [draw_any(rng, COUNT, TOKENS) for _ in range(INSTANCES)]
     return Check(
         statement="ReLU scores and two maps of them give the first match",
@@ -69,7 +69,7 @@ def relu_scores(rng: np.random.Generator) -> Check:
 
 
 def dyadic_intervals(rng: np.random.Generator) -> list[Check]:
-    """Algorithm 11 and proposition H.30."""
+    """Check algorithm 11 and proposition H.30."""
     count = 256
     triples = draw_any(rng, count, count // 2)
     answers, cost = dyadic.solve(triples)
@@ -111,7 +111,7 @@ def dyadic_intervals(rng: np.random.Generator) -> list[Check]:
 
 
 def filters_from_data(rng: np.random.Generator) -> Check:
-    """Theorem H.38."""
+    """Check theorem H.38."""
     distances = [1, 3, 4]
     instances = [draw(rng, COUNT, TOKENS, distances) for _ in range(INSTANCES)]
     account = top_shifts.solver(3 * COUNT, TOKENS, 3 * np.array(distances) + 2).account
@@ -160,7 +160,7 @@ def on_the_task(rng: np.random.Generator, seed: int) -> list[Check]:
 
 
 def one_hot_answers(triples: Triples) -> np.ndarray:
-    """(T, c), zeros where there is no answer."""
+    """Return one-hot answers, (T, c), zeros if there is no answer."""
     return one_hot(triples.answers, triples.tokens)
 
 

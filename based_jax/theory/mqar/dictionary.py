@@ -1,8 +1,8 @@
-"""MQAR by a dictionary, one triple after the other (Zoology, algorithm 9).
+"""Solve MQAR by a dictionary, one triple after another (Zoology, algorithm 9).
 
 The first value of a key stays, so the answers are those of `Triples.answers`. On the rows of
-`data.tasks.MQAR` that is what the labels ask for: a key stands first in the context, whatever noise is
-between the queries.
+`data.tasks.MQAR` these are the labels: a key first occurs in the context, whatever noise is between the
+queries.
 """
 
 from collections.abc import Iterable
@@ -23,9 +23,9 @@ def solve(triples: Triples) -> np.ndarray:
 
 
 def solve_sequence(sequence: Iterable[int]) -> np.ndarray:
-    """Return the token that followed each token where it first stood, (N,); `NONE` where it is new.
+    """Return the token that followed each token's first occurrence, (N,); `NONE` for a new token.
 
-    But for the last token this is `solve` on `triples.from_sequence`: a token right after an equal one is
+    Except for the last token this is `solve` on `triples.from_sequence`: a token right after an equal one is
     answered by itself.
     """
     known: dict[int, int] = {}

@@ -1,11 +1,12 @@
-"""MQAR by sorting and searching in dyadic intervals, all at once (Zoology, algorithms 10 and 11).
+"""Solve MQAR by sorting and searching in dyadic intervals, all at once (Zoology, algorithms 10 and 11).
 
-For every level k the triples fall into intervals of 2^k; the keys of a left half are put in order, and the
-queries of the right half beside it are looked up among them by `parallel_search`. Each pair j < i of a key
+For every level k the triples fall into intervals of 2^k; the keys of a left half are sorted, and the queries
+of the right half next to it are looked up among them by `parallel_search`. Each pair j < i of a key
 and a query meets in exactly one of these, that of the highest bit in which j and i differ.
 
-Three repairs. The search gives the first key that is not below the query, which has to be compared with it:
-otherwise every query up to the largest key is answered. The answer is the value of that key, not the one of
+Three corrections. The search gives the first key that is not below the query, which has to be compared with
+it: otherwise every query up to the largest key is answered. The answer is the value of that key, not the one
+    of
 the query's next row. And a prefix of an index is its highest bits; with the lowest first, as printed, the
 "intervals" are residue classes, in which keys meet earlier queries and miss later ones.
 
@@ -34,11 +35,11 @@ class Cost(NamedTuple):
 
     sorting: int  # by merging, of keys and of queries
     searching: int  # by the searches, and for equality
-    steps: int  # one after the other in the longest search, without sorting; meetings do not wait for others
+    steps: int  # sequential ones in the longest search, without sorting; meetings run in parallel
 
 
 def meetings(count: int) -> Iterator[Meeting]:
-    """The meetings of `count` triples, level by level; where it is no power of 2 the last are cut short."""
+    """Yield the meetings of `count` triples, level by level; unless it is a power of 2 some are truncated."""
     for level in range((count - 1).bit_length()):
         half = 1 << level
         for start in range(0, count - half, 2 * half):
@@ -47,7 +48,7 @@ def meetings(count: int) -> Iterator[Meeting]:
 
 
 def solve(triples: Triples) -> tuple[np.ndarray, Cost]:
-    """Return the answers, (T,), and what they cost."""
+    """Return the answers, (T,), and their cost."""
     sources = np.full(len(triples), len(triples))
     sorting = searching = steps = 0
     for meeting in meetings(len(triples)):
@@ -73,7 +74,7 @@ def parallel_search(queries: list[int], keys: list[int]) -> tuple[list[int], int
     positions = [len(keys)] * len(queries)
 
     def search(first: int, last: int, low: int, high: int) -> tuple[int, int]:
-        """Queries first ... last - 1 among keys low ... high - 1, whose neighbours are known to be beyond."""
+        """Search queries first ... last - 1 among keys low ... high - 1; other keys cannot match."""
         if first == last:
             return 0, 0
         if low == high:
@@ -89,7 +90,7 @@ def parallel_search(queries: list[int], keys: list[int]) -> tuple[list[int], int
 
 
 def merge_sort(items: list[tuple[int, int]]) -> tuple[list[tuple[int, int]], int]:
-    """(token, index) in order of tokens, equal ones as they came; and the comparisons."""
+    """Return (token, index) sorted by tokens, stably, and the number of comparisons."""
     if len(items) < 2:
         return items, 0
     left, left_work = merge_sort(items[: len(items) // 2])

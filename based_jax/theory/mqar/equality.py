@@ -1,4 +1,4 @@
-"""Whoever solves MQAR decides equality, with the same layers (Based, proposition F.3).
+"""Decide equality with a solver of MQAR, with the same layers (Based, proposition F.3).
 
 Two tokens u_1, u_2 become two rows, each with its token as key and query and one fixed token as the value:
 the second query finds that value exactly if the tokens are equal. So lower bounds for equality hold for
@@ -15,7 +15,7 @@ from based_jax.validate import expect_array
 
 
 def equal(solver: Stack, first: np.ndarray, second: np.ndarray, value: np.ndarray) -> bool:
-    """Whether two tokens are equal, by a stack that maps [Q | K | V], (2, 3 d), to MQAR's answers, (2, d).
+    """Return whether two tokens are equal, by a stack from [Q | K | V], (2, 3 d), to MQAR's answers, (2, d).
 
     The stack has a strict mask; the tokens, (d,), are encoded as it has them, and `value` is any but 0.
     """

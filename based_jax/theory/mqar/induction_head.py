@@ -1,16 +1,16 @@
-"""MQAR in a sequence of tokens by one shift and one attention: an induction head.
+"""Solve MQAR in a sequence of tokens by one shift and one attention: an induction head.
 
     h_i = one-hot x_i (0 for token 0),   p_i = h_{i-1},   y_i = sum_{j <= i} a_ij h_j
 
-with a_ij = <h_i, p_j>, or its softmax: the token's own row asks for the rows after equal tokens. The answer
-is the largest entry of y. It is proposition H.27 of Zoology on tokens instead of triples, and why a short
-convolution before an attention is all that MQAR takes; `induction_model` writes it into the library's
+with a_ij = <h_i, p_j>, or its softmax: the token's own row reads the rows after equal tokens. The answer
+is the largest entry of y. It is proposition H.27 of Zoology on tokens instead of triples, and shows why a
+short convolution before an attention suffices for MQAR; `induction_model` writes it into the library's
 language model.
 
-With `random_fill` noise may equal a key, and what follows it weighs as much as the answer: of 200 rows
+With `random_fill` noise may equal a key, and the token after it weighs as much as the answer: of 200 rows
 and a vocabulary of 8,192, 99.97 % of the labels are right with 16 pairs in 64 tokens, 99.66 % with 64 in 256.
 
-Without the shift an attention that knows no positions sees a bag of tokens, in which the answers are not:
+Without the shift an attention without positions sees a bag of tokens, which does not determine the answers:
 `swap_values` makes another row of the same bag with other answers.
 """
 
@@ -23,14 +23,14 @@ from based_jax.theory.base_conv import Matrix
 from based_jax.validate import expect_array
 
 SCALE = 30.0
-"""Of the scores in the softmax: exp(-30) of a match's weight is left for another row."""
+"""Scale of the scores in the softmax: exp(-30) of a match's weight is left for another row."""
 
 
 class Maps(NamedTuple):
-    """What each row takes of each row, both (N, N)."""
+    """The weight of each row for each row, both (N, N)."""
 
     shift: Matrix  # of the convolution: the row above
-    attention: Matrix  # rows after equal tokens; with a softmax all rows alike where there is none
+    attention: Matrix  # rows after equal tokens; with a softmax uniform if there are none
 
 
 def maps(tokens: np.ndarray, scale: float | None = SCALE) -> Maps:
@@ -56,7 +56,7 @@ def predict(tokens: np.ndarray, scale: float | None = SCALE) -> np.ndarray:
 
 
 def accuracy(inputs: np.ndarray, labels: np.ndarray, scale: float | None = SCALE) -> float:
-    """The share of labelled positions that are answered right, of a `data.tasks.Segment`, (n, N) integer."""
+    """Return the share of labelled positions answered right, of a `data.tasks.Segment`, (n, N) integer."""
     answers = np.stack([predict(tokens, scale) for tokens in inputs])
     return float((answers == labels)[labels != IGNORE].mean())
 

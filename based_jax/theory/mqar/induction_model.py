@@ -1,4 +1,4 @@
-"""An induction head in the library's own language model, with weights that are written down.
+"""Write an induction head into the library's own language model, with explicit weights.
 
 A short convolution of two taps, then an attention of one head without positions, each after an RMS norm in a
 residual block, no MLP, and the embedding as the head:
@@ -9,8 +9,8 @@ residual block, no MLP, and the embedding as the head:
     logits of token t   <[ t | t ], stream / its norm>
 
 Tokens stand for their codes here: unit vectors that are nearly orthogonal, one-hot ones or random signs. The
-norms change nothing that matters. The first is undone by its scale, since all rows but the filler's are of
-one length; the second and the last multiply a row, so a match only gains. The gain in the attention's output
+norms do not change the result. The first is undone by its scale, since all rows except the filler's have one
+length; the second and the last multiply a row, so a match only gains. The gain in the attention's output
 lifts the answer above the tokens x_i and x_{i-1} that the stream still holds.
 
 With random signs and a model of width 96 all labels of 100 rows were right (256 tokens, 64 pairs, filler 0, a
@@ -31,11 +31,11 @@ from based_jax.typing import Params
 from based_jax.validate import expect_array
 
 GAIN = 8.0
-"""Of the answer over the tokens already in the stream, which count 1 each."""
+"""Gain of the answer over the tokens already in the stream, which count 1 each."""
 
 
 def sign_codes(rng: np.random.Generator, tokens: int, width: int) -> Matrix:
-    """Random signs of norm 1, (tokens, width), and zeros for token 0, the filler."""
+    """Return random signs of norm 1, (tokens, width), and zeros for token 0, the filler."""
     codes = rng.choice([-1.0, 1.0], (tokens, width)) / np.sqrt(width)
     codes[0] = 0
     return codes
@@ -62,7 +62,7 @@ def language_model(codes: Matrix, scale: float = SCALE) -> tuple[LanguageModel, 
     sharp = scale * np.sqrt(2 * half) / half
 
     def between(source: int, target: int) -> Matrix:
-        """The map from one half of a row to one half of another, as a projection onto one head has it."""
+        """Return the map from one half of a row to one half of another, as a projection onto one head."""
         return np.kron(np.outer(np.arange(2) == source, np.arange(2) == target), np.eye(half))[:, None]
 
     params = {

@@ -1,15 +1,15 @@
-"""MQAR by convolutions whose filters depend on the data (Zoology, theorem H.38; 4.5 in the text).
+"""Solve MQAR by convolutions whose filters depend on the data (Zoology, theorem H.38; 4.5 in the text).
 
     y = Q * (h_k conv K)        z = (y 1 1^T) * (h_v conv V)        out = sum of z over the shifts
 
-for one-hot rows of triples and t shifts s from queries back to keys. Each shift has rows of its own, and all
-are done at once: five layers, whatever t is, on t blocks of rows.
+for one-hot rows of triples and t shifts s from queries back to keys. Each shift has its own rows, and all
+are done at once: five layers, for any t, on t blocks of rows.
 
-The shifts come from the correlation of keys with queries. That of the sequence with itself, which the paper
-names, also peaks where keys meet keys, values values, and queries their own key. A shift between key and
-query is 2 mod 3, so in a query's row every tap finds a key (or a value, one row later): Q alone is masked.
-A block has twice the sequence's rows. With fewer, what is shifted out of one block lands on the queries of
-the next, and these find keys that come after them.
+The shifts come from the correlation of keys with queries. The autocorrelation of the sequence, which the
+paper names, also peaks where keys meet keys, values values, and queries their own key. A shift between key
+and query is 2 mod 3, so in a query's row every tap finds a key (or a value, one row later): only Q is masked.
+A block has twice the sequence's rows. With fewer, rows shifted out of one block would reach the queries of
+the next, and these would find keys that come after them.
 
 The shifts are chosen from the whole sequence, so an answer may depend on what comes later.
 """
@@ -24,7 +24,7 @@ from based_jax.validate import expect
 
 
 def correlation(u: Matrix) -> np.ndarray:
-    """How many queries of `triples.one_hot_rows` match the key D triples back, (T,) at D = 0 ... T - 1."""
+    """Count the queries of `triples.one_hot_rows` that match the key D triples back, (T,), D = 0..T - 1."""
     keys, queries = u[0::3], u[2::3]
     return np.array([np.sum(queries[d:] * keys[: len(keys) - d]) for d in range(len(keys))])
 
@@ -32,7 +32,7 @@ def correlation(u: Matrix) -> np.ndarray:
 def top_shifts(u: Matrix, count: int) -> np.ndarray:
     """Return the t = `count` shifts with the most matches, in rows from the query back to its key.
 
-    A query's own key (distance 0) is left out; distances without a match fill up.
+    A query's own key (distance 0) is left out; distances without a match fill up the list.
     """
     triples = len(u) // 3
     expect(1 <= count < triples, "count", count, f"from 1 to T - 1 = {triples - 1}")

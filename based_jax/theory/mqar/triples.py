@@ -1,8 +1,8 @@
-"""MQAR as the theory has it: triples of key, value and query (Zoology, H.7).
+"""Define MQAR as in the theory: triples of key, value and query (Zoology, H.7).
 
     rows 0, 1, 2, 3, ... carry k_0, v_0, q_0, k_1, ...
 
-The query q_i asks for the value of a key k_j with j < i; its own key does not count. Where several keys
+The query q_i asks for the value of a key k_j with j < i; its own key does not count. If several keys
 match, the direct answer is the value of the first.
 """
 
@@ -40,7 +40,7 @@ class Triples:
 
     @property
     def rows(self) -> np.ndarray:
-        """k_0, v_0, q_0, k_1, ..., (3 T,)."""
+        """The tokens k_0, v_0, q_0, k_1, ..., (3 T,)."""
         return np.stack([self.keys, self.values, self.queries], axis=1).reshape(-1)
 
     @property
@@ -50,7 +50,7 @@ class Triples:
 
     @property
     def answers(self) -> np.ndarray:
-        """The value of the first key that matches, (T,) integer; `NONE` where there is none."""
+        """The value of the first key that matches, (T,) integer; `NONE` if there is none."""
         found = self.matches.any(axis=1)
         return np.where(found, self.values[self.matches.argmax(axis=1)], NONE)
 
@@ -58,10 +58,10 @@ class Triples:
 def draw(
     rng: np.random.Generator, count: int, tokens: int, distances: Sequence[int] | None = None
 ) -> Triples:
-    """Triples whose keys differ, so that at most one matches.
+    """Draw triples whose keys differ, so that at most one matches.
 
-    A query goes back a distance i - j drawn from `distances` (default: all). Where there is no such key it
-    asks for one that has not been seen, as often as not that of its own triple.
+    A query goes back a distance i - j drawn from `distances` (default: all). If there is no such key it asks
+    for one that has not occurred yet, half of the time that of its own triple.
     """
     expect(tokens >= count, "tokens", tokens, f"at least count = {count}")
     choices = np.arange(1, count + 1) if distances is None else np.asarray(distances)
@@ -74,40 +74,40 @@ def draw(
 
 
 def draw_any(rng: np.random.Generator, count: int, tokens: int) -> Triples:
-    """Triples of independent tokens: keys come again, with other values."""
+    """Draw triples of independent tokens: keys repeat, with other values."""
     keys, values, queries = rng.integers(0, tokens, (3, count))
     return Triples(keys, values, queries, tokens)
 
 
 def from_sequence(sequence: np.ndarray, tokens: int) -> Triples:
-    """Return the N - 1 triples (x_i, x_{i+1}, x_i), by which recall in a sequence is recall among triples.
+    """Return the N - 1 triples (x_i, x_{i+1}, x_i): they turn recall in a sequence into recall in triples.
 
-    A token is asked about where it stands, and the key's value is the token after it.
+    Each occurrence of a token is a query, and the key's value is the token after it.
     """
     return Triples(sequence[:-1], sequence[1:], sequence[:-1], tokens)
 
 
 def one_hot(tokens: np.ndarray, count: int) -> Matrix:
-    """One-hot rows of `count` columns; `NONE` becomes a row of zeros."""
+    """Return one-hot rows of `count` columns; `NONE` becomes a row of zeros."""
     return (np.asarray(tokens)[:, None] == np.arange(count)).astype(np.float64)
 
 
 def one_hot_rows(triples: Triples) -> Matrix:
-    """One row per token, (3 T, c)."""
+    """Return one row per token, (3 T, c)."""
     return one_hot(triples.rows, triples.tokens)
 
 
 def one_hot_blocks(triples: Triples) -> Matrix:
-    """Keys, values and queries in a block of columns each, (3 T, 3 c) (Zoology, remark H.26)."""
+    """Return keys, values and queries in a block of columns each, (3 T, 3 c) (Zoology, remark H.26)."""
     roles = np.tile(np.eye(3), (len(triples), 1))
     return (roles[:, :, None] * one_hot_rows(triples)[:, None]).reshape(3 * len(triples), -1)
 
 
 def binary_rows(triples: Triples) -> Matrix:
-    """One row of d = ceil(log2 c) bits per token, at least one bit, (3 T, d)."""
+    """Return one row of d = ceil(log2 c) bits per token, at least one bit, (3 T, d)."""
     return binary(triples.rows, bits(triples.tokens))
 
 
 def bits(tokens: int) -> int:
-    """Return how many bits distinguish `tokens` tokens, at least 1."""
+    """Return the number of bits that distinguish `tokens` tokens, at least 1."""
     return max(1, (tokens - 1).bit_length())

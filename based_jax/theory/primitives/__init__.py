@@ -1,1 +1,1 @@
-"""Moving, adding, repeating and keeping rows: the small steps BaseConv models are built of."""
+"""Move, add, repeat and keep rows: the small steps of BaseConv constructions."""

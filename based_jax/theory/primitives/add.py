@@ -1,10 +1,10 @@
-"""A window added to a running sum, in two layers (Zoology, proposition H.9).
+"""Add a window to a running sum, in two layers (Zoology, proposition H.9).
 
     rows 0..n-1       x        1
     rows n..2n-1      S   ->   S + x
     the others        0        0
 
-The first layer brings x down onto S and clears the rest, the second writes the ones, by which the next
+The first layer moves x down onto S and clears the rest; the second writes the ones, by which the next
 window is multiplied.
 """
 
@@ -16,7 +16,7 @@ from based_jax.validate import expect
 
 
 def add(shape: Shape, rows: int) -> Stack:
-    """[x; S; 0] to [1; S + x; 0], where x and S have n = `rows`."""
+    """Map [x; S; 0] to [1; S + x; 0], where x and S have n = `rows`."""
     length, _ = shape
     expect(0 < 2 * rows <= length, "rows", rows, f"1..{length // 2}, half of the inner length")
     window, total = np.zeros((2, length, 1))
@@ -26,7 +26,7 @@ def add(shape: Shape, rows: int) -> Stack:
 
 
 def added(u: Matrix, rows: int) -> Matrix:
-    """What `add` computes."""
+    """Compute the result of `add` directly."""
     z = np.zeros_like(u)
     z[:rows] = 1
     z[rows : 2 * rows] = u[:rows] + u[rows : 2 * rows]

@@ -1,4 +1,4 @@
-"""The rows of the table for the primitives: what one to three layers do."""
+"""Check the primitives: constructions of one to three layers."""
 
 from collections.abc import Iterator
 
@@ -19,14 +19,14 @@ LENGTH, WIDTH = 12, 6
 """N and d of the instances."""
 
 Case = tuple[Stack, Matrix, Matrix]
-"""A stack, its input and the output expected."""
+"""A stack, its input and the expected output."""
 
 Row = tuple[str, str, str, list[Case]]
-"""A statement, its source, the paper's bound of layers, and stacks of one length and shape."""
+"""A statement, its source, the paper's bound on layers, and stacks of one length and shape."""
 
 
 def checks(seed: int = 0) -> list[Check]:
-    """Zoology, H.7 to H.11; Based, F.7 to F.13 and corollary F.3."""
+    """Check Zoology, H.7 to H.11; Based, F.7 to F.13 and corollary F.3."""
     rng = np.random.default_rng(seed)
     rows = [row for rows in (_shifts_and_sums, _columns, _kept) for row in rows(rng)]
     return [*(_check(*row) for row in rows), _one_hot()]
@@ -98,7 +98,7 @@ def _kept(rng: np.random.Generator) -> list[Row]:
 
 
 def _random_stack(rng: np.random.Generator, length: int, layers: int) -> Stack:
-    """Return layers that keep the order of magnitude."""
+    """Return layers that preserve the order of magnitude."""
 
     def layer() -> Layer:
         weights = rng.uniform(-1, 1, size=(WIDTH, WIDTH)) / WIDTH

@@ -1,9 +1,9 @@
-"""Layers that rewrite some blocks of columns and carry the others along.
+"""Rewrite some blocks of columns in a layer and keep the others.
 
-A BaseConv layer multiplies columns: what W reads, from anywhere, and what the convolution makes of the
-column itself. So a wide inner matrix can hold several operands side by side, and a layer that works on one
-of them passes the others through with the identity in W, filters 0 and b2 = 1. Operands that are stacked in
-rows have to be moved out of the convolution's way instead (Based, F.13, "remember").
+A BaseConv layer multiplies columns: what W reads, from anywhere, and the convolution of the column itself. So
+a wide inner matrix can hold several operands side by side, and a layer that works on one of them keeps the
+others with the identity in W, filters 0 and b2 = 1. Operands that are stacked in rows instead have to be
+moved out of the convolution's reach (Based, F.13, "remember").
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from based_jax.validate import expect
 
 
 class Part(NamedTuple):
-    """What becomes of some columns: (u[:, read] W + b1) * (h conv u[:, columns] + b2).
+    """New values of some columns: (u[:, read] W + b1) * (h conv u[:, columns] + b2).
 
     b1, h and b2 broadcast to (N, number of columns). Without h and b2 it is the linear map alone.
     """
@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 
 def rewrite(shape: Shape, *parts: Part) -> Stack:
-    """All parts, of distinct columns, in one layer; columns that no part names are carried."""
+    """Compute all parts, of distinct columns, in one layer; columns that no part names are kept."""
     weights = np.eye(shape[1])
     bias_1, filters, bias_2 = np.zeros(shape), np.zeros(shape), np.ones(shape)
     for part in parts:
@@ -57,10 +57,10 @@ class Run(NamedTuple):
 
 
 def multiply_blocks(shape: Shape, *runs: Run) -> Stack:
-    """The product of a run's blocks, entry by entry, in its first block; any number of runs at once.
+    """Multiply a run's blocks, entry by entry, into its first block; any number of runs at once.
 
-    A binary tree in place: a block is multiplied by the one `step` further right, which W reads. Of 0s and 1s
-    it is AND. Needs ceil(log2 count) layers, of the longest run; the other blocks end as scratch.
+    A binary tree in place: a block is multiplied by the one `step` further right, which W reads. For 0s and
+    1s it is AND. Needs ceil(log2 count) layers, of the longest run; the other blocks end as scratch.
     """
     own = delta(shape[0])
     stack, step = Stack(shape), 1

@@ -1,4 +1,4 @@
-"""Columns added up, in one layer (Based, propositions F.10 and F.11)."""
+"""Sum columns in one layer (Based, propositions F.10 and F.11)."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from based_jax.validate import expect_divisible
 
 
 def sum_column_blocks(shape: Shape, width: int) -> Stack:
-    """The sum of all blocks of `width` columns in the first of them, and zeros in the others.
+    """Write the sum of all blocks of `width` columns into the first of them, and zeros into the others.
 
-    W[i, j] = 1 where j < width and i = j mod width; the condition that is printed cannot be read.
+    W[i, j] = 1 where j < width and i = j mod width; the printed condition is unreadable.
     """
     expect_divisible("the inner width", shape[1], "width", width)
     weights = np.zeros((shape[1], shape[1]))
@@ -19,12 +19,12 @@ def sum_column_blocks(shape: Shape, width: int) -> Stack:
 
 
 def sum_all_columns(shape: Shape) -> Stack:
-    """The sum of all columns in the first, and zeros in the others."""
+    """Write the sum of all columns into the first, and zeros into the others."""
     return sum_column_blocks(shape, 1)
 
 
 def column_blocks_summed(u: Matrix, width: int) -> Matrix:
-    """What `sum_column_blocks` computes."""
+    """Compute the result of `sum_column_blocks` directly."""
     z = np.zeros_like(u)
     z[:, :width] = u.reshape(len(u), -1, width).sum(axis=1)
     return z

@@ -1,4 +1,4 @@
-"""The sum of all rows so far, in one layer (Based, proposition F.9)."""
+"""Sum all rows so far, in one layer (Based, proposition F.9)."""
 
 import numpy as np
 
@@ -7,5 +7,5 @@ from based_jax.theory.basic_layers import convolution
 
 
 def cumulative_sum(shape: Shape) -> Stack:
-    """Row i becomes the sum of rows 0..i: the filter is 1 at every lag."""
+    """Replace row i by the sum of rows 0..i: the filter is 1 at every lag."""
     return convolution(shape, np.ones((shape[0], 1)))

@@ -1,12 +1,12 @@
-"""Binary numbers to one-hot rows in 1 + ceil(log2 b) layers, b bits (Based, proposition F.12).
+"""Convert binary numbers to one-hot rows in 1 + ceil(log2 b) layers, b bits (Based, proposition F.12).
 
 Position j, from 0, has the code j + 1, so the code 0 is left for "none", which becomes a row of zeros. The
 row of a code is the AND over its bits t of "bit t fits position j", and that is u_t or 1 - u_t, one affine
 layer for all t and j. The tree of ANDs takes the rest.
 
-The proposition stacks the b masks below each other, in N' log N' rows. There every level of the tree is
-followed by a shift up of three layers, which the stated count, ceil(log log N') + O(1), leaves out. Beside
-each other, in N' b columns, nothing has to move, and the count is as stated.
+The proposition stacks the b masks below each other, in N' log N' rows. Then every level of the tree is
+followed by a shift up of three layers, which the stated count, ceil(log log N') + O(1), leaves out. Side by
+side, in N' b columns, nothing has to move, and the count is as stated.
 """
 
 import numpy as np
@@ -17,9 +17,9 @@ from based_jax.validate import expect
 
 
 def one_hot(shape: Shape, count: int, code: int = 0, copies: int = 1, at: int = 0) -> Stack:
-    """Codes of b = `code_width(count)` bits, lowest first, to one-hot rows of N' = `count` columns.
+    """Convert codes of b = `code_width(count)` bits, lowest first, to one-hot rows of N' = `count` columns.
 
-    From column `code` on stand `copies` codes side by side, whose sum is read. The one-hot rows begin at
+    From column `code` on there are `copies` codes side by side, whose sum is read. The one-hot rows begin at
     column `at`; the layers use N' b columns from there as scratch, and these may lie over the code.
     """
     expect(count > 0, "count", count, "at least 1")
@@ -42,7 +42,7 @@ def literals(codes: Matrix) -> tuple[Matrix, np.ndarray]:
 
 
 def one_hot_rows(numbers: np.ndarray, count: int) -> Matrix:
-    """What `one_hot` computes: (N,) numbers to (N, count); numbers not in 1..count have a row of zeros."""
+    """Compute `one_hot` directly: (N,) numbers to (N, count); numbers not in 1..count have a row of zeros."""
     return (numbers[:, None] == np.arange(1, count + 1)).astype(np.float64)
 
 
@@ -52,15 +52,15 @@ def codes(count: int) -> Matrix:
 
 
 def binary(numbers: np.ndarray, bits: int) -> Matrix:
-    """(N,) integers to their lowest bits, (N, bits), lowest first."""
+    """Convert (N,) integers to their lowest bits, (N, bits), lowest first."""
     return (numbers[:, None] >> np.arange(bits) & 1).astype(np.float64)
 
 
 def code_width(count: int) -> int:
-    """b = ceil(log2(count + 1)), the bits of a code."""
+    """Return b = ceil(log2(count + 1)), the bits of a code."""
     return count.bit_length()
 
 
 def one_hot_layers(count: int) -> int:
-    """Return how many layers `one_hot` takes: 1 + ceil(log2 b)."""
+    """Return the number of layers of `one_hot`: 1 + ceil(log2 b)."""
     return 1 + (code_width(count) - 1).bit_length()

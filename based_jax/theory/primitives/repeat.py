@@ -1,4 +1,4 @@
-"""Columns, or the whole matrix, several times over, in one layer each (Based, propositions F.7 and F.8)."""
+"""Repeat columns, or the whole matrix, in one layer each (Based, propositions F.7 and F.8)."""
 
 import numpy as np
 
@@ -9,9 +9,9 @@ from based_jax.validate import expect_divisible
 
 
 def repeat_columns(shape: Shape, times: int) -> Stack:
-    """Each of the first D / `times` columns, `times` times in a row; what the others hold does not matter.
+    """Repeat each of the first D / `times` columns `times` times in a row, ignoring the other columns.
 
-    W[i, j] = 1 where floor(j / times) = i. The proposition prints the transpose, which adds columns up.
+    W[i, j] = 1 where floor(j / times) = i. The proposition prints the transpose, which sums columns.
     """
     expect_divisible("the inner width", shape[1], "times", times)
     width = shape[1] // times
@@ -19,6 +19,6 @@ def repeat_columns(shape: Shape, times: int) -> Stack:
 
 
 def repeat_matrix(shape: Shape, times: int) -> Stack:
-    """The first N / `times` rows, below each other `times` times; the other rows have to be 0."""
+    """Repeat the first N / `times` rows, below each other, `times` times; the other rows have to be 0."""
     expect_divisible("the inner length", shape[0], "times", times)
     return convolution(shape, delta(shape[0], *range(0, shape[0], shape[0] // times)))

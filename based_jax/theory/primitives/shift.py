@@ -1,8 +1,8 @@
-"""Rows moved down or up, in one layer each (Zoology, proposition H.8; Based, F.6).
+"""Move rows down or up, in one layer each (Zoology, proposition H.8; Based, F.6).
 
-Down is a causal convolution with a single tap. Up is a circular one, which brings the first rows round to the
+Down is a causal convolution with a single tap. Up is a circular one, which moves the first rows around to the
 end; the layer's other half masks them. The paper has three layers for it, as it reverses the rows, moves them
-down and reverses them back. No convolution reverses, though: the filter e_0 it uses is the identity.
+down and reverses them back. But no convolution reverses rows: the filter e_0 that it uses is the identity.
 """
 
 import numpy as np
@@ -13,25 +13,25 @@ from based_jax.validate import expect
 
 
 def shift_down(shape: Shape, by: int) -> Stack:
-    """Row i goes to row i + `by`, and zeros follow from the top; one causal layer."""
+    """Move row i to row i + `by`, with zeros at the top; one causal layer."""
     _expect_rows(shape, by)
     return convolution(shape, delta(shape[0], by) if by < shape[0] else np.zeros((shape[0], 1)))
 
 
 def shift_up(shape: Shape, by: int) -> Stack:
-    """Row i goes to row i - `by`, and zeros follow from the bottom; one circular layer."""
+    """Move row i to row i - `by`, with zeros at the bottom; one circular layer."""
     _expect_rows(shape, by)
     stays = np.arange(shape[0]) < shape[0] - by
     return masked_convolution(shape, delta(shape[0], -by % shape[0]), stays[:, None] * 1.0, circular=True)
 
 
 def shifted_down(u: Matrix, by: int) -> Matrix:
-    """What `shift_down` computes."""
+    """Compute the result of `shift_down` directly."""
     return np.concatenate([np.zeros((by, u.shape[1])), u])[: len(u)]
 
 
 def shifted_up(u: Matrix, by: int) -> Matrix:
-    """What `shift_up` computes."""
+    """Compute the result of `shift_up` directly."""
     return np.concatenate([u, np.zeros((by, u.shape[1]))])[by:]
 
 

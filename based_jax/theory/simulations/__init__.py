@@ -1,1 +1,1 @@
-"""Other layers, computed by BaseConv."""
+"""Compute other layers by BaseConv."""

@@ -1,17 +1,17 @@
-"""Butterfly matrices by BaseConv (Zoology, definition H.14 to lemma H.18).
+"""Compute butterfly matrices by BaseConv (Zoology, definition H.14 to lemma H.18).
 
-A butterfly factor adds to each entry its partner, k/2 further down or up in its block of k, each times a
-coefficient of its own:
+A butterfly factor adds to each entry its partner, k/2 further down or up in its block of k, each multiplied
+by its own coefficient:
 
     (B x)[i] = own[i] x[i] + other[i] x[i xor k/2]
 
-The vector stands in a matrix u of n x d, row by row, and a layer has three blocks of d columns for it. If
+The vector is stored in a matrix u of n x d, row by row, and a layer has three blocks of d columns for it. If
 partners are in the same row (k <= d), they are u P with a permutation P, and the factor takes one layer,
-(u W) * b2, where W adds up the blocks that the last factor has left and copies the sum. If they are
-k / (2 d) rows apart, W and b2 make three copies, one times `own`, one with what has to go down and one with
-what has to go up, and a second layer moves the latter two. One more layer adds up in the end.
+(u W) * b2, where W sums the blocks that the previous factor has left and copies the sum. If they are
+k / (2 d) rows apart, W and b2 make three copies, one times `own`, one of the values to move down and one of
+those to move up, and a second layer moves the latter two. A final layer sums them.
 
-A butterfly matrix of size n d so takes 2 log2 n + log2 d + 1 layers, and (BB*)^w of expansion e takes
+So a butterfly matrix of size n d takes 2 log2 n + log2 d + 1 layers, and (BB*)^w of expansion e takes
 2 w (2 log2(e n) + log2 d) + 1. Lemma H.16 counts 5 log2(n d), from a proof that takes nine for one factor.
 """
 
@@ -41,7 +41,7 @@ class Factor:
         expect_divisible("the length of own", len(self.own), "size", self.size)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """B x, (n,): what a stack has to compute."""
+        """Compute B x, (n,), as reference for stacks."""
         return self.own * x + self.other * x[self.partners]
 
     @property
@@ -51,12 +51,12 @@ class Factor:
 
     @property
     def transposed(self) -> "Factor":
-        """B^T."""
+        """Return B^T."""
         return Factor(self.size, self.own, self.other[self.partners])
 
 
 def butterfly(shape: Shape, factors: Sequence[Factor]) -> Stack:
-    """The factors one after the other: a layer for each of k <= d, two for larger k, and one in the end.
+    """Apply the factors in order: a layer for each of k <= d, two for larger k, and one in the end.
 
     The inner matrix is (N, 3 d), d a power of 2; the input is (n, d), n <= N, a vector row by row.
     """
@@ -103,7 +103,7 @@ def fourier_factors(points: int) -> list[Factor]:
 
 
 def _in_rows(shape: Shape, factor: Factor) -> Stack:
-    """[x | y | z] to [own * s | other * partner of s | 0] with s = x + y + z."""
+    """Map [x | y | z] to [own * s | other * partner of s | 0] with s = x + y + z."""
     width = shape[1] // 3
     same, partner = np.eye(width), np.eye(width)[np.arange(width) ^ factor.size // 2]
     weights = _sum_to(same, partner, np.zeros((width, width)))
@@ -111,10 +111,10 @@ def _in_rows(shape: Shape, factor: Factor) -> Stack:
 
 
 def _across(shape: Shape, factor: Factor) -> Stack:
-    """[x | y | z] to [own * s | what comes from above | what comes from below]."""
+    """Map [x | y | z] to [own * s | values from above | values from below]."""
     length, width = shape[0], shape[1] // 3
     half = factor.size // 2
-    sent = factor.other[factor.partners]  # the coefficient where the number comes from
+    sent = factor.other[factor.partners]  # the coefficient at the value's origin
     down = (np.arange(len(sent)) & half) == 0
     copies = _sum_to(*(np.eye(width),) * 3)
     masks = (_rows(mask, shape) for mask in (factor.own, sent * down, sent * ~down))
@@ -124,12 +124,12 @@ def _across(shape: Shape, factor: Factor) -> Stack:
 
 
 def _sum_to(*blocks: Matrix) -> Matrix:
-    """W that adds three blocks of columns and multiplies the sum by each of these side by side."""
+    """Return W that adds three blocks of columns and multiplies the sum by each of these side by side."""
     return np.tile(np.hstack(blocks), (3, 1))
 
 
 def _masked_linear(shape: Shape, weights: Matrix, *masks: Matrix) -> Stack:
-    """(u W) * [masks | 0] in one layer."""
+    """Compute (u W) * [masks | 0] in one layer."""
     columns = np.hstack(masks)
     return one_layer(shape, weights, bias_2=np.pad(columns, ((0, 0), (0, shape[1] - columns.shape[1]))))
 

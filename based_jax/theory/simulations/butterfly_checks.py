@@ -1,4 +1,4 @@
-"""The rows of the table for butterfly matrices."""
+"""Check butterfly matrices."""
 
 from functools import reduce
 
@@ -21,7 +21,7 @@ LEVELS, EXPANDED = 5, 6
 
 
 def checks(seed: int = 0) -> list[Check]:
-    """Zoology, H.15, lemmas H.16 and H.18, and the transform that butterflies are named after."""
+    """Check Zoology, H.15, lemmas H.16 and H.18, and the Fourier transform as butterflies."""
     rng = np.random.default_rng(seed)
     size = ROWS * WIDTH
     far = [Factor(size, *rng.normal(size=(2, size)))]

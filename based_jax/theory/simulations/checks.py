@@ -1,4 +1,4 @@
-"""The rows of the table for the layers that BaseConv simulates."""
+"""Check the layers that BaseConv simulates."""
 
 from dataclasses import replace
 from math import log2
@@ -27,7 +27,7 @@ SIZES = f"N = {LENGTH}, d = {WIDTH}"
 
 
 def checks(seed: int = 0) -> list[Check]:
-    """Zoology, H.12, H.22 and the definitions before; Based, F.1."""
+    """Check Zoology, H.12, H.22 and the definitions before; Based, F.1."""
     rng = np.random.default_rng(seed)
     u = rng.normal(size=(LENGTH, WIDTH))
     causal, full = (_linear_attention(rng, u, causal) for causal in (True, False))
@@ -52,7 +52,7 @@ def _base_conv(rng: np.random.Generator, u: Matrix) -> Check:
     return Check(
         statement="A BaseConv layer is a Hyena of order 1, given the positions",
         source="Zoology, proposition H.12, converse",
-        checked="layers with biases against as many Hyenas, one behind the other",
+        checked="layers with biases against as many Hyenas, one after the other",
         sizes=f"L = {ORDER}, {SIZES}",
         error=largest_difference(without_positions(y), stack(layers)(u)),
         layers=ORDER,

@@ -1,9 +1,9 @@
-"""H3 is a Hyena of order 2, so three BaseConv layers (H3, section 3; Zoology, section H.1.2).
+"""Compute H3, a Hyena of order 2, by three BaseConv layers (H3, section 3; Zoology, section H.1.2).
 
     y = q * (h2 conv (k' * v)),   k' = h1 conv k;   q, k, v = u W_q, u W_k, u W_v
 
-h1 is the shift and h2 the diagonal state space, both as the filters that they are; heads have one channel.
-Biases of the projections are not here: they are those of the layers.
+h1 is the shift and h2 the diagonal state space, both given as filters; heads have one channel. Biases of the
+projections are omitted: they are those of the layers.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class H3:
         expect_array("diagonal", self.diagonal, self.shift.shape)
 
     def __call__(self, u: Matrix) -> Matrix:
-        """The definition: (N, d) to (N, d)."""
+        """Compute the definition: (N, d) to (N, d)."""
         expect_array("u", u, self.shift.shape)
         q, k, v = (u @ weights for weights in (self.queries, self.keys, self.values))
         return q * convolve(self.diagonal, convolve(self.shift, k) * v)

@@ -1,9 +1,9 @@
-"""Hyena by BaseConv, a layer for each of its steps (Zoology, algorithm 3 and proposition H.12).
+"""Compute Hyena by BaseConv, a layer for each of its steps (Zoology, algorithm 3 and proposition H.12).
 
     p^l = h_s conv (u W_l),   v = h_s conv (u W_v),   z^0 = v,   z^l = p^l * (h^l conv z^(l-1)),   l = 1..L
 
-A BaseConv layer does one step, if it finds z in the columns that it convolves and u where it projects. Here u
-stands beside z, in columns of its own; `hyena_rows` has it below z, as the paper does.
+A BaseConv layer does one step, if it has z in the columns that it convolves and u in those that it projects.
+Here u is next to z, in its own columns; `hyena_rows` has it below z, as in the paper.
 """
 
 from collections.abc import Iterable
@@ -36,11 +36,11 @@ class Hyena:
 
     @property
     def steps(self) -> Iterable[tuple[Matrix, Matrix]]:
-        """W_l and h^l, l = 1..L."""
+        """Yield W_l and h^l, l = 1..L."""
         return zip(self.gates, self.filters, strict=True)
 
     def __call__(self, u: Matrix) -> Matrix:
-        """The definition: (N, d) to (N, d)."""
+        """Compute the definition: (N, d) to (N, d)."""
         expect_array("u", u, self.filters.shape[1:])
         z = self._project(u, self.values)
         for weights, filters in self.steps:

@@ -1,11 +1,11 @@
-"""BaseConv by Hyena: each layer is one Hyena of order 1, given the positions (Zoology, proposition H.12).
+"""Compute BaseConv by Hyena: a layer is one Hyena of order 1, given the positions (Zoology, H.12).
 
-A Hyena of order L has no biases: it is homogeneous of degree L + 1 in its input, so even the projection
-alone, a layer with b2 = 1 and h = 0, is beyond it. The paper's proof is about layers without biases. With
-further columns that distinguish the rows, and further rows above, the biases come back:
+A Hyena of order L has no biases: it is homogeneous of degree L + 1 in its input, so it cannot even express
+the projection alone, a layer with b2 = 1 and h = 0. The paper's proof is about layers without biases. With
+further columns that distinguish the rows, and further rows above, biases can be expressed:
 
     b1    a projection of the positions
-    b2    after the filter, as what an impulse in row 0 leaves N rows further down
+    b2    after the filter, by an impulse in row 0 that reaches the N rows further down
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from based_jax.validate import expect
 
 
 def hyena_of_base_conv(layer: Layer) -> Hyena:
-    """The Hyena that is this layer for inputs of the form `with_positions`, in which it also answers."""
+    """Return the Hyena that equals this layer for inputs of the form `with_positions`; so are its outputs."""
     expect(not layer.circular, "layer.circular", layer.circular, "False, as Hyena is causal")
     length, width = layer.filters.shape
     rows = 2 * length
@@ -34,11 +34,11 @@ def hyena_of_base_conv(layer: Layer) -> Hyena:
 
 
 def with_positions(u: Matrix) -> Matrix:
-    """[0; u] beside all 2 N positions, one-hot: (N, D) to (2 N, D + 2 N)."""
+    """Put [0; u] next to all 2 N positions, one-hot: (N, D) to (2 N, D + 2 N)."""
     return np.concatenate([np.pad(u, ((len(u), 0), (0, 0))), np.eye(2 * len(u))], axis=1)
 
 
 def without_positions(u: Matrix) -> Matrix:
-    """(2 N, D + 2 N) back to (N, D)."""
+    """Convert (2 N, D + 2 N) back to (N, D)."""
     length = len(u) // 2
     return u[length:, : -2 * length]

@@ -1,4 +1,4 @@
-"""Random layers to simulate, with entries that keep inputs of order 1 at that."""
+"""Draw random layers to simulate, whose entries keep inputs of order 1 at that order."""
 
 import numpy as np
 

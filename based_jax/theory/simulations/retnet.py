@@ -1,4 +1,4 @@
-"""RetNet in four BaseConv layers, whatever the length (Zoology, algorithm 6 and corollary H.22).
+"""Compute RetNet in four BaseConv layers, for any length (Zoology, algorithm 6 and corollary H.22).
 
     S_n = gamma S_(n-1) + a_n^T v_n,   out_n = c_n S_n;   A, C, V = u W_A, u W_C, u W_V     (recurrent)
     Out = ((C A^T) * D) V,   D[n, i] = gamma^(n-i) for i <= n                                (parallel)
@@ -11,9 +11,9 @@ d more, the layers are
     gate      c_i S_ij: the same with c_i, and the filter gamma^n on the other half
     sum       over i: the blocks of d columns
 
-The corollary counts the layers of a circuit that computes the states one after the other, O(N log d), where
-four do. Its O(N d) parameters are those of a single layer on N x d (proposition H.6), not of all of them;
-here a layer on d^2 + d columns has (d^2 + d)^2 + 3 N (d^2 + d).
+The corollary counts the layers of a circuit that computes the states one after another, O(N log d), where
+four suffice. Its O(N d) parameters are those of a single layer on N x d (proposition H.6), not of all of
+them; here a layer on d^2 + d columns has (d^2 + d)^2 + 3 N (d^2 + d).
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class RetNet:
             expect_array(name, getattr(self, name), (len(self.keys), len(self.keys)))
 
     def __call__(self, u: Matrix) -> Matrix:
-        """The definition, token by token: (N, d) to (N, d)."""
+        """Compute the definition, token by token: (N, d) to (N, d)."""
         expect_array("u", u, ("N", len(self.keys)))
         state, out = np.zeros_like(self.keys), np.zeros_like(u)
         for n, token in enumerate(u):
@@ -49,7 +49,7 @@ class RetNet:
         return out
 
     def parallel(self, u: Matrix) -> Matrix:
-        """Return the same from all pairs of tokens."""
+        """Compute the same from all pairs of tokens."""
         ages = np.arange(len(u))[:, None] - np.arange(len(u))
         weights = np.where(ages >= 0, self.decay ** np.maximum(ages, 0), 0)
         return ((u @ self.queries) @ (u @ self.keys).T * weights) @ (u @ self.values)

@@ -1,12 +1,12 @@
-"""RWKV-4 by BaseConv: two convolutions, and what is no polynomial left outside (Zoology, section H.2.2).
+"""Compute RWKV-4 by BaseConv: two convolutions, with non-polynomial functions outside (Zoology, H.2.2).
 
     y_t = r_t * sum_{i <= t} h_(t-i) e_i v_i / sum_{i <= t} h_(t-i) e_i,   e = exp(k), r = sigmoid(q)
     h_0 = exp(bonus),   h_l = exp((l - 1) w)   for l >= 1;         v = (shift conv u) W_v
 
 The paper's algorithm 5 has one convolution, of softmax(k) * v. But the weights of an average over the past
-sum to 1 over that past, at every token anew, and no softmax taken once does that: the sum below the line is a
+sum to 1 over that past, at every token anew, and no softmax taken once does that: the denominator is a
 convolution of its own. BaseConv does both side by side; exp, sigmoid and the division stay outside.
-(With softmax(k) in the place of e, the numerator is the paper's algorithm.)
+(With softmax(k) instead of e, the numerator is the paper's algorithm.)
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from based_jax.validate import expect_array
 
 @dataclass(frozen=True, eq=False)
 class RWKV:
-    """What is linear in RWKV's time mixing."""
+    """The linear part of RWKV's time mixing."""
 
     values: Matrix  # W_v, (d, d)
     shift: Matrix  # filters of the token shift of the values, mu and 1 - mu, (N, d)
@@ -34,7 +34,7 @@ class RWKV:
         expect_array("shift", self.shift, self.filters.shape)
 
     def __call__(self, weights: Matrix, u: Matrix, receptance: Matrix) -> tuple[Matrix, Matrix]:
-        """The definition: e, u, r to numerator, r included, and denominator of y, (N, d) each."""
+        """Compute the definition: e, u, r to numerator, r included, and denominator of y, (N, d) each."""
         for name, array in (("weights", weights), ("u", u), ("receptance", receptance)):
             expect_array(name, array, self.filters.shape)
         v = convolve(self.shift, u) @ self.values
@@ -42,7 +42,7 @@ class RWKV:
 
 
 def rwkv_by_columns(rwkv: RWKV) -> Stack:
-    """[e | u | r] to [numerator | denominator | r] in 3 layers on N x 3 d."""
+    """Map [e | u | r] to [numerator | denominator | r] in 3 layers on N x 3 d."""
     length, width = rwkv.filters.shape
     shape, eye = (length, 3 * width), np.eye(width)
     e, u, r = (block(start, width) for start in range(0, shape[1], width))
@@ -53,7 +53,7 @@ def rwkv_by_columns(rwkv: RWKV) -> Stack:
 
 
 def decay_filters(length: int, log_decay: np.ndarray, bonus: np.ndarray) -> Matrix:
-    """h, (N, d): exp(bonus) for the token itself, then exp(0), exp(w), exp(2 w), ... for `log_decay` w."""
+    """Return h, (N, d): exp(bonus) for the token itself, then exp(l w), l = 0, 1, ..., for `log_decay` w."""
     expect_array("log_decay", log_decay, ("d",))
     expect_array("bonus", bonus, log_decay.shape)
     past = np.arange(length - 1)[:, None] * log_decay
