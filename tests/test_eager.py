@@ -289,7 +289,7 @@ def test_wide_integers_are_not_cut():
             call()
     with (
         jax.enable_x64(True),
-        pytest.raises(ValueError, match="segment_ids = 4294967296: expected a number of 32"),
+        pytest.raises(ValueError, match="segment_ids = 4294967296: expected a 32-bit integer"),
     ):
         ops.advance(None, BATCH, LENGTH, jnp.asarray(ids))
 
